@@ -1,0 +1,1 @@
+"""Tests of vecenv; a package so that tests share `tests.spaces`."""

@@ -1,0 +1,149 @@
+"""What every test gets: the leak guard, and the start methods to run under."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+import psutil
+import pytest
+
+from vecenv.core import spawning
+
+# Every process that a test starts inherits this, so strays are known that have lost their parent.
+_MARK = f"VECENV_TEST_RUN={uuid.uuid4()}"
+os.environ.update([_MARK.split("=")])
+
+# How long what is going away may take; nothing waits that long unless something is left.
+_GRACE_SECONDS = 2.0
+
+_SHM = Path("/dev/shm")
+
+
+@pytest.fixture(params=["forkserver", "spawn", "fork"])
+def start_method(request: pytest.FixtureRequest) -> str:
+    """Each way to start a process; for tests where the way matters."""
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def leak_guard() -> Iterator[None]:
+    """Fail a test that leaves a process, a shared-memory entry, a descriptor or a thread."""
+    before = _Holdings.now()
+    yield
+    left = before.find_leaks()
+    if left:
+        gc.collect()  # an exception kept by pytest.raises holds frames, and they hold the rest
+        left = before.find_leaks(grace=_GRACE_SECONDS)
+    if left:
+        for process in before.new_processes():  # no later test has to live with it
+            process.kill()
+        pytest.fail("left behind: " + "; ".join(left), pytrace=False)
+
+
+@dataclass(frozen=True)
+class _Holdings:
+    """What this process holds at one moment."""
+
+    pids: frozenset[int]
+    segments: frozenset[str]
+    descriptors: dict[int, str]
+    threads: frozenset[threading.Thread]
+
+    @classmethod
+    def now(cls) -> _Holdings:
+        return cls(frozenset(psutil.pids()), _segments(), _descriptors(), frozenset(threading.enumerate()))
+
+    def find_leaks(self, grace: float = 0.0) -> list[str]:
+        """Say what there is now that was not there then."""
+        leaks = [f"process {_describe(process)}" for process in self.new_processes(grace)]
+        for thread in set(threading.enumerate()) - self.threads:
+            thread.join(grace)
+            if thread.is_alive():
+                leaks.append(f"thread {thread.name}")
+        leaks += [f"segment {name}" for name in sorted(_segments() - self.segments) if not _is_foreign(name)]
+        for number, target in _descriptors().items():
+            if self.descriptors.get(number) != target:
+                leaks.append(f"descriptor {number} -> {target}")
+        return leaks
+
+    def new_processes(self, grace: float = 0.0) -> list[psutil.Process]:
+        """Processes of this test that are still there after `grace` seconds."""
+        found = {child.pid: child for child in psutil.Process().children(recursive=True)}
+        for pid in set(psutil.pids()) - self.pids - set(found):
+            if _is_marked(pid):
+                try:
+                    found[pid] = psutil.Process(pid)
+                except psutil.NoSuchProcess:
+                    pass
+        suspects = [process for pid, process in found.items() if pid not in self.pids and pid not in _helpers()]
+        return psutil.wait_procs(suspects, timeout=grace)[1]
+
+
+def _helpers() -> set[int]:
+    """Pids of the fork servers and the resource tracker, which live as long as the interpreter does."""
+    return {
+        pid
+        for pid in (*(server._forkserver_pid for server in _fork_servers()), resource_tracker._resource_tracker._pid)
+        if pid is not None
+    }
+
+
+def _fork_servers() -> list[forkserver.ForkServer]:
+    """The program's fork server and the pool's own."""
+    return [server for server in (forkserver._forkserver, spawning._server) if server is not None]
+
+
+def _helper_descriptors() -> set[int]:
+    """Ends of the pipes to them: opened at the first start of a process, then kept."""
+    ends = (*(server._forkserver_alive_fd for server in _fork_servers()), resource_tracker._resource_tracker._fd)
+    authkeys = (getattr(server, "_forkserver_authkey_fd", None) for server in _fork_servers())
+    return {end for end in (*ends, *authkeys) if end is not None}
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # the one that listdir itself had open
+            pass
+    return {number: target for number, target in found.items() if number not in _helper_descriptors()}
+
+
+def _segments() -> frozenset[str]:
+    return frozenset(os.listdir(_SHM)) if _SHM.is_dir() else frozenset()
+
+
+def _is_marked(pid: int) -> bool:
+    """Whether a test of this run started the process, directly or not."""
+    try:
+        return _MARK.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _is_foreign(segment: str) -> bool:
+    """Whether a process that is not ours uses the segment; other programs share /dev/shm."""
+    path = str(_SHM / segment)
+    ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    for pid in set(psutil.pids()) - ours:
+        try:
+            if path in Path(f"/proc/{pid}/maps").read_text() and not _is_marked(pid):
+                return True
+        except OSError:
+            pass
+    return not os.path.exists(path)
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} ({process.status()}): {' '.join(process.cmdline())[:200]}"
+    except psutil.Error:
+        return str(process.pid)

@@ -1,0 +1,150 @@
+"""Every error pickles, copies, has its bases and its wording."""
+
+import copy
+import multiprocessing
+import pickle
+import signal
+
+import pytest
+
+from vecenv import errors
+from vecenv.errors import (
+    ClosedError,
+    ConfigError,
+    DependencyError,
+    EnvError,
+    InternalError,
+    SpaceError,
+    StateError,
+    UnknownNameError,
+    VecenvError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerTimeoutError,
+    describe_exit,
+    require,
+)
+
+WHERE = {"worker_id": 3, "env_ids": (12, 13), "op": "step", "step_id": 481}
+
+FIELDS = {
+    VecenvError: {},
+    ConfigError: {"key": "wait_num"},
+    UnknownNameError: {"key": "type", "name": "bse", "known": ("base", "base_v2")},
+    SpaceError: {"path": "obs/camera", "expected": "uint8 (3, 64, 64)", "got": "float32 (64, 64, 3)"},
+    StateError: {},
+    ClosedError: {},
+    WorkerError: WHERE,
+    EnvError: {**WHERE, "exception_type": "game.Crash"},
+    WorkerTimeoutError: {**WHERE, "timeout": 5.0},
+    WorkerDiedError: {**WHERE, "exitcode": -11},
+    DependencyError: {"package": "cv2", "extra": "atari"},
+    InternalError: {},
+}
+
+# What ported programs catch.
+BASES = {
+    ConfigError: (VecenvError, ValueError, AssertionError),
+    UnknownNameError: (ConfigError, KeyError),
+    SpaceError: (VecenvError, ValueError, AssertionError),
+    StateError: (VecenvError, RuntimeError, AssertionError),
+    ClosedError: (StateError,),
+    WorkerError: (VecenvError, RuntimeError),
+    EnvError: (WorkerError,),
+    WorkerTimeoutError: (WorkerError, TimeoutError, multiprocessing.TimeoutError),
+    WorkerDiedError: (WorkerError,),
+    DependencyError: (VecenvError, ImportError),
+    InternalError: (VecenvError,),
+}
+
+
+def test_the_tables_above_hold_every_class():
+    classes = {item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, VecenvError)}
+    assert classes == set(FIELDS) == {VecenvError, *BASES}
+    assert {cls.__name__ for cls in classes} == set(errors.__all__)
+
+
+@pytest.mark.parametrize("cls", FIELDS)
+@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_clones_keep_message_and_fields(cls, clone):
+    error = cls("it's broken", **FIELDS[cls])
+    cloned = clone(error)
+    assert type(cloned) is cls
+    assert str(cloned) == str(error)
+    assert cloned.args == ("it's broken",)
+    assert {name: getattr(cloned, name) for name in FIELDS[cls]} == FIELDS[cls]
+
+
+@pytest.mark.parametrize("cls", FIELDS)
+def test_a_message_alone_is_enough(cls):
+    assert str(cls("it's broken")).startswith("it's broken")
+    assert isinstance(cls(), VecenvError)
+
+
+@pytest.mark.parametrize("cls", FIELDS)
+def test_fields_are_keyword_only(cls):
+    with pytest.raises(TypeError):
+        cls("message", 3)
+
+
+@pytest.mark.parametrize("cls", BASES)
+def test_bases(cls):
+    for base in BASES[cls]:
+        assert issubclass(cls, base)
+
+
+def test_unknown_name_shows_its_message_without_quotes():
+    assert str(UnknownNameError("unknown env 'a'")) == "unknown env 'a'"
+
+
+def test_internal_error_asks_for_a_report_once():
+    error = copy.copy(InternalError("row 3 was committed twice"))
+    assert str(error).startswith("row 3 was committed twice; ")
+    assert str(error).count("report") == 1
+
+
+def test_os_error_fields_stay_empty():
+    error = WorkerTimeoutError("late", timeout=1.0)
+    assert error.errno is None
+    assert str(error) == "late"
+
+
+@pytest.mark.parametrize(
+    "exitcode, text",
+    [
+        (0, "exit code 0"),
+        (3, "exit code 3"),
+        (-signal.SIGSEGV, "killed by SIGSEGV (exit code -11)"),
+        (-signal.SIGKILL, "killed by SIGKILL (exit code -9); often the system's memory killer"),
+        (-40, "killed by signal 40 (exit code -40)"),
+        (None, "exit code unknown"),
+    ],
+)
+def test_describe_exit(exitcode, text):
+    assert describe_exit(exitcode) == text
+
+
+@pytest.mark.parametrize("exitcode, name", [(-11, "SIGSEGV"), (3, None), (0, None), (None, None)])
+def test_signal_name_follows_from_the_exit_code(exitcode, name):
+    assert WorkerDiedError("died", exitcode=exitcode).signal_name == name
+
+
+def test_require_imports():
+    assert require("email.mime", "cli").__name__ == "email.mime"
+
+
+def test_require_says_the_command():
+    with pytest.raises(DependencyError) as caught:
+        require("no_such_module_here.part", "atari")
+    assert str(caught.value) == (
+        "package 'no_such_module_here.part' is not installed; run: pip install \"vecenv[atari]\""
+    )
+    assert (caught.value.package, caught.value.extra) == ("no_such_module_here.part", "atari")
+    assert isinstance(caught.value.__cause__, ImportError)
+
+
+def test_require_tells_broken_from_missing(tmp_path, monkeypatch):
+    (tmp_path / "broken_module_here.py").write_text("import another_module_not_here")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DependencyError, match=r"cannot be imported \(No module named 'another_module_not_here'\)"):
+        require("broken_module_here", "atari")

@@ -1,0 +1,119 @@
+"""Registries: names, duplicates, unknown names, constructors' own errors."""
+
+import pytest
+
+from vecenv.errors import ConfigError, UnknownNameError
+from vecenv.registry import ENV_MANAGER_REGISTRY, ENV_REGISTRY, ENV_WRAPPER_REGISTRY, Registry, import_modules
+
+
+@pytest.fixture
+def animals():
+    registry = Registry("animal")
+    registry.register("cat", lambda name="tom": ("cat", name))
+    registry.register("camel", lambda: "camel")
+    return registry
+
+
+def test_register_as_decorator_and_as_call():
+    registry = Registry("thing")
+
+    @registry.register("named")
+    class Named:
+        pass
+
+    @registry.register()
+    def unnamed():
+        return 1
+
+    assert registry.register("called", dict) is dict
+    assert registry.get("named") is Named
+    assert registry.build("unnamed") == 1
+    assert registry["called"] is dict
+    assert registry.keys() == registry.query() == tuple(registry) == ("named", "unnamed", "called")
+    assert len(registry) == 3
+    assert "named" in registry
+    assert "other" not in registry
+
+
+def test_build_passes_arguments(animals):
+    assert animals.build("cat", "felix") == animals.build("cat", name="felix") == ("cat", "felix")
+
+
+def test_build_passes_keywords_named_like_its_own():
+    registry = Registry("thing")
+    registry.register("echo", lambda **kwargs: kwargs)
+    assert registry.build("echo", name="a", obj="b") == {"name": "a", "obj": "b"}
+
+
+def test_a_taken_name_is_refused_unless_forced(animals):
+    with pytest.raises(ConfigError, match="animal 'cat' is already registered as .*force_overwrite=True"):
+        animals.register("cat", dict)
+    with pytest.raises(AssertionError):
+        animals.register("cat")(dict)
+    animals.register("cat", dict, force_overwrite=True)
+    assert animals.get("cat") is dict
+
+
+@pytest.mark.parametrize("name", [3, ("a",)])
+def test_names_are_strings(animals, name):
+    with pytest.raises(ConfigError, match="expected a name for the animal"):
+        animals.register(name, dict)
+
+
+@pytest.mark.parametrize("ask", [Registry.get, Registry.build, Registry.__getitem__])
+def test_an_unknown_name_names_its_neighbours(animals, ask):
+    with pytest.raises(UnknownNameError) as caught:
+        ask(animals, "kamel")
+    assert str(caught.value) == "unknown animal 'kamel'; did you mean 'camel'?"
+    assert caught.value.name == "kamel"
+    assert caught.value.known == ("cat", "camel")
+    assert isinstance(caught.value, KeyError)
+
+
+def test_an_unknown_name_without_neighbours_names_all(animals):
+    with pytest.raises(KeyError, match="unknown animal 'zebra'; known are 'camel', 'cat'"):
+        animals.get("zebra")
+
+
+def test_an_empty_registry_points_to_import_names():
+    with pytest.raises(UnknownNameError, match="unknown animal 'cat'; none is registered; .* import_names"):
+        Registry("animal").get("cat")
+
+
+def test_an_unhashable_name_is_unknown(animals):
+    with pytest.raises(UnknownNameError):
+        animals.get(["cat"])
+
+
+def test_a_constructors_own_key_error_comes_out_as_it_is(animals):
+    animals.register("picky", lambda cfg: cfg["size"])
+    with pytest.raises(KeyError, match="size") as caught:
+        animals.build("picky", {})
+    assert type(caught.value) is KeyError
+
+
+def test_the_three_registries():
+    kinds = [registry.kind for registry in (ENV_REGISTRY, ENV_MANAGER_REGISTRY, ENV_WRAPPER_REGISTRY)]
+    assert kinds == ["env", "env manager", "env wrapper"]
+
+
+def test_repr(animals):
+    assert repr(animals) == "Registry('animal', ['cat', 'camel'])"
+
+
+def test_import_modules_runs_registrations(tmp_path, monkeypatch):
+    for name in ("first", "second"):
+        text = f"from vecenv.registry import ENV_REGISTRY\nENV_REGISTRY.register('toy_{name}', dict)\n"
+        (tmp_path / f"module_{name}_here.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(ENV_REGISTRY, "_entries", dict(ENV_REGISTRY._entries))
+    assert import_modules(None) == []
+    import_modules("module_first_here")
+    import_modules(["module_second_here"])
+    assert "toy_first" in ENV_REGISTRY
+    assert "toy_second" in ENV_REGISTRY
+
+
+def test_import_modules_lets_import_errors_through():
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_here"):
+        import_modules(["no_such_module_here"])

@@ -1,0 +1,132 @@
+"""vecenv: steps many reinforcement-learning environments in parallel on one machine.
+
+Importing the package runs nothing else: a public name's module is imported when the name is
+first read. Workers need that to limit the threads of NumPy's BLAS before NumPy is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Where each public name lives. A new name is one line here; a new module is one line below too.
+_MODULE_OF = {
+    "ActionRepeatWrapper": "wrappers",
+    "AllinObsWrapper": "wrappers",
+    "AsyncSubprocessEnvManager": "managers",
+    "BaseEnv": "envs.base",
+    "BaseEnvManager": "managers",
+    "BaseEnvManagerV2": "managers",
+    "BaseEnvTimestep": "envs.base",
+    "CheckError": "envs.check",
+    "ClipRewardEnv": "wrappers",
+    "ClipRewardWrapper": "wrappers",
+    "ClosedError": "errors",
+    "Config": "config",
+    "ConfigError": "errors",
+    "DelayRewardWrapper": "wrappers",
+    "DependencyError": "errors",
+    "DingEnvWrapper": "envs.ding",
+    "ENV_MANAGER_REGISTRY": "registry",
+    "ENV_REGISTRY": "registry",
+    "ENV_WRAPPER_REGISTRY": "registry",
+    "EnvError": "errors",
+    "EnvState": "managers",
+    "EnvWrapper": "wrappers",
+    "EpisodicLifeEnv": "wrappers",
+    "EpisodicLifeWrapper": "wrappers",
+    "EvalEpisodeReturnWrapper": "wrappers",
+    "FireResetEnv": "wrappers",
+    "FireResetWrapper": "wrappers",
+    "FlatObsWrapper": "wrappers",
+    "FrameStack": "wrappers",
+    "FrameStackWrapper": "wrappers",
+    "GymHybridDictActionWrapper": "wrappers",
+    "GymToGymnasiumWrapper": "wrappers",
+    "GymVectorEnvManager": "managers",
+    "HybridEnv": "envs.agents",
+    "InternalError": "errors",
+    "MaxAndSkipEnv": "wrappers",
+    "MaxAndSkipWrapper": "wrappers",
+    "NoopResetEnv": "wrappers",
+    "NoopResetWrapper": "wrappers",
+    "ObsNormEnv": "wrappers",
+    "ObsNormWrapper": "wrappers",
+    "ObsPlusPrevActRewWrapper": "wrappers",
+    "ObsTransposeWrapper": "wrappers",
+    "RamWrapper": "wrappers",
+    "Registry": "registry",
+    "RewardNormEnv": "wrappers",
+    "RewardNormWrapper": "wrappers",
+    "RunningMeanStd": "wrappers",
+    "ScaledFloatFrame": "wrappers",
+    "ScaledFloatFrameWrapper": "wrappers",
+    "SpaceError": "errors",
+    "StateError": "errors",
+    "StaticObsNormWrapper": "wrappers",
+    "SubprocessEnvManagerV2": "managers",
+    "SyncSubprocessEnvManager": "managers",
+    "TimeLimitWrapper": "wrappers",
+    "TransposeWrapper": "wrappers",
+    "TreeArray": "tree",
+    "TwoAgentEnv": "envs.agents",
+    "UnknownNameError": "errors",
+    "VecenvError": "errors",
+    "VectorEnv": "vector",
+    "WarpFrame": "wrappers",
+    "WarpFrameWrapper": "wrappers",
+    "WorkerDiedError": "errors",
+    "WorkerError": "errors",
+    "WorkerTimeoutError": "errors",
+    "affine_transform": "envs.arrays",
+    "check_all": "envs.check",
+    "check_array_space": "envs.check",
+    "check_different_memory": "envs.check",
+    "check_obs_deepcopy": "envs.check",
+    "check_reset": "envs.check",
+    "check_space_dtype": "envs.check",
+    "check_step": "envs.check",
+    "create_env_manager": "managers",
+    "create_env_wrapper": "wrappers",
+    "deep_merge_dicts": "config",
+    "demonstrate_correct_procedure": "envs.check",
+    "get_default_wrappers": "envs.ding",
+    "get_env_cls": "envs.base",
+    "get_env_manager_cls": "managers",
+    "get_vec_env_setting": "envs.base",
+    "make_vec": "vector",
+    "to_ndarray": "envs.arrays",
+    "update_shape": "wrappers",
+}
+
+if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this namespace
+    from vecenv.config import *
+    from vecenv.envs.agents import *
+    from vecenv.envs.arrays import *
+    from vecenv.envs.base import *
+    from vecenv.envs.check import *
+    from vecenv.envs.ding import *
+    from vecenv.errors import *
+    from vecenv.managers import *
+    from vecenv.registry import *
+    from vecenv.tree import *
+    from vecenv.vector import *
+    from vecenv.wrappers import *
+
+__all__ = sorted([*_MODULE_OF, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value  # the next read does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})

@@ -1,0 +1,246 @@
+"""Errors: every exception of vecenv, on which all other modules stand.
+
+    VecenvError(Exception)
+    ├── ConfigError(ValueError, AssertionError)   a key or value is wrong; no process was started
+    │   └── UnknownNameError(KeyError)            a registry or suite has no such name
+    ├── SpaceError(ValueError, AssertionError)    a value does not fit its space
+    ├── StateError(RuntimeError, AssertionError)  right call, wrong moment
+    │   └── ClosedError                           after close(); your code closed it
+    ├── WorkerError(RuntimeError)                 something failed on a worker's side
+    │   ├── EnvError                              what an env raised cannot be raised again as itself
+    │   ├── WorkerTimeoutError(TimeoutError, multiprocessing.TimeoutError)
+    │   └── WorkerDiedError
+    ├── DependencyError(ImportError)              an optional package is missing
+    └── InternalError                             vecenv is wrong
+
+The tree is split by whose fault it is. The builtin second bases are there because ported
+programs catch them. Fields are keyword-only and have defaults, so every error pickles,
+copies and can be raised with a message alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+__all__ = [
+    "ClosedError",
+    "ConfigError",
+    "DependencyError",
+    "EnvError",
+    "InternalError",
+    "SpaceError",
+    "StateError",
+    "UnknownNameError",
+    "VecenvError",
+    "WorkerDiedError",
+    "WorkerError",
+    "WorkerTimeoutError",
+]
+
+
+class VecenvError(Exception):
+    """Base of everything that vecenv raises on its own account."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+
+
+class ConfigError(VecenvError, ValueError, AssertionError):
+    """A config key, a value or an argument is wrong; raised before any process starts.
+
+    Attributes:
+        key: the config key or parameter at fault, or None.
+    """
+
+    def __init__(self, message: str = "", *, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class UnknownNameError(ConfigError, KeyError):
+    """A name was looked up that nobody has registered.
+
+    Attributes:
+        name: what was asked for.
+        known: the names that would have been found, in the order they were registered.
+    """
+
+    def __init__(
+        self, message: str = "", *, name: str | None = None, known: Sequence[str] = (), key: str | None = None
+    ) -> None:
+        super().__init__(message, key=key)
+        self.name = name
+        self.known = tuple(known)
+
+    def __str__(self) -> str:
+        # KeyError would show the repr of the message, quotes and escapes included.
+        return Exception.__str__(self)
+
+
+class SpaceError(VecenvError, ValueError, AssertionError):
+    """An action, an observation or a reward does not fit its space.
+
+    Attributes:
+        path: where in the nested value, such as `obs/camera/left`, or None.
+        expected: what the space asks for, such as `uint8 (3, 64, 64)`.
+        got: what came instead, in the same form.
+    """
+
+    def __init__(
+        self, message: str = "", *, path: str | None = None, expected: str | None = None, got: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.expected = expected
+        self.got = got
+
+
+class StateError(VecenvError, RuntimeError, AssertionError):
+    """The call is right but comes at the wrong moment, such as a step before launch."""
+
+
+class ClosedError(StateError):
+    """The object was closed by the program that now uses it."""
+
+
+class WorkerError(VecenvError, RuntimeError):
+    """Something failed on a worker's side.
+
+    Attributes:
+        worker_id: index of the worker, or None.
+        env_ids: the envs that it hosts, or those of them concerned.
+        op: what was under way: construct, reset, step, call or close.
+        step_id: number of the command that failed, or None.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        worker_id: int | None = None,
+        env_ids: Sequence[int] = (),
+        op: str | None = None,
+        step_id: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.worker_id = worker_id
+        self.env_ids = tuple(env_ids)
+        self.op = op
+        self.step_id = step_id
+
+
+class EnvError(WorkerError):
+    """An env raised something that cannot be raised again as itself.
+
+    Its class does not pickle, cannot be rebuilt, or does not exist on this side.
+
+    Attributes:
+        exception_type: qualified name of the class that the env raised, or None.
+    """
+
+    def __init__(self, message: str = "", *, exception_type: str | None = None, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.exception_type = exception_type
+
+
+class WorkerTimeoutError(WorkerError, TimeoutError, multiprocessing.TimeoutError):
+    """A worker did not answer in time. It may be alive; its late answer will be dropped.
+
+    Attributes:
+        timeout: the limit in seconds, or None.
+    """
+
+    def __init__(self, message: str = "", *, timeout: float | None = None, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.timeout = timeout
+
+
+class WorkerDiedError(WorkerError):
+    """A worker process ended while it owed an answer.
+
+    Attributes:
+        exitcode: as `multiprocessing.Process.exitcode`: minus the signal's number if one
+            killed it, or None if unknown.
+    """
+
+    def __init__(self, message: str = "", *, exitcode: int | None = None, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.exitcode = exitcode
+
+    @property
+    def signal_name(self) -> str | None:
+        """Name of the signal that killed the worker, such as SIGSEGV; None if none did."""
+        return signal_name(self.exitcode)
+
+
+class DependencyError(VecenvError, ImportError):
+    """An optional package is missing or broken.
+
+    Attributes:
+        package: the module that could not be imported.
+        extra: the extra of vecenv that brings it.
+    """
+
+    def __init__(self, message: str = "", *, package: str | None = None, extra: str | None = None) -> None:
+        super().__init__(message)
+        self.package = package
+        self.extra = extra
+
+
+class InternalError(VecenvError):
+    """An invariant of vecenv itself is broken."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; this is a bug in vecenv, please report it with this traceback"
+
+
+def signal_name(exitcode: int | None) -> str | None:
+    """Name the signal behind a negative exit code; None for any other exit code."""
+    if exitcode is None or exitcode >= 0:
+        return None
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {-exitcode}"
+
+
+def describe_exit(exitcode: int | None) -> str:
+    """Say in words how a process ended, for the middle of an error's message.
+
+    >>> describe_exit(3)
+    'exit code 3'
+    >>> describe_exit(-11)
+    'killed by SIGSEGV (exit code -11)'
+    """
+    if exitcode is None:
+        return "exit code unknown"
+    name = signal_name(exitcode)
+    if name is None:
+        return f"exit code {exitcode}"
+    hint = "; often the system's memory killer" if name == "SIGKILL" else ""
+    return f"killed by {name} (exit code {exitcode}){hint}"
+
+
+def require(module_name: str, extra: str) -> ModuleType:
+    """Import an optional library at the moment of use.
+
+    Args:
+        module_name: dotted name, such as `cv2` or `matplotlib.pyplot`.
+        extra: the extra of vecenv that installs it.
+
+    Raises:
+        DependencyError: it is not installed, or fails to import.
+    """
+    try:
+        return importlib.import_module(module_name)
+    except ImportError as error:
+        top = module_name.partition(".")[0]
+        missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == top
+        trouble = "is not installed" if missing else f"cannot be imported ({error})"
+        message = f'package {module_name!r} {trouble}; run: pip install "vecenv[{extra}]"'
+        raise DependencyError(message, package=module_name, extra=extra) from error

@@ -1,0 +1,136 @@
+"""Registries: names by which configs refer to classes of envs, managers and wrappers."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any, TypeVar, overload
+
+from vecenv.errors import ConfigError, UnknownNameError
+
+__all__ = ["ENV_MANAGER_REGISTRY", "ENV_REGISTRY", "ENV_WRAPPER_REGISTRY", "Registry"]
+
+_T = TypeVar("_T", bound=Callable[..., Any])
+
+
+class Registry:
+    """Maps names to classes or functions, in the order of registration.
+
+    >>> shapes = Registry("shape")
+    >>> @shapes.register("square")
+    ... class Square:
+    ...     def __init__(self, side): self.side = side
+    >>> shapes.build("square", side=2).side
+    2
+    """
+
+    def __init__(self, kind: str) -> None:
+        """Make an empty registry; `kind` is what errors call an entry, such as `env manager`."""
+        self.kind = kind
+        self._entries: dict[str, Callable[..., Any]] = {}
+
+    @overload
+    def register(
+        self, name: str | None = None, obj: None = None, force_overwrite: bool = False
+    ) -> Callable[[_T], _T]: ...
+    @overload
+    def register(self, name: str | None, obj: _T, force_overwrite: bool = False) -> _T: ...
+    def register(self, name: str | None = None, obj: Any = None, force_overwrite: bool = False) -> Any:
+        """Register `obj`, or the decorated class or function if `obj` is not given.
+
+        Args:
+            name: key to register under; None takes the object's own name.
+            obj: what `get` will return.
+            force_overwrite: replace an entry of the same name.
+
+        Raises:
+            ConfigError: the name is taken by another object, or is not a string.
+        """
+        if obj is None:
+            return lambda decorated: self.register(name, decorated, force_overwrite=force_overwrite)
+        if name is None:
+            name = obj.__name__
+        if not isinstance(name, str):
+            raise ConfigError(f"expected a name for the {self.kind}, got {name!r}", key="name")
+        if name in self._entries and not force_overwrite:
+            taken_by = self._entries[name]
+            raise ConfigError(
+                f"{self.kind} {name!r} is already registered as {taken_by!r}; pass force_overwrite=True to replace it",
+                key="name",
+            )
+        self._entries[name] = obj
+        return obj
+
+    def get(self, name: str) -> Callable[..., Any]:
+        """Return what is registered under `name`.
+
+        Raises:
+            UnknownNameError: nothing is; the message names what comes near.
+        """
+        try:
+            return self._entries[name]
+        except (KeyError, TypeError):  # TypeError: an unhashable name
+            raise self._unknown(name) from None
+
+    def build(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call what is registered under `name`; what the call raises comes out as it is.
+
+        Raises:
+            UnknownNameError: nothing is registered under `name`.
+        """
+        return self.get(name)(*args, **kwargs)
+
+    def keys(self) -> tuple[str, ...]:
+        """Names in the order of registration."""
+        return tuple(self._entries)
+
+    def query(self) -> tuple[str, ...]:
+        """The same as `keys`, under DI-engine's name."""
+        return self.keys()
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        return self.get(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"Registry({self.kind!r}, {list(self._entries)})"
+
+    def _unknown(self, name: Any) -> UnknownNameError:
+        known = self.keys()
+        near = difflib.get_close_matches(str(name), known, n=3)
+        if near:
+            advice = f"did you mean {' or '.join(map(repr, near))}?"
+        elif known:
+            advice = f"known are {', '.join(map(repr, sorted(known)))}"
+        else:
+            advice = "none is registered; name the module that registers it in import_names"
+        return UnknownNameError(f"unknown {self.kind} {name!r}; {advice}", name=str(name), known=known)
+
+
+ENV_REGISTRY = Registry("env")
+ENV_MANAGER_REGISTRY = Registry("env manager")
+ENV_WRAPPER_REGISTRY = Registry("env wrapper")
+
+
+def import_modules(names: Iterable[str] | str | None) -> list[ModuleType]:
+    """Import the modules of a config's `import_names`, so that they register what they hold.
+
+    Args:
+        names: dotted names; None means none, one string means one name.
+
+    Raises:
+        ImportError: what the import of a module raised.
+    """
+    if names is None:
+        return []
+    return [importlib.import_module(name) for name in ([names] if isinstance(names, str) else names)]
