@@ -1,0 +1,118 @@
+/* vecenv._native: the module's boundary. Constants that core/arena.py is compared with,
+ * and the two types: Hub (parent) and Slot (worker). */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <errno.h>
+
+#include "layout.h"
+#include "slot.h"
+#include "watch.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "integers are cut to their low bytes, futexes sit on low halves");
+
+int
+vecenv_attach(vecenv_arena *arena, const Py_buffer *mapping)
+{
+    int error = vecenv_arena_open(arena, mapping->buf, (size_t)mapping->len);
+    if (error == VECENV_EFORMAT) {
+        PyErr_Format(PyExc_ValueError, "not an arena of this build (ABI %d)", VECENV_ABI);
+    } else if (error == VECENV_ESIZE) {
+        PyErr_SetString(PyExc_ValueError, "the mapping is shorter than its arena");
+    }
+    return error;
+}
+
+static PyObject *
+watch_parent(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    int pidfd = PyObject_AsFileDescriptor(arg);
+    if (pidfd < 0) {
+        return NULL;
+    }
+    int error = vecenv_watch_parent(pidfd);
+    if (error != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(watch_parent_doc,
+"watch_parent(pidfd, /)\n--\n\n"
+"Kill this process group once the process behind `pidfd` has exited (a native thread).");
+
+static PyMethodDef module_methods[] = {
+    {"watch_parent", watch_parent, METH_O, watch_parent_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+add_constants(PyObject *module)
+{
+    static const struct { const char *name; long long value; } constants[] = {
+        {"MAGIC", VECENV_MAGIC},
+        {"ABI", VECENV_ABI},
+        {"HEADER_WORDS", VECENV_H_WORDS},
+        {"CONTROL_NBYTES", sizeof(vecenv_control)},
+        {"SLOT_NBYTES", sizeof(vecenv_slot_lines)},
+        {"COMMAND_NBYTES", sizeof(vecenv_command)},
+        {"INFO_KEYS", VECENV_INFO_KEYS},
+        {"INFO_KEY_NBYTES", VECENV_INFO_KEY_NBYTES},
+        {"CHAIN", 3},
+        {"F_RESET", VECENV_F_RESET},
+        {"F_AUTORESET", VECENV_F_AUTORESET},
+        {"F_FINAL", VECENV_F_FINAL},
+        {"F_MAIL", VECENV_F_MAIL},
+        {"F_ERROR", VECENV_F_ERROR},
+        {"F_INFO", VECENV_F_INFO},
+        {"F_VOID", VECENV_F_VOID},
+        {"C_LETTER", VECENV_C_LETTER},
+        {"C_SEED", VECENV_C_SEED},
+        {"OP_STEP", VECENV_OP_STEP},
+        {"OP_RESET", VECENV_OP_RESET},
+        {"OP_CALL", VECENV_OP_CALL},
+        {"FORM_NATIVE", VECENV_FORM_NATIVE},
+        {"FORM_INT", VECENV_FORM_INT},
+        {"FORM_VECTOR", VECENV_FORM_VECTOR},
+        {"FORM_ARRAY0", VECENV_FORM_ARRAY0},
+    };
+    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
+        PyObject *value = PyLong_FromLongLong(constants[i].value);
+        int result = PyModule_AddObjectRef(module, constants[i].name, value);
+        Py_XDECREF(value);
+        if (result < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+module_exec(PyObject *module)
+{
+    if (add_constants(module) < 0 || vecenv_add_hub(module) < 0
+        || vecenv_add_slot(module) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, (void *)module_exec},
+    {0, NULL},
+};
+
+static PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "vecenv._native",
+    .m_doc = "Rows, rings and wake-ups of vecenv.core in C; see native/README.md.",
+    .m_methods = module_methods,
+    .m_slots = module_slots,
+};
+
+PyMODINIT_FUNC
+PyInit__native(void)
+{
+    return PyModuleDef_Init(&module_def);
+}

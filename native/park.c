@@ -1,0 +1,196 @@
+#define _GNU_SOURCE
+#include "park.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "claim.h"
+
+#define NS_PER_SECOND INT64_C(1000000000)
+/* Looks at the word between two yields: a look is 1 ns, a yield 350 ns. */
+#define LOOKS_PER_YIELD 16
+
+int64_t
+vecenv_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * NS_PER_SECOND + now.tv_nsec;
+}
+
+int64_t
+vecenv_patience_budget(const vecenv_patience *patience)
+{
+    return patience->average_ns <= patience->budget_ns ? patience->budget_ns : 0;
+}
+
+void
+vecenv_patience_learn(vecenv_patience *patience, int64_t waited_ns)
+{
+    /* One very long wait (the caller went away) must not forbid spinning for long:
+     * what is learnt from a wait is capped at four budgets. */
+    int64_t cap = 4 * patience->budget_ns;
+    int64_t sample = waited_ns < cap ? waited_ns : cap;
+    patience->average_ns += (sample - patience->average_ns) / 4;
+}
+
+void
+vecenv_yield(void)
+{
+    sched_yield();
+}
+
+static int
+futex_wait(vecenv_word32 *word, uint32_t expected, int64_t timeout_ns)
+{
+    struct timespec timeout = {
+        .tv_sec = (time_t)(timeout_ns / NS_PER_SECOND),
+        .tv_nsec = (long)(timeout_ns % NS_PER_SECOND),
+    };
+    return (int)syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, NULL, 0);
+}
+
+void
+vecenv_wait_word(vecenv_word *word, uint64_t seen, int64_t timeout_ns)
+{
+    /* the low half comes first: the layout is little-endian, as module.c checks */
+    futex_wait((vecenv_word32 *)(void *)word, (uint32_t)seen, timeout_ns);
+}
+
+void
+vecenv_wake_word(vecenv_word *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static int
+slot_has_work(const vecenv_arena *arena, const vecenv_slot_lines *lines, uint32_t head)
+{
+    return load_acquire32(&lines->tail) != head
+           || load_acquire32(&arena->control->stop) != 0;
+}
+
+int
+vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *patience,
+                 int64_t timeout_ns)
+{
+    vecenv_slot_lines *lines = &arena->slots[slot];
+    uint32_t head = load_acquire32(&lines->head);
+    int64_t began = vecenv_now_ns();
+    int64_t budget = vecenv_patience_budget(patience);
+    int64_t waited = 0;
+    int found = 0;
+    while (waited < budget) {
+        for (int look = 0; look < LOOKS_PER_YIELD && !found; look++) {
+            found = slot_has_work(arena, lines, head);
+        }
+        if (found) {
+            break;
+        }
+        sched_yield();
+        waited = vecenv_now_ns() - began;
+    }
+    if (!found) {
+        /* Dekker with vecenv_ring_tail / vecenv_ring_bell: we store sleeping, fence,
+         * look at tail; the parent stores tail, fences, looks at sleeping. */
+        store_release32(&lines->sleeping, 1);
+        full_fence();
+        if (!slot_has_work(arena, lines, head)) {
+            futex_wait(&lines->tail, head, timeout_ns);
+        }
+        store_release32(&lines->sleeping, 0);
+        found = slot_has_work(arena, lines, head);
+    }
+    if (found) {
+        vecenv_patience_learn(patience, vecenv_now_ns() - began);
+    }
+    return found;
+}
+
+void
+vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail)
+{
+    store_release32(&arena->slots[slot].tail, tail);
+}
+
+void
+vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot)
+{
+    vecenv_slot_lines *lines = &arena->slots[slot];
+    if (load_acquire32(&lines->sleeping)) {
+        syscall(SYS_futex, &lines->tail, FUTEX_WAKE, 1, NULL, NULL, 0);
+    }
+}
+
+void
+vecenv_arm(const vecenv_arena *arena, uint32_t kind, uint64_t place, uint32_t count)
+{
+    vecenv_control *control = arena->control;
+    store_release(&control->want_place, place);
+    store_release32(&control->want_count, count);
+    store_release32(&control->waiting, kind);
+    full_fence(); /* pairs with the fence in vecenv_wake_parent */
+}
+
+void
+vecenv_disarm(const vecenv_arena *arena)
+{
+    store_release32(&arena->control->waiting, VECENV_WAIT_NOT);
+}
+
+int
+vecenv_is_wanted(const vecenv_arena *arena, uint32_t kind)
+{
+    vecenv_control *control = arena->control;
+    uint64_t place = load_acquire(&control->want_place);
+    uint32_t count = load_acquire32(&control->want_count);
+    uint64_t epoch = place_epoch(place);
+    uint32_t block = place_block(place);
+    if (kind == VECENV_WAIT_ALL) {
+        return vecenv_all_committed(arena, epoch, block, count);
+    }
+    if (kind == VECENV_WAIT_SOME) {
+        uint32_t claimed = vecenv_num_claimed(arena, epoch);
+        return claimed >= count
+               && vecenv_count_committed(arena, epoch, block, claimed) >= count;
+    }
+    return kind == VECENV_WAIT_ANY;
+}
+
+static int
+take_and_wake(const vecenv_arena *arena, int event_fd, uint32_t kind)
+{
+    if (!swap_if32(&arena->control->waiting, kind, VECENV_WAIT_NOT)) {
+        return 0; /* another worker wakes it, or it woke by itself */
+    }
+    uint64_t one = 1;
+    ssize_t written;
+    do {
+        written = write(event_fd, &one, sizeof one);
+    } while (written < 0 && errno == EINTR);
+    return 1;
+}
+
+int
+vecenv_wake_parent(const vecenv_arena *arena, int event_fd, int queue_empty)
+{
+    full_fence(); /* our cell before the parent's waiting word; pairs with vecenv_arm */
+    uint32_t kind = load_acquire32(&arena->control->waiting);
+    if (kind == VECENV_WAIT_NOT || (kind == VECENV_WAIT_ALL && !queue_empty)
+        || !vecenv_is_wanted(arena, kind)) {
+        return 0;
+    }
+    return take_and_wake(arena, event_fd, kind);
+}
+
+int
+vecenv_wake_parent_now(const vecenv_arena *arena, int event_fd)
+{
+    full_fence();
+    uint32_t kind = load_acquire32(&arena->control->waiting);
+    return kind != VECENV_WAIT_NOT && take_and_wake(arena, event_fd, kind);
+}

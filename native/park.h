@@ -1,0 +1,66 @@
+/* Sleeping and waking between the parent and the slots.
+ *
+ * A slot sleeps on its own doorbell (a futex on `tail`); nobody is ever woken by a
+ * broadcast, which would stack the workers on one core. The parent sleeps in
+ * epoll_wait, so that one wait hears results (an eventfd), deaths (pidfds) and
+ * deadlines (the timeout); a worker writes the eventfd only when the parent armed
+ * itself for what has just become true.
+ *
+ * Both sides spin first, with sched_yield, but only while recent waits were shorter
+ * than the budget: a spinner that yields beside a busy thread is put behind it, and
+ * with more processes than cores it holds the core that the awaited one needs. */
+#ifndef VECENV_PARK_H
+#define VECENV_PARK_H
+
+#include "layout.h"
+
+int64_t vecenv_now_ns(void);
+
+/* Decides whether the next wait may spin. One per waiting thread, private memory. */
+typedef struct {
+    int64_t budget_ns;  /* longest spin; 0 = never spin */
+    int64_t average_ns; /* moving average of recent waits */
+} vecenv_patience;
+
+/* Longest spin that the next wait may make. */
+int64_t vecenv_patience_budget(const vecenv_patience *patience);
+
+/* Learn from a wait that took `waited_ns`. */
+void vecenv_patience_learn(vecenv_patience *patience, int64_t waited_ns);
+
+/* Give up the processor for a moment without sleeping. */
+void vecenv_yield(void);
+
+/* Slot: wait until tail differs from head or the arena's stop word is set, at most
+ * timeout_ns. Returns 1 when there is something to do, 0 at the timeout or when a
+ * signal arrived. Call without the GIL. */
+int vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *patience,
+                     int64_t timeout_ns);
+
+/* Parent: publish a new queue end and wake the slot if it sleeps. Several slots: call
+ * vecenv_ring_tail for each, one full_fence, then vecenv_ring_bell for each. */
+void vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail);
+void vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot);
+
+/* Parent: say what to be woken for. The caller must look once more after this call
+ * and before it sleeps. vecenv_disarm after waking. */
+void vecenv_arm(const vecenv_arena *arena, uint32_t kind, uint64_t place, uint32_t count);
+void vecenv_disarm(const vecenv_arena *arena);
+
+/* Whether what the parent armed itself for is true now. */
+int vecenv_is_wanted(const vecenv_arena *arena, uint32_t kind);
+
+/* Worker, after a commit: wake the parent if that was what it waits for. `queue_empty`
+ * says that this slot has no further command; a parent that waits for all rows need
+ * not be asked about before. Returns 1 when it wrote the eventfd. */
+int vecenv_wake_parent(const vecenv_arena *arena, int event_fd, int queue_empty);
+
+/* Sleep until the low half of `word` differs from `seen`, at most timeout_ns; wake who
+ * sleeps so. For the byte counters of mail, when a ring is full or a piece missing. */
+void vecenv_wait_word(vecenv_word *word, uint64_t seen, int64_t timeout_ns);
+void vecenv_wake_word(vecenv_word *word);
+
+/* Worker: wake an armed parent whatever it waits for (mail up is full). */
+int vecenv_wake_parent_now(const vecenv_arena *arena, int event_fd);
+
+#endif

@@ -1,0 +1,16 @@
+/* The Python types of the extension, added to the module by module.c. */
+#ifndef VECENV_SLOT_H
+#define VECENV_SLOT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "layout.h"
+
+int vecenv_add_slot(PyObject *module); /* slot.c */
+int vecenv_add_hub(PyObject *module);  /* hub.c */
+
+/* Open the arena in a buffer; ValueError when it is none of this build's. */
+int vecenv_attach(vecenv_arena *arena, const Py_buffer *mapping); /* module.c */
+
+#endif

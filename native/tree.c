@@ -1,0 +1,469 @@
+#include "tree.h"
+
+#include <string.h>
+
+#include "layout.h"
+
+char
+format_kind(const char *format)
+{
+    if (format == NULL) {
+        return 'u'; /* plain bytes, by the buffer protocol's default */
+    }
+    if (*format == '@' || *format == '=' || *format == '<') {
+        format++;
+    }
+    if (format[0] == 'Z' && format[1] != 0 && format[2] == 0) {
+        return 'c';
+    }
+    if (format[0] == 0 || format[1] != 0) {
+        return 0;
+    }
+    switch (*format) {
+    case '?': return 'b';
+    case 'b': case 'h': case 'i': case 'l': case 'q': return 'i';
+    case 'B': case 'H': case 'I': case 'L': case 'Q': return 'u';
+    case 'e': case 'f': case 'd': case 'g': return 'f';
+    default: return 0;
+    }
+}
+
+/* ---- building ---------------------------------------------------------------- */
+
+static void
+node_clear(node *tree)
+{
+    if (tree->memory.obj != NULL) {
+        PyBuffer_Release(&tree->memory);
+    }
+    Py_CLEAR(tree->copy);
+    Py_CLEAR(tree->scratch);
+    Py_CLEAR(tree->keys);
+    for (Py_ssize_t i = 0; i < tree->num_children; i++) {
+        node_clear(&tree->children[i]);
+    }
+    PyMem_Free(tree->children);
+    tree->children = NULL;
+    tree->num_children = 0;
+}
+
+static int node_fill(node *tree, PyObject *description);
+
+static int
+fill_children(node *tree, PyObject *children)
+{
+    if (!PyTuple_Check(children)) {
+        PyErr_SetString(PyExc_TypeError, "children of a tree node must be a tuple");
+        return -1;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(children);
+    tree->children = PyMem_Calloc((size_t)(count ? count : 1), sizeof(node));
+    if (tree->children == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    tree->num_children = count;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (node_fill(&tree->children[i], PyTuple_GET_ITEM(children, i)) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+fill_scratch(node *tree, PyObject *scratch)
+{
+    if (PyObject_GetBuffer(scratch, &tree->memory, PyBUF_WRITABLE | PyBUF_ND) < 0) {
+        return -1;
+    }
+    if (tree->memory.len != (Py_ssize_t)tree->nbytes) {
+        PyErr_SetString(PyExc_ValueError, "scratch does not fit its leaf");
+        return -1;
+    }
+    /* A leaf of shape () is an element of a one-element array: indexing it gives the
+     * numpy scalar that iterating over a batch would give. */
+    tree->scratch = Py_NewRef(scratch);
+    tree->copy = PyObject_GetAttrString(scratch, "copy");
+    return tree->copy == NULL ? -1 : 0;
+}
+
+static int
+fill_array(node *tree, PyObject *description)
+{
+    Py_ssize_t leaf, offset, nbytes, itemsize;
+    const char *kind;
+    PyObject *shape, *scratch;
+    if (!PyArg_ParseTuple(description, "Onnnsn" "O!O:leaf", &shape, &leaf, &offset, &nbytes,
+                          &kind, &itemsize, &PyTuple_Type, &shape, &scratch)) {
+        return -1;
+    }
+    tree->ndim = (int)PyTuple_GET_SIZE(shape);
+    if (tree->ndim > VECENV_MAX_DIMS || offset < 0 || nbytes < 0 || itemsize <= 0) {
+        PyErr_SetString(PyExc_ValueError, "leaf out of range");
+        return -1;
+    }
+    tree->leaf = (size_t)leaf;
+    tree->offset = (size_t)offset;
+    tree->nbytes = (size_t)nbytes;
+    tree->itemsize = (size_t)itemsize;
+    tree->type_kind = kind[0];
+    for (int i = 0; i < tree->ndim; i++) {
+        tree->shape[i] = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, i));
+        if (tree->shape[i] < 0) {
+            return -1;
+        }
+    }
+    tree->kind = tree->ndim == 0 ? NODE_SCALAR : NODE_ARRAY;
+    return scratch == Py_None ? 0 : fill_scratch(tree, scratch);
+}
+
+static int
+node_fill(node *tree, PyObject *description)
+{
+    memset(tree, 0, sizeof *tree);
+    if (!PyTuple_Check(description) || PyTuple_GET_SIZE(description) < 1) {
+        PyErr_SetString(PyExc_TypeError, "a tree node must be a tuple");
+        return -1;
+    }
+    const char *kind = PyUnicode_AsUTF8(PyTuple_GET_ITEM(description, 0));
+    if (kind == NULL) {
+        return -1;
+    }
+    if (strcmp(kind, "array") == 0) {
+        return fill_array(tree, description);
+    }
+    if (strcmp(kind, "object") == 0) {
+        tree->kind = NODE_OBJECT;
+        return 0;
+    }
+    PyObject *name, *keys, *children;
+    if (strcmp(kind, "dict") == 0) {
+        tree->kind = NODE_DICT;
+        if (!PyArg_ParseTuple(description, "OO!O:dict", &name, &PyTuple_Type, &keys,
+                              &children)) {
+            return -1;
+        }
+        tree->keys = Py_NewRef(keys);
+        if (PyTuple_Check(children)
+            && PyTuple_GET_SIZE(children) != PyTuple_GET_SIZE(keys)) {
+            PyErr_SetString(PyExc_ValueError, "keys and children differ in number");
+            return -1;
+        }
+        return fill_children(tree, children);
+    }
+    if (strcmp(kind, "tuple") == 0) {
+        tree->kind = NODE_TUPLE;
+        if (!PyArg_ParseTuple(description, "OO:tuple", &name, &children)) {
+            return -1;
+        }
+        return fill_children(tree, children);
+    }
+    PyErr_Format(PyExc_ValueError, "unknown tree node %s", kind);
+    return -1;
+}
+
+node *
+node_new(PyObject *description)
+{
+    node *tree = PyMem_Malloc(sizeof(node));
+    if (tree == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    if (node_fill(tree, description) < 0) {
+        node_free(tree);
+        return NULL;
+    }
+    return tree;
+}
+
+void
+node_free(node *tree)
+{
+    if (tree != NULL) {
+        node_clear(tree);
+        PyMem_Free(tree);
+    }
+}
+
+int
+node_traverse(node *tree, visitproc visit, void *arg)
+{
+    if (tree == NULL) {
+        return 0;
+    }
+    Py_VISIT(tree->scratch);
+    Py_VISIT(tree->copy);
+    Py_VISIT(tree->keys);
+    for (Py_ssize_t i = 0; i < tree->num_children; i++) {
+        int result = node_traverse(&tree->children[i], visit, arg);
+        if (result != 0) {
+            return result;
+        }
+    }
+    return 0;
+}
+
+size_t
+node_num_leaves(const node *tree)
+{
+    if (tree->kind == NODE_ARRAY || tree->kind == NODE_SCALAR) {
+        return 1;
+    }
+    size_t count = 0;
+    for (Py_ssize_t i = 0; i < tree->num_children; i++) {
+        count += node_num_leaves(&tree->children[i]);
+    }
+    return count;
+}
+
+/* ---- observations -------------------------------------------------------------- */
+
+static int
+hold_buffer(const node *tree, PyObject *value, held_leaf *leaf)
+{
+    if (!PyObject_CheckBuffer(value)) {
+        return TREE_ODD;
+    }
+    if (PyObject_GetBuffer(value, &leaf->buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) {
+        PyErr_Clear(); /* not contiguous, or a dtype without a format: converted later */
+        return TREE_ODD;
+    }
+    const Py_buffer *buffer = &leaf->buffer;
+    int fits = buffer->ndim == tree->ndim && buffer->itemsize == (Py_ssize_t)tree->itemsize
+               && format_kind(buffer->format) == tree->type_kind;
+    for (int i = 0; fits && i < tree->ndim; i++) {
+        fits = buffer->shape[i] == tree->shape[i];
+    }
+    if (!fits) {
+        PyBuffer_Release(&leaf->buffer);
+        return TREE_ODD;
+    }
+    leaf->has_buffer = 1;
+    leaf->source = buffer->buf;
+    return TREE_OK;
+}
+
+/* A Python int or numpy integer for an integer leaf of shape (). */
+static int
+hold_integer(const node *tree, PyObject *value, held_leaf *leaf)
+{
+    if ((tree->type_kind != 'i' && tree->type_kind != 'u') || !PyLong_Check(value)) {
+        return TREE_ODD;
+    }
+    int overflow;
+    long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow != 0 || (number == -1 && PyErr_Occurred())) {
+        PyErr_Clear();
+        return TREE_ODD;
+    }
+    if (tree->itemsize < 8) {
+        int bits = (int)tree->itemsize * 8;
+        long long low = tree->type_kind == 'i' ? -(1LL << (bits - 1)) : 0;
+        long long high = tree->type_kind == 'i' ? (1LL << (bits - 1)) - 1 : (1LL << bits) - 1;
+        if (number < low || number > high) {
+            return TREE_ODD;
+        }
+    } else if (tree->type_kind == 'u' && number < 0) {
+        return TREE_ODD;
+    }
+    leaf->inline_value = number; /* little-endian: the low bytes come first */
+    leaf->source = &leaf->inline_value;
+    return TREE_OK;
+}
+
+int
+tree_hold(const node *tree, PyObject *value, held_leaf *held, size_t *count)
+{
+    switch (tree->kind) {
+    case NODE_OBJECT:
+        return TREE_OK;
+    case NODE_ARRAY:
+    case NODE_SCALAR: {
+        held_leaf *leaf = &held[*count];
+        leaf->has_buffer = 0;
+        leaf->offset = tree->offset;
+        leaf->nbytes = tree->nbytes;
+        int status = TREE_ODD;
+        if (tree->kind == NODE_SCALAR) {
+            status = hold_integer(tree, value, leaf);
+        }
+        if (status == TREE_ODD) {
+            status = hold_buffer(tree, value, leaf);
+        }
+        *count += status == TREE_OK;
+        return status;
+    }
+    case NODE_DICT:
+        if (!PyDict_Check(value) || PyDict_GET_SIZE(value) != tree->num_children) {
+            return TREE_ODD;
+        }
+        for (Py_ssize_t i = 0; i < tree->num_children; i++) {
+            PyObject *item = PyDict_GetItemWithError(value, PyTuple_GET_ITEM(tree->keys, i));
+            if (item == NULL) {
+                return PyErr_Occurred() ? TREE_ERROR : TREE_ODD;
+            }
+            int status = tree_hold(&tree->children[i], item, held, count);
+            if (status != TREE_OK) {
+                return status;
+            }
+        }
+        return TREE_OK;
+    case NODE_TUPLE:
+        if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != tree->num_children) {
+            return TREE_ODD;
+        }
+        for (Py_ssize_t i = 0; i < tree->num_children; i++) {
+            int status = tree_hold(&tree->children[i], PyTuple_GET_ITEM(value, i), held, count);
+            if (status != TREE_OK) {
+                return status;
+            }
+        }
+        return TREE_OK;
+    }
+    return TREE_ODD;
+}
+
+void
+tree_store(const held_leaf *held, size_t count, uint8_t *base, size_t row)
+{
+    for (size_t i = 0; i < count; i++) {
+        memcpy(base + held[i].offset + row * held[i].nbytes, held[i].source, held[i].nbytes);
+    }
+}
+
+void
+tree_release(held_leaf *held, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (held[i].has_buffer) {
+            PyBuffer_Release(&held[i].buffer);
+            held[i].has_buffer = 0;
+        }
+    }
+}
+
+/* ---- actions --------------------------------------------------------------------- */
+
+static PyObject *
+load_scalar(const node *tree, int form)
+{
+    switch (form) {
+    case VECENV_FORM_INT:
+        if (tree->type_kind == 'i' || tree->type_kind == 'u') {
+            PyObject *element = PySequence_GetItem(tree->scratch, 0);
+            if (element == NULL) {
+                return NULL;
+            }
+            PyObject *number = PyNumber_Index(element);
+            Py_DECREF(element);
+            return number;
+        }
+        break;
+    case VECENV_FORM_VECTOR:
+        return PyObject_CallNoArgs(tree->copy);
+    case VECENV_FORM_ARRAY0: {
+        PyObject *array = PyObject_CallNoArgs(tree->copy);
+        if (array == NULL) {
+            return NULL;
+        }
+        PyObject *flat = PyObject_CallMethod(array, "reshape", "(())");
+        Py_DECREF(array);
+        return flat;
+    }
+    default:
+        break;
+    }
+    return PySequence_GetItem(tree->scratch, 0);
+}
+
+PyObject *
+tree_load(const node *tree, const uint8_t *base, size_t row, int form)
+{
+    switch (tree->kind) {
+    case NODE_ARRAY:
+    case NODE_SCALAR:
+        memcpy(tree->memory.buf, base + tree->offset + row * tree->nbytes, tree->nbytes);
+        return tree->kind == NODE_ARRAY ? PyObject_CallNoArgs(tree->copy)
+                                        : load_scalar(tree, form);
+    case NODE_DICT: {
+        PyObject *dict = PyDict_New();
+        for (Py_ssize_t i = 0; dict != NULL && i < tree->num_children; i++) {
+            PyObject *item = tree_load(&tree->children[i], base, row, form);
+            if (item == NULL
+                || PyDict_SetItem(dict, PyTuple_GET_ITEM(tree->keys, i), item) < 0) {
+                Py_CLEAR(dict);
+            }
+            Py_XDECREF(item);
+        }
+        return dict;
+    }
+    case NODE_TUPLE: {
+        PyObject *tuple = PyTuple_New(tree->num_children);
+        for (Py_ssize_t i = 0; tuple != NULL && i < tree->num_children; i++) {
+            PyObject *item = tree_load(&tree->children[i], base, row, form);
+            if (item == NULL) {
+                Py_CLEAR(tuple);
+            } else {
+                PyTuple_SET_ITEM(tuple, i, item);
+            }
+        }
+        return tuple;
+    }
+    case NODE_OBJECT:
+        break;
+    }
+    PyErr_SetString(PyExc_RuntimeError, "an action with object leaves travels as a letter");
+    return NULL;
+}
+
+/* ---- rewards ---------------------------------------------------------------------- */
+
+static int
+reward_from_buffer(PyObject *value, double *out, size_t size)
+{
+    Py_buffer buffer;
+    if (!PyObject_CheckBuffer(value)) {
+        return TREE_ODD;
+    }
+    if (PyObject_GetBuffer(value, &buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) {
+        PyErr_Clear();
+        return TREE_ODD;
+    }
+    int status = TREE_ODD;
+    if (format_kind(buffer.format) == 'f' && buffer.itemsize > 0
+        && (size_t)(buffer.len / buffer.itemsize) == size) {
+        if (buffer.itemsize == sizeof(double)) {
+            memcpy(out, buffer.buf, size * sizeof(double));
+            status = TREE_OK;
+        } else if (buffer.itemsize == sizeof(float)) {
+            for (size_t i = 0; i < size; i++) {
+                out[i] = (double)((const float *)buffer.buf)[i];
+            }
+            status = TREE_OK;
+        }
+    }
+    PyBuffer_Release(&buffer);
+    return status;
+}
+
+int
+reward_read(PyObject *value, double *out, size_t size)
+{
+    if (size == 1) {
+        if (PyFloat_Check(value)) {
+            *out = PyFloat_AS_DOUBLE(value);
+            return TREE_OK;
+        }
+        if (PyLong_Check(value)) {
+            *out = PyLong_AsDouble(value);
+            if (*out == -1.0 && PyErr_Occurred()) {
+                PyErr_Clear();
+                return TREE_ODD;
+            }
+            return TREE_OK;
+        }
+    }
+    return reward_from_buffer(value, out, size);
+}

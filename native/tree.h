@@ -1,0 +1,73 @@
+/* Between Python objects and rows: nested observations in, fresh actions out.
+ *
+ * A tree mirrors a space. Observations: a value is first checked against the whole
+ * tree and only then copied, so that a row is claimed when nothing can fail any more.
+ * Actions: every object handed to an env owns its memory.
+ *
+ * Python objects are touched here through the buffer protocol only, which needs no
+ * NumPy headers; that costs 50 ns a leaf and nothing else. */
+#ifndef VECENV_TREE_H
+#define VECENV_TREE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+#define VECENV_MAX_DIMS 16
+
+typedef enum { NODE_ARRAY, NODE_SCALAR, NODE_DICT, NODE_TUPLE, NODE_OBJECT } node_kind;
+
+typedef struct node {
+    node_kind kind;
+    /* leaves */
+    size_t leaf;       /* index of the leaf in the spec */
+    size_t offset;     /* of its column: in a block (observations) or the arena (actions) */
+    size_t nbytes;     /* of one row */
+    char type_kind;    /* b bool, i signed, u unsigned, f float, c complex */
+    size_t itemsize;
+    int ndim;
+    Py_ssize_t shape[VECENV_MAX_DIMS];
+    PyObject *scratch; /* actions: private array of one row; shape (1,) for scalars */
+    PyObject *copy;    /* its bound .copy */
+    Py_buffer memory;   /* of scratch, held as long as the node lives */
+    /* inner nodes */
+    Py_ssize_t num_children;
+    PyObject *keys; /* tuple, dicts only */
+    struct node *children;
+} node;
+
+/* Build from ("array", leaf, offset, nbytes, kind, itemsize, shape, scratch | None),
+ * ("dict", keys, children), ("tuple", children) or ("object",). NULL with an exception. */
+node *node_new(PyObject *description);
+void node_free(node *tree);
+int node_traverse(node *tree, visitproc visit, void *arg);
+size_t node_num_leaves(const node *tree);
+
+/* A checked leaf, ready to be copied. */
+typedef struct {
+    const void *source;
+    size_t nbytes, offset;
+    int64_t inline_value; /* storage for scalars */
+    Py_buffer buffer;
+    int has_buffer;
+} held_leaf;
+
+enum { TREE_OK = 1, TREE_ODD = 0, TREE_ERROR = -1 };
+
+/* Check `value` and append its leaves to held[*count]. TREE_ODD: it needs conversion
+ * (nothing is raised); what was appended must still be released. Object nodes are
+ * passed over: they travel as mail. */
+int tree_hold(const node *tree, PyObject *value, held_leaf *held, size_t *count);
+void tree_store(const held_leaf *held, size_t count, uint8_t *base, size_t row);
+void tree_release(held_leaf *held, size_t count);
+
+/* A new action object for `row`, in the form the command asks for. */
+PyObject *tree_load(const node *tree, const uint8_t *base, size_t row, int form);
+
+/* Read a reward (a number, or an array of `size` numbers) into out. */
+int reward_read(PyObject *value, double *out, size_t size);
+
+/* Classify a buffer format: its kind letter as above, 0 when it is none of them. */
+char format_kind(const char *format);
+
+#endif

@@ -1,0 +1,11 @@
+/* Die with the parent: a native thread that needs neither the GIL nor the main thread. */
+#ifndef VECENV_WATCH_H
+#define VECENV_WATCH_H
+
+/* Start a detached thread that kills this process group with SIGKILL as soon as
+ * `pidfd` (of the parent) says that it has exited. The group is this process and what
+ * its envs started, because every worker leads a session of its own. Takes over the
+ * descriptor. Returns 0, or an errno. */
+int vecenv_watch_parent(int pidfd);
+
+#endif
