@@ -1,0 +1,710 @@
+"""One suite for every pool: what the waist promises, whichever engine and implementation."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import pickle
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, iterate
+
+from tests.spaces import ALL_SPACES, FIXED_SPACES
+from vecenv.core.native import load
+from vecenv.core.options import Limits, PoolOptions
+from vecenv.core.pool import Pool
+from vecenv.core.process import ProcessPool
+from vecenv.core.rows import Autoreset, Form, RowFlag
+from vecenv.core.serial import SerialPool
+from vecenv.envs import toys
+from vecenv.errors import ClosedError, ConfigError, EnvError, SpaceError, StateError
+
+OpenPool = Callable[..., Pool]
+
+ENGINES = [
+    pytest.param((engine, implementation), id=f"{name}-{implementation}", marks=marks)
+    for name, engine in (("serial", SerialPool), ("process", ProcessPool))
+    for implementation, marks in (
+        ("native", pytest.mark.skipif(load() is None, reason="the extension was not built")),
+        ("python", ()),
+    )
+]
+
+
+@pytest.fixture(params=ENGINES)
+def open_pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenPool]:
+    """Make and start pools of one engine; all are closed after the test."""
+    engine, implementation = request.param
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
+    pools: list[Pool] = []
+
+    def make(env_fn: Any, num_envs: int = 4, *, start: bool = True, **options: Any) -> Pool:
+        env_fns = env_fn if isinstance(env_fn, list) else [env_fn] * num_envs
+        pool: Pool = engine(env_fns, PoolOptions(**{"num_workers": 2, **options}))
+        pools.append(pool)
+        if start:
+            pool.start()
+        return pool
+
+    yield make
+    for pool in pools:
+        pool.close()
+    pools.clear()
+
+
+def count(length: int = 10) -> Callable[[], gymnasium.Env[Any, Any]]:
+    return functools.partial(toys.CountEnv, length)
+
+
+def reset(pool: Pool, **kwargs: Any) -> Any:
+    pool.reset(**kwargs)
+    return pool.recv()
+
+
+# ---- sending and receiving ----------------------------------------------------------------
+
+
+def test_ordered_rows_stand_in_request_order(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 5)
+    assert reset(pool).env_ids.tolist() == [0, 1, 2, 3, 4]
+    pool.send(np.zeros(3, np.int64), [4, 0, 2])
+    assert pool.recv().env_ids.tolist() == [4, 0, 2]
+
+
+def test_a_step_gives_what_the_env_gave(open_pool: OpenPool) -> None:
+    pool = open_pool(toys.ToyEnv, 3)
+    alone = [toys.ToyEnv() for _ in range(3)]
+    first = reset(pool, seeds=[7, 8, 9])
+    expected = [env.reset(seed=seed)[0] for env, seed in zip(alone, (7, 8, 9))]
+    np.testing.assert_array_equal(first.obs, np.stack(expected))
+    assert first.obs.dtype == np.float32 and first.seeds.tolist() == [7, 8, 9]
+    for step in range(1, 8):
+        actions = np.array([step % 2, 1, 0])
+        pool.send(actions)
+        batch = pool.recv()
+        results = [env.step(action) for env, action in zip(alone, actions)]
+        np.testing.assert_array_equal(batch.obs, np.stack([result[0] for result in results]))
+        assert batch.rewards.tolist() == [result[1] for result in results]
+        assert batch.rewards.dtype == np.float64 and batch.terminated.dtype == np.bool_
+        assert batch.lengths.tolist() == [step] * 3 and batch.returns.tolist() == [float(step)] * 3
+        assert batch.flags == 0 and batch.infos() == [{}, {}, {}]
+
+
+def test_unordered_rows_cover_every_env_once(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 6)
+    pool.reset(ordered=False)
+    seen: list[int] = []
+    while pool.outstanding():
+        batch = pool.recv(min_count=1)
+        assert 1 <= len(batch) <= 6
+        seen += batch.env_ids.tolist()
+    assert sorted(seen) == [0, 1, 2, 3, 4, 5]
+
+
+def test_async_loop_loses_and_doubles_nothing(open_pool: OpenPool) -> None:
+    pool = open_pool(count(7), 8)
+    reset(pool)
+    steps = np.zeros(8, np.int64)
+    pool.send(np.zeros(8, np.int64), ordered=False)
+    for _ in range(200):
+        batch = pool.recv(min_count=3)
+        ids = batch.env_ids
+        assert len(set(ids.tolist())) == len(ids) >= 3
+        expected = np.where(batch.row_flags & RowFlag.AUTORESET, 0, steps[ids] + 1)
+        np.testing.assert_array_equal(batch.lengths, expected)
+        steps[ids] = expected
+        pool.send(np.zeros(len(ids), np.int64), ids, ordered=False)
+
+
+def test_exact_counts_leave_the_rest_for_the_next_call(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 8)
+    reset(pool)
+    pool.send(np.zeros(8, np.int64), ordered=False)
+    sizes, seen = [], []
+    for wanted in (3, 3, 2):
+        batch = pool.recv(min_count=wanted, exact=True)
+        sizes.append(len(batch))
+        seen += batch.env_ids.tolist()
+    assert sizes == [3, 3, 2] and sorted(seen) == list(range(8))
+
+
+def test_max_count_bounds_a_batch(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 6)
+    pool.reset(ordered=False)
+    sizes = []
+    while pool.outstanding():
+        sizes.append(len(pool.recv(min_count=1, max_count=2)))
+    assert max(sizes) <= 2 and sum(sizes) == 6
+
+
+def test_leftovers_and_new_answers_join_in_one_batch(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 6)
+    reset(pool)
+    pool.send(np.zeros(6, np.int64), ordered=False)
+    first = pool.recv(min_count=6, max_count=6).env_ids.tolist()
+    pool.send(np.zeros(6, np.int64), first, ordered=False)
+    part = pool.recv(min_count=2, exact=True).env_ids.tolist()
+    pool.send(np.zeros(2, np.int64), part, ordered=False)
+    rest = pool.recv(min_count=6)
+    assert sorted(rest.env_ids.tolist()) == list(range(6))
+    assert sorted(rest.lengths.tolist()) == [2, 2, 2, 2, 3, 3]
+
+
+def test_a_view_stays_valid_for_depth_minus_one_batches(open_pool: OpenPool) -> None:
+    pool = open_pool(count(100), 4, depth=3)
+    reset(pool)
+    held = []
+    for _ in range(40):
+        pool.send(np.zeros(4, np.int64))
+        batch = pool.recv()
+        held.append((batch, batch.obs.copy()))
+        for old, obs in held[-2:]:
+            np.testing.assert_array_equal(old.obs, obs)
+
+
+def test_debug_mode_poisons_expired_batches(open_pool: OpenPool) -> None:
+    pool = open_pool(count(100), 2, depth=2, debug=True)
+    first = reset(pool)
+    kept = first.copy()
+    assert first.is_valid()
+    pool.send(np.zeros(2, np.int64))
+    second = pool.recv()
+    assert not first.is_valid() and second.is_valid() and kept.is_valid()
+    assert np.isnan(first.rewards).all() and kept.rewards.tolist() == [0.0, 0.0]
+    with pytest.raises(StateError, match="expired"):
+        first.copy()
+
+
+def test_views_outlive_the_pool(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 2)
+    obs = reset(pool).obs
+    before = obs.copy()
+    pool.close()
+    del pool
+    np.testing.assert_array_equal(obs, before)
+
+
+# ---- episodes -----------------------------------------------------------------------------
+
+
+def test_next_step_resets_on_the_step_after_the_end(open_pool: OpenPool) -> None:
+    pool = open_pool(count(3), 2, autoreset=Autoreset.NEXT_STEP)
+    reset(pool)
+    lengths, flags, terminated = [], [], []
+    for _ in range(5):
+        pool.send(np.zeros(2, np.int64))
+        batch = pool.recv()
+        lengths.append(batch.lengths.tolist()[0])
+        flags.append(batch.flags & RowFlag.AUTORESET)
+        terminated.append(batch.terminated.tolist()[0])
+    assert lengths == [1, 2, 3, 0, 1]
+    assert [bool(flag) for flag in flags] == [False, False, False, True, False]
+    assert terminated == [False, False, True, False, False]
+    assert pool.recv.__self__ is pool and batch.episodes.tolist() == [1, 1]
+
+
+def test_same_step_keeps_the_final_observation_of_an_env_that_reuses_its_buffer(open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(toys.AliasedObs, 3), 2, autoreset=Autoreset.SAME_STEP)
+    alone = toys.ToyEnv(3)
+    reset(pool, seeds=[5, 5])
+    alone.reset(seed=5)
+    for _ in range(3):
+        pool.send(np.ones(2, np.int64))
+        batch = pool.recv()
+        last = alone.step(1)[0]
+    assert batch.flags & RowFlag.FINAL and batch.terminated.all()
+    np.testing.assert_array_equal(batch.final_obs, np.stack([last, last]))
+    np.testing.assert_array_equal(batch.obs, np.stack([alone.reset()[0]] * 2))
+    assert batch.lengths.tolist() == [3, 3] and batch.episodes.tolist() == [0, 0]
+    pool.send(np.ones(2, np.int64))
+    assert pool.recv().episodes.tolist() == [1, 1]
+
+
+def test_disabled_leaves_resets_to_the_caller(open_pool: OpenPool) -> None:
+    pool = open_pool(count(2), 2, autoreset=Autoreset.DISABLED)
+    reset(pool)
+    for _ in range(2):
+        pool.send(np.zeros(2, np.int64))
+        batch = pool.recv()
+    assert batch.terminated.all()
+    pool.reset([1])
+    again = pool.recv()
+    assert again.env_ids.tolist() == [1] and again.flags & RowFlag.RESET and again.lengths.tolist() == [0]
+
+
+def test_reset_takes_seeds_and_arguments_per_env(open_pool: OpenPool) -> None:
+    pool = open_pool(toys.ToyEnv, 3)
+    big = 2**70
+    batch = reset(pool, seeds=[None, 11, big], kwargs=[{"options": {"a": 1}}, None, None])
+    assert batch.seeds.tolist()[:2] == [-1, 11]
+    np.testing.assert_array_equal(batch.obs[1], toys.ToyEnv().reset(seed=11)[0])
+    np.testing.assert_array_equal(batch.obs[2], toys.ToyEnv().reset(seed=big)[0])
+
+
+# ---- spaces -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("space", ALL_SPACES.values(), ids=ALL_SPACES)
+def test_every_space_travels_as_observation_and_action(space: spaces.Space[Any], open_pool: OpenPool) -> None:
+    env_fn = functools.partial(toys.SpaceEnv, space, space)
+    pool = open_pool(env_fn, 2)
+    alone = [env_fn() for _ in range(2)]
+    batch = reset(pool, seeds=[1, 2])
+    same_batch(space, batch.obs, [env.reset(seed=seed)[0] for env, seed in zip(alone, (1, 2))])
+    actions = batch_space(space, 2)
+    actions.seed(3)
+    for _ in range(3):
+        sample = actions.sample()
+        pool.send(sample)
+        batch = pool.recv()
+        batch.raise_errors()
+        same_batch(space, batch.obs, [env.step(part)[0] for env, part in zip(alone, iterate(actions, sample))])
+
+
+def same_batch(space: spaces.Space[Any], batch: Any, rows: list[Any]) -> None:
+    from gymnasium.utils.env_checker import data_equivalence
+
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            same_batch(part, batch[key], [row[key] for row in rows])
+    elif isinstance(space, spaces.Tuple):
+        for i, part in enumerate(space.spaces):
+            same_batch(part, batch[i], [row[i] for row in rows])
+    elif isinstance(batch, tuple):
+        assert data_equivalence(batch, tuple(rows))
+    else:
+        assert batch.dtype == space.dtype
+        np.testing.assert_array_equal(batch, np.stack([np.asarray(row) for row in rows]))
+
+
+@pytest.mark.parametrize("space", FIXED_SPACES.values(), ids=FIXED_SPACES)
+def test_actions_are_objects_of_their_own(space: spaces.Space[Any], open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(toys.KeepsAction, space), 2)
+    reset(pool)
+    actions = batch_space(space, 2)
+    sent = []
+    for _ in range(3):
+        sent.append(actions.sample())
+        pool.send(sent[-1])
+        pool.recv().raise_errors()
+    kept = pool.call(lambda env: env.kept)
+    for env_id in range(2):
+        for step, sample in enumerate(sent):
+            same_object(kept[env_id][step], list(iterate(actions, sample))[env_id])
+
+
+def same_object(ours: Any, theirs: Any) -> None:
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys()
+        for key in theirs:
+            same_object(ours[key], theirs[key])
+    elif isinstance(theirs, tuple):
+        for one, other in zip(ours, theirs):
+            same_object(one, other)
+    else:
+        assert ours.dtype == theirs.dtype and np.shape(ours) == np.shape(theirs)
+        np.testing.assert_array_equal(ours, theirs)
+        if isinstance(theirs, np.ndarray):
+            assert ours.flags.writeable == theirs.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "shape"),
+    [(Form.INT, int, None), (Form.VECTOR, np.ndarray, (1,)), (Form.ARRAY0, np.ndarray, ()), (Form.NATIVE, np.int64, ())],
+)
+def test_forms_of_a_discrete_action(form: Form, kind: type, shape: tuple[int, ...] | None, open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(toys.KeepsAction, spaces.Discrete(5)), 1)
+    reset(pool)
+    pool.send(np.array([3]), form=form)
+    pool.recv().raise_errors()
+    action = pool.call(lambda env: env.kept[-1])[0]
+    assert type(action) is kind and int(np.asarray(action).reshape(())) == 3
+    assert shape is None or np.shape(action) == shape
+
+
+def test_actions_are_converted_once_warned(open_pool: OpenPool) -> None:
+    pool = open_pool(count(50), 2)
+    reset(pool)
+    with pytest.warns(UserWarning, match="action: int32 is converted to the space's int64"):
+        pool.send(np.zeros(2, np.int32))
+    pool.recv()
+    pool.send(np.zeros(2, np.int32))  # warned once: an error here if it warned again
+    pool.recv()
+    pool.send([1, 0])
+    pool.recv()
+
+
+@pytest.mark.parametrize(
+    ("actions", "text"),
+    [
+        (np.zeros(3, np.int64), r"action: expected int64 \(2,\), got int64 \(3,\)"),
+        (np.zeros(2, np.float64), r"action: expected int64 \(2,\), got float64 \(2,\)"),
+        (np.zeros((2, 1), np.int64), r"got int64 \(2, 1\)"),
+        ("ab", "action"),
+        (None, "action"),
+    ],
+)
+def test_wrong_actions_are_refused_and_nothing_is_sent(actions: Any, text: str, open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 2)
+    reset(pool)
+    with pytest.raises(SpaceError, match=text):
+        pool.send(actions)
+    assert pool.outstanding() == 0
+    pool.send(np.zeros(2, np.int64))
+    assert pool.recv().lengths.tolist() == [1, 1]
+
+
+def test_strict_refuses_another_dtype(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 2, strict=True)
+    reset(pool)
+    with pytest.raises(SpaceError, match="expected int64"):
+        pool.send(np.zeros(2, np.int32))
+
+
+def test_an_observation_of_the_same_kind_is_converted_with_one_warning(open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(toys.WrongDtype, None), 2)
+    with pytest.warns(UserWarning, match="obs: float64 is converted to the space's float32"):
+        reset(pool)
+        for _ in range(3):
+            pool.send(np.zeros(2, np.int64))
+            batch = pool.recv()
+            batch.raise_errors()
+    assert batch.obs.dtype == np.float32
+
+
+def test_an_observation_of_the_wrong_shape_names_leaf_and_env(open_pool: OpenPool) -> None:
+    pool = open_pool([count(), functools.partial(toys.WrongShape, 2)], 2)
+    reset(pool)
+    pool.send(np.zeros(2, np.int64))
+    pool.recv().raise_errors()
+    pool.send(np.zeros(2, np.int64))
+    errors = pool.recv().errors()
+    assert list(errors) == [1]
+    assert isinstance(errors[1], SpaceError) and "obs: expected float32 (4,)" in str(errors[1])
+
+
+# ---- infos --------------------------------------------------------------------------------
+
+
+class InfoEnv(toys.ToyEnv):
+    """Gives a different info at each step, by a script."""
+
+    def __init__(self, script: list[Any]) -> None:
+        super().__init__(None)
+        self.script = script
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, copy.deepcopy(self.script[(self.elapsed_steps - 1) % len(self.script)])
+
+
+SCRIPT = [
+    {"score": 1, "speed": 0.5},
+    {"score": 2, "speed": 1.5, "lives": np.int32(3)},
+    {},
+    {"flag": True, "np": np.float32(0.25), "score": 2**40},
+    {"score": 2.5},
+    {"score": "text"},
+    {"array": np.arange(3)},
+    {"nested": {"a": 1}},
+    {"huge": 2**80, 5: "int key"},
+    {"flag": np.True_, "score": -1},
+]
+
+
+def test_infos_arrive_as_the_env_gave_them(open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(InfoEnv, SCRIPT), 3)
+    reset(pool)
+    for step in range(3 * len(SCRIPT)):
+        pool.send(np.zeros(3, np.int64))
+        batch = pool.recv()
+        batch.raise_errors()
+        wanted = SCRIPT[step % len(SCRIPT)]
+        for info in batch.infos():
+            assert info.keys() == wanted.keys()
+            for key, value in wanted.items():
+                assert type(info[key]) is type(value)
+                np.testing.assert_equal(info[key], value)
+
+
+def test_huge_infos_pass_whole(open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(toys.HugeInfo, 3 << 20), 4)
+    reset(pool)
+    for _ in range(2):
+        pool.send(np.zeros(4, np.int64))
+        batch = pool.recv()
+        batch.raise_errors()
+        assert [len(info["blob"]) for info in batch.infos()] == [3 << 20] * 4
+
+
+def test_huge_options_pass_whole(open_pool: OpenPool) -> None:
+    pool = open_pool(OptionsEnv, 4)
+    options = [{"options": {"blob": bytes([i]) * (1 << 20)}} for i in range(4)]
+    reset(pool, kwargs=options)
+    sizes = pool.call(lambda env: (len(env.options["blob"]), env.options["blob"][0]))
+    assert sizes == [(1 << 20, i) for i in range(4)]
+
+
+class OptionsEnv(toys.ToyEnv):
+    """Keeps the options of its last reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.options = options
+        return super().reset(seed=seed, options=options)
+
+
+# ---- errors of envs -----------------------------------------------------------------------
+
+
+def test_an_exception_comes_back_as_itself_and_the_others_step_on(open_pool: OpenPool) -> None:
+    pool = open_pool([count(), functools.partial(toys.RaiseAtStep, 2), count()])
+    reset(pool)
+    pool.send(np.zeros(3, np.int64))
+    pool.recv().raise_errors()
+    pool.send(np.zeros(3, np.int64))
+    batch = pool.recv()
+    assert batch.env_ids.tolist() == [0, 1, 2] and batch.lengths.tolist()[::2] == [2, 2]
+    with pytest.raises(ZeroDivisionError) as caught:
+        batch.raise_errors()
+    assert "toys.py" in str(caught.value.__cause__)
+    pool.reset([1])
+    pool.recv().raise_errors()
+
+
+def test_all_envs_that_fail_in_one_step_are_reported(open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(toys.RaiseAtStep, 1), 3)
+    reset(pool)
+    pool.send(np.zeros(3, np.int64))
+    batch = pool.recv()
+    assert sorted(batch.errors()) == [0, 1, 2]
+    with pytest.raises(ZeroDivisionError) as caught:
+        batch.raise_errors()
+    if hasattr(caught.value, "__notes__"):
+        assert any("env 2" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("crime", [toys.RaiseWeirdError, toys.RaiseUnpicklableError])
+def test_an_exception_that_cannot_travel_is_described(crime: Any, open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(crime, 1), 1)
+    reset(pool)
+    pool.send(np.zeros(1, np.int64))
+    errors = pool.recv().errors()
+    assert isinstance(errors[0], EnvError) and "Error" in str(errors[0]) and errors[0].env_ids == (0,)
+    assert "toys.py" in str(errors[0].__cause__)
+
+
+def test_an_info_that_cannot_be_pickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
+    pool = open_pool([functools.partial(toys.UnpicklableInfo, 1), count()])
+    reset(pool)
+    pool.send(np.zeros(2, np.int64))
+    assert list(pool.recv().errors()) == [0]
+
+
+def test_reset_that_raises_is_told_with_its_row(open_pool: OpenPool) -> None:
+    pool = open_pool([count(), functools.partial(toys.RaiseAtReset, 1)])
+    pool.reset()
+    assert list(pool.recv().errors()) == [1]
+
+
+def test_constructor_that_raises_closes_everything(open_pool: OpenPool) -> None:
+    pool = open_pool([count(), toys.RaiseAtInit], start=False)
+    with pytest.raises(Exception, match=r".+") as caught:
+        pool.start()
+    assert not isinstance(caught.value, StateError) and pool.closed
+
+
+# ---- state --------------------------------------------------------------------------------
+
+
+def test_one_operation_per_env(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 3)
+    pool.reset(ordered=False)
+    with pytest.raises(StateError, match="env 0 still owes the answer to a reset"):
+        pool.send(np.zeros(3, np.int64), ordered=False)
+    with pytest.raises(StateError, match="env 1 still owes the answer to a reset"):
+        pool.reset([1], ordered=False)
+    pool.recv()
+    with pytest.raises(StateError, match="named twice"):
+        pool.send(np.zeros(2, np.int64), [1, 1], ordered=False)
+    assert pool.outstanding() == 0
+
+
+def test_ordered_requests_have_the_pool_to_themselves(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 3)
+    reset(pool)
+    pool.send(np.zeros(1, np.int64), [0], ordered=False)
+    with pytest.raises(StateError, match="ordered"):
+        pool.send(np.zeros(2, np.int64), [1, 2])
+    pool.recv()
+    pool.send(np.zeros(2, np.int64), [1, 2])
+    assert pool.recv().env_ids.tolist() == [1, 2]
+
+
+def test_a_reset_supersedes_a_step(open_pool: OpenPool) -> None:
+    pool = open_pool(count(50), 3)
+    reset(pool)
+    for _ in range(20):
+        pool.send(np.zeros(3, np.int64), ordered=False)
+        pool.reset([1], ordered=False)
+        rows: dict[int, int] = {}
+        while pool.outstanding():
+            batch = pool.recv(min_count=1)
+            rows.update(zip(batch.env_ids.tolist(), batch.lengths.tolist()))
+        assert set(rows) == {0, 1, 2} and rows[1] == 0
+
+
+def test_an_ordered_reset_supersedes_all_steps(open_pool: OpenPool) -> None:
+    pool = open_pool(count(50), 3)
+    reset(pool)
+    for _ in range(20):
+        pool.send(np.zeros(3, np.int64))
+        batch = reset(pool)
+        assert batch.env_ids.tolist() == [0, 1, 2] and batch.lengths.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("env_ids", [[3], [-1], [], [0.5], "ab"])
+def test_wrong_ids(env_ids: Any, open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 3)
+    reset(pool)
+    with pytest.raises(ConfigError, match="env_id"):
+        pool.send(np.zeros(len(env_ids), np.int64), env_ids)
+
+
+def test_recv_wants_what_can_come(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 3)
+    with pytest.raises(StateError, match="min_count"):
+        pool.recv()
+    pool.reset()
+    with pytest.raises(StateError, match=r"min_count 4 is not in 1\.\.3"):
+        pool.recv(min_count=4)
+    pool.recv()
+
+
+def test_use_before_start_and_after_close(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), start=False)
+    with pytest.raises(StateError, match="start the pool first"):
+        pool.reset()
+    pool.start()
+    with pytest.raises(StateError, match="started already"):
+        pool.start()
+    pool.close()
+    pool.close()
+    for use in (pool.reset, pool.recv, pool.start, lambda: pool.send([0] * 4), lambda: pool.call(str)):
+        with pytest.raises(ClosedError):
+            use()
+
+
+def test_another_thread_is_refused_while_one_waits(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 2)
+    caught: list[BaseException] = []
+
+    def intrude() -> None:
+        try:
+            pool.recv()
+        except BaseException as error:
+            caught.append(error)
+
+    with pool._lock:
+        thread = threading.Thread(target=intrude)
+        thread.start()
+        thread.join()
+    assert isinstance(caught[0], StateError) and "thread" in str(caught[0])
+
+
+def test_a_forked_child_cannot_use_the_pool_and_its_exit_touches_nothing(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 2)
+    reset(pool)
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            pool.reset()
+        except StateError:
+            code = 0
+        finally:
+            pool.close()
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    pool.send(np.zeros(2, np.int64))
+    assert pool.recv().lengths.tolist() == [1, 1]
+
+
+def test_pools_do_not_pickle(open_pool: OpenPool) -> None:
+    with pytest.raises(TypeError):
+        pickle.dumps(open_pool(count(), 1))
+
+
+# ---- calls --------------------------------------------------------------------------------
+
+
+def test_calls_run_where_the_envs_are(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 4)
+    reset(pool)
+    assert pool.call(lambda env: env.num_resets) == [1, 1, 1, 1]
+    assert pool.call(lambda env: env.num_resets, [2, 0]) == [1, 1]
+    with pytest.raises(AttributeError, match="no_such") as caught:
+        pool.call(lambda env: env.no_such)
+    assert caught.value.__cause__ is not None
+    assert pool.call(lambda env: env.num_steps) == [0] * 4
+
+
+def test_a_call_waits_for_the_running_step_whose_row_stays(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 3)
+    reset(pool)
+    pool.send(np.zeros(3, np.int64))
+    assert pool.call(lambda env: env.elapsed_steps) in ([1, 1, 1], [0, 0, 0])
+    assert pool.recv().lengths.tolist() == [1, 1, 1]
+
+
+# ---- spaces and bad input -----------------------------------------------------------------
+
+
+def test_envs_with_other_spaces_are_refused(open_pool: OpenPool) -> None:
+    other = functools.partial(toys.SpaceEnv, spaces.Box(0, 1, (2,), np.float32))
+    for odd in (1, 3):
+        env_fns = [count()] * 4
+        env_fns[odd] = other
+        pool = open_pool(env_fns, start=False)
+        with pytest.raises(SpaceError, match=f"env {odd}: observation_space"):
+            pool.start()
+
+
+@pytest.mark.parametrize(
+    ("env_fns", "options", "text"),
+    [
+        ([], {}, "empty"),
+        ([3], {}, r"env_fns\[0\] is not callable"),
+        (5, {}, "expected a list"),
+        ([toys.ToyEnv], {"num_workers": 0}, "num_workers"),
+        ([toys.ToyEnv], {"depth": 1}, "depth"),
+        ([toys.ToyEnv], {"threads_per_worker": 0}, "threads_per_worker"),
+        ([toys.ToyEnv], {"limits": Limits(step=-1.0)}, "step_timeout"),
+    ],
+)
+@pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
+def test_bad_construction(engine: Any, env_fns: Any, options: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        engine(env_fns, PoolOptions(**options))
+
+
+def test_global_generators_of_the_caller_are_untouched(open_pool: OpenPool) -> None:
+    random.seed(3)
+    np.random.seed(4)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    pool = open_pool(count(), 2)
+    reset(pool)
+    pool.close()
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before

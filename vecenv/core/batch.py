@@ -1,0 +1,306 @@
+"""Batch: what one receive hands out, as arrays nested like the spaces.
+
+Stands at the end of the data path: rows of a block seen as observations, rewards and flags,
+with mail (infos, exceptions, values without layout) put where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..errors import StateError
+from .mail import Answer, unpack_error
+from .rows import Op, RowFlag, Rows
+from .spec import Array, Leaf, ObjectNode, Spec
+
+__all__ = ["Batch", "InfoColumns"]
+
+#: Byte that expired observations are filled with.
+_GARBAGE = 0xA5
+
+_PY_FLOAT, _PY_INT, _PY_BOOL, _FLOAT, _INT, _UINT, _BOOL = range(1, 8)
+_PYTHON_TYPES = {_PY_FLOAT: float, _PY_INT: int, _PY_BOOL: bool}
+_NUMPY_KINDS = {_FLOAT: "f", _INT: "i", _UINT: "u", _BOOL: "b"}
+
+
+class InfoColumns:
+    """The names of the pool's info columns, in the order they were given one."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def dtype_of(self, tag: int) -> np.dtype[Any]:
+        """Return the dtype that a tag's cell holds."""
+        kind, nbytes = tag >> 4, tag & 15
+        if kind in _PYTHON_TYPES:
+            return np.dtype(_PYTHON_TYPES[kind])
+        return np.dtype(f"{_NUMPY_KINDS[kind]}{nbytes}")
+
+    def cells(self, values: Array, tag: int) -> Array:
+        """Return 8-byte cells (B,) as numbers of the tag's dtype, copied."""
+        dtype = self.dtype_of(tag)
+        raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), 8)
+        return np.ascontiguousarray(raw[:, : dtype.itemsize]).view(dtype).reshape(len(values))
+
+    def values(self, cells: Array, tag: int) -> list[Any]:
+        """Return cells (B,) of one tag as the objects that the envs put into their infos."""
+        numbers = self.cells(cells, tag)
+        return numbers.tolist() if tag >> 4 in _PYTHON_TYPES else list(numbers)
+
+    def value(self, cell: Any, tag: int) -> Any:
+        """Return one cell as the object that the env put into its info."""
+        number = np.asarray([cell], np.uint64).view(np.uint8)[: tag & 15].view(self.dtype_of(tag))[0]
+        return number.item() if tag >> 4 in _PYTHON_TYPES else number
+
+
+class Batch:
+    """B rows of results.
+
+    Arrays are views of the ring while `is_valid()`; `copy()` gives a batch that stays.
+    Rows stand in request order if the request was ordered, else in finish order.
+
+    Attributes:
+        rows: the columns themselves.
+        flags: union of the flags of all rows; 0 means nothing but plain steps.
+    """
+
+    __slots__ = ("_answers", "_expired", "_infos", "_spec", "flags", "rows")
+
+    def __init__(self, rows: Rows, flags: int, spec: Spec, infos: InfoColumns, answers: dict[int, Answer]) -> None:
+        self.rows = rows
+        self.flags = flags
+        self._spec = spec
+        self._infos = infos
+        self._answers = answers
+        self._expired = False
+
+    def __len__(self) -> int:
+        return self.rows.count
+
+    # ---- arrays -----------------------------------------------------------------------
+
+    @property
+    def obs(self) -> Any:
+        """Observations, nested like the space: leaves (B, *S)."""
+        root = self._spec.root
+        if isinstance(root, Leaf):
+            return self.rows.obs(0)
+        return self._spec.batch(lambda leaf: self.rows.obs(leaf.index), self._objects("objects"))
+
+    @property
+    def final_obs(self) -> Any:
+        """Observations that ended episodes; meaningful where flagged FINAL only."""
+        return self._spec.batch(lambda leaf: self.rows.final(leaf.index), self._objects("final_objects"))
+
+    @property
+    def rewards(self) -> Array:
+        """Rewards, float64 (B, *reward shape)."""
+        return self.rows.column("reward")
+
+    @property
+    def terminated(self) -> Array:
+        """Bool (B,)."""
+        return self.rows.column("terminated")
+
+    @property
+    def truncated(self) -> Array:
+        """Bool (B,)."""
+        return self.rows.column("truncated")
+
+    @property
+    def env_ids(self) -> Array:
+        """Int64 (B,)."""
+        return self.rows.column("env_id")
+
+    @property
+    def step_ids(self) -> Array:
+        """Uint64 (B,): the commands answered."""
+        return self.rows.column("step_id")
+
+    @property
+    def row_flags(self) -> Array:
+        """Uint32 (B,): `RowFlag` of each row."""
+        return self.rows.column("flags")
+
+    @property
+    def episodes(self) -> Array:
+        """Int64 (B,): index of each row's episode, from 0."""
+        return self.rows.column("episode")
+
+    @property
+    def lengths(self) -> Array:
+        """Int64 (B,): steps of the episode so far, this one included."""
+        return self.rows.column("length")
+
+    @property
+    def returns(self) -> Array:
+        """Float64 (B,): sum of the episode's rewards so far (of its first component)."""
+        return self.rows.column("return")
+
+    @property
+    def seeds(self) -> Array:
+        """Int64 (B,): the seed that the episode was reset with, -1 without one."""
+        return self.rows.column("seed")
+
+    def _objects(self, name: str) -> Callable[[ObjectNode], tuple[Any, ...]]:
+        def values_of(node: ObjectNode) -> tuple[Any, ...]:
+            found = []
+            for step_id in self.step_ids.tolist():
+                answer = self._answers.get(step_id)
+                values = None if answer is None else getattr(answer, name)
+                found.append(None if values is None else values[node.index])
+            return tuple(found)
+
+        return values_of
+
+    # ---- infos and errors ---------------------------------------------------------------
+
+    def info_columns(self) -> dict[str, tuple[Array, Array]]:
+        """Return {key: (tags (B,), cells (B,))} of the keys that any row has in columns.
+
+        Decode cells of one tag with `InfoColumns.cells`.
+        """
+        if not self.flags & RowFlag.INFO:
+            return {}
+        tags, cells = self.rows.column("info_tags"), self.rows.column("info_values")
+        has_info = (self.row_flags & RowFlag.INFO) != 0
+        found = {}
+        for index, name in enumerate(self._infos.names):
+            column = np.where(has_info, tags[:, index], 0)
+            if column.any():
+                found[name] = (column, cells[:, index])
+        return found
+
+    def infos(self) -> list[dict[str, Any]]:
+        """Return each row's info as the dict that its env returned."""
+        count = len(self)
+        columns = self.info_columns()
+        if not columns:
+            result: list[dict[str, Any]] = [{} for _ in range(count)]
+        elif all((tags == tags[0]).all() for tags, _ in columns.values()):
+            # The usual case, every row alike: whole columns are decoded at once.
+            values = [self._infos.values(cells, int(tags[0])) for tags, cells in columns.values()]
+            result = [dict(zip(columns, row)) for row in zip(*values)]
+        else:
+            result = [{} for _ in range(count)]
+            for name, (tags, cells) in columns.items():
+                for row in np.flatnonzero(tags).tolist():
+                    result[row][name] = self._infos.value(cells[row], int(tags[row]))
+        for row, answer in self.mailed().items():
+            if answer.info:
+                result[row].update(answer.info)
+        return result
+
+    def mailed(self) -> dict[int, Answer]:
+        """Return {row: mail} of the rows that have any."""
+        if not self.flags & RowFlag.MAIL:
+            return {}
+        mailed = np.flatnonzero(self.row_flags & RowFlag.MAIL).tolist()
+        step_ids = self.step_ids
+        return {row: self._answers[int(step_ids[row])] for row in mailed}
+
+    def errors(self) -> dict[int, Exception]:
+        """Return {env_id: exception} of the envs that raised; their other columns mean nothing."""
+        if not self.flags & RowFlag.ERROR:
+            return {}
+        found = {}
+        for row, answer in self.mailed().items():
+            if answer.error is not None:
+                op = "reset" if int(self.row_flags[row]) & RowFlag.RESET else Op.STEP.name.lower()
+                where = {"env_ids": (answer.env_id,), "op": op, "step_id": answer.step_id}
+                found[answer.env_id] = unpack_error(answer.error, **where)
+        return found
+
+    def raise_errors(self) -> None:
+        """Raise what the lowest env raised; the others are listed in its notes."""
+        errors = self.errors()
+        if errors:
+            raise_first(errors)
+
+    def take(self, index: Array) -> Batch:
+        """Return a batch of some rows, by their indices, with arrays of its own."""
+        rows = PickedRows(self.rows, index)
+        flags = int(np.bitwise_or.reduce(rows.column("flags"))) if len(index) else 0
+        return Batch(rows, flags, self._spec, self._infos, self._answers)
+
+    # ---- validity -----------------------------------------------------------------------
+
+    def is_valid(self) -> bool:
+        """Tell whether the views still show this batch; always True outside debug mode."""
+        return not self._expired
+
+    def expire(self) -> None:
+        """Debug mode: fill the rows with garbage, so that a late look at them is noticed."""
+        self._expired = True
+        for leaf in self._spec.leaves:
+            obs = self.rows.obs(leaf.index)
+            obs[...] = np.frombuffer(bytes([_GARBAGE]) * leaf.dtype.itemsize, leaf.dtype)[0]
+        self.rewards[...] = np.nan
+        self.env_ids[...] = -1
+
+    def copy(self) -> Batch:
+        """Return a batch with arrays of its own."""
+        if not self.is_valid():
+            raise StateError("the batch has expired: copy it before `depth - 1` more batches are received")
+        return Batch(CopiedRows(self.rows, self._spec), self.flags, self._spec, self._infos, self._answers)
+
+
+class CopiedRows:
+    """Rows with memory of their own."""
+
+    def __init__(self, rows: Rows, spec: Spec) -> None:
+        self.count = rows.count
+        names = ("step_id", "env_id", "reward", "terminated", "truncated", "flags", "episode", "length", "seed")
+        more = ("return", "info_tags", "info_values")
+        self._columns = {name: rows.column(name).copy() for name in (*names, *more)}
+        self._obs = [rows.obs(leaf.index).copy() for leaf in spec.leaves]
+        has_final = bool((self._columns["flags"] & RowFlag.FINAL).any())
+        self._final = [rows.final(leaf.index).copy() for leaf in spec.leaves] if has_final else []
+
+    def column(self, name: str) -> Array:
+        """Return a column."""
+        return self._columns[name]
+
+    def obs(self, leaf: int) -> Array:
+        """Return an observation leaf."""
+        return self._obs[leaf]
+
+    def final(self, leaf: int) -> Array:
+        """Return a leaf of final observations."""
+        return self._final[leaf]
+
+
+def raise_first(errors: dict[int, Exception]) -> NoReturn:
+    """Raise the exception of the lowest env id, with one note per further env."""
+    first, *rest = sorted(errors)
+    error = errors[first]
+    notes = [f"raised by env {first}"]
+    notes += [f"env {env_id} raised {type(errors[env_id]).__name__}: {errors[env_id]}" for env_id in rest]
+    for note in notes:
+        if hasattr(error, "add_note"):  # Python 3.11 and later
+            error.add_note(note)
+    raise error
+
+
+class PickedRows:
+    """Some rows of others, copied as they are read."""
+
+    def __init__(self, rows: Rows, index: Array) -> None:
+        self.count = len(index)
+        self._rows = rows
+        self._index = index
+
+    def column(self, name: str) -> Array:
+        """Return a column."""
+        return self._rows.column(name)[self._index]
+
+    def obs(self, leaf: int) -> Array:
+        """Return an observation leaf."""
+        return self._rows.obs(leaf)[self._index]
+
+    def final(self, leaf: int) -> Array:
+        """Return a leaf of final observations."""
+        return self._rows.final(leaf)[self._index]

@@ -1,0 +1,206 @@
+"""Hub: the parent's end of the rows. Actions go in, runs of rows come out.
+
+`NativeHub` puts names and views on `_native.Hub`. Its twin without C is `twin.PipeHub`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from .arena import ArenaPlan, BlockViews
+from .native import load
+from .rows import Form, Op, Rows, Run
+from .spec import Array
+
+__all__ = ["Event", "Hub", "NativeHub", "Refusal", "SlotState"]
+
+
+class Refusal(NamedTuple):
+    """Why a request was not sent: 'bad_env', 'busy', 'mixed' or 'no_block', and the env."""
+
+    reason: str
+    env_id: int
+
+
+class Event(NamedTuple):
+    """What ended a wait without rows: 'timeout', 'descriptor', 'mail' or 'no_block'."""
+
+    kind: str
+    descriptor: int
+
+
+class SlotState(NamedTuple):
+    """What a slot is doing; `op` is NONE between commands."""
+
+    op: int
+    env_id: int
+    step_id: int
+    started_ns: int
+    blocked: int
+    num_steps: int
+
+
+class Hub(Protocol):
+    """Both implementations of the parent's end; one thread uses it at a time."""
+
+    def send(self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form) -> Refusal | None:
+        """Step envs (None: all) with one array (n, *S) per action leaf."""
+
+    def command(
+        self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool
+    ) -> int | Refusal:
+        """Queue one operation per env; return the step_id of the first, they count up."""
+
+    def recv(self, min_count: int, max_count: int, deadline_ns: int) -> tuple[Rows, int] | Event:
+        """Wait for at least min_count rows; return them and the union of their flags."""
+
+    def pump(self) -> bool:
+        """Go on writing letters larger than their ring; tell whether some are left."""
+
+    def wait(self, deadline_ns: int) -> Event:
+        """Sleep until anything happens."""
+
+    def mail(self, slot: int) -> list[bytes]:
+        """Return the messages that have arrived from a slot."""
+
+    def outstanding(self) -> int:
+        """Return how many envs owe an answer."""
+
+    def owed(self, env_id: int) -> tuple[int, int]:
+        """Return (op, step_id) that an env owes; op NONE when nothing."""
+
+    def cancel(self, env_id: int) -> None:
+        """Forget what an env owes."""
+
+    def reap(self, slot: int) -> None:
+        """Clear up after the process of a slot has ended."""
+
+    def adopt(self, worker: Any) -> None:
+        """Take over a replacement of a worker, before anything is sent to it."""
+
+    def state(self, slot: int) -> SlotState:
+        """Return what a slot is doing."""
+
+    def stop(self) -> None:
+        """Tell all slots to end."""
+
+    def add_info_key(self, name: str) -> int:
+        """Give an info key a column; return its index, -1 when there is none left."""
+
+
+_SEND_REASONS = {-1: "bad_env", -2: "busy", -3: "no_block", -4: "mixed"}
+_EVENT_KINDS = ("batch", "timeout", "descriptor", "mail", "no_block")
+
+
+class NativeHub:
+    """The parent's end over shared memory.
+
+    Args:
+        plan, memory: the arena, its header written.
+        slots: the slot of each env.
+        event_fd: what workers write to wake the parent; watched by `epoll_fd` together with
+            one pidfd per worker.
+        spin_ns: longest time that a wait may spin before it sleeps.
+    """
+
+    def __init__(
+        self, plan: ArenaPlan, memory: Any, slots: Sequence[int], event_fd: int, epoll_fd: int, spin_ns: int
+    ) -> None:
+        native: Any = load()
+        self._slots = tuple(slots)
+        self._rows = plan.num_envs
+        self._hub = native.Hub(
+            memory, plan.row_columns(), plan.action_columns(), self._slots, plan.depth, event_fd, epoll_fd, spin_ns
+        )
+        self._views = [BlockViews(plan, memory, block) for block in range(plan.words["num_blocks"])]
+        self._pieces: dict[int, bytearray] = {}
+        self._letters: dict[int, deque[memoryview]] = {}
+        self._num_slots = plan.num_slots
+        self._full = [Run(views, 0, self._rows) for views in self._views]
+        self._recv = self._hub.recv
+        self._send = self._hub.send
+        self.outstanding = self._hub.outstanding
+        self.owed = self._hub.owed
+        self.cancel = self._hub.cancel
+        self.stop = self._hub.stop
+        self.add_info_key = self._hub.add_info_key
+
+    def send(self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form) -> Refusal | None:
+        """Step envs (None: all) with one array (n, *S) per action leaf."""
+        refusal = self._send(leaves, env_ids, ordered, form)
+        return None if refusal is None else Refusal(_SEND_REASONS[refusal[0]], refusal[1])
+
+    def command(
+        self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool
+    ) -> int | Refusal:
+        """Queue one operation per env; return the step_id of the first, they count up."""
+        result = self._hub.command(op, env_ids, seeds, flags, ordered)
+        if not isinstance(result, int):
+            return Refusal(_SEND_REASONS[result[0]], result[1])
+        for env_id, letter in zip(env_ids.tolist(), letters):
+            if letter is not None:
+                self._post(self._slots[env_id], letter)
+        return result
+
+    def _post(self, slot: int, letter: bytes) -> None:
+        self._letters.setdefault(slot, deque()).append(memoryview(letter))
+        self.pump()
+
+    def pump(self) -> bool:
+        """Write what fits of the letters that are under way; tell whether some are left.
+
+        A worker that waits for the rest of a letter is blocked, not late.
+        """
+        for slot, letters in list(self._letters.items()):
+            while letters:
+                taken = self._hub.post(slot, letters[0])
+                if taken < 0:
+                    break
+                letters[0] = letters[0][taken:]
+                if not len(letters[0]):
+                    letters.popleft()
+            if not letters:
+                del self._letters[slot]
+        return bool(self._letters)
+
+    def recv(self, min_count: int, max_count: int, deadline_ns: int) -> tuple[Rows, int] | Event:
+        """Wait for at least min_count rows; return them and the union of their flags."""
+        outcome, detail, start, stop, flags = self._recv(min_count, max_count, deadline_ns)
+        if outcome == 0:
+            if stop - start == self._rows:
+                return self._full[detail], flags
+            return Run(self._views[detail], start, stop), flags
+        return Event(_EVENT_KINDS[outcome], detail)
+
+    def wait(self, deadline_ns: int) -> Event:
+        """Sleep until anything happens."""
+        outcome, detail, *_ = self._hub.wait(deadline_ns)
+        return Event(_EVENT_KINDS[outcome], detail)
+
+    def mail(self, slot: int) -> list[bytes]:
+        """Return the messages that have arrived from a slot."""
+        messages: list[bytes] = []
+        while (record := self._hub.take_mail(slot)) is not None:
+            data, is_last = record
+            if not is_last:
+                self._pieces.setdefault(slot, bytearray()).extend(data)
+            elif slot in self._pieces:
+                messages.append(bytes(self._pieces.pop(slot) + data))
+            else:
+                messages.append(data)
+        return messages
+
+    def adopt(self, worker: Any) -> None:
+        """Nothing to do: a replacement maps the same arena."""
+
+    def reap(self, slot: int) -> None:
+        """Clear up after the process of a slot has ended."""
+        self._pieces.pop(slot, None)
+        self._letters.pop(slot, None)
+        self._hub.reap(slot)
+
+    def state(self, slot: int) -> SlotState:
+        """Return what a slot is doing."""
+        return SlotState(*self._hub.state(slot))

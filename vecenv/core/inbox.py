@@ -1,0 +1,104 @@
+"""Inbox: rare mail on its way from the hub to the batch or call that it belongs to."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from . import mail
+from .batch import InfoColumns
+from .hub import Hub
+from .mail import Answer
+from .rows import RowFlag, Rows
+
+__all__ = ["Inbox"]
+
+
+class Inbox:
+    """Keeps mail until its row or call is delivered, and forgets what nobody waits for.
+
+    Attributes:
+        infos: the info keys that have a column; new ones are given here.
+    """
+
+    def __init__(self, hub: Hub, num_slots: int) -> None:
+        self._hub = hub
+        self._num_slots = num_slots
+        self._answers: dict[int, Answer] = {}
+        self._calls: range = range(0)
+        self._warned: set[str] = set()
+        self.infos = InfoColumns()
+
+    def drain(self, delivered: Collection[int] = ()) -> None:
+        """Take all mail that has arrived, for what is owed, called for, or just `delivered`."""
+        for slot in range(self._num_slots):
+            for data in self._hub.mail(slot):
+                answer: Answer = mail.load(data)
+                for key, text in answer.warnings:
+                    self.warn_once(key, text, UserWarning)
+                if self._is_wanted(answer, delivered):
+                    self._answers[answer.step_id] = answer
+                    self._learn_keys(answer.info)
+
+    def _is_wanted(self, answer: Answer, delivered: Collection[int]) -> bool:
+        step_id = answer.step_id
+        return step_id in delivered or step_id in self._calls or self._hub.owed(answer.env_id)[1] == step_id
+
+    def expect_calls(self, step_ids: range) -> None:
+        """Keep the answers to these calls when they come."""
+        self._calls = step_ids
+
+    def has_all_calls(self) -> bool:
+        """Tell whether every expected call has been answered."""
+        return all(step_id in self._answers for step_id in self._calls)
+
+    def take_calls(self) -> list[Answer]:
+        """Return the answers to the expected calls, in their order."""
+        answers = [self._answers.pop(step_id) for step_id in self._calls]
+        self._calls = range(0)
+        return answers
+
+    def forget_calls(self) -> None:
+        """Drop what has come of calls that were given up; later answers are dropped on arrival."""
+        for step_id in self._calls:
+            self._answers.pop(step_id, None)
+        self._calls = range(0)
+
+    def forget(self, step_id: int) -> None:
+        """Drop the mail of an operation that was superseded or cancelled."""
+        self._answers.pop(step_id, None)
+
+    def take_rows(self, rows: Rows) -> dict[int, Answer]:
+        """Return {step_id: mail} of the rows flagged MAIL; their mail was written before them."""
+        step_ids = _mailed(rows)
+        self.drain(set(step_ids))
+        return {step_id: self._answers.pop(step_id) for step_id in step_ids}
+
+    def warn_once(self, key: str, text: str, category: type[Warning]) -> None:
+        """Warn the first time that `key` is seen."""
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(text, category, stacklevel=6)
+
+    def _learn_keys(self, info: dict[str, Any] | None) -> None:
+        """Give a column to each key of an info that could have gone without mail."""
+        if not info or not all(isinstance(key, str) and _is_scalar(value) for key, value in info.items()):
+            return
+        for key in info:
+            if key not in self.infos.names and self._hub.add_info_key(key) >= 0:
+                self.infos.names.append(key)
+
+
+def _mailed(rows: Rows) -> list[int]:
+    has_mail = (rows.column("flags") & RowFlag.MAIL) != 0
+    step_ids: list[int] = rows.column("step_id")[has_mail].tolist()
+    return step_ids
+
+
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, np.generic):
+        return value.dtype.kind in "fiub" and value.dtype.itemsize <= 8
+    return isinstance(value, bool | float) or (isinstance(value, int) and -(2**63) <= value < 2**63)

@@ -1,0 +1,108 @@
+"""Mail: what rare messages say, and how exceptions cross from a worker to the caller.
+
+A message is one pickle (protocol 5). Upwards it belongs to a step_id: infos without columns,
+observations without layout, exceptions, results of calls. Downwards it belongs to a command:
+options of a reset, odd actions, calls. Bytes travel in native/mail.h, or in a pipe without C.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from ..errors import EnvError
+
+__all__ = ["Answer", "Letter", "RemoteTraceback", "dump", "load", "pack_error", "unpack_error"]
+
+
+@dataclass
+class Answer:
+    """One message up: everything about step `step_id` of an env that has no column.
+
+    `value` is the result of a call; `warnings` are (key, text) to be shown once per key.
+    """
+
+    step_id: int
+    env_id: int
+    info: dict[str, Any] | None = None
+    final_info: dict[str, Any] | None = None
+    objects: list[Any] | None = None
+    final_objects: list[Any] | None = None
+    error: tuple[bytes | None, str, str, str] | None = None
+    value: Any = None
+    warnings: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass
+class Letter:
+    """One message down, the payload of a command.
+
+    A reset has `kwargs`, a step an `action`, a call a function of the env.
+    """
+
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    action: Any = None
+    function: Callable[[Any], Any] | None = None
+
+
+class RemoteTraceback(Exception):
+    """The traceback of a worker as text; the cause of the exception that is raised here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n\n{self.text}"
+
+
+def dump(message: Answer | Letter) -> bytes:
+    """Pickle a message; functions and classes of `__main__` travel by value."""
+    try:
+        return pickle.dumps(message, protocol=5)
+    except Exception:  # lambdas, local classes, __main__: the slower pickler knows them
+        data: bytes = cloudpickle.dumps(message, protocol=5)
+        return data
+
+
+def load(data: bytes | bytearray) -> Any:
+    """Undo `dump`."""
+    return pickle.loads(data)
+
+
+def pack_error(error: BaseException) -> tuple[bytes | None, str, str, str]:
+    """Describe an exception for another process: (pickle or None, class, text, traceback).
+
+    The pickle is tried out here, so that rebuilding it there cannot fail by surprise.
+    """
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    try:
+        data: bytes | None = cloudpickle.dumps(error, protocol=5)
+        rebuilt = pickle.loads(data or b"")
+        if type(rebuilt).__qualname__ != type(error).__qualname__:
+            data = None
+    except Exception:  # whatever a foreign class does when it is copied: it cannot travel
+        data = None
+    return data, name, str(error), text
+
+
+def unpack_error(packed: tuple[bytes | None, str, str, str], **where: Any) -> Exception:
+    """Rebuild an exception with the remote traceback as its cause; `EnvError` if it cannot be."""
+    data, name, message, text = packed
+    error: BaseException | None = None
+    if data is not None:
+        try:
+            error = pickle.loads(data)
+        except Exception:  # its module is missing on this side
+            error = None
+    if not isinstance(error, Exception):
+        place = "".join(f" of env {env_id}" for env_id in where.get("env_ids", ()))
+        error = EnvError(f"{where.get('op', 'call')}{place} raised {name}: {message}", exception_type=name, **where)
+    error.__cause__ = RemoteTraceback(text)
+    return error

@@ -1,0 +1,57 @@
+"""Native: says which implementation of the rows runs, C or its Python twin.
+
+`VECENV_IMPLEMENTATION=python` chooses the twin also where the extension is built; a worker
+always uses what its parent uses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError
+from . import arena
+
+if TYPE_CHECKING:
+    from .. import _native
+
+__all__ = ["IMPLEMENTATIONS", "implementation", "load"]
+
+IMPLEMENTATIONS = ("native", "python")
+_VARIABLE = "VECENV_IMPLEMENTATION"
+
+
+def load() -> _native | None:  # type: ignore[valid-type]
+    """Return the extension module, or None where it was not built.
+
+    Raises:
+        ConfigError: it was built from other sources than these.
+    """
+    try:
+        module = importlib.import_module("vecenv._native")
+    except ImportError:
+        return None
+    if module.ABI != arena.ABI or len(arena.HEADER_WORDS) != module.HEADER_WORDS:
+        raise ConfigError(
+            f"vecenv._native has ABI {module.ABI}, these sources have {arena.ABI}; build it again (pip install .)"
+        )
+    return module
+
+
+def implementation() -> str:
+    """Name what new pools of this process use: 'native' or 'python'.
+
+    Raises:
+        ConfigError: the environment variable names none of them, or C that was not built.
+    """
+    wanted = os.environ.get(_VARIABLE, "")
+    if wanted and wanted not in IMPLEMENTATIONS:
+        raise ConfigError(f"{_VARIABLE}: expected one of {IMPLEMENTATIONS}, got {wanted!r}")
+    if not sys.platform.startswith("linux"):
+        return "python"
+    built = load() is not None
+    if wanted == "native" and not built:
+        raise ConfigError(f"{_VARIABLE}=native, but the extension was not built; install with a C compiler")
+    return wanted or ("native" if built else "python")

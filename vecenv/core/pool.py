@@ -1,0 +1,579 @@
+"""Pool: the waist of vecenv. Everything above sends operations and receives batches here.
+
+    pool.start()
+    pool.reset(seeds=[...])            every env owes its first observation
+    batch = pool.recv()                ... and has delivered it
+    pool.send(actions)                 every env owes the result of a step
+    batch = pool.recv(min_count=32)    the first 32 to finish, as one contiguous run
+    pool.close()
+
+This class holds what all pools share: who owes what, validation, deadlines, mail. Where
+envs live is for `SerialPool` and `ProcessPool`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from gymnasium import Space
+
+from ..errors import ClosedError, ConfigError, SpaceError, StateError, WorkerTimeoutError
+from . import mail
+from .arena import ArenaPlan
+from .batch import Batch
+from .clock import NEVER_NS, Deadline, now_ns
+from .hub import Event, Hub, Refusal
+from .inbox import Inbox
+from .mail import Answer, Letter, unpack_error
+from .options import PoolOptions, check_env_fns, check_options
+from .rows import Autoreset, CommandFlag, Form, Op, RowFlag, Rows
+from .spec import Array, Leaf, Spec
+from .watchdog import Watchdog
+from .worker import reward_shape_of
+
+__all__ = ["Pool"]
+
+#: Longest sleep of a wait while parts of a letter are still to be written.
+_LETTER_LOOK_NS = 1_000_000
+#: Replaced in every forked child, so that comparing it costs no system call.
+_this_process = [object()]
+_NO_ANSWERS: dict[int, Answer] = {}
+#: Without a limit, warn once about an operation that has run this long (seconds).
+OVERDUE_WARNING = 60.0
+
+
+
+
+def _become_another_process() -> None:
+    _this_process[0] = object()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_become_another_process)
+
+
+class Pool(ABC):
+    """Envs behind one queue of operations and one stream of batches.
+
+    A pool belongs to one thread at a time and to the process that made it. Every env owes at
+    most one answer; a reset supersedes a step whose answer is still out.
+
+    Attributes:
+        num_envs: how many envs, with ids 0 .. num_envs - 1.
+        observation_space, action_space, reward_space: of one env; known after `start`.
+        properties: metadata, spec and render_mode of env 0, as far as they pickle.
+    """
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    reward_space: Any
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        options: PoolOptions | None = None,
+        *,
+        adapt: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.options = options or PoolOptions()
+        self.env_fns = check_env_fns(env_fns)
+        self.num_envs = len(self.env_fns)
+        check_options(self.options)
+        self._adapt = adapt or _identity
+        self._owner_pid = os.getpid()
+        self._lock = threading.Lock()
+        self._open_in: object | None = None  # the process token while started and not closed
+        self._closed = False
+        self._closing = False
+        self._held: deque[Batch] = deque()
+        self._ids = np.arange(self.num_envs, dtype=np.int64)
+        self._attention = False  # set while a plain receive will not do: letters, dead workers
+        self.properties: dict[str, Any] = {}
+        self.implementation = "python"
+
+    # ---- what engines provide ----------------------------------------------------------
+
+    _hub: Hub
+    _plan: ArenaPlan
+    #: dtype and shape of all envs' actions where they are one array
+    _plain_dtype: np.dtype[Any] | None = None
+    _plain_shape: tuple[int, ...] = ()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Build the envs and the arena; set _hub, _plan and the spaces."""
+
+    @abstractmethod
+    def _shut_down(self) -> None:
+        """End everything that `_start` began. Called once."""
+
+    def _forget(self) -> None:
+        """Let go of the arena; what the caller still looks at keeps it mapped."""
+        for name in ("_hub", "_inbox", "_watchdog"):
+            self.__dict__.pop(name, None)
+        self._held.clear()
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Give the envs a chance to run before a wait (they run here if in this process)."""
+
+    @abstractmethod
+    def _hear(self, descriptor: int) -> None:
+        """Deal with a descriptor that became readable: raises if a worker died."""
+
+    @abstractmethod
+    def _check_alive(self) -> None:
+        """Raise if an env owes an answer that can never come."""
+
+    @abstractmethod
+    def place(self, slot: int) -> str:
+        """Name a slot's worker in messages."""
+
+    @abstractmethod
+    def worker_of(self, slot: int) -> int | None:
+        """Return a slot's worker_id, None where there are no workers."""
+
+    @property
+    @abstractmethod
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process id of each worker, by worker_id; empty when there are none."""
+
+    # ---- life ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Build all envs and learn their spaces. Blocks at most `limits.construct` seconds.
+
+        Raises:
+            ConfigError: nothing was started: memory, processes or pickling failed.
+            SpaceError: an env's spaces differ from env 0's.
+            WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
+            Exception: what a constructor raised, with the remote traceback as its cause.
+        """
+        if self._open_in is not None and not self._closed:
+            raise StateError("start: the pool is started already")
+        if self._closed or self._owner_pid != os.getpid():
+            self._explain("start")
+        with self._lock:
+            try:
+                self._start()
+            except BaseException:
+                self._closed = True
+                self._shut_down()
+                raise
+            num_slots = self._plan.num_slots
+            self._inbox = Inbox(self._hub, num_slots)
+            self._watchdog = Watchdog(self._hub, num_slots, self.options.limits, self, self._inbox)
+            self._look_ns = self._watchdog.look_ns
+            self._open_in = _this_process[0]
+
+    def close(self) -> None:
+        """End all envs and workers; idempotent, at most `limits.close` seconds and a kill.
+
+        May be called from another thread: a waiting `recv` then raises ClosedError. Views of
+        batches stay readable.
+        """
+        if self._owner_pid != os.getpid() or self._closed:
+            return
+        self._closing = True
+        self._interrupt()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._open_in = None
+            self._shut_down()
+
+    @abstractmethod
+    def _interrupt(self) -> None:
+        """Make a wait in another thread return soon."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._closed
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _enter(self, what: str) -> None:
+        """Guard a call: right process, open, started, one thread. The caller releases `_lock`."""
+        if self._open_in is not _this_process[0] or not self._lock.acquire(False):
+            self._explain(what)
+
+    def _explain(self, what: str) -> NoReturn:
+        if self._owner_pid != os.getpid():
+            raise StateError(f"{what}: this pool belongs to process {self._owner_pid}; make one in each process")
+        if self._closed or self._closing:
+            raise ClosedError(f"{what}: the pool is closed")
+        if self._open_in is None:
+            raise StateError(f"{what}: start the pool first")
+        raise StateError(f"{what}: another thread is using this pool; a pool belongs to one thread at a time")
+
+    # ---- sending -------------------------------------------------------------------------
+
+    def send(
+        self,
+        actions: Any,
+        env_ids: Sequence[int] | Array | None = None,
+        *,
+        ordered: bool = True,
+        form: Form = Form.NATIVE,
+    ) -> None:
+        """Step envs; each owes one row.
+
+        Args:
+            actions: nested like the action space, one row per env asked, in request order.
+            env_ids: distinct ids; None for all.
+            ordered: rows will stand in request order, as one batch; nothing else may be
+                outstanding. False: rows come in the order that envs finish.
+            form: what an action of shape () becomes in the env.
+
+        Raises:
+            SpaceError: the actions do not fit the space; nothing was sent.
+            StateError: an env owes an answer already.
+        """
+        self._enter("send")
+        try:
+            if (
+                env_ids is None
+                and type(actions) is np.ndarray
+                and actions.dtype == self._plain_dtype
+                and actions.shape == self._plain_shape
+                and actions.flags.c_contiguous
+            ):  # what collectors send, without a second look
+                refusal = self._hub.send((actions,), None, ordered, form)
+            else:
+                ids = self._check_ids(env_ids)
+                if self.action_spec.num_objects:
+                    self._send_letters(actions, self._ids if ids is None else ids, ordered)
+                    return
+                leaves = self.action_spec.flatten_batch(actions, self.num_envs if ids is None else len(ids))
+                refusal = self._hub.send(leaves, ids, ordered, form)
+            if refusal is not None:
+                self._refuse("send", refusal)
+        finally:
+            self._lock.release()
+
+    def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, *, ordered: bool = True) -> None:
+        """Step envs with these very objects as actions; they travel pickled."""
+        self._enter("send")
+        try:
+            ids = self._check_ids(env_ids)
+            self._send_each(actions, self._ids if ids is None else ids, ordered)
+        finally:
+            self._lock.release()
+
+    def _send_letters(self, actions: Any, ids: Array, ordered: bool) -> None:
+        from gymnasium.vector.utils import iterate
+
+        batch_space = _batch_space(self.action_space, len(ids))
+        self._send_each(list(iterate(batch_space, actions)), ids, ordered)
+
+    def _send_each(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
+        if len(actions) != len(ids):
+            raise SpaceError(f"actions: expected {len(ids)}, one per env, got {len(actions)}", path="actions")
+        letters = [mail.dump(Letter(action=action)) for action in actions]
+        self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), CommandFlag(0), letters, ordered)
+
+    def reset(
+        self,
+        env_ids: Sequence[int] | Array | None = None,
+        *,
+        seeds: Sequence[int | None] | None = None,
+        kwargs: Sequence[dict[str, Any] | None] | None = None,
+        ordered: bool = True,
+    ) -> None:
+        """Reset envs; each owes its first observation, in a row flagged RESET.
+
+        A step of the same env that is still out is superseded: its answer is dropped.
+
+        Args:
+            env_ids: distinct ids; None for all.
+            seeds: one per env asked, None for unseeded.
+            kwargs: further arguments of each env's `reset`, such as `{'options': ...}`.
+            ordered: as for `send`.
+        """
+        self._enter("reset")
+        try:
+            chosen = self._check_ids(env_ids)
+            ids = self._ids if chosen is None else chosen
+            overtaken = self._owed_by(ids)
+            numbers = np.zeros(len(ids), np.int64)
+            flags = np.zeros(len(ids), np.uint8)
+            letters: list[bytes | None] = [None] * len(ids)
+            for i in range(len(ids)):
+                seed = None if seeds is None else seeds[i]
+                extra = {} if kwargs is None else dict(kwargs[i] or {})
+                if seed is not None and 0 <= seed < 2**63:
+                    numbers[i], flags[i] = seed, CommandFlag.SEED
+                elif seed is not None:
+                    extra["seed"] = seed
+                if extra:
+                    letters[i] = mail.dump(Letter(kwargs=extra))
+            self._command("reset", Op.RESET, ids, numbers, flags, letters, ordered)
+            for step_id in overtaken:
+                self._inbox.forget(step_id)
+        finally:
+            self._lock.release()
+
+    def _owed_by(self, ids: Array) -> list[int]:
+        """Return the step_ids that these envs owe; ids out of range are refused later."""
+        if not self._hub.outstanding():
+            return []
+        return [self._hub.owed(i)[1] for i in ids.tolist() if 0 <= i < self.num_envs and self._hub.owed(i)[1]]
+
+    def _command(
+        self,
+        what: str,
+        op: Op,
+        ids: Array,
+        numbers: Array,
+        flags: Array | CommandFlag,
+        letters: Sequence[bytes | None],
+        ordered: bool,
+    ) -> int:
+        bits = flags if isinstance(flags, np.ndarray) else np.full(len(ids), int(flags), np.uint8)
+        bits = bits | np.array([CommandFlag.LETTER if letter else 0 for letter in letters], np.uint8)
+        result = self._hub.command(op, ids, numbers, bits, letters, ordered)
+        if isinstance(result, Refusal):
+            self._refuse(what, result)
+        self._attention = self._attention or any(letters)
+        return result
+
+    def _refuse(self, what: str, refusal: Refusal) -> NoReturn:
+        env_id = refusal.env_id
+        if refusal.reason == "bad_env":
+            raise ConfigError(f"{what}: env_id {env_id} is not in 0..{self.num_envs - 1}")
+        if refusal.reason == "busy":
+            op = Op(self._hub.owed(env_id)[0])
+            if op == Op.NONE:
+                raise StateError(f"{what}: env {env_id} was named twice")
+            raise StateError(f"{what}: env {env_id} still owes the answer to a {op.name.lower()}; receive it first")
+        if refusal.reason == "mixed":
+            raise StateError(
+                f"{what}: {self._hub.outstanding()} envs still owe answers, and an ordered request must have the pool "
+                "to itself; receive them first, or send with ordered=False"
+            )
+        raise StateError(f"{what}: late writers hold all blocks of the ring; restart the workers that do not answer")
+
+    def _check_ids(self, env_ids: Sequence[int] | Array | None) -> Array | None:
+        if env_ids is None:
+            return None
+        ids = np.ascontiguousarray(env_ids)
+        if ids.ndim != 1 or not len(ids) or (ids.dtype != np.int64 and ids.dtype.kind not in "iu"):
+            raise ConfigError(f"env_ids: expected a non-empty list of integers, got {env_ids!r}")
+        return ids if ids.dtype == np.int64 else ids.astype(np.int64)
+
+    # ---- receiving -----------------------------------------------------------------------
+
+    def outstanding(self) -> int:
+        """Return how many envs owe an answer."""
+        return self._hub.outstanding() if self._open_in is not None else 0
+
+    def recv(
+        self,
+        min_count: int | None = None,
+        max_count: int | None = None,
+        *,
+        exact: bool = False,
+        timeout: float | None = None,
+    ) -> Batch:
+        """Wait until at least `min_count` envs have answered, then return all that have.
+
+        Args:
+            min_count: between 1 and the number of envs that owe an answer; None for all.
+            max_count: leave what is beyond for the next call.
+            exact: return exactly min_count rows.
+            timeout: seconds that the caller is willing to wait; answers already here are kept.
+
+        Returns:
+            A batch of views, valid until `depth - 1` later batches have been received.
+
+        Raises:
+            WorkerTimeoutError: the caller's timeout, or an env over its limit.
+            WorkerDiedError: a worker that owes an answer has exited.
+            StateError: fewer envs than min_count owe an answer.
+        """
+        self._enter("recv")
+        try:
+            owed = self._hub.outstanding()
+            least = owed if min_count is None else min_count
+            if not 1 <= least <= owed:
+                raise StateError(f"recv: min_count {least} is not in 1..{owed}, the number of envs that owe an answer")
+            most = least if exact else max(least, max_count or self.num_envs)
+            self._work()
+            if timeout is None and not self._attention:
+                got = self._hub.recv(least, most, now_ns() + self._look_ns)
+                if type(got) is not Event:
+                    rows, flags = got
+                    if flags or self.options.debug:
+                        return self._make_batch(rows, flags)
+                    return Batch(rows, 0, self.obs_spec, self._inbox.infos, _NO_ANSWERS)
+                self._handle(got)
+            rows, flags = self._wait_for_rows(least, most, timeout)
+            return self._make_batch(rows, flags)
+        finally:
+            self._lock.release()
+
+    def _wait_for_rows(self, least: int, most: int, timeout: float | None) -> tuple[Rows, int]:
+        deadline = Deadline(timeout)
+        self._check_alive()
+        next_look = NEVER_NS
+        while True:
+            self._work()
+            tick = min(next_look, now_ns() + self._look(), deadline.at_ns)
+            got = self._hub.recv(least, most, tick)
+            if not isinstance(got, Event):
+                return got
+            self._handle(got)
+            if got.kind == "timeout":
+                self._watchdog.notice_gap(tick, deadline)
+                if deadline.is_over():
+                    self._raise_patience(least, timeout)
+                next_look = self._watchdog.check()
+
+    def _look(self) -> int:
+        """Return how long a wait may sleep before it looks around; writes letters on the way."""
+        return _LETTER_LOOK_NS if self._hub.pump() else self._watchdog.look_ns
+
+    def _handle(self, event: Event) -> None:
+        """Deal with what ended a wait, deadlines apart."""
+        if self._closing:
+            raise ClosedError("the pool was closed while it waited")
+        self._inbox.drain()
+        if event.kind == "descriptor":
+            self._hear(event.descriptor)
+        elif event.kind == "no_block":
+            raise StateError("late writers hold all blocks of the ring; restart the workers that are stopped")
+
+    def _raise_patience(self, least: int, timeout: float | None) -> NoReturn:
+        raise WorkerTimeoutError(
+            f"fewer than {least} answers within {timeout} s; {self._watchdog.describe()}. "
+            "What has been sent stays outstanding: receive again, or reset the envs",
+            timeout=timeout,
+        )
+
+    def _make_batch(self, rows: Rows, flags: int) -> Batch:
+        answers = _NO_ANSWERS
+        if flags & RowFlag.MAIL:
+            answers = self._inbox.take_rows(rows)
+        batch = Batch(rows, flags, self.obs_spec, self._inbox.infos, answers)
+        if self.options.debug:
+            self._held.append(batch)
+            if len(self._held) > self.options.depth - 1:
+                self._held.popleft().expire()
+        return batch
+
+    # ---- calls ---------------------------------------------------------------------------
+
+    def call(
+        self,
+        function: Callable[[Any], Any],
+        env_ids: Sequence[int] | Array | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> list[Any]:
+        """Run a function of the env where each env lives; return its results in request order.
+
+        Waits for running steps of these envs; their rows stay for the next `recv`.
+
+        Raises:
+            Exception: what the function raised for the lowest env, remote traceback chained.
+            WorkerTimeoutError, WorkerDiedError: as `recv`.
+        """
+        count = self.num_envs if env_ids is None else len(env_ids)
+        return self.call_each([function] * count, env_ids, timeout=timeout)
+
+    def call_each(
+        self,
+        functions: Sequence[Callable[[Any], Any]],
+        env_ids: Sequence[int] | Array | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> list[Any]:
+        """As `call`, with a function of its own for each env."""
+        self._enter("call")
+        try:
+            chosen = self._check_ids(env_ids)
+            ids = self._ids if chosen is None else chosen
+            letters = [mail.dump(Letter(function=function)) for function in functions]
+            numbers = np.zeros(len(ids), np.int64)
+            first = self._command("call", Op.CALL, ids, numbers, CommandFlag(0), letters, False)
+            self._inbox.expect_calls(range(first, first + len(ids)))
+            try:
+                return self._collect_calls(len(ids), timeout)
+            finally:
+                self._inbox.forget_calls()
+        finally:
+            self._lock.release()
+
+    def _collect_calls(self, count: int, timeout: float | None) -> list[Any]:
+        deadline = Deadline(timeout)
+        next_look = NEVER_NS
+        while True:
+            self._work()
+            self._inbox.drain()
+            if self._inbox.has_all_calls():
+                break
+            self._check_alive()
+            tick = min(next_look, now_ns() + self._look(), deadline.at_ns)
+            event = self._hub.wait(tick)
+            self._handle(event)
+            if event.kind == "timeout":
+                self._watchdog.notice_gap(tick, deadline)
+                if deadline.is_over():
+                    self._raise_patience(count, timeout)
+                next_look = self._watchdog.check()
+        answers = self._inbox.take_calls()
+        for answer in answers:
+            if answer.error is not None:
+                where = {"env_ids": (answer.env_id,), "op": "call", "step_id": answer.step_id}
+                raise unpack_error(answer.error, **where)
+        return [answer.value for answer in answers]
+
+    # ---- spaces --------------------------------------------------------------------------
+
+    def _adopt_spaces(self, observation_space: Any, action_space: Any, reward_space: Any) -> None:
+        for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+            if not isinstance(space, Space):
+                raise SpaceError(f"{name}: expected a gymnasium Space, got {type(space).__name__}", path=name)
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.reward_space = reward_space
+        strict = self.options.strict
+        self.obs_spec = Spec(observation_space, "obs", strict=strict)
+        self.action_spec = Spec(action_space, "action", strict=strict)
+        if isinstance(self.action_spec.root, Leaf):
+            self._plain_dtype = self.action_spec.root.dtype
+            self._plain_shape = (self.num_envs, *self.action_spec.root.shape)
+
+    def _make_plan(self, num_slots: int, envs_per_slot: int) -> ArenaPlan:
+        return ArenaPlan(
+            num_envs=self.num_envs,
+            num_slots=num_slots,
+            obs=self.obs_spec,
+            action=self.action_spec,
+            reward_shape=reward_shape_of(self.reward_space),
+            depth=self.options.depth,
+            has_final=self.options.final_obs or self.options.autoreset == Autoreset.SAME_STEP,
+            envs_per_slot=envs_per_slot,
+        )
+
+
+def _identity(env: Any) -> Any:
+    return env
+
+
+def _batch_space(space: Space[Any], count: int) -> Space[Any]:
+    from gymnasium.vector.utils import batch_space
+
+    return batch_space(space, count)

@@ -1,0 +1,17 @@
+"""Preload: imported first in the fork server, so that every worker finds its modules loaded.
+
+The thread variables must be set before NumPy is loaded, which is why this module sets them
+at import and `import vecenv` itself loads nothing.
+"""
+
+from __future__ import annotations
+
+from .threads import cap_environment
+
+cap_environment(1)
+
+import cloudpickle  # noqa: E402, F401
+import gymnasium  # noqa: E402, F401
+import numpy  # noqa: E402, F401
+
+from . import worker  # noqa: E402, F401

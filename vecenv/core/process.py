@@ -1,0 +1,419 @@
+"""ProcessPool: the waist over worker processes and shared memory.
+
+    caller -> Pool.send -> Hub -> doorbell -> worker: Slot, Host, env.step -> row
+    caller <- Batch <- Hub <- committed rows           one wait: rows, mail, deaths, deadlines
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import secrets
+import select
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import cloudpickle
+import gymnasium
+
+from ..errors import ConfigError, SpaceError, StateError, WorkerDiedError, WorkerTimeoutError, describe_exit
+from . import supervise
+from .clock import Deadline
+from .hub import Hub, NativeHub
+from .mail import unpack_error
+from .native import implementation
+from .pool import Pool
+from .rows import Op
+from .shm import Segment
+from .supervise import Worker
+from .worker import Attach, Boot, Report
+
+__all__ = ["ProcessPool"]
+
+
+class Crew:
+    """What must be ended with the pool, apart from it so that a finalizer can hold it."""
+
+    def __init__(self) -> None:
+        self.owner_pid = os.getpid()
+        self.workers: list[Worker] = []
+        self.hub: Hub | None = None
+        self.segment: Segment | None = None
+        self.event_fd = -1
+        self.epoll: select.epoll | None = None
+        self.close_seconds = 5.0
+        self.is_gone = False
+
+    def end(self) -> None:
+        """Stop all workers, kill those that do not end in time, close all descriptors."""
+        if self.is_gone or os.getpid() != self.owner_pid:
+            return
+        self.is_gone = True
+        deadline = Deadline(self.close_seconds)
+        try:
+            if self.hub is not None:
+                self.hub.stop()
+            else:  # still constructing: there is nothing to wait for
+                deadline = Deadline(0.0)
+            for worker in self.workers:
+                with contextlib.suppress(OSError):
+                    self._end_one(worker, deadline)
+        finally:
+            for worker in self.workers:
+                worker.kill()
+            self._release()
+
+    def _end_one(self, worker: Worker, deadline: Deadline) -> None:
+        if worker.is_dead:
+            return
+        supervise.any_ready([worker.control, worker.pidfd], deadline.seconds_left())
+        worker.say_goodbye()
+        worker.reap(deadline)
+
+    def _release(self) -> None:
+        if self.epoll is not None:
+            self.epoll.close()
+        if self.event_fd >= 0:
+            os.close(self.event_fd)
+        if self.segment is not None:
+            self.segment.close_fd()
+        self.hub = self.segment = None  # the mapping goes with the caller's last view
+
+
+class ProcessPool(Pool):
+    """Envs in worker processes, k per worker, with results in shared memory."""
+
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], *args: Any, **kwargs: Any) -> None:
+        super().__init__(env_fns, *args, **kwargs)
+        if self.options.context not in supervise.START_METHODS:
+            methods = supervise.START_METHODS
+            raise ConfigError(f"context: expected one of {methods}, got {self.options.context!r}", key="context")
+        self._crew = Crew()
+        self._crew.close_seconds = self.options.limits.close
+        self._finalizer = weakref.finalize(self, self._crew.end)
+        wanted = self.options.num_workers or supervise.usable_cores()
+        self.num_workers = min(wanted, self.num_envs)
+        self._worker_of_slot: list[int] = []
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process id of each worker, by worker_id."""
+        return tuple(worker.pid for worker in self._crew.workers)
+
+    def envs_of(self, worker_id: int) -> list[int]:
+        """Return the ids of the envs that a worker hosts."""
+        return list(self._crew.workers[worker_id].env_ids)
+
+    # ---- start ---------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self.implementation = implementation()
+        crew = self._crew
+        shares = split_evenly(self.num_envs, self.num_workers)
+        slots = self._assign_slots(shares)
+        pickled = [self._pickle_env_fns(env_ids) for env_ids in shares]
+        common = self._common_boot()
+        for worker_id, env_ids in enumerate(shares):
+            boot = Boot(worker_id=worker_id, env_ids=env_ids, env_fns=pickled[worker_id], **common)
+            crew.workers.append(self._spawn(boot, [slot for slot, _ in slots[worker_id]]))
+        reports = self._await_reports(crew.workers)
+        self._adopt_report(reports[0])
+        for worker, report in zip(crew.workers, reports):
+            self._compare(worker, report)
+        self._open_arena(slots)
+        for worker in crew.workers:
+            self._attach(worker, slots[worker.worker_id])
+        self._await_ready(crew.workers)
+
+    def _assign_slots(self, shares: list[list[int]]) -> list[list[tuple[int, list[int]]]]:
+        """Give each worker its slots, one per thread, each with a run of the worker's envs."""
+        slots = []
+        self._slot_of = [0] * self.num_envs
+        for worker_id, env_ids in enumerate(shares):
+            threads = min(self.options.threads_per_worker, len(env_ids))
+            mine = []
+            for part in split_evenly(len(env_ids), threads):
+                slot = len(self._worker_of_slot)
+                self._worker_of_slot.append(worker_id)
+                mine.append((slot, [env_ids[i] for i in part]))
+                for i in part:
+                    self._slot_of[env_ids[i]] = slot
+            slots.append(mine)
+        return slots
+
+    def _pickle_env_fns(self, env_ids: list[int]) -> bytes:
+        fns = [self.env_fns[env_id] for env_id in env_ids]
+        try:
+            data: bytes = cloudpickle.dumps(fns, protocol=5)
+            return data
+        except Exception:  # find out which one it is
+            for env_id in env_ids:
+                try:
+                    cloudpickle.dumps(self.env_fns[env_id], protocol=5)
+                except Exception as error:
+                    raise ConfigError(
+                        f"env_fns[{env_id}] cannot be sent to a worker: {error}. Build the env inside the function, "
+                        "from values that pickle",
+                        key="env_fns",
+                    ) from error
+            raise
+
+    def _common_boot(self) -> dict[str, Any]:
+        import sys
+
+        entropy = secrets.randbits(31)
+        return {
+            "adapt": cloudpickle.dumps(self._adapt, protocol=5),
+            "registrations": cloudpickle.dumps(foreign_registrations(), protocol=5),
+            "environ": dict(os.environ),
+            "cwd": os.getcwd(),
+            "path": list(sys.path),
+            "num_threads": self.options.num_threads,
+            "parent_pid": os.getpid(),
+            "implementation": self.implementation,
+            "seeds": [(entropy + i) % 2**31 for i in range(self.num_envs)],
+        }
+
+    def _spawn(self, boot: Boot, slots: list[int]) -> Worker:
+        siblings = [worker.control.fileno() for worker in self._crew.workers if not worker.control.closed]
+        siblings += [worker.pidfd for worker in self._crew.workers if worker.pidfd >= 0]
+        if self._crew.epoll is not None:
+            siblings.append(self._crew.epoll.fileno())
+        return supervise.start_worker(boot, slots, self.options.context, tuple(siblings))
+
+    def _await_reports(self, workers: list[Worker]) -> list[Report]:
+        """Wait until every worker has built its envs; raise the first error by worker_id."""
+        self._await(workers, "construct", self.options.limits.construct)
+        reports = []
+        for worker in workers:
+            try:
+                report = worker.report()
+            except (EOFError, ConnectionError):
+                self._raise_died(worker, "construct", None)
+            if report.error is not None:
+                env_id, packed = report.error
+                raise unpack_error(packed, worker_id=worker.worker_id, env_ids=(env_id,), op="construct")
+            reports.append(report)
+        return reports
+
+    def _await(self, workers: list[Worker], op: str, limit: float | None) -> None:
+        deadline = Deadline(limit)
+        waiting = {worker.control: worker for worker in workers}
+        while waiting:
+            if self._closing:
+                raise StateError(f"{op}: the pool was closed while it started")
+            left = deadline.seconds_left()
+            ready = supervise.any_ready(list(waiting), 1.0 if left is None else min(left, 1.0))
+            for control in ready:
+                waiting.pop(control)
+            if not ready and deadline.is_over():
+                worker = min(waiting.values(), key=lambda late: late.worker_id)
+                raise WorkerTimeoutError(
+                    f"{worker.name} did not finish {op} of its envs within {limit} s; it is alive. Raise {op}_timeout "
+                    "if they need longer",
+                    timeout=limit,
+                    worker_id=worker.worker_id,
+                    env_ids=tuple(worker.env_ids),
+                    op=op,
+                )
+
+    def _adopt_report(self, report: Report) -> None:
+        self._adopt_spaces(report.observation_space, report.action_space, report.reward_space)
+        self.properties = report.properties
+
+    def _compare(self, worker: Worker, report: Report) -> None:
+        """Raise SpaceError if an env's spaces differ from env 0's."""
+        for name in ("observation_space", "action_space"):
+            ours, theirs = getattr(self, name), getattr(report, name)
+            if ours != theirs:
+                raise SpaceError(f"env {worker.env_ids[0]}: {name} {theirs} differs from env 0's {ours}", path=name)
+        if report.mismatch is not None:
+            env_id, text = report.mismatch
+            raise SpaceError(f"env {env_id}: {text}")
+
+    def _open_arena(self, slots: list[list[tuple[int, list[int]]]]) -> None:
+        crew = self._crew
+        per_slot = max(len(env_ids) for share in slots for _, env_ids in share)
+        self._plan = self._make_plan(len(self._worker_of_slot), per_slot)
+        segment = crew.segment = Segment.create(self._plan.nbytes)
+        self._plan.write_header(segment.memory)
+        crew.epoll = select.epoll()
+        for worker in crew.workers:
+            crew.epoll.register(worker.pidfd, select.EPOLLIN)
+        if self.implementation == "native":
+            crew.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            crew.epoll.register(crew.event_fd, select.EPOLLIN)
+            self._hub = NativeHub(
+                self._plan, segment.memory, self._slot_of, crew.event_fd, crew.epoll.fileno(), self._spin_ns()
+            )
+        else:
+            from .twin import PipeHub
+
+            self._hub = PipeHub(self._plan, segment.memory, self._slot_of, crew.workers)
+        crew.hub = self._hub
+
+    def _spin_ns(self) -> int:
+        """Spin only while the runnable processes do not crowd each other out."""
+        crowded = len(self._worker_of_slot) > supervise.usable_cores()
+        return 0 if crowded else int(self.options.spin * 1e9)
+
+    def _attach(self, worker: Worker, slots: list[tuple[int, list[int]]]) -> None:
+        assert self._crew.segment is not None
+        descriptors = [self._crew.segment.fd]
+        if self.implementation == "native":
+            descriptors.append(self._crew.event_fd)
+        try:
+            worker.hand_over(Attach(self._plan, slots, self.options.autoreset, self._spin_ns()), descriptors)
+        except (BrokenPipeError, ConnectionError):
+            self._raise_died(worker, "construct", None)
+
+    def _await_ready(self, workers: list[Worker]) -> None:
+        self._await(workers, "construct", self.options.limits.construct)
+        for worker in workers:
+            try:
+                worker.control.recv()
+            except (EOFError, ConnectionError):
+                self._raise_died(worker, "construct", None)
+
+    # ---- deaths --------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Workers work by themselves."""
+
+    def _interrupt(self) -> None:
+        if self._crew.event_fd >= 0:
+            os.eventfd_write(self._crew.event_fd, 1)
+
+    def place(self, slot: int) -> str:
+        return self._crew.workers[self._worker_of_slot[slot]].name
+
+    def worker_of(self, slot: int) -> int | None:
+        return self._worker_of_slot[slot]
+
+    def _hear(self, descriptor: int) -> None:
+        for worker in self._crew.workers:
+            if worker.pidfd == descriptor:
+                self._bury(worker)
+
+    def _bury(self, worker: Worker) -> None:
+        """Note a death: after the reap no write of the dead process can still arrive."""
+        if self._crew.epoll is not None:
+            self._crew.epoll.unregister(worker.pidfd)
+        worker.reap(Deadline(None))
+        self._attention = True
+        self._inbox.drain()
+        self._check_alive()
+
+    def _check_alive(self) -> None:
+        for worker in self._crew.workers:
+            if worker.is_dead and (self._owes_rows(worker) or self._is_called(worker)):
+                self._raise_died_at_work(worker)
+
+    def _owes_rows(self, worker: Worker) -> bool:
+        return any(self._hub.owed(env_id)[0] != Op.NONE for env_id in worker.env_ids)
+
+    def _is_called(self, worker: Worker) -> bool:
+        return any(self._hub.state(slot).op == Op.CALL for slot in worker.slots)
+
+    def _raise_died_at_work(self, worker: Worker) -> NoReturn:
+        """Name what the worker was doing: the operation under way, else the first that waits."""
+        for slot in worker.slots:
+            state = self._hub.state(slot)
+            if state.op != Op.NONE:
+                self._raise_died(worker, Op(state.op).name.lower(), state.env_id, state.step_id)
+        for env_id in worker.env_ids:
+            op, step_id = self._hub.owed(env_id)
+            if op != Op.NONE:
+                self._raise_died(worker, Op(op).name.lower(), env_id, step_id)
+        self._raise_died(worker, "call", None)
+
+    def _raise_died(self, worker: Worker, op: str, env_id: int | None, step_id: int | None = None) -> NoReturn:
+        worker.reap(Deadline(None))
+        exitcode = worker.exitcode
+        what = f"{op} of its envs" if env_id is None else f"{op} {step_id} of env {env_id}"
+        raise WorkerDiedError(
+            f"{worker.name} died during {what}: {describe_exit(exitcode)}",
+            exitcode=exitcode,
+            worker_id=worker.worker_id,
+            env_ids=tuple(worker.env_ids) if env_id is None else (env_id,),
+            op=op,
+            step_id=step_id,
+        )
+
+    def restart(self, worker_id: int) -> None:
+        """Replace a worker, dead or alive, by a fresh one that builds the same envs.
+
+        What its envs owe is cancelled; their finished rows stay for `recv`. They must be reset
+        before they are stepped. Other workers notice nothing.
+
+        Raises:
+            As `start`, for the envs of this worker.
+        """
+        self._enter("restart")
+        try:
+            old = self._crew.workers[worker_id]
+            if old.pidfd >= 0 and self._crew.epoll is not None:
+                self._crew.epoll.unregister(old.pidfd)
+            old.kill()
+            self._inbox.drain()
+            for slot in old.slots:
+                self._hub.reap(slot)
+            for env_id in old.env_ids:
+                self._inbox.forget(self._hub.owed(env_id)[1])
+                self._hub.cancel(env_id)
+            assert old.boot is not None and self._crew.epoll is not None
+            worker = self._spawn(old.boot, old.slots)
+            self._crew.workers[worker_id] = worker
+            self._compare(worker, self._await_reports([worker])[0])
+            slots = [(slot, [i for i in old.env_ids if self._slot_of[i] == slot]) for slot in old.slots]
+            self._attach(worker, slots)
+            self._await_ready([worker])
+            self._hub.adopt(worker)
+            self._crew.epoll.register(worker.pidfd, select.EPOLLIN)
+        finally:
+            self._lock.release()
+
+    # ---- end -----------------------------------------------------------------------------
+
+    def _shut_down(self) -> None:
+        """Raise what an env's close raised, after everything has been ended."""
+        workers = self._crew.workers
+        self._finalizer.detach()
+        self._crew.end()
+        self._forget()
+        for worker in workers:
+            if worker.goodbye is not None and worker.goodbye.error is not None:
+                error = worker.goodbye.error
+                raise unpack_error(error, worker_id=worker.worker_id, env_ids=tuple(worker.env_ids), op="close")
+
+
+def split_evenly(count: int, parts: int) -> list[list[int]]:
+    """Cut 0 .. count - 1 into `parts` runs whose lengths differ by at most one."""
+    base, extra = divmod(count, parts)
+    runs = []
+    start = 0
+    for part in range(parts):
+        stop = start + base + (part < extra)
+        runs.append(list(range(start, stop)))
+        start = stop
+    return runs
+
+
+def foreign_registrations() -> list[Any]:
+    """Return the Gymnasium specs that a fresh process does not register by itself."""
+    found = []
+    for spec in gymnasium.registry.values():
+        entry = spec.entry_point
+        if isinstance(entry, str) and entry.startswith("gymnasium.envs."):
+            continue
+        try:
+            pickle.dumps(spec)
+        except Exception:  # by value then, or not at all
+            try:
+                cloudpickle.dumps(spec)
+            except Exception:
+                continue
+        found.append(spec)
+    return found

@@ -1,0 +1,107 @@
+"""Rows: the words that both ends of a row agree on, and a run of rows as the parent sees it."""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from typing import Protocol
+
+from .spec import Array
+
+__all__ = ["Autoreset", "Column", "CommandFlag", "Form", "Op", "Rows", "RowFlag", "Run"]
+
+
+class Op(IntEnum):
+    """What a command asks of an env; 0 is no command."""
+
+    NONE = 0
+    STEP = 1
+    RESET = 2
+    CALL = 3
+
+
+class Autoreset(IntEnum):
+    """What happens when an episode ends; the names are Gymnasium's `AutoresetMode`."""
+
+    DISABLED = 0
+    NEXT_STEP = 1
+    SAME_STEP = 2
+
+
+class RowFlag(IntFlag):
+    """What a row is beside the result of a step (native/layout.h)."""
+
+    RESET = 0x01
+    AUTORESET = 0x02
+    FINAL = 0x04
+    MAIL = 0x08
+    ERROR = 0x10
+    INFO = 0x20
+    VOID = 0x40
+
+
+class CommandFlag(IntFlag):
+    """What comes with a command beside the form of its action."""
+
+    LETTER = 0x10
+    SEED = 0x20
+
+
+class Form(IntEnum):
+    """The object that an action of shape () arrives as in the env."""
+
+    NATIVE = 0  #: what `gymnasium.vector.utils.iterate` gives
+    INT = 1  #: a Python int
+    VECTOR = 2  #: an array of shape (1,)
+    ARRAY0 = 3  #: an array of shape ()
+
+
+Column = str
+
+
+class Rows(Protocol):
+    """B rows: named columns (see `arena.HEADER_WORDS`) and observation leaves (B, *S)."""
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+
+    def column(self, name: Column) -> Array:
+        """Return a column, (B,) or (B, ...)."""
+
+    def obs(self, leaf: int) -> Array:
+        """Return an observation leaf."""
+
+    def final(self, leaf: int) -> Array:
+        """Return a leaf of the observations that ended episodes (where flagged FINAL)."""
+
+
+class Run:
+    """Rows start .. stop of one block, as views."""
+
+    __slots__ = ("_views", "count", "start", "stop")
+
+    def __init__(self, views: BlockArrays, start: int, stop: int) -> None:
+        self._views = views
+        self.start = start
+        self.stop = stop
+        self.count = stop - start
+
+    def column(self, name: Column) -> Array:
+        """Return a column, (B,) or (B, ...)."""
+        return self._views.columns[name][self.start : self.stop]
+
+    def obs(self, leaf: int) -> Array:
+        """Return an observation leaf."""
+        return self._views.obs[leaf][self.start : self.stop]
+
+    def final(self, leaf: int) -> Array:
+        """Return a leaf of the observations that ended episodes."""
+        return self._views.final[leaf][self.start : self.stop]
+
+
+class BlockArrays(Protocol):
+    """What `Run` needs of a block; `arena.BlockViews` has it."""
+
+    columns: dict[str, Array]
+    obs: list[Array]
+    final: list[Array]

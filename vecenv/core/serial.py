@@ -1,0 +1,174 @@
+"""SerialPool: the waist without processes. Envs run in the caller's thread when it receives.
+
+Rows, specs, hosts and autoresets are those of `ProcessPool`; only the doorbell is missing. An
+env that hangs is interrupted by a timer in the main thread; elsewhere, and for crashes of the
+process, there is no help here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import threading
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from .host import Host
+from .hub import Hub, NativeHub
+from .native import implementation
+from .pool import Pool
+from .shm import private_segment
+from .worker import Attach, build_env, make_slot, properties_of
+
+__all__ = ["SerialPool"]
+
+
+class LocalMail:
+    """Letters and mail within one process: queues instead of rings, which would have to wait."""
+
+    def __init__(self) -> None:
+        self.up: list[bytes] = []
+        self.down: deque[bytes] = deque()
+
+
+class _LocalSlot:
+    """A native slot whose mail stays in this process."""
+
+    def __init__(self, slot: Any, box: LocalMail) -> None:
+        self.serve, self.publish, self.finish = slot.serve, slot.publish, slot.finish
+        self.host, self.set_seed, self.action = slot.host, slot.set_seed, slot.action
+        self.mail = box.up.append
+        self.letter = box.down.popleft
+
+
+class _LocalHub(NativeHub):
+    """The parent's end for the one slot of this process."""
+
+    def __init__(self, box: LocalMail, *args: Any) -> None:
+        super().__init__(*args)
+        self._box = box
+
+    def _post(self, slot: int, letter: bytes) -> None:
+        self._box.down.append(letter)
+
+    def mail(self, slot: int) -> list[bytes]:
+        """Return the messages that have arrived."""
+        messages = list(self._box.up)
+        self._box.up.clear()
+        return messages
+
+
+class SerialPool(Pool):
+    """All envs in this process; for debugging, for envs that step in no time, and as a reference."""
+
+    _host: Host | None = None
+    _envs: dict[int, Any] | None = None
+    _event_fd = -1
+    _epoll: select.epoll | None = None
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Empty: there are no workers."""
+        return ()
+
+    def _start(self) -> None:
+        global_state = random.getstate(), np.random.get_state()
+        self._envs = {}
+        try:
+            for env_id, env_fn in enumerate(self.env_fns):
+                self._envs[env_id] = build_env(env_fn, self._adapt, env_id)
+        finally:  # the caller's global generators are never touched
+            random.setstate(global_state[0])
+            np.random.set_state(global_state[1])
+        first = self._envs[0]
+        self._adopt_spaces(first.observation_space, first.action_space, getattr(first, "reward_space", None))
+        check_same_spaces(self._envs)
+        self.properties = properties_of(first)
+        self._plan = self._make_plan(num_slots=1, envs_per_slot=self.num_envs)
+        memory = private_segment(self._plan.nbytes)
+        self._plan.write_header(memory)
+        attach = Attach(self._plan, [(0, list(self._envs))], self.options.autoreset, 0)
+        self.implementation = implementation()
+        self._hub, slot = self._make_ends(attach, memory)
+        self._host = Host(slot, self._envs, self._plan, self.options.autoreset)
+
+    def _make_ends(self, attach: Attach, memory: Any) -> tuple[Hub, Any]:
+        slots = [0] * self.num_envs
+        if self.implementation == "native":
+            self._event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._epoll = select.epoll()
+            self._epoll.register(self._event_fd, select.EPOLLIN)
+            box = LocalMail()
+            slot = _LocalSlot(make_slot(attach, 0, memory, self._event_fd, False), box)
+            return _LocalHub(box, self._plan, memory, slots, self._event_fd, self._epoll.fileno(), 0), slot
+        from .twin import make_local_pair
+
+        return make_local_pair(attach, memory, slots)
+
+    def _work(self) -> None:
+        assert self._host is not None
+        limits = self.options.limits
+        if not limits.has_any() or threading.current_thread() is not threading.main_thread():
+            self._host.serve()
+            return
+        handler = signal.signal(signal.SIGALRM, self._interrupt_env)
+        try:
+            self._serve_with_timer()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, handler)
+
+    def _serve_with_timer(self) -> None:
+        """Serve with the timer set to the shortest limit; its handler looks who is over."""
+        assert self._host is not None
+        limits = self.options.limits
+        shortest = min(limit for limit in (limits.step, limits.reset, limits.call) if limit is not None)
+        signal.setitimer(signal.ITIMER_REAL, shortest, shortest / 4)
+        self._host.serve()
+
+    def _interrupt_env(self, signum: int, frame: Any) -> None:
+        self._watchdog.check()
+
+    def _hear(self, descriptor: int) -> None:
+        """Nothing but our own bell can ring."""
+
+    def _check_alive(self) -> None:
+        """Envs live as long as this process."""
+
+    def _interrupt(self) -> None:
+        """Envs run in the thread that receives; there is no sleep to end."""
+
+    def place(self, slot: int) -> str:
+        return "this process"
+
+    def worker_of(self, slot: int) -> int | None:
+        return None
+
+    def _shut_down(self) -> None:
+        try:
+            if self._host is not None:
+                self._host.close()
+            else:
+                for env in (self._envs or {}).values():
+                    env.close()
+        finally:
+            if self._epoll is not None:
+                self._epoll.close()
+                os.close(self._event_fd)
+            self._host = self._envs = self._epoll = None
+            self._forget()
+
+
+def check_same_spaces(envs: dict[int, Any]) -> None:
+    """Raise SpaceError for the first env whose spaces differ from env 0's."""
+    from ..errors import SpaceError
+
+    for env_id, env in envs.items():
+        for name in ("observation_space", "action_space"):
+            ours, theirs = getattr(envs[0], name), getattr(env, name)
+            if ours != theirs:
+                raise SpaceError(f"env {env_id}: {name} {theirs} differs from env 0's {ours}", path=name)

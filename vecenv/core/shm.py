@@ -1,0 +1,79 @@
+"""Segments: the memory that rows and actions lie in, from creation to the last view.
+
+A segment has a name only while it is being created: its pages are reserved, the name is
+unlinked, and workers get the descriptor over their control socket. So nothing can be left
+in /dev/shm, and a shortage shows here and not later as SIGBUS. The mapping belongs to the
+`mmap` object, which every numpy view keeps alive; nobody unmaps it by hand.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from multiprocessing import shared_memory
+
+from ..errors import ConfigError
+
+__all__ = ["Segment", "private_segment"]
+
+_SHM_FOLDER = "/dev/shm"
+_MIB = 2**20
+
+
+class Segment:
+    """A mapping shared with the processes that are handed `fd`.
+
+    Attributes:
+        memory: the writable mapping, `nbytes` long and page aligned.
+        fd: descriptor to map it again; closed by `close_fd` once no worker needs it.
+    """
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self.fd = fd
+        self.nbytes = nbytes
+        self.memory = mmap.mmap(fd, nbytes)
+
+    @classmethod
+    def create(cls, nbytes: int) -> Segment:
+        """Create a nameless segment with all its pages reserved.
+
+        Raises:
+            ConfigError: /dev/shm has not that much room.
+        """
+        named = shared_memory.SharedMemory(create=True, size=nbytes)
+        fd = -1
+        try:
+            fd = os.open(f"{_SHM_FOLDER}/{named.name.lstrip('/')}", os.O_RDWR | os.O_CLOEXEC)
+            os.posix_fallocate(fd, 0, nbytes)
+            return cls(fd, nbytes)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            if error.errno in (errno.ENOSPC, errno.ENOMEM):
+                raise ConfigError(_shortage(nbytes)) from error
+            raise
+        finally:
+            named.unlink()
+            named.close()
+
+    def close_fd(self) -> None:
+        """Close the descriptor; the mapping stays until its last view is gone."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def private_segment(nbytes: int) -> mmap.mmap:
+    """Return zeroed memory laid out like a segment but seen by this process only."""
+    return mmap.mmap(-1, nbytes)
+
+
+def _shortage(nbytes: int) -> str:
+    stats = os.statvfs(_SHM_FOLDER)
+    free = stats.f_bavail * stats.f_frsize / _MIB
+    return (
+        f"{_SHM_FOLDER}: the batches of this pool need {nbytes / _MIB:.0f} MiB of shared memory, "
+        f"{free:.0f} MiB are free. Use fewer envs, a smaller depth or smaller observations, or enlarge "
+        "it (in a container: --shm-size)"
+    )

@@ -1,0 +1,300 @@
+"""Spec: what a row holds. Turns a Gymnasium space into leaves, each one column of the arena.
+
+    Dict(camera=Box(3, 64, 64), speed=Discrete(4), note=Text(8))
+
+    Spec "obs"
+      leaf 0   obs/camera   uint8 (3, 64, 64)
+      leaf 1   obs/speed    int64 ()
+      object   obs/note     (no column: such values travel as mail)
+
+A leaf needs a dtype and a shape that never change: Box, Discrete, MultiDiscrete and
+MultiBinary, nested in Dict and Tuple to any depth. Every other space becomes an object.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from ..errors import SpaceError
+
+__all__ = ["DictNode", "Leaf", "Node", "ObjectNode", "Spec", "TupleNode"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of a nested value: a column of rows of `dtype` and `shape`."""
+
+    path: str
+    index: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one row."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class ObjectNode:
+    """A value without fixed layout; `index` counts the objects of a spec."""
+
+    path: str
+    index: int
+
+
+@dataclass(frozen=True)
+class DictNode:
+    """A dict with fixed keys, in the order of its space."""
+
+    path: str
+    keys: tuple[Any, ...]
+    children: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class TupleNode:
+    """A tuple of fixed length."""
+
+    path: str
+    children: tuple[Node, ...]
+
+
+Node = Leaf | ObjectNode | DictNode | TupleNode
+
+_LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class Spec:
+    """The leaves of one space and the ways between nested values and flat lists of leaves.
+
+    Attributes:
+        root: the nested structure.
+        leaves: every `Leaf`, in the order of the space.
+        num_objects: how many values per row have no column.
+        warn: called with (path, text) the first time that a leaf is converted.
+    """
+
+    def __init__(self, space: Space[Any], name: str, *, strict: bool = False) -> None:
+        self.space = space
+        self.name = name
+        self.strict = strict
+        self.leaves: list[Leaf] = []
+        self.num_objects = 0
+        self._warned: set[str] = set()
+        self.warn: Callable[[str, str], None] = _warn
+        self.root = self._build(space, name)
+
+    def _build(self, space: Space[Any], path: str) -> Node:
+        if isinstance(space, spaces.Dict):
+            keys = tuple(space.spaces)
+            return DictNode(path, keys, tuple(self._build(space.spaces[key], f"{path}/{key}") for key in keys))
+        if isinstance(space, spaces.Tuple):
+            return TupleNode(path, tuple(self._build(part, f"{path}/{i}") for i, part in enumerate(space.spaces)))
+        if isinstance(space, _LEAF_SPACES) and space.dtype is not None and space.shape is not None:
+            leaf = Leaf(path, len(self.leaves), np.dtype(space.dtype), tuple(space.shape))
+            self.leaves.append(leaf)
+            return leaf
+        self.num_objects += 1
+        return ObjectNode(path, self.num_objects - 1)
+
+    # ---- one value ------------------------------------------------------------------
+
+    def conform(self, value: Any) -> Any:
+        """Return `value` with every leaf an array of exactly its dtype and shape.
+
+        Objects are replaced by None. Array-likes and casts of the same kind are converted,
+        with one warning per leaf when an array's dtype had to change.
+
+        Raises:
+            SpaceError: wrong structure, shape or kind; with `strict`, any conversion.
+        """
+        return self._conform(self.root, value)
+
+    def _conform(self, node: Node, value: Any) -> Any:
+        if isinstance(node, Leaf):
+            return self._conform_leaf(node, value, node.shape)
+        if isinstance(node, DictNode):
+            self._check_keys(node, value)
+            return {key: self._conform(child, value[key]) for key, child in zip(node.keys, node.children)}
+        if isinstance(node, TupleNode):
+            self._check_length(node, value)
+            return tuple(self._conform(child, part) for child, part in zip(node.children, value))
+        return None
+
+    def objects(self, value: Any) -> list[Any]:
+        """Return the values of one row that have no column, by their index."""
+        found: list[Any] = [None] * self.num_objects
+
+        def visit(node: Node, part: Any) -> None:
+            if isinstance(node, ObjectNode):
+                found[node.index] = part
+            elif isinstance(node, DictNode):
+                self._check_keys(node, part)
+                for key, child in zip(node.keys, node.children):
+                    visit(child, part[key])
+            elif isinstance(node, TupleNode):
+                self._check_length(node, part)
+                for child, item in zip(node.children, part):
+                    visit(child, item)
+
+        if self.num_objects:
+            visit(self.root, value)
+        return found
+
+    # ---- a batch --------------------------------------------------------------------
+
+    def batch(self, columns: Callable[[Leaf], Array], objects: Callable[[ObjectNode], Any]) -> Any:
+        """Nest a batch's columns as the space is nested: leaves (B, *S), objects as tuples."""
+
+        def nest(node: Node) -> Any:
+            if isinstance(node, Leaf):
+                return columns(node)
+            if isinstance(node, DictNode):
+                return {key: nest(child) for key, child in zip(node.keys, node.children)}
+            if isinstance(node, TupleNode):
+                return tuple(nest(child) for child in node.children)
+            return objects(node)
+
+        return nest(self.root)
+
+    def flatten_batch(self, values: Any, count: int) -> tuple[Array, ...]:
+        """Return one contiguous array (count, *S) per leaf from a nested batch of values.
+
+        Raises:
+            SpaceError: wrong number of rows, structure, shape or kind.
+        """
+        root = self.root
+        if isinstance(root, Leaf):  # the common case, kept short
+            if (
+                type(values) is np.ndarray
+                and values.dtype == root.dtype
+                and values.shape == (count, *root.shape)
+                and values.flags.c_contiguous
+            ):
+                return (values,)
+            return (self._conform_leaf(root, values, (count, *root.shape)),)
+        found: list[Array] = []
+
+        def visit(node: Node, part: Any) -> None:
+            if isinstance(node, Leaf):
+                found.append(self._conform_leaf(node, part, (count, *node.shape)))
+            elif isinstance(node, DictNode):
+                self._check_keys(node, part)
+                for key, child in zip(node.keys, node.children):
+                    visit(child, part[key])
+            elif isinstance(node, TupleNode):
+                self._check_length(node, part)
+                for child, item in zip(node.children, part):
+                    visit(child, item)
+            else:
+                raise SpaceError(f"{node.path}: a value without fixed layout has no batch array", path=node.path)
+
+        visit(root, values)
+        return tuple(found)
+
+    # ---- what C needs to know ---------------------------------------------------------
+
+    def describe(self, offsets: list[int], *, scratch: bool = False) -> Any:
+        """Return the tree as nested tuples for `_native.Slot`, leaf i at `offsets[i]`."""
+
+        def node_of(node: Node) -> Any:
+            if isinstance(node, Leaf):
+                private = np.zeros(node.shape or (1,), node.dtype) if scratch else None
+                kind = "i" if node.dtype.kind == "i" else node.dtype.kind
+                itemsize = node.dtype.itemsize
+                return ("array", node.index, offsets[node.index], node.nbytes, kind, itemsize, node.shape, private)
+            if isinstance(node, DictNode):
+                return ("dict", node.keys, tuple(node_of(child) for child in node.children))
+            if isinstance(node, TupleNode):
+                return ("tuple", tuple(node_of(child) for child in node.children))
+            return ("object",)
+
+        return node_of(self.root)
+
+    def objects_in_order(self) -> Iterator[ObjectNode]:
+        """Yield every object node, by index."""
+        stack: list[Node] = [self.root]
+        while stack:
+            node = stack.pop(0)
+            if isinstance(node, ObjectNode):
+                yield node
+            elif isinstance(node, DictNode | TupleNode):
+                stack[:0] = node.children
+
+    # ---- checks -----------------------------------------------------------------------
+
+    def _conform_leaf(self, leaf: Leaf, value: Any, shape: tuple[int, ...]) -> Array:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise SpaceError(f"{leaf.path}: {error}", path=leaf.path) from error
+        if array.dtype == leaf.dtype and array.shape == shape:
+            return np.ascontiguousarray(array).reshape(shape)
+        expected = f"{leaf.dtype} {shape}"
+        got = f"{array.dtype} {array.shape}"
+        fits = array.shape == shape and _can_convert(array, leaf.dtype)
+        if not fits or (self.strict and array.dtype != leaf.dtype):
+            raise SpaceError(
+                f"{leaf.path}: expected {expected}, got {got}", path=leaf.path, expected=expected, got=got
+            )
+        if isinstance(value, np.ndarray | np.generic) and leaf.path not in self._warned:
+            self._warned.add(leaf.path)
+            self.warn(
+                leaf.path,
+                f"{leaf.path}: {array.dtype} is converted to the space's {leaf.dtype} each time; "
+                "use that dtype to save the copy",
+            )
+        return np.ascontiguousarray(array.astype(leaf.dtype)).reshape(shape)
+
+    def _check_keys(self, node: DictNode, value: Any) -> None:
+        try:
+            missing = [key for key in node.keys if key not in value]
+            extra = [key for key in value if key not in node.keys]
+        except TypeError:
+            missing, extra = list(node.keys), []
+        if missing or extra or not hasattr(value, "keys"):
+            got = sorted(map(str, value)) if hasattr(value, "keys") else type(value).__name__
+            raise SpaceError(
+                f"{node.path}: expected a dict with keys {sorted(map(str, node.keys))}, got {got}",
+                path=node.path,
+                expected=str(node.keys),
+                got=str(got),
+            )
+
+    def _check_length(self, node: TupleNode, value: Any) -> None:
+        if not isinstance(value, tuple | list) or len(value) != len(node.children):
+            got = f"{type(value).__name__} of {len(value)}" if hasattr(value, "__len__") else type(value).__name__
+            raise SpaceError(
+                f"{node.path}: expected a tuple of {len(node.children)}, got {got}",
+                path=node.path,
+                expected=f"tuple of {len(node.children)}",
+                got=got,
+            )
+
+
+def _warn(path: str, text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=6)
+
+
+def _can_convert(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Tell whether a cast keeps the kind of number; whole numbers must fit by value."""
+    if np.can_cast(array.dtype, dtype, casting="same_kind"):
+        return array.dtype.kind != "i" or dtype.kind != "i" or _in_range(array, dtype)
+    return array.dtype.kind in "iu" and dtype.kind in "iu" and _in_range(array, dtype)
+
+
+def _in_range(array: Array, dtype: np.dtype[Any]) -> bool:
+    if array.dtype.itemsize <= dtype.itemsize and array.dtype.kind == dtype.kind:
+        return True
+    limits = np.iinfo(dtype)
+    return not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)

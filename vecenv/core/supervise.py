@@ -1,0 +1,200 @@
+"""Supervise: starts worker processes, hears their deaths, ends them with all they started.
+
+Mechanism only: when to restart a worker is for those above to say. One path starts the
+first workers and their replacements.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ..errors import ConfigError
+from .clock import Deadline
+from .spawning import START_METHODS, make_process
+from .worker import Attach, Boot, Goodbye, Report, worker_main
+
+__all__ = ["START_METHODS", "Worker", "kill_tree", "start_worker", "usable_cores"]
+
+
+@dataclass
+class Worker:
+    """One worker process as its parent sees it.
+
+    Attributes:
+        pid: process id, also of its session and process group.
+        pidfd: readable once the process has exited; -1 where the system has none.
+        slots: indices of its slots.
+        is_dead: it has been found dead and reaped; then `exitcode` says how it ended.
+    """
+
+    worker_id: int
+    env_ids: list[int]
+    slots: list[int]
+    process: Any
+    control: Connection
+    pid: int
+    pidfd: int
+    is_dead: bool = False
+    exitcode: int | None = None
+    goodbye: Goodbye | None = None
+    boot: Boot | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """How messages name it: worker 3 (envs 12-15)."""
+        ids = self.env_ids
+        if len(ids) == 1:
+            return f"worker {self.worker_id} (env {ids[0]})"
+        if ids == list(range(ids[0], ids[-1] + 1)):
+            return f"worker {self.worker_id} (envs {ids[0]}-{ids[-1]})"
+        return f"worker {self.worker_id} (envs {', '.join(map(str, ids))})"
+
+    def hand_over(self, attach: Attach, descriptors: Iterable[int]) -> None:
+        """Send the plan and the descriptors it is mapped from."""
+        self.control.send(attach)
+        for descriptor in descriptors:
+            reduction.send_handle(self.control, descriptor, self.pid)
+
+    def report(self) -> Report:
+        """Read the report that the worker has sent.
+
+        Raises:
+            EOFError: it died before it could send one.
+        """
+        report: Report = pickle.loads(self.control.recv_bytes())
+        return report
+
+    def reap(self, deadline: Deadline) -> bool:
+        """Wait for the process to end and release what the parent holds; False at the deadline."""
+        if self.is_dead:
+            return True
+        self.process.join(deadline.seconds_left())
+        if self.process.is_alive():
+            return False
+        self.is_dead = True
+        self.exitcode = self.process.exitcode
+        kill_tree(self.pid)  # what its envs started outlives it otherwise
+        self.release()
+        return True
+
+    def kill(self) -> None:
+        """End the process and everything in its session at once, then reap it."""
+        if not self.is_dead:
+            kill_tree(self.pid)
+            self.process.kill()
+            self.reap(Deadline(None))
+
+    def release(self) -> None:
+        """Close the parent's descriptors of this worker."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+        self.control.close()
+        self.process.close()
+
+    def say_goodbye(self) -> None:
+        """Take the worker's last word if it is there."""
+        with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
+            while self.goodbye is None and self.control.poll():
+                word = self.control.recv()
+                self.goodbye = word if isinstance(word, Goodbye) else None
+
+
+def kill_tree(leader: int) -> None:
+    """Kill every process of the session and of the process group that `leader` leads."""
+    for pid in [pid for pid in _session_members(leader) if pid != os.getpid()]:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    if leader > 0 and leader != os.getpgrp():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
+
+
+def _session_members(session: int) -> list[int]:
+    members = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                with open(f"/proc/{name}/stat") as stat:
+                    # after the name in brackets: state, parent, group, session
+                    fields = stat.read().rpartition(")")[2].split()
+                if int(fields[3]) == session:
+                    members.append(int(name))
+    return members
+
+
+def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int, ...]) -> Worker:
+    """Start the process of one worker and send it its first word.
+
+    Args:
+        boot: what it is to build.
+        slots: indices of its slots.
+        context: 'fork', 'forkserver' or 'spawn'.
+        siblings: descriptors of this process that a forked worker must not keep.
+
+    Raises:
+        ConfigError: the system has no process or descriptor left.
+    """
+    ours, theirs = multiprocessing.Pipe()
+    inherited = (ours.fileno(), *siblings) if context == "fork" else ()
+    process = make_process(context, worker_main, (theirs, inherited), f"vecenv worker {boot.worker_id}")
+    try:
+        # A Ctrl-C between fork and setsid would reach the child too.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+        pidfd = os.pidfd_open(process.pid or -1) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
+    except OSError as error:
+        theirs.close()
+        ours.close()
+        if process.pid is not None:
+            process.kill()
+            process.join()
+        raise ConfigError(f"worker {boot.worker_id} cannot be started: {error}; {_limits()}") from error
+    worker = Worker(boot.worker_id, boot.env_ids, slots, process, ours, process.pid or -1, pidfd, boot=boot)
+    try:
+        worker.control.send(boot)
+    except (BrokenPipeError, ConnectionError):
+        pass  # it died at once: found by its pidfd, told by who waits for its report
+    return worker
+
+
+def _limits() -> str:
+    import resource
+
+    processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"this process may use {descriptors} descriptors (ulimit -n) and {processes} processes (ulimit -u); "
+        "use fewer workers or raise the limit"
+    )
+
+
+def usable_cores() -> int:
+    """Count the cores this process may use: its affinity mask, capped by the cgroup's quota."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform.startswith("linux") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        if quota != "max":
+            cores = min(cores, max(1, round(int(quota) / int(period))))
+    return cores
+
+
+def any_ready(connections: list[Any], timeout: float | None) -> list[Any]:
+    """Wait until a connection or descriptor is readable; empty at the timeout."""
+    return multiprocessing.connection.wait(connections, timeout)

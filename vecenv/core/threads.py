@@ -1,0 +1,80 @@
+"""Threads: keeps the numeric libraries inside a worker to few threads of their own.
+
+Workers already fill the cores; a BLAS that starts a thread per core in each of them makes
+every env slower. Environment variables only help before a library is loaded, so libraries
+that came in by fork or preload are told at run time as well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+
+__all__ = ["THREAD_VARIABLES", "cap_environment", "cap_loaded_libraries"]
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+#: Part of a library's file name -> its functions that take a number of threads. NumPy and
+#: SciPy ship OpenBLAS under prefixed names.
+_SETTERS = {
+    "openblas": (
+        "openblas_set_num_threads",
+        "openblas_set_num_threads64_",
+        "scipy_openblas_set_num_threads",
+        "scipy_openblas_set_num_threads64_",
+    ),
+    "mkl_rt": ("MKL_Set_Num_Threads",),
+    "blis": ("bli_thread_set_num_threads",),
+    "libgomp": ("omp_set_num_threads",),
+    "libiomp": ("omp_set_num_threads",),
+    "libomp": ("omp_set_num_threads",),
+}
+
+
+def cap_environment(num_threads: int) -> None:
+    """Set the variables that numeric libraries read when they are loaded."""
+    for name in THREAD_VARIABLES:
+        os.environ[name] = str(num_threads)
+
+
+def cap_loaded_libraries(num_threads: int) -> None:
+    """Tell every numeric library that this process has loaded already."""
+    for path in _loaded_libraries():
+        name = os.path.basename(path)
+        for part, setters in _SETTERS.items():
+            if part in name:
+                _call_first(path, setters, num_threads)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(num_threads)
+    cv2 = sys.modules.get("cv2")
+    if cv2 is not None:
+        cv2.setNumThreads(num_threads)
+
+
+def _call_first(path: str, setters: tuple[str, ...], num_threads: int) -> None:
+    library = ctypes.CDLL(path)
+    for name in setters:
+        setter = getattr(library, name, None)
+        if setter is not None:
+            setter(ctypes.c_int(num_threads))
+            return
+
+
+def _loaded_libraries() -> Iterator[str]:
+    seen = set()
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            path = line.rstrip("\n").partition("/")[2]
+            if ".so" in path and path not in seen:
+                seen.add(path)
+                yield f"/{path}"

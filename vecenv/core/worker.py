@@ -1,0 +1,296 @@
+"""Worker: the process around the hosts. Builds envs, maps the arena, serves, closes.
+
+The life of a worker over its control socket:
+
+    parent -> worker   Boot (environment, what to build)
+    worker -> parent   Report (spaces, or what went wrong)
+    parent -> worker   Attach, then the descriptors of the segment and of the parent's bell
+    ...                commands and rows through the arena (without C: through the socket)
+    worker -> parent   Goodbye (what closing the envs raised)
+
+A worker leads a session of its own, so that Ctrl-C in the terminal does not reach it and
+its whole process tree can be killed; it dies with its parent by a native thread. It never
+imports the caller's `__main__`: everything it needs travels by value.
+"""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from . import mail
+from .arena import ArenaPlan
+from .host import Host
+from .native import load
+from .rows import Autoreset
+from .threads import cap_environment, cap_loaded_libraries
+
+__all__ = ["Attach", "Boot", "Goodbye", "Report", "build_env", "make_slot", "reward_shape_of", "worker_main"]
+
+_STDERR = 2
+
+
+@dataclass
+class Boot:
+    """What a worker is told first.
+
+    Attributes:
+        env_fns: pickle of a list of constructors, one per env of `env_ids`.
+        adapt: makes whatever a constructor returns speak Gymnasium's calls.
+        registrations: pickled Gymnasium specs that a fresh process lacks.
+        seeds: seeds of the global random generators, one per env.
+    """
+
+    worker_id: int
+    env_ids: list[int]
+    env_fns: bytes
+    adapt: bytes
+    registrations: bytes
+    environ: dict[str, str]
+    cwd: str
+    path: list[str]
+    num_threads: int
+    parent_pid: int
+    implementation: str
+    seeds: list[int]
+
+
+@dataclass
+class Report:
+    """What a worker found: spaces and properties of its first env, or an error.
+
+    `mismatch` is the first env whose spaces differ from those, with both in words.
+    """
+
+    observation_space: Any = None
+    action_space: Any = None
+    reward_space: Any = None
+    properties: dict[str, Any] = field(default_factory=dict)
+    mismatch: tuple[int, str] | None = None
+    error: tuple[int, tuple[bytes | None, str, str, str]] | None = None
+
+
+@dataclass
+class Attach:
+    """How to serve: the arena's plan and one slot per thread, with the envs of each."""
+
+    plan: ArenaPlan
+    slots: list[tuple[int, list[int]]]
+    autoreset: Autoreset
+    spin_ns: int
+
+
+@dataclass
+class Goodbye:
+    """The last word: what `close` of an env raised, if anything."""
+
+    error: tuple[bytes | None, str, str, str] | None = None
+
+
+# ---- envs -------------------------------------------------------------------------------
+
+
+def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], seed: int) -> Any:
+    """Build one env, with the global random generators set to a state of its own before."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    return adapt(env_fn())
+
+
+def reward_shape_of(reward_space: Any) -> tuple[int, ...]:
+    """Return the shape of one reward: that of the env's reward space, () without one.
+
+    A space of one number, shape (1,), is a scalar too: faces give it its shape.
+    """
+    shape = tuple(getattr(reward_space, "shape", None) or ())
+    return () if shape == (1,) else shape
+
+
+def properties_of(env: Any) -> dict[str, Any]:
+    """Return what faces show of env 0, as far as it pickles."""
+    found: dict[str, Any] = {}
+    for name in ("metadata", "spec", "render_mode"):
+        value = getattr(env, name, None)
+        try:
+            pickle.dumps(value)
+        except Exception:  # a spec with a lambda in it stays in the worker
+            continue
+        found[name] = value
+    return found
+
+
+def _report_on(env_ids: list[int], envs: dict[int, Any]) -> Report:
+    first = envs[env_ids[0]]
+    report = Report(
+        first.observation_space, first.action_space, getattr(first, "reward_space", None), properties_of(first)
+    )
+    for env_id in env_ids[1:]:
+        for name in ("observation_space", "action_space"):
+            ours, theirs = getattr(first, name), getattr(envs[env_id], name)
+            if ours != theirs:
+                report.mismatch = (env_id, f"{name} {theirs} differs from env {env_ids[0]}'s {ours}")
+                return report
+    return report
+
+
+def _construct(boot: Boot, envs: dict[int, Any]) -> Report:
+    env_id = boot.env_ids[0]
+    try:
+        for spec in pickle.loads(boot.registrations):
+            registry = importlib.import_module("gymnasium").registry
+            registry.setdefault(spec.id, spec)
+        env_fns, adapt = pickle.loads(boot.env_fns), pickle.loads(boot.adapt)
+        for env_id, env_fn, seed in zip(boot.env_ids, env_fns, boot.seeds):
+            envs[env_id] = build_env(env_fn, adapt, seed)
+        return _report_on(boot.env_ids, envs)
+    except BaseException as error:  # the parent raises it; SystemExit of a constructor too
+        return Report(error=(env_id, mail.pack_error(error)))
+
+
+# ---- the process ------------------------------------------------------------------------
+
+
+def _settle_in(boot: Boot) -> None:
+    """Become like the parent where envs can tell: environment, folder, search path."""
+    os.environ.clear()
+    os.environ.update(boot.environ)
+    cap_environment(boot.num_threads)
+    cap_loaded_libraries(boot.num_threads)
+    sys.path[:] = boot.path
+    try:
+        os.chdir(boot.cwd)
+    except OSError:  # removed since: envs that need it will say so themselves
+        sys.stderr.write(f"vecenv worker {boot.worker_id}: no folder {boot.cwd}\n")
+
+
+def _watch(parent_pid: int, implementation: str) -> None:
+    """Die when the parent dies. Its pid may already be somebody else's: then die at once."""
+    pidfd = os.pidfd_open(parent_pid) if hasattr(os, "pidfd_open") else -1
+    native = load() if implementation == "native" else None
+    if pidfd >= 0 and native is not None:
+        native.watch_parent(pidfd)
+    elif pidfd >= 0:
+        threading.Thread(target=_watch_in_python, args=(pidfd,), daemon=True).start()
+
+
+def _watch_in_python(pidfd: int) -> None:
+    import select
+
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.poll()
+    os.killpg(0, signal.SIGKILL)
+
+
+def _take_descriptor(control: Connection) -> int:
+    return reduction.recv_handle(control)
+
+
+def make_slot(attach: Attach, slot: int, memory: Any, event_fd: int, waits: bool) -> Any:
+    """Return the native end of one slot over a mapped arena."""
+    native: Any = load()
+    plan = attach.plan
+    final = plan.obs.describe(plan.final_offsets) if plan.has_final else None
+    return native.Slot(
+        memory,
+        slot,
+        event_fd,
+        plan.obs.describe(plan.obs_offsets),
+        final,
+        plan.action.describe(plan.action_offsets, scratch=True),
+        int(attach.autoreset),
+        attach.spin_ns,
+        waits,
+        np.generic,
+    )
+
+
+def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], control: Connection) -> list[Host]:
+    if boot.implementation == "native":
+        segment_fd, event_fd = _take_descriptor(control), _take_descriptor(control)
+        memory = mmap.mmap(segment_fd, attach.plan.nbytes)
+        os.close(segment_fd)
+        ends = [make_slot(attach, slot, memory, event_fd, True) for slot, _ in attach.slots]
+    else:
+        from .twin import make_pipe_slots
+
+        segment_fd = _take_descriptor(control)
+        memory = mmap.mmap(segment_fd, attach.plan.nbytes)
+        os.close(segment_fd)
+        ends = make_pipe_slots(attach, memory, control)
+    return [
+        Host(end, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset)
+        for end, (_, env_ids) in zip(ends, attach.slots)
+    ]
+
+
+def _serve(hosts: list[Host]) -> None:
+    """Serve every host until the pool stops: the first in this thread, the rest in their own."""
+    if len(hosts) > 1:
+        # Envs that sleep share the interpreter: a short interval lets the next one on soon.
+        sys.setswitchinterval(1e-4)
+    threads = [threading.Thread(target=host.serve, name=f"slot {i}") for i, host in enumerate(hosts) if i]
+    for thread in threads:
+        thread.start()
+    hosts[0].serve()
+    for thread in threads:
+        thread.join()
+
+
+def _close(hosts: list[Host]) -> Goodbye:
+    goodbye = Goodbye()
+    for host in hosts:
+        try:
+            host.close()
+        except BaseException as error:  # told to the parent; the other envs are closed as well
+            goodbye.error = goodbye.error or mail.pack_error(error)
+    return goodbye
+
+
+def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
+    """Run one worker from its first word to its last; `inherited` descriptors are closed."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    for descriptor in inherited:
+        os.close(descriptor)
+    try:
+        boot: Boot = control.recv()
+        _watch(boot.parent_pid, boot.implementation)
+        _settle_in(boot)
+        envs: dict[int, Any] = {}
+        report = _construct(boot, envs)
+        _send_report(control, report)
+        if report.error is not None:
+            return
+        attach: Attach = control.recv()
+        hosts = _make_hosts(boot, attach, envs, control)
+        control.send("ready")
+        _serve(hosts)
+        control.send(_close(hosts))
+    except (EOFError, ConnectionError, BrokenPipeError):
+        return  # the parent gave this worker up, or is gone: nobody is left to tell
+
+
+def _send_report(control: Connection, report: Report) -> None:
+    try:
+        data = pickle.dumps(report, protocol=5)
+    except Exception:  # spaces of classes that only travel by value
+        import cloudpickle
+
+        data = cloudpickle.dumps(report, protocol=5)
+    control.send_bytes(data)
