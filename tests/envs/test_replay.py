@@ -1,0 +1,141 @@
+"""Videos of episodes: files that decode, with a frame for the reset and one for each step."""
+
+from __future__ import annotations
+
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.scripted import numbers_env
+from vecenv import ConfigError, DependencyError, DingEnvWrapper
+from vecenv.envs.replay import EpisodeRecorder
+
+pytest.importorskip("moviepy")
+imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+
+
+def count_frames(path):
+    return imageio_ffmpeg.count_frames_and_secs(str(path))[0]
+
+
+class Painted(gymnasium.Wrapper):
+    """Renders frames without a display."""
+
+    render_mode = "rgb_array"
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def render(self):
+        return np.full((32, 32, 3), self.env.unwrapped.step_count * 20 % 256, np.uint8)
+
+
+def test_each_episode_becomes_a_file_at_its_end(tmp_path):
+    env = DingEnvWrapper(Painted(numbers_env(5)))
+    env.enable_save_replay(str(tmp_path))
+    for episode in range(2):
+        env.reset()
+        for _ in range(5):
+            assert len(list(tmp_path.glob("*.mp4"))) == episode
+            env.step(0)
+        assert len(list(tmp_path.glob("*.mp4"))) == episode + 1
+    env.reset()
+    env.close()
+    files = sorted(path for path in tmp_path.iterdir())
+    assert len(files) == 2 and [count_frames(path) for path in files] == [6, 6]
+
+
+@pytest.mark.parametrize("steps", range(1, 16))
+def test_no_frame_is_lost_to_rounding(tmp_path, steps):
+    env = Painted(numbers_env(steps))
+    env.metadata = {"render_modes": ["rgb_array"], "render_fps": 50}
+    recorder = EpisodeRecorder(env, tmp_path, "fast")
+    recorder.reset()
+    [recorder.step(0) for _ in range(steps)]
+    assert count_frames(tmp_path / "fast-episode-0.mp4") == steps + 1
+
+
+def test_an_odd_size_is_playable(tmp_path):
+    class Odd(Painted):
+        def render(self):
+            return np.zeros((33, 35, 3), np.uint8)
+
+    recorder = EpisodeRecorder(Odd(numbers_env(2)), tmp_path, "odd")
+    recorder.reset()
+    recorder.step(0)
+    recorder.close()
+    assert count_frames(recorder.video_paths[0]) == 2
+
+
+def test_two_envs_in_one_folder_do_not_overwrite(tmp_path):
+    for _ in range(2):
+        env = DingEnvWrapper(Painted(numbers_env(2)))
+        env.enable_save_replay(str(tmp_path))
+        env.reset()
+        env.step(0)
+        env.step(0)
+        env.close()
+    assert len(list(tmp_path.glob("*.mp4"))) == 2
+
+
+def test_an_episode_cut_short_is_kept(tmp_path):
+    env = EpisodeRecorder(Painted(numbers_env(9)), tmp_path, "cut")
+    env.reset()
+    env.step(0)
+    env.reset()
+    env.step(0)
+    env.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut-episode-0.mp4", "cut-episode-1.mp4"]
+    assert env.video_paths == [str(tmp_path / "cut-episode-0.mp4"), str(tmp_path / "cut-episode-1.mp4")]
+
+
+def test_a_running_env_by_id_records_from_its_next_reset(tmp_path):
+    pytest.importorskip("pygame")
+    env = DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
+    env.reset()
+    assert env.render_mode is None
+    env.enable_save_replay(str(tmp_path))
+    env.reset()
+    steps = 1
+    while not env.step(0).done:
+        steps += 1
+    env.close()
+    (file,) = tmp_path.glob("CartPole-v1-*-episode-0.mp4")
+    assert count_frames(file) == steps + 1
+
+
+def test_the_default_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = DingEnvWrapper(Painted(numbers_env(1)))
+    env.enable_save_replay()
+    env.reset()
+    env.step(0)
+    env.close()
+    assert len(list((tmp_path / "video").glob("*.mp4"))) == 1
+
+
+def test_an_env_that_does_not_render_is_an_error_at_reset():
+    env = DingEnvWrapper(numbers_env())
+    env.enable_save_replay("unused")
+    with pytest.raises(ConfigError, match="replay of Scripted: expected render_mode 'rgb_array', got None"):
+        env.reset()
+
+
+def test_an_unwritable_path_is_an_error_naming_the_env(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="replay of Scripted: cannot make folder"):
+        EpisodeRecorder(Painted(numbers_env()), tmp_path / "file" / "below")
+
+
+def test_a_missing_encoder_says_the_pip_command(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "moviepy", None)
+    with pytest.raises(DependencyError, match=r"pip install \"vecenv\[video\]\""):
+        EpisodeRecorder(Painted(numbers_env()), tmp_path)
+    monkeypatch.undo()
+
+    def no_encoder():
+        raise RuntimeError("none")
+
+    monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", no_encoder)
+    with pytest.raises(DependencyError, match="no video encoder"):
+        EpisodeRecorder(Painted(numbers_env()), tmp_path)

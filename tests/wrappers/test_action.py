@@ -1,0 +1,98 @@
+"""Wrappers of actions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.scripted import Scripted, numbers_env
+from vecenv import (
+    ActionRepeatWrapper,
+    ConfigError,
+    GymHybridDictActionWrapper,
+    HybridEnv,
+    MaxAndSkipWrapper,
+    SpaceError,
+)
+
+
+@pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])
+def test_repeats_and_sums(wrap):
+    inner = numbers_env(6, rewards=[1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
+    env = wrap(inner, 4)
+    env.reset()
+    obs, reward, terminated, truncated, _ = env.step(5)
+    assert (obs.tolist(), reward, terminated, truncated) == ([4.0], 15.0, False, False)
+    assert inner.actions == [5] * 4
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+@pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])
+def test_stops_at_the_end(wrap, truncate):
+    inner = numbers_env(2, truncate=truncate)
+    env = wrap(inner, 4)
+    env.reset()
+    _, reward, terminated, truncated, _ = env.step(0)
+    assert reward == 2.0 and (terminated, truncated) == (not truncate, truncate)
+    assert len(inner.actions) == 2
+
+
+def test_none_counts_as_no_reward():
+    env = ActionRepeatWrapper(numbers_env(rewards=[None, 3.0] + [0.0] * 9), 2)
+    env.reset()
+    assert env.step(0)[1] == 3.0
+
+
+def test_one_repeat_changes_nothing():
+    env = ActionRepeatWrapper(numbers_env())
+    env.reset()
+    assert env.step(0)[0].tolist() == [1.0] and env.action_repeat == 1
+
+
+def test_maximum_of_the_last_two_frames():
+    frames = [np.array(pair, np.float32) for pair in ((0, 0), (9, 9), (1, 5), (4, 2), (0, 0))]
+    env = MaxAndSkipWrapper(Scripted(frames), 3)
+    env.reset()
+    assert env.step(0)[0].tolist() == [4.0, 5.0] and env.skip == 3
+
+
+def test_a_single_frame_is_itself():
+    env = MaxAndSkipWrapper(numbers_env(), 1)
+    env.reset()
+    assert env.step(0)[0].tolist() == [1.0]
+
+
+def test_the_bounds_of_rewards_grow():
+    inner = numbers_env()
+    inner.reward_range = (-1, 2)
+    assert MaxAndSkipWrapper(inner, 4).reward_range == (-4.0, 8.0)
+
+
+@pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])
+def test_at_least_once(wrap):
+    with pytest.raises(ConfigError, match="at least 1"):
+        wrap(numbers_env(), 0)
+
+
+def test_hybrid_spaces():
+    env = GymHybridDictActionWrapper(HybridEnv())
+    assert env.action_space["type"] == spaces.Discrete(3)
+    assert env.action_space["mask"] == spaces.Box(0, 1, (2,), np.int64)
+    assert env.action_space["args"].low.tolist() == [0, -1] and env.action_space["args"].high.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("choice", [1, np.int64(1), np.array(1), np.array([1])])
+def test_hybrid_actions_reach_the_env_as_a_pair(choice):
+    inner = numbers_env(actions=HybridEnv().action_space)
+    env = GymHybridDictActionWrapper(inner)
+    env.reset()
+    args = np.array([0.5, 0.5], np.float32)
+    env.step({"type": choice, "mask": np.array([0, 1]), "args": args})
+    ((sent, parameters),) = inner.actions
+    assert sent == 1 and type(sent) is int and parameters is args
+
+
+def test_hybrid_needs_a_choice_with_parameters():
+    with pytest.raises(SpaceError, match="Tuple"):
+        GymHybridDictActionWrapper(numbers_env())

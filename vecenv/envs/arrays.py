@@ -1,0 +1,189 @@
+"""Between an env's own values and the arrays the managers exchange: conversion, scaling, action forms."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from vecenv.errors import ConfigError
+
+__all__ = [
+    "affine_transform",
+    "to_ndarray",
+]
+
+
+def to_ndarray(item: Any, dtype: Any = None) -> Any:
+    """Turn numbers, sequences and containers of them into arrays.
+
+    Containers (dict, tuple, list, named tuple) keep their shape and are converted leaf by leaf; a list or
+    tuple of plain numbers becomes one array. `None`, bool and str come back as they are. An array that has
+    the wanted dtype already is not copied. Anything with a `numpy()` method (a torch tensor) is asked for it.
+
+    Args:
+        item: the value to convert.
+        dtype: dtype of every array made; None keeps what each value has.
+
+    Raises:
+        TypeError: a leaf that is none of these.
+    """
+    if isinstance(item, np.ndarray):
+        return item if dtype is None else item.astype(dtype, copy=False)
+    if item is None or isinstance(item, (bool, str)):
+        return item
+    if isinstance(item, (numbers.Number, np.generic)):
+        return np.array(item, dtype=dtype)
+    if isinstance(item, Mapping):
+        return {key: to_ndarray(value, dtype) for key, value in item.items()}
+    if isinstance(item, (list, tuple)):
+        return _sequence_to_ndarray(item, dtype)
+    if callable(getattr(item, "numpy", None)):
+        if callable(getattr(item, "detach", None)):
+            item = item.detach().cpu()
+        return to_ndarray(item.numpy(), dtype)
+    raise TypeError(f"expected numbers, arrays or containers of them, got {type(item).__name__}: {item!r}")
+
+
+def _sequence_to_ndarray(item: list[Any] | tuple[Any, ...], dtype: Any) -> Any:
+    if len(item) == 0:
+        return None
+    if hasattr(item, "_fields"):
+        return type(item)(*(to_ndarray(value, dtype) for value in item))
+    if all(isinstance(value, (numbers.Number, np.generic)) for value in item):
+        return np.array(item, dtype=dtype)
+    return type(item)(to_ndarray(value, dtype) for value in item)
+
+
+def affine_transform(
+    data: Any,
+    action_clip: bool = True,
+    alpha: Any = None,
+    beta: Any = None,
+    min_val: Any = None,
+    max_val: Any = None,
+) -> Any:
+    """Map values from [-1, 1] to another range, as `data * alpha + beta`.
+
+    Args:
+        data: a number or array, nominally in [-1, 1].
+        action_clip: clip to [-1, 1] first.
+        alpha: scale; worked out from the two bounds if these are given.
+        beta: shift, 0 if absent.
+        min_val: where -1 goes.
+        max_val: where 1 goes.
+
+    Raises:
+        ConfigError: only one of the two bounds, or neither a scale nor bounds.
+    """
+    if action_clip:
+        data = np.clip(data, -1, 1)
+    if (min_val is None) != (max_val is None):
+        raise ConfigError("min_val and max_val: give both or neither")
+    if min_val is not None:
+        alpha = (max_val - min_val) / 2
+        beta = (max_val + min_val) / 2
+    elif alpha is None:
+        raise ConfigError("affine_transform needs alpha, or min_val and max_val")
+    return data * alpha + (0 if beta is None else beta)
+
+
+def present_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """Give the space with float64 and float16 boxes as float32; the space passed in is never changed.
+
+    A space without such a box comes back as the same object.
+    """
+    if isinstance(space, spaces.Box):
+        if np.issubdtype(space.dtype, np.floating) and space.dtype != np.float32:
+            # A float64 bound may lie beyond float32's range: it becomes infinity, which is what it means.
+            with np.errstate(over="ignore"):
+                low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+            return spaces.Box(low, high, space.shape, np.float32)
+        return space
+    if isinstance(space, spaces.Dict):
+        parts = {key: present_space(part) for key, part in space.spaces.items()}
+        unchanged = all(parts[key] is part for key, part in space.spaces.items())
+        return space if unchanged else spaces.Dict(parts)
+    if isinstance(space, spaces.Tuple):
+        items = tuple(present_space(part) for part in space.spaces)
+        unchanged = all(new is old for new, old in zip(items, space.spaces, strict=True))
+        return space if unchanged else spaces.Tuple(items)
+    return space
+
+
+def present_obs(obs: Any, space: spaces.Space[Any] | None) -> Any:
+    """Give the observation as arrays, float leaves as float32, by the env's (unconverted) space.
+
+    Arrays of the right dtype are passed on without a copy.
+    """
+    if isinstance(space, spaces.Box):
+        if np.issubdtype(space.dtype, np.floating):
+            with np.errstate(over="ignore"):
+                return np.asarray(obs, dtype=np.float32)
+        return np.asarray(obs)
+    if isinstance(space, spaces.Dict) and isinstance(obs, Mapping):
+        return {key: present_obs(value, space.spaces.get(key)) for key, value in obs.items()}
+    if isinstance(space, spaces.Tuple) and isinstance(obs, (tuple, list)) and len(obs) == len(space.spaces):
+        return tuple(present_obs(value, part) for value, part in zip(obs, space.spaces, strict=True))
+    return to_ndarray(obs)
+
+
+def normalise_action(action: Any, space: spaces.Space[Any] | None) -> Any:
+    """Bring an action into the form the env's space asks for; the argument is never changed.
+
+    Integers of any width, 0-d arrays, and one-element integer arrays where the space is Discrete (or
+    unknown) become int; other arrays pass as they are; dicts go key by key, tuples and lists element by
+    element where the space is a Tuple. A tree array is taken by its `json()`.
+
+    Raises:
+        TypeError: none of these.
+    """
+    if isinstance(action, (bool, np.bool_)):
+        return int(action)
+    if isinstance(action, numbers.Integral):
+        return int(action)
+    if isinstance(action, np.generic):
+        return action.item()
+    if isinstance(action, np.ndarray):
+        if action.ndim == 0:
+            return action.item()
+        discrete = space is None or isinstance(space, spaces.Discrete)
+        if discrete and action.shape == (1,) and np.issubdtype(action.dtype, np.integer):
+            return int(action[0])
+        return action
+    if isinstance(action, Mapping):
+        parts = space.spaces if isinstance(space, spaces.Dict) else {}
+        return {key: normalise_action(value, parts.get(key)) for key, value in action.items()}
+    if isinstance(action, (tuple, list)) and isinstance(space, spaces.Tuple):
+        if len(action) != len(space.spaces):
+            raise TypeError(f"action: expected {len(space.spaces)} elements, got {len(action)}: {action!r}")
+        return tuple(normalise_action(value, part) for value, part in zip(action, space.spaces, strict=True))
+    if callable(getattr(action, "json", None)):
+        return normalise_action(action.json(), space)
+    raise TypeError(f"action: expected int, array or dict of them, got {type(action).__name__}: {action!r}")
+
+
+def action_to_ndarray(action: Any) -> Any:
+    """Give a sampled action as arrays: an int becomes int64 of shape (1,), a dict a dict of arrays.
+
+    Raises:
+        TypeError: neither an array, an int nor a dict of them.
+    """
+    if isinstance(action, np.ndarray):
+        return action
+    if isinstance(action, numbers.Integral):
+        return np.array([action], dtype=np.int64)
+    if isinstance(action, Mapping):
+        return {key: action_to_ndarray(value) for key, value in action.items()}
+    raise TypeError(f"random_action: expected int, array or dict of them, got {type(action).__name__}: {action!r}")
+
+
+def scale_action(action: Any, space: spaces.Space[Any]) -> Any:
+    """Map an action from [-1, 1] onto the bounds of a Box space; other spaces' actions pass unchanged."""
+    if isinstance(space, spaces.Box):
+        scaled = affine_transform(action, min_val=space.low, max_val=space.high)
+        return np.asarray(scaled, dtype=space.dtype)
+    return action

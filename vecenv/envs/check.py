@@ -1,0 +1,414 @@
+"""Does an env keep the rules? Finds every violation in one run, beside the envs, before any manager sees one."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import numbers
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import cloudpickle
+import gymnasium
+import numpy as np
+
+from vecenv.envs.adapt import adapt, convert_space, ensure_spaces, has_old_calls, is_abnormal, step_reader
+from vecenv.envs.arrays import action_to_ndarray
+from vecenv.envs.check_data import (
+    Violation,
+    data_violations,
+    describe,
+    dtype_violations,
+    equal,
+    leaf_spaces,
+    memory_violations,
+)
+from vecenv.errors import VecenvError
+
+__all__ = [
+    "CheckError",
+    "check_all",
+    "check_array_space",
+    "check_different_memory",
+    "check_obs_deepcopy",
+    "check_reset",
+    "check_space_dtype",
+    "check_step",
+    "demonstrate_correct_procedure",
+]
+
+MAX_STEPS = 10_000
+DETERMINISM_STEPS = 50
+SPAWN_TIMEOUT = 120.0  # seconds for a fresh interpreter to import what the env needs
+Report = Callable[[str], None]
+
+_logger = logging.getLogger(__name__)
+
+
+class CheckError(VecenvError, AssertionError):
+    """An env breaks rules; all that were found are in `violations`."""
+
+    def __init__(self, message: str = "", *, violations: Sequence[Violation] = ()) -> None:
+        super().__init__(message)
+        self.violations = tuple(violations)
+
+
+def check_all(
+    env: Any,
+    *,
+    seed: int = 0,
+    episodes: int = 3,
+    max_steps: int = MAX_STEPS,
+    spawn: bool = True,
+    report: Report | None = None,
+) -> None:
+    """Check an env of any dialect against every rule; plays a few episodes and leaves it open.
+
+    Beside the checks below: equal runs under one seed, a trip into a fresh interpreter by pickle, and for
+    Gymnasium envs `gymnasium.utils.env_checker`. The rules of dtypes, one-dimensional rewards and
+    `eval_episode_return` are those of `BaseEnv` and are not applied to Gymnasium envs.
+
+    Args:
+        env: best fresh, not yet reset.
+        seed: what runs are seeded with.
+        episodes: how many are played through.
+        max_steps: an episode that goes on for longer counts as endless.
+        spawn: False leaves the fresh interpreter out (about a second).
+        report: called with a line on each part; None logs them.
+
+    Raises:
+        CheckError: with all violations found.
+    """
+    report = report or _logger.info
+    found: list[Violation] = []
+
+    def run(part: str, violations: Iterable[Violation]) -> None:
+        before = len(found)
+        try:
+            found.extend(violation for violation in violations if violation not in found)
+        except Exception as error:
+            found.append(Violation(part, f"{type(error).__name__} raised: {error}"))
+        report(f"{part}: {'ok' if len(found) == before else f'{len(found) - before} violation(s)'}")
+
+    if spawn:
+        run("pickling", _pickling_violations(env))
+    run("reset", _reset_violations(env, seed))
+    run("spaces", _space_violations(env, strict_dtypes=_is_ding(env)))
+    if not any(violation.rule == "spaces" and "missing" in violation.message for violation in found):
+        run("step", _step_violations(env, episodes, max_steps))
+        run("aliasing", _aliasing_violations(env, max_steps))
+        run("determinism", _determinism_violations(env, seed))
+        if not has_old_calls(env):
+            run("gymnasium", _gymnasium_violations(env))
+    _raise_if(found, env)
+
+
+def check_space_dtype(env: Any) -> None:
+    """Check that the spaces are there, floats float32, integers int64 (uint8 for images, int8 for masks).
+
+    Raises:
+        CheckError: with each part of a space that is otherwise.
+    """
+    _raise_if(_space_violations(env, strict_dtypes=True), env)
+
+
+def check_array_space(data: Any, space: Any, name: str) -> None:
+    """Check data against a space: dtype, shape and bounds of each part.
+
+    Args:
+        data: an array, an integer, or a sequence or dict of such.
+        space: a space, or a sequence or dict of spaces.
+        name: what the data are, for the messages.
+
+    Raises:
+        CheckError: with each part that does not fit.
+        TypeError: data of another kind.
+    """
+    _raise_if(data_violations(data, space, name), None)
+
+
+def check_reset(env: Any, seed: int | None = None) -> None:
+    """Reset, and check the observation against its space.
+
+    Raises:
+        CheckError: with all violations found.
+    """
+    _raise_if(_reset_violations(env, seed), env)
+
+
+def check_step(env: Any, episodes: int = 3, max_steps: int = MAX_STEPS) -> None:
+    """Play episodes with random actions and check what each step gives, and the score at each end.
+
+    Raises:
+        CheckError: with all violations found; an episode longer than `max_steps` is one.
+    """
+    _raise_if(_step_violations(env, episodes, max_steps), env)
+
+
+def check_different_memory(array1: Any, array2: Any, step_times: int) -> None:
+    """Check that two observations share no memory, part by part.
+
+    Raises:
+        CheckError: they share some, or are not of one type.
+        TypeError: a part is neither an array nor a container.
+    """
+    _raise_if(memory_violations(array1, array2, f"observations around step {step_times}"), None)
+
+
+def check_obs_deepcopy(env: Any, max_steps: int = MAX_STEPS) -> None:
+    """Play an episode and check that no observation shares memory with the one before, or changes later.
+
+    Raises:
+        CheckError: with the first pair that does.
+    """
+    _raise_if(_aliasing_violations(env, max_steps), env)
+
+
+def demonstrate_correct_procedure(
+    env_cls: Callable[[dict[str, Any]], Any], report: Report | None = None, max_steps: int = MAX_STEPS
+) -> None:
+    """Play three episodes the way a `BaseEnv` is meant to be used, checking each stage.
+
+    Args:
+        env_cls: called with an empty config.
+        report: called with a line on each stage; None logs them.
+        max_steps: how long an episode may take.
+
+    Raises:
+        CheckError: the env was built before its first reset, the seed is not kept, no score at an episode's
+            end, or an endless episode.
+    """
+    report = report or _logger.info
+    env = env_cls({})
+    _expect(getattr(env, "_env", None) is None, "reset", "the env is built in __init__; build it at the first reset")
+    report("built from a config, env not yet made")
+    env.seed(4)
+    _expect(env._seed == 4, "seed", f"_seed: expected 4, got {env._seed!r}")
+    report("seeded with 4")
+    obs = env.reset()
+    _expect(obs is not None, "reset", "reset gave no observation")
+    for episode in range(3):
+        for _ in range(max_steps):
+            timestep = env.step(_env_action(env, env.action_space))
+            if timestep.done:
+                break
+        else:
+            _expect(False, "endless", f"episode {episode} did not end within {max_steps} steps")
+        _expect("eval_episode_return" in timestep.info, "score", "no info['eval_episode_return'] at the end")
+        report(f"episode {episode}: eval_episode_return {timestep.info['eval_episode_return']}")
+        env.reset()
+        _expect(env._seed == 4, "seed", f"_seed changed by a reset: expected 4, got {env._seed!r}")
+    env.close()
+
+
+def _expect(fact: bool, rule: str, message: str) -> None:
+    if not fact:
+        violation = Violation(rule, message)
+        raise CheckError(str(violation), violations=[violation])
+
+
+def _raise_if(violations: Iterable[Violation], env: Any) -> None:
+    found = list(violations)
+    if found:
+        head = "" if env is None else f"{env} breaks {len(found)} rule(s):\n"
+        text = "\n".join(f"  {violation}" if head else str(violation) for violation in found)
+        raise CheckError(head + text, violations=found)
+
+
+def _is_ding(env: Any) -> bool:
+    """Tell whether `BaseEnv`'s rules of data apply."""
+    return bool(getattr(type(env), "uses_old_calls", False)) and not getattr(type(env), "is_old_face", False)
+
+
+def _space_violations(env: Any, strict_dtypes: bool) -> Iterator[Violation]:
+    names = ["observation_space", "action_space"]
+    if getattr(env, "reward_space", None) is not None or _is_ding(env):
+        names.append("reward_space")
+    for name in names:
+        space = convert_space(getattr(env, name, None))
+        if space is None:
+            yield Violation("spaces", f"{name} is missing")
+        elif strict_dtypes:
+            for path, leaf in leaf_spaces(space, name):
+                yield from dtype_violations(path, leaf)
+
+
+def _reset_violations(env: Any, seed: int | None) -> Iterator[Violation]:
+    adapted = adapt(env)
+    result: Any = adapted.reset(seed=seed)
+    obs, info = result
+    ensure_spaces(adapted)
+    if not isinstance(info, Mapping):
+        yield Violation("reset", f"info: expected a dict, got {describe(info)}")
+    yield from data_violations(obs, adapted.observation_space, "observation of reset")
+
+
+class _Player:
+    """Plays an env with random actions from a generator of its own."""
+
+    def __init__(self, env: Any, seed: int = 0) -> None:
+        self.env = env
+        self.adapted = adapt(env)
+        ensure_spaces(self.adapted)
+        self.actions = copy.deepcopy(self.adapted.action_space)
+        self.actions.seed(seed)
+
+    def step(self) -> tuple[Any, Any]:
+        """Give the env's own result and the same as a five-tuple."""
+        result = self.env.step(_env_action(self.env, self.actions))
+        return result, step_reader(result)(result)
+
+
+def _env_action(env: Any, space: Any) -> Any:
+    """Draw an action in the form the env's dialect has them."""
+    action = space.sample()
+    if not _is_ding(env):
+        return action
+    try:
+        return action_to_ndarray(action)
+    except TypeError:  # a Tuple of actions has no form as one array
+        return action
+
+
+def _step_violations(env: Any, episodes: int, max_steps: int) -> Iterator[Violation]:
+    player = _Player(env)
+    seen: set[str] = set()
+    for episode in range(episodes):
+        player.adapted.reset()
+        for step in range(max_steps):
+            result, (obs, reward, terminated, truncated, info) = player.step()
+            if is_abnormal(info):
+                break
+            for violation in _result_violations(env, player.adapted, result, obs, reward):
+                # One report for each rule and part: a wrong dtype is wrong at every step.
+                key = violation.rule + violation.message.partition(":")[0]
+                if key not in seen:
+                    seen.add(key)
+                    yield violation._replace(message=f"{violation.message} (episode {episode}, step {step})")
+            if terminated or truncated:
+                yield from _score_violations(env, info, seen)
+                break
+        else:
+            yield Violation("endless", f"episode {episode} did not end within {max_steps} steps")
+            return
+
+
+def _result_violations(env: Any, adapted: Any, result: Any, obs: Any, reward: Any) -> Iterator[Violation]:
+    yield from data_violations(obs, adapted.observation_space, "observation")
+    reward_space = convert_space(getattr(env, "reward_space", None))
+    if _is_ding(env) and not (isinstance(reward, np.ndarray) and reward.ndim >= 1):
+        yield Violation("reward", f"reward: expected an array of at least one dimension, got {describe(reward)}")
+    elif isinstance(reward, np.ndarray) and reward_space is not None:
+        yield from data_violations(reward, reward_space, "reward")
+    elif not isinstance(reward, (numbers.Number, np.generic, np.ndarray)):
+        yield Violation("reward", f"reward: expected a number or an array, got {describe(reward)}")
+    kinds: tuple[type, ...] = (bool,) if _is_ding(env) else (bool, np.bool_)
+    names = ("terminated", "truncated") if len(result) == 5 else ("done",)
+    for name, value in zip(names, result[2:], strict=False):
+        if not isinstance(value, kinds):
+            yield Violation("done", f"{name}: expected bool, got {type(value).__name__}")
+    if not isinstance(result[-1], Mapping):
+        yield Violation("step", f"info: expected a dict, got {describe(result[-1])}")
+
+
+def _score_violations(env: Any, info: Mapping[str, Any], seen: set[str]) -> Iterator[Violation]:
+    if not _is_ding(env) or "score" in seen:
+        return
+    score = info.get("eval_episode_return")
+    if "eval_episode_return" not in info:
+        seen.add("score")
+        yield Violation("score", "no info['eval_episode_return'] at the end of an episode")
+    elif isinstance(score, np.generic) or not isinstance(score, numbers.Real):
+        seen.add("score")
+        yield Violation("score", f"info['eval_episode_return']: expected a Python number, got {describe(score)}")
+
+
+def _aliasing_violations(env: Any, max_steps: int) -> Iterator[Violation]:
+    player = _Player(env)
+    before, _ = player.adapted.reset()
+    for step in range(max_steps):
+        kept = copy.deepcopy(before)
+        _, (obs, _, terminated, truncated, info) = player.step()
+        if is_abnormal(info):
+            return
+        shared = list(memory_violations(before, obs, f"observations around step {step}"))
+        if not shared and not equal(before, kept):
+            shared = [Violation("aliasing", f"the observation before step {step} was changed by that step")]
+        if shared:
+            yield shared[0]
+            return
+        if terminated or truncated:
+            return
+        before = obs
+
+
+def _determinism_violations(env: Any, seed: int) -> Iterator[Violation]:
+    first, second = _seeded_run(env, seed), _seeded_run(env, seed)
+    for step, (one, two) in enumerate(zip(first, second, strict=False)):
+        for name, left, right in zip(("observation", "reward", "terminated", "truncated"), one, two, strict=True):
+            if not equal(left, right):
+                where = "reset" if step == 0 else f"step {step - 1}"
+                yield Violation("determinism", f"{name} of {where} differs between two runs with seed {seed}")
+                return
+
+
+def _seeded_run(env: Any, seed: int) -> list[tuple[Any, ...]]:
+    player = _Player(env, seed)
+    if has_old_calls(env):
+        player.adapted.seed(seed, False)  # type: ignore[attr-defined]
+        obs, _ = player.adapted.reset()
+    else:
+        obs, _ = player.adapted.reset(seed=seed)
+    run: list[tuple[Any, ...]] = [(copy.deepcopy(obs), None, None, None)]
+    for _ in range(DETERMINISM_STEPS):
+        _, (obs, reward, terminated, truncated, _) = player.step()
+        run.append((copy.deepcopy(obs), copy.deepcopy(reward), terminated, truncated))
+        if terminated or truncated:
+            break
+    return run
+
+
+def _pickling_violations(env: Any) -> Iterator[Violation]:
+    trouble = _spawn_trouble(env)
+    spec = getattr(env, "spec", None)
+    if trouble is not None and spec is not None and not _is_ding(env):
+        trouble = _spawn_trouble(spec)  # what workers make it from
+    if trouble is not None:
+        yield Violation("pickling", f"cannot be sent to a new process: {trouble}")
+
+
+def _spawn_trouble(value: Any) -> str | None:
+    """Send a value to a fresh interpreter, which imports nothing of the running program's main module."""
+    try:
+        data = cloudpickle.dumps(value)
+    except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
+        return f"{type(error).__name__}: {error}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    program = "import pickle, sys; pickle.load(sys.stdin.buffer)"
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", program], input=data, env=environment, capture_output=True, timeout=SPAWN_TIMEOUT
+        )
+    except subprocess.TimeoutExpired:
+        return f"a new process did not load it within {SPAWN_TIMEOUT} s"
+    if child.returncode == 0:
+        return None
+    lines = child.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {child.returncode}"
+
+
+def _gymnasium_violations(env: gymnasium.Env[Any, Any]) -> Iterator[Violation]:
+    from gymnasium.utils.env_checker import check_env
+
+    with warnings.catch_warnings():
+        # Its warnings are advice on style (wide bounds, wrapped envs), not violations.
+        warnings.simplefilter("ignore")
+        try:
+            check_env(env, skip_render_check=True)
+        except Exception as error:
+            yield Violation("gymnasium", f"env_checker: {error}")

@@ -1,0 +1,139 @@
+"""Wrappers around one env, grouped by what they touch, and their construction by name.
+
+Every class is a `gymnasium.Wrapper` and takes an env of any dialect (`envs.adapt`). Beside the names of
+today stand those of older programs: `NoopResetEnv` is `NoopResetWrapper`, and so on.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vecenv.errors import ConfigError
+from vecenv.registry import ENV_WRAPPER_REGISTRY, import_modules
+from vecenv.wrappers.action import ActionRepeatWrapper, GymHybridDictActionWrapper, MaxAndSkipWrapper
+from vecenv.wrappers.base import EnvWrapper, GymToGymnasiumWrapper
+from vecenv.wrappers.episode import EpisodicLifeWrapper, FireResetWrapper, NoopResetWrapper, TimeLimitWrapper
+from vecenv.wrappers.norm import ObsNormWrapper, RewardNormWrapper, RunningMeanStd, StaticObsNormWrapper
+from vecenv.wrappers.observation import (
+    AllinObsWrapper,
+    FlatObsWrapper,
+    FrameStackWrapper,
+    ObsPlusPrevActRewWrapper,
+    ObsTransposeWrapper,
+    RamWrapper,
+    ScaledFloatFrameWrapper,
+    TransposeWrapper,
+    WarpFrameWrapper,
+)
+from vecenv.wrappers.reward import ClipRewardWrapper, DelayRewardWrapper, EvalEpisodeReturnWrapper
+
+NoopResetEnv = NoopResetWrapper
+MaxAndSkipEnv = MaxAndSkipWrapper
+WarpFrame = WarpFrameWrapper
+ScaledFloatFrame = ScaledFloatFrameWrapper
+ClipRewardEnv = ClipRewardWrapper
+FrameStack = FrameStackWrapper
+ObsNormEnv = ObsNormWrapper
+RewardNormEnv = RewardNormWrapper
+EpisodicLifeEnv = EpisodicLifeWrapper
+FireResetEnv = FireResetWrapper
+
+__all__ = [
+    "ActionRepeatWrapper",
+    "AllinObsWrapper",
+    "ClipRewardEnv",
+    "ClipRewardWrapper",
+    "DelayRewardWrapper",
+    "EnvWrapper",
+    "EpisodicLifeEnv",
+    "EpisodicLifeWrapper",
+    "EvalEpisodeReturnWrapper",
+    "FireResetEnv",
+    "FireResetWrapper",
+    "FlatObsWrapper",
+    "FrameStack",
+    "FrameStackWrapper",
+    "GymHybridDictActionWrapper",
+    "GymToGymnasiumWrapper",
+    "MaxAndSkipEnv",
+    "MaxAndSkipWrapper",
+    "NoopResetEnv",
+    "NoopResetWrapper",
+    "ObsNormEnv",
+    "ObsNormWrapper",
+    "ObsPlusPrevActRewWrapper",
+    "ObsTransposeWrapper",
+    "RamWrapper",
+    "RewardNormEnv",
+    "RewardNormWrapper",
+    "RunningMeanStd",
+    "ScaledFloatFrame",
+    "ScaledFloatFrameWrapper",
+    "StaticObsNormWrapper",
+    "TimeLimitWrapper",
+    "TransposeWrapper",
+    "WarpFrame",
+    "WarpFrameWrapper",
+    "create_env_wrapper",
+    "update_shape",
+]
+
+
+def create_env_wrapper(env: Any, env_wrapper_cfg: Mapping[str, Any]) -> Any:
+    """Wrap an env by config: `type`, and where wanted `kwargs` and `import_names`; the config stays as it is.
+
+    Example:
+        >>> import gymnasium
+        >>> env = create_env_wrapper(gymnasium.make("CartPole-v1"), {"type": "time_limit", "kwargs": {"max_limit": 3}})
+        >>> env.max_limit
+        3
+
+    Raises:
+        ConfigError: no `type`.
+        UnknownNameError: no wrapper of that name.
+    """
+    if "type" not in env_wrapper_cfg:
+        raise ConfigError(f"wrapper config lacks 'type': {dict(env_wrapper_cfg)!r}", key="type")
+    import_modules(env_wrapper_cfg.get("import_names"))
+    wrapper_cls = ENV_WRAPPER_REGISTRY.get(env_wrapper_cfg["type"])
+    kwargs = copy.deepcopy(dict(env_wrapper_cfg.get("kwargs") or {}))
+    return wrapper_cls(env, **kwargs)
+
+
+def update_shape(
+    obs_shape: Any, act_shape: Any, rew_shape: Any, wrapper_names: Iterable[str | Mapping[str, Any]]
+) -> tuple[Any, Any, Any]:
+    """Compute the shapes that observation, action and reward have after a row of wrappers, innermost first.
+
+    Args:
+        obs_shape: shape before; a number is a vector's length.
+        act_shape: shape before.
+        rew_shape: shape before.
+        wrapper_names: registered names or class names; unknown ones are passed over. A wrapper's config,
+            as `create_env_wrapper` takes it, stands for its name where its arguments matter.
+
+    Example:
+        >>> update_shape((210, 160, 3), (), (1,), ["max_and_skip", "WarpFrameWrapper", "frame_stack"])
+        ((4, 84, 84), (), (1,))
+    """
+    for entry in wrapper_names:
+        name, kwargs = (entry, {}) if isinstance(entry, str) else (entry["type"], entry.get("kwargs") or {})
+        new_shape = getattr(_find_wrapper(name), "new_shape", None)
+        if new_shape is not None:
+            known = inspect.signature(new_shape).parameters
+            relevant = {key: value for key, value in kwargs.items() if key in known}
+            obs_shape, act_shape, rew_shape = new_shape(obs_shape, act_shape, rew_shape, **relevant)
+    return obs_shape, act_shape, rew_shape
+
+
+def _find_wrapper(name: str) -> Any:
+    """Find a wrapper class by registered name, by a name of this module, or by class name among the registered."""
+    if name in ENV_WRAPPER_REGISTRY:
+        return ENV_WRAPPER_REGISTRY.get(name)
+    if name in __all__:
+        return globals()[name]
+    classes = {wrapper.__name__: wrapper for wrapper in map(ENV_WRAPPER_REGISTRY.get, ENV_WRAPPER_REGISTRY)}
+    return classes.get(name)

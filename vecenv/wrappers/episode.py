@@ -1,0 +1,166 @@
+"""Wrappers that decide how an episode starts and when it ends."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from vecenv.errors import ConfigError
+from vecenv.registry import ENV_WRAPPER_REGISTRY
+from vecenv.wrappers.base import Env, EnvWrapper, own_generator
+
+NOOP, FIRE = 0, 1  # actions of every Atari game that has them
+
+
+@ENV_WRAPPER_REGISTRY.register("noop_reset")
+class NoopResetWrapper(EnvWrapper):
+    """After a reset, 1 to `noop_max` times the action that does nothing; resets again where that ends the game.
+
+    How many is drawn from a generator of its own, seeded by the seed of the reset.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("generator",)
+
+    def __init__(self, env: Any, noop_max: int = 30) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: action 0 does not mean NOOP, or noop_max is below 1.
+        """
+        super().__init__(env)
+        if noop_max < 1:
+            raise ConfigError(f"noop_max: expected at least 1, got {noop_max!r}", key="noop_max")
+        require_meaning(self.env, NOOP, "NOOP")
+        self.noop_max = noop_max
+        self.noop_action = NOOP
+        self.generator = own_generator(None, "noop_reset")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.generator = own_generator(seed, "noop_reset")
+        obs, info = self.env.reset(seed=seed, options=options)
+        for _ in range(int(self.generator.integers(1, self.noop_max + 1))):
+            obs, _, terminated, truncated, info = self.env.step(self.noop_action)
+            if terminated or truncated:
+                obs, info = self.env.reset(options=options)
+        return obs, info
+
+
+@ENV_WRAPPER_REGISTRY.register("fire_reset")
+class FireResetWrapper(EnvWrapper):
+    """After a reset, the action that starts the game once; a game that this ends is reset again, unfired."""
+
+    def __init__(self, env: Any) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: action 1 does not mean FIRE, or there are fewer than three actions.
+        """
+        super().__init__(env)
+        require_meaning(self.env, FIRE, "FIRE")
+        if len(action_meanings(self.env)) < 3:
+            raise ConfigError(f"fire_reset: expected at least 3 actions, got {action_meanings(self.env)}")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.env.reset(seed=seed, options=options)
+        obs, _, terminated, truncated, info = self.env.step(FIRE)
+        if terminated or truncated:
+            obs, info = self.env.reset(options=options)
+        return obs, info
+
+
+@ENV_WRAPPER_REGISTRY.register("episodic_life")
+class EpisodicLifeWrapper(EnvWrapper):
+    """A lost life ends the episode (terminated); the game goes on at the next reset, and starts anew only when over.
+
+    A reset amid a game takes one step without action instead, and its seed is not used; set `was_real_done` to
+    have the next reset start a new game. Lives are read from `env.unwrapped.ale`, from a `lives` attribute or
+    method, or from `info['lives']`.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("lives", "was_real_done")
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.lives = 0
+        self.was_real_done = True
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self.was_real_done:
+            obs, info = self.env.reset(seed=seed, options=options)
+        else:
+            obs, _, terminated, truncated, info = self.env.step(NOOP)
+            if terminated or truncated:
+                obs, info = self.env.reset(seed=seed, options=options)
+        self.was_real_done = False
+        self.lives = self._read_lives(info)
+        return obs, info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.was_real_done = bool(terminated or truncated)
+        lives = self._read_lives(info)
+        # At 0 lives some games go on for a few frames before they end.
+        if 0 < lives < self.lives:
+            terminated = True
+        self.lives = lives
+        return obs, reward, terminated, truncated, info
+
+    def _read_lives(self, info: dict[str, Any]) -> int:
+        game: Any = self.env.unwrapped
+        source = game.ale.lives if hasattr(game, "ale") else getattr(game, "lives", None)
+        if source is None:
+            source = info.get("lives", 0)
+        return int(source() if callable(source) else source)
+
+
+@ENV_WRAPPER_REGISTRY.register("time_limit")
+class TimeLimitWrapper(EnvWrapper):
+    """Truncates an episode at step `max_limit`; info says `time_limit` (reached) and `time_count`."""
+
+    state_names: ClassVar[tuple[str, ...]] = ("time_count",)
+
+    def __init__(self, env: Any, max_limit: int) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: a limit below 1.
+        """
+        super().__init__(env)
+        if max_limit < 1:
+            raise ConfigError(f"max_limit: expected at least 1, got {max_limit!r}", key="max_limit")
+        self.max_limit = max_limit
+        self.time_count = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.time_count = 0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.time_count += 1
+        reached = self.time_count >= self.max_limit
+        info = {**info, "time_limit": reached, "time_count": self.time_count}
+        return obs, reward, terminated, truncated or reached, info
+
+
+def action_meanings(env: Env) -> list[str]:
+    """Give the names of the actions.
+
+    Raises:
+        ConfigError: the env has no `get_action_meanings`.
+    """
+    meanings = getattr(env.unwrapped, "get_action_meanings", None)
+    if meanings is None:
+        raise ConfigError(f"{env}: expected an env with get_action_meanings(), such as ale-py's")
+    return list(meanings())
+
+
+def require_meaning(env: Env, action: int, meaning: str) -> None:
+    """Check what an action means.
+
+    Raises:
+        ConfigError: something else.
+    """
+    meanings = action_meanings(env)
+    if len(meanings) <= action or meanings[action] != meaning:
+        raise ConfigError(f"{env}: expected action {action} to mean {meaning!r}, the actions are {meanings}")

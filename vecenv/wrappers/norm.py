@@ -1,0 +1,231 @@
+"""Wrappers that normalise observations and rewards, and the statistics they keep."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+
+from vecenv.errors import ConfigError
+from vecenv.registry import ENV_WRAPPER_REGISTRY
+from vecenv.wrappers.base import EnvWrapper, require_box
+from vecenv.wrappers.observation import ObsWrapper
+
+CLIP_RANGE = (-3, 3)
+MIN_COUNT = 30  # statistics of no more steps than this are not applied yet
+
+
+class RunningMeanStd:
+    """Mean and standard deviation of all samples since the last reset, merged batch by batch.
+
+    Starts as if `epsilon` samples of mean 0 and variance 1 had been seen.
+
+    Example:
+        >>> rms = RunningMeanStd(shape=(2,))
+        >>> rms.update(np.array([[1.0, 100.0], [3.0, 300.0]]))
+        >>> rms.mean.round(1).tolist(), rms.std.round(1).tolist()
+        ([2.0, 200.0], [1.0, 100.0])
+    """
+
+    def __init__(self, epsilon: float = 1e-4, shape: tuple[int, ...] = ()) -> None:
+        self.epsilon = epsilon
+        self.shape = tuple(shape)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every sample."""
+        self._mean = np.zeros(self.shape, np.float64)
+        self._var = np.ones(self.shape, np.float64)
+        self._count = self.epsilon
+
+    def update(self, batch: Any) -> None:
+        """Add samples, shape (B, *shape)."""
+        batch = np.asarray(batch, dtype=np.float64)
+        self._merge(batch.mean(axis=0), batch.var(axis=0), batch.shape[0])
+
+    def _merge(self, mean: Any, var: Any, count: int) -> None:
+        total = self._count + count
+        delta = mean - self._mean
+        squares = self._var * self._count + var * count + np.square(delta) * self._count * count / total
+        self._mean, self._var, self._count = self._mean + delta * count / total, squares / total, total
+
+    @property
+    def mean(self) -> Any:
+        """float64 of the samples' shape."""
+        return self._mean
+
+    @property
+    def std(self) -> Any:
+        """Square root of the variance, plus `epsilon`; float64 of the samples' shape."""
+        return np.sqrt(self._var) + self.epsilon
+
+
+class WindowMeanStd(RunningMeanStd):
+    """Mean and standard deviation of the last `window` samples; same calls."""
+
+    def __init__(self, window: int, epsilon: float = 1e-4, shape: tuple[int, ...] = ()) -> None:
+        """Make an empty window.
+
+        Raises:
+            ConfigError: the window holds fewer than two samples.
+        """
+        if window < 2:
+            raise ConfigError(f"window: expected None or at least 2 samples, got {window!r}", key="window")
+        self.window = window
+        super().__init__(epsilon, shape)
+
+    def reset(self) -> None:
+        """Forget every sample."""
+        super().reset()
+        self._samples = np.zeros((self.window, *self.shape), np.float64)
+        self._filled = 0
+        self._next = 0
+        self._squares = np.zeros(self.shape, np.float64)
+
+    def update(self, batch: Any) -> None:
+        """Add samples, shape (B, *shape); the oldest beyond the window drop out."""
+        for sample in np.asarray(batch, dtype=np.float64):
+            self._add(sample)
+        self._var = np.maximum(self._squares, 0.0) / max(self._filled, 1)
+
+    def _add(self, sample: Any) -> None:
+        old_mean = self._mean
+        if self._filled < self.window:
+            self._filled += 1
+            self._mean = old_mean + (sample - old_mean) / self._filled
+            self._squares = self._squares + (sample - old_mean) * (sample - self._mean)
+        else:
+            dropped = self._samples[self._next]
+            self._mean = old_mean + (sample - dropped) / self.window
+            self._squares = self._squares + (sample - dropped) * (sample - self._mean + dropped - old_mean)
+        self._samples[self._next] = sample
+        self._next = (self._next + 1) % self.window
+        if self._next == 0:
+            # Once per lap from the samples themselves, so that rounding cannot add up.
+            self._mean = self._samples.mean(axis=0)
+            self._squares = self._samples.var(axis=0) * self.window
+
+
+def make_statistics(window: int | None, shape: tuple[int, ...]) -> RunningMeanStd:
+    """Give statistics of all samples since a reset (None), or of the last `window` ones."""
+    return RunningMeanStd(shape=shape) if window is None else WindowMeanStd(window, shape=shape)
+
+
+@ENV_WRAPPER_REGISTRY.register("obs_norm")
+class ObsNormWrapper(ObsWrapper):
+    """Observations less their mean, over their standard deviation, per feature, clipped to ±3; float32.
+
+    Raw until the statistics have more than 30 steps. With `window=None` they start anew at each reset; with
+    a number they are those of the last so many steps, across episodes.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("rms", "data_count")
+
+    def __init__(self, env: Any, window: int | None = None) -> None:
+        """Wrap.
+
+        Raises:
+            SpaceError: not a Box.
+            ConfigError: the window is below 2.
+        """
+        super().__init__(env)
+        box = require_box(self.env.observation_space, "ObsNormWrapper")
+        self.window = window
+        self.data_count = 0
+        self.clip_range = CLIP_RANGE
+        self.rms = make_statistics(window, box.shape)
+        # Both the raw observations of the first steps and the normalised ones lie in it.
+        with np.errstate(over="ignore"):
+            low, high = box.low.astype(np.float32), box.high.astype(np.float32)
+        low, high = np.minimum(low, np.float32(CLIP_RANGE[0])), np.maximum(high, np.float32(CLIP_RANGE[1]))
+        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self.window is None:
+            self.data_count = 0
+            self.rms.reset()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.data_count += 1
+        self.rms.update(np.asarray(obs)[np.newaxis])
+        return self.observation(obs), reward, terminated, truncated, info
+
+    def observation(self, obs: Any) -> Any:
+        if self.data_count <= MIN_COUNT:
+            return np.asarray(obs, dtype=np.float32)
+        return np.clip((obs - self.rms.mean) / self.rms.std, *self.clip_range).astype(np.float32)
+
+
+@ENV_WRAPPER_REGISTRY.register("static_obs_norm")
+class StaticObsNormWrapper(ObsWrapper):
+    """Observations less a given mean, over a given standard deviation, clipped to ±3; float32."""
+
+    def __init__(self, env: Any, mean: Any, std: Any) -> None:
+        """Wrap.
+
+        Raises:
+            SpaceError: not a Box.
+            ConfigError: a standard deviation is not above 0.
+        """
+        super().__init__(env)
+        box = require_box(self.env.observation_space, "StaticObsNormWrapper")
+        self.mean, self.std = np.asarray(mean), np.asarray(std)
+        self.clip_range = CLIP_RANGE
+        if not np.all(self.std > 0):
+            raise ConfigError(f"std: expected numbers above 0, got {std!r}", key="std")
+        self.observation_space = spaces.Box(*CLIP_RANGE, box.shape, np.float32)
+
+    def observation(self, obs: Any) -> Any:
+        return np.clip((obs - self.mean) / self.std, *self.clip_range).astype(np.float32)
+
+
+@ENV_WRAPPER_REGISTRY.register("reward_norm")
+class RewardNormWrapper(EnvWrapper):
+    """Rewards over the standard deviation of the discounted cumulative reward; a Python float.
+
+    Raw until the statistics have more than 30 steps. The cumulative reward starts anew at each reset; the
+    statistics do too with `window=None`, and with a number are those of the last so many steps.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("rms", "data_count", "cum_reward")
+    reward_range = (-np.inf, np.inf)
+
+    def __init__(self, env: Any, reward_discount: float, window: int | None = None) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: the window is below 2.
+        """
+        super().__init__(env)
+        self.reward_discount = reward_discount
+        self.window = window
+        self.cum_reward = np.zeros(1, np.float64)
+        self.data_count = 0
+        self.rms = make_statistics(window, (1,))
+
+    @property
+    def reward_space(self) -> Any:
+        """Unbounded float32 (1,): what the env declares holds for raw rewards."""
+        return spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.cum_reward = np.zeros(1, np.float64)
+        if self.window is None:
+            self.data_count = 0
+            self.rms.reset()
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.data_count += 1
+        self.cum_reward = self.cum_reward * self.reward_discount + np.asarray(reward, dtype=np.float64).reshape(1)
+        self.rms.update(self.cum_reward[np.newaxis])
+        return obs, self.reward(reward), terminated, truncated, info
+
+    def reward(self, reward: Any) -> float:
+        """Normalise one reward by the statistics as they are."""
+        raw = float(np.asarray(reward).item())
+        return raw if self.data_count <= MIN_COUNT else raw / float(self.rms.std[0])

@@ -1,0 +1,453 @@
+"""Wrappers that change what is observed: frames, channels, scales, and what else an observation contains."""
+
+from __future__ import annotations
+
+import string
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+
+from vecenv.envs.adapt import reward_space_of, to_timestep
+from vecenv.envs.base import BaseEnvTimestep
+from vecenv.envs.seeding import EpisodeSeeds
+from vecenv.errors import ConfigError, SpaceError, require
+from vecenv.registry import ENV_WRAPPER_REGISTRY
+from vecenv.wrappers.base import EnvWrapper, require_box, reward_range
+
+GREY_CHANNELS = (1, 3, 4)  # grey, RGB, RGBA: the lengths by which a channel axis is recognised
+
+
+class ObsWrapper(EnvWrapper):
+    """A wrapper that maps each observation on its own, by `observation`."""
+
+    def observation(self, obs: Any) -> Any:
+        """Give the changed observation."""
+        raise NotImplementedError
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self.observation(obs), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self.observation(obs), reward, terminated, truncated, info
+
+
+@ENV_WRAPPER_REGISTRY.register("warp_frame")
+class WarpFrameWrapper(ObsWrapper):
+    """Frames as grey images of `size` x `size`, resized by area; bounds and dtype stay the space's.
+
+    Where the channels are is read off the space: the last axis if it has 1, 3 or 4 elements, else the first;
+    two-dimensional frames are grey already. Each part of a Tuple space is treated so.
+    """
+
+    def __init__(self, env: Any, size: int = 84) -> None:
+        """Wrap.
+
+        Raises:
+            SpaceError: the space is neither an image nor a tuple of images.
+            DependencyError: OpenCV is missing.
+        """
+        super().__init__(env)
+        self._cv2: Any = require("cv2", "atari")
+        self.size = size
+        space = self.env.observation_space
+        if isinstance(space, spaces.Tuple):
+            self.observation_space = spaces.Tuple([self._warped(part) for part in space.spaces])
+            self._axes: Any = tuple(_channel_axis(part) for part in space.spaces)
+        else:
+            self.observation_space = self._warped(space)
+            self._axes = _channel_axis(space)
+
+    def _warped(self, space: spaces.Space[Any]) -> spaces.Box:
+        _channel_axis(space)
+        box = require_box(space, "WarpFrameWrapper")
+        return spaces.Box(box.low.min(), box.high.max(), (self.size, self.size), box.dtype.type)
+
+    def observation(self, obs: Any) -> Any:
+        if isinstance(self._axes, tuple):
+            return tuple(self._warp(frame, axis) for frame, axis in zip(obs, self._axes, strict=True))
+        return self._warp(obs, self._axes)
+
+    def _warp(self, frame: Any, channel_axis: int | None) -> Any:
+        cv2 = self._cv2
+        frame = np.asarray(frame)
+        dtype = frame.dtype
+        if dtype != np.uint8 and dtype != np.float32:  # what OpenCV converts colours of
+            frame = frame.astype(np.float32)
+        if channel_axis is not None:
+            frame = np.ascontiguousarray(np.moveaxis(frame, channel_axis, -1))
+            if frame.shape[-1] == 1:
+                frame = frame[..., 0]
+            else:
+                code = cv2.COLOR_RGB2GRAY if frame.shape[-1] == 3 else cv2.COLOR_RGBA2GRAY
+                frame = cv2.cvtColor(frame, code)
+        frame = cv2.resize(frame, (self.size, self.size), interpolation=cv2.INTER_AREA)
+        if np.issubdtype(dtype, np.integer) and frame.dtype != dtype:
+            frame = np.rint(frame)
+        return frame.astype(dtype, copy=False)
+
+    @staticmethod
+    def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any, size: int = 84) -> tuple[Any, Any, Any]:
+        return (size, size), act_shape, rew_shape
+
+
+def _channel_axis(space: spaces.Space[Any]) -> int | None:
+    shape = require_box(space, "WarpFrameWrapper").shape
+    if len(shape) == 2:
+        return None
+    if len(shape) == 3:
+        for axis in (2, 0):
+            if shape[axis] in GREY_CHANNELS:
+                return axis
+    raise SpaceError(f"WarpFrameWrapper: expected an image (H, W), (H, W, C) or (C, H, W), got shape {shape}")
+
+
+@ENV_WRAPPER_REGISTRY.register("scaled_float_frame")
+class ScaledFloatFrameWrapper(ObsWrapper):
+    """Observations scaled from the space's bounds to float32 in [0, 1]."""
+
+    def __init__(self, env: Any) -> None:
+        """Wrap.
+
+        Raises:
+            SpaceError: not a Box, or not bounded on both sides.
+        """
+        super().__init__(env)
+        box = require_box(self.env.observation_space, "ScaledFloatFrameWrapper")
+        low, high = np.float64(box.low.min()), np.float64(box.high.max())
+        if not (np.isfinite(low) and np.isfinite(high)) or low == high:
+            raise SpaceError(f"ScaledFloatFrameWrapper: expected two finite bounds, got [{low}, {high}]")
+        self.bias, self.scale = np.float32(low), np.float32(high - low)
+        self.observation_space = spaces.Box(0.0, 1.0, box.shape, np.float32)
+
+    def observation(self, obs: Any) -> Any:
+        return (np.asarray(obs, dtype=np.float32) - self.bias) / self.scale
+
+
+@ENV_WRAPPER_REGISTRY.register("frame_stack")
+class FrameStackWrapper(EnvWrapper):
+    """The last `n_frames` observations stacked on a new first axis, oldest first; a fresh array each time.
+
+    After a reset all of them are the first observation. Works for every space Gymnasium can batch.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("frames",)
+
+    def __init__(self, env: Any, n_frames: int = 4) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: n_frames is below 1.
+        """
+        if n_frames < 1:
+            raise ConfigError(f"n_frames: expected at least 1, got {n_frames!r}", key="n_frames")
+        super().__init__(env)
+        self.n_frames = n_frames
+        self.frames: deque[Any] = deque(maxlen=n_frames)
+        self._inner_space = self.env.observation_space
+        self._is_array = isinstance(self._inner_space, (spaces.Box, spaces.MultiBinary, spaces.MultiDiscrete))
+        self.observation_space = batch_space(self._inner_space, n_frames)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        self.frames.extend([obs] * self.n_frames)
+        return self._stacked(), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.frames.append(obs)
+        return self._stacked(), reward, terminated, truncated, info
+
+    def _stacked(self) -> Any:
+        if self._is_array:
+            return np.stack(self.frames)
+        out: Any = create_empty_array(self._inner_space, self.n_frames)
+        return concatenate(self._inner_space, tuple(self.frames), out)
+
+    @staticmethod
+    def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any, n_frames: int = 4) -> tuple[Any, Any, Any]:
+        return (n_frames, *as_shape(obs_shape)), act_shape, rew_shape
+
+
+@ENV_WRAPPER_REGISTRY.register("obs_transpose")
+class ObsTransposeWrapper(ObsWrapper):
+    """Images (H, W, C) as (C, H, W); a tuple of k images as one array (k, C, H, W)."""
+
+    def __init__(self, env: Any) -> None:
+        """Wrap.
+
+        Raises:
+            SpaceError: neither an image nor a tuple of images of one shape and dtype.
+        """
+        super().__init__(env)
+        space = self.env.observation_space
+        if isinstance(space, spaces.Tuple):
+            boxes = [_channel_first(part) for part in space.spaces]
+            if len({(box.shape, box.dtype) for box in boxes}) != 1:
+                raise SpaceError(f"ObsTransposeWrapper: expected images of one shape and dtype, got {space}")
+            low, high = np.stack([box.low for box in boxes]), np.stack([box.high for box in boxes])
+            self.observation_space = spaces.Box(low, high, dtype=boxes[0].dtype.type)
+        else:
+            self.observation_space = _channel_first(space)
+
+    def observation(self, obs: Any) -> Any:
+        if isinstance(obs, tuple):
+            return np.stack([np.transpose(part, (2, 0, 1)) for part in obs])
+        return np.ascontiguousarray(np.transpose(obs, (2, 0, 1)))
+
+    @staticmethod
+    def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any) -> tuple[Any, Any, Any]:
+        height, width, channels = obs_shape
+        return (channels, height, width), act_shape, rew_shape
+
+
+def _channel_first(space: spaces.Space[Any]) -> spaces.Box:
+    box = require_box(space, "ObsTransposeWrapper")
+    if len(box.shape) != 3:
+        raise SpaceError(f"ObsTransposeWrapper: expected an image (H, W, C), got shape {box.shape}")
+    low, high = np.transpose(box.low, (2, 0, 1)), np.transpose(box.high, (2, 0, 1))
+    return spaces.Box(low, high, dtype=box.dtype.type)
+
+
+@ENV_WRAPPER_REGISTRY.register("transpose")
+class TransposeWrapper(ObsWrapper):
+    """The last axis of the observation moved to the front."""
+
+    def __init__(self, env: Any) -> None:
+        """Wrap.
+
+        Raises:
+            SpaceError: not a Box.
+        """
+        super().__init__(env)
+        box = require_box(self.env.observation_space, "TransposeWrapper")
+        low, high = np.moveaxis(box.low, -1, 0), np.moveaxis(box.high, -1, 0)
+        self.observation_space = spaces.Box(low, high, dtype=box.dtype.type)
+
+    def observation(self, obs: Any) -> Any:
+        return np.ascontiguousarray(np.moveaxis(obs, -1, 0))
+
+    @staticmethod
+    def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any) -> tuple[Any, Any, Any]:
+        shape = as_shape(obs_shape)
+        return (shape[-1], *shape[:-1]), act_shape, rew_shape
+
+
+@ENV_WRAPPER_REGISTRY.register("ram")
+class RamWrapper(ObsWrapper):
+    """A vector of n bytes of memory as a float32 image (n, 1, 1)."""
+
+    def __init__(self, env: Any, render: bool = False) -> None:
+        """Wrap; `render` is taken for compatibility and has no effect.
+
+        Raises:
+            SpaceError: not a Box.
+        """
+        super().__init__(env)
+        box = require_box(self.env.observation_space, "RamWrapper")
+        low, high = (bound.reshape(-1, 1, 1).astype(np.float32) for bound in (box.low, box.high))
+        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+
+    def observation(self, obs: Any) -> Any:
+        return np.asarray(obs).reshape(-1, 1, 1).astype(np.float32)
+
+    @staticmethod
+    def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any) -> tuple[Any, Any, Any]:
+        return (int(np.prod(as_shape(obs_shape))), 1, 1), act_shape, rew_shape
+
+
+@ENV_WRAPPER_REGISTRY.register("obs_plus_prev_action_reward")
+class ObsPlusPrevActRewWrapper(EnvWrapper):
+    """Observations {'obs', 'prev_action', 'prev_reward_extrinsic'}: with the action and reward that led to them.
+
+    At a reset they are -1 (one below the first action of a Discrete space that starts elsewhere) and 0, and
+    the space contains them.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("prev_action", "prev_reward_extrinsic")
+
+    def __init__(self, env: Any) -> None:
+        """Wrap.
+
+        Raises:
+            SpaceError: the action space is a container.
+        """
+        super().__init__(env)
+        prev_action_space, self._first_action = _with_no_action(self.env.action_space)
+        low, high = reward_range(self.env)
+        self.observation_space = spaces.Dict(
+            {
+                "obs": self.env.observation_space,
+                "prev_action": prev_action_space,
+                "prev_reward_extrinsic": spaces.Box(min(low, 0.0), max(high, 0.0), (1,), np.float32),
+            }
+        )
+        self._action_dtype = prev_action_space.dtype
+        self.prev_action: Any = self._first_action
+        self.prev_reward_extrinsic = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        self.prev_action, self.prev_reward_extrinsic = self._first_action, 0.0
+        return self._with_previous(obs), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.prev_action, self.prev_reward_extrinsic = action, float(np.sum(np.asarray(reward)))
+        return self._with_previous(obs), reward, terminated, truncated, info
+
+    def _with_previous(self, obs: Any) -> dict[str, Any]:
+        return {
+            "obs": obs,
+            "prev_action": np.array(self.prev_action, dtype=self._action_dtype),
+            "prev_reward_extrinsic": np.array([self.prev_reward_extrinsic], dtype=np.float32),
+        }
+
+    @staticmethod
+    def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any) -> tuple[Any, Any, Any]:
+        shapes = {"obs": obs_shape, "prev_action": act_shape, "prev_reward_extrinsic": rew_shape}
+        return shapes, act_shape, rew_shape
+
+
+def _with_no_action(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Any]:
+    """Give a space that also holds a value meaning "no action yet", and that value."""
+    if isinstance(space, spaces.Discrete):
+        return spaces.Discrete(int(space.n) + 1, start=int(space.start) - 1), int(space.start) - 1
+    if isinstance(space, spaces.Box):
+        low, high = np.minimum(space.low, -1), np.maximum(space.high, -1)
+        none_yet = np.full(space.shape, -1, space.dtype)
+        return spaces.Box(low, high, dtype=space.dtype.type), none_yet
+    if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
+        high = space.nvec - 1 if isinstance(space, spaces.MultiDiscrete) else np.ones(space.shape)
+        return spaces.Box(-1, high.astype(np.int64), space.shape, np.int64), np.full(space.shape, -1, np.int64)
+    raise SpaceError(f"ObsPlusPrevActRewWrapper: expected a Discrete, Box or Multi space of actions, got {space}")
+
+
+@ENV_WRAPPER_REGISTRY.register("flat_obs")
+class FlatObsWrapper(ObsWrapper):
+    """Grid-world observations {'image', 'mission'} as one vector: the image, then the text in one-hot codes.
+
+    A text is coded character by character, in 28 classes (26 letters, blank, comma), padded with zeros to
+    `maxStrLen` characters; letters' case is ignored.
+    """
+
+    characters = string.ascii_lowercase + " ,"
+
+    def __init__(self, env: Any, maxStrLen: int = 96) -> None:
+        """Wrap.
+
+        Raises:
+            SpaceError: no Dict space with an `image`.
+        """
+        super().__init__(env)
+        space = self.env.observation_space
+        if not isinstance(space, spaces.Dict) or "image" not in space.spaces:
+            raise SpaceError(f"FlatObsWrapper: expected a Dict space with 'image' and 'mission', got {space}")
+        self.maxStrLen = maxStrLen
+        image = require_box(space.spaces["image"], "FlatObsWrapper")
+        size = int(np.prod(image.shape)) + len(self.characters) * maxStrLen
+        self.observation_space = spaces.Box(0, 255, (size,), np.uint8)
+        self._coded: tuple[str, Any] | None = None
+
+    def observation(self, obs: Any) -> Any:
+        """Flatten; a pair (obs, info) is taken too.
+
+        Raises:
+            SpaceError: the text is too long, or has other characters.
+        """
+        if isinstance(obs, tuple):
+            obs = obs[0]
+        mission = obs["mission"].lower()
+        if self._coded is None or self._coded[0] != mission:
+            self._coded = mission, self._encode(mission)
+        return np.concatenate([np.asarray(obs["image"], np.uint8).ravel(), self._coded[1]])
+
+    def _encode(self, mission: str) -> Any:
+        if len(mission) > self.maxStrLen:
+            raise SpaceError(f"mission: expected at most {self.maxStrLen} characters, got {len(mission)}: {mission!r}")
+        codes = np.zeros((self.maxStrLen, len(self.characters)), np.uint8)
+        for position, character in enumerate(mission):
+            index = self.characters.find(character)
+            if index < 0:
+                raise SpaceError(f"mission: expected letters, blanks and commas, got {character!r} in {mission!r}")
+            codes[position, index] = 1
+        return codes.ravel()
+
+    @staticmethod
+    def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any, maxStrLen: int = 96) -> tuple[Any, Any, Any]:
+        image = obs_shape["image"] if isinstance(obs_shape, Mapping) else obs_shape
+        size = int(np.prod(as_shape(image))) + len(FlatObsWrapper.characters) * maxStrLen
+        return (size,), act_shape, rew_shape
+
+
+@ENV_WRAPPER_REGISTRY.register("reward_in_obs")
+class AllinObsWrapper(EnvWrapper):
+    """Observations {'obs', 'reward'} in `BaseEnv`'s dialect: bare from reset, `BaseEnvTimestep` from step.
+
+    The reward in the observation is float32 and has the reward space's shape, (1,) without one; 0 at a reset.
+    """
+
+    uses_old_calls: ClassVar[bool] = True
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        declared = reward_space_of(self.env)
+        if isinstance(declared, spaces.Box):
+            low, high = np.minimum(declared.low, 0), np.maximum(declared.high, 0)
+        else:
+            bounds = reward_range(self.env)
+            low, high = np.full(1, min(bounds[0], 0.0)), np.full(1, max(bounds[1], 0.0))
+        self._reward_shape = low.shape
+        self._seeds = EpisodeSeeds()
+        self.reset_info: dict[str, Any] = {}
+        """What the env's last reset gave as info."""
+        self._obs_reward_space = spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
+        self._set_space()
+
+    def _set_space(self) -> None:
+        inner = self.env.observation_space
+        if inner is not None:  # an env that builds itself at its first reset has none before
+            self.observation_space = spaces.Dict({"obs": inner, "reward": self._obs_reward_space})
+
+    @property
+    def reward_space(self) -> Any:
+        """The env's own, or None."""
+        return reward_space_of(self.env)
+
+    def seed(self, seed: int, dynamic_seed: bool = True) -> None:
+        """Pass both to the env if it has a `seed`, else give its resets seeds by `seeding.episode_seed`."""
+        inner_seed = getattr(self.env, "seed", None)
+        if callable(inner_seed):
+            inner_seed(seed, dynamic_seed)
+        else:
+            self._seeds.seed(seed, dynamic_seed)
+
+    def reset(self, **reset_param: Any) -> Any:  # BaseEnv's dialect
+        """Start an episode and give its first observation alone."""
+        seed = self._seeds.advance()
+        if seed is not None:
+            reset_param.setdefault("seed", seed)
+        obs, self.reset_info = self.env.reset(**reset_param)
+        if self._observation_space is None:
+            self._set_space()
+        return {"obs": obs, "reward": np.zeros(self._reward_shape, np.float32)}
+
+    def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's dialect
+        """Give a `BaseEnvTimestep`."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        seen = np.asarray(reward, dtype=np.float32).reshape(self._reward_shape)
+        return to_timestep({"obs": obs, "reward": seen}, reward, terminated, truncated, info)
+
+    @staticmethod
+    def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any) -> tuple[Any, Any, Any]:
+        return {"obs": obs_shape, "reward": rew_shape}, act_shape, rew_shape
+
+
+def as_shape(shape: Any) -> tuple[int, ...]:
+    """Give a shape as a tuple; a bare number is a vector's length."""
+    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)

@@ -1,0 +1,113 @@
+"""Wrappers that change rewards, or add them up."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+
+from vecenv.errors import ConfigError
+from vecenv.registry import ENV_WRAPPER_REGISTRY
+from vecenv.wrappers.base import EnvWrapper, reward_range
+
+
+@ENV_WRAPPER_REGISTRY.register("clip_reward")
+class ClipRewardWrapper(EnvWrapper):
+    """The sign of each reward: -1.0, 0.0 or 1.0."""
+
+    reward_range = (-1, 1)
+
+    @property
+    def reward_space(self) -> Any:
+        """float32 (1,) in [-1, 1]."""
+        return spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, self.reward(reward), terminated, truncated, info
+
+    def reward(self, reward: Any) -> Any:
+        """Give the sign; a float for a number, an array for an array."""
+        sign = np.sign(reward)
+        return sign if isinstance(reward, np.ndarray) and reward.ndim else float(sign)
+
+
+@ENV_WRAPPER_REGISTRY.register("delay_reward")
+class DelayRewardWrapper(EnvWrapper):
+    """Rewards held back: 0 until `delay_reward_step` steps or the end, then their sum; 0 or 1 change nothing."""
+
+    state_names: ClassVar[tuple[str, ...]] = ("delay_reward_duration", "current_delay_reward")
+
+    def __init__(self, env: Any, delay_reward_step: int = 0) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: a negative number of steps.
+        """
+        if delay_reward_step < 0:
+            raise ConfigError(
+                f"delay_reward_step: expected at least 0, got {delay_reward_step!r}", key="delay_reward_step"
+            )
+        super().__init__(env)
+        self.delay_reward_step = delay_reward_step
+        self.delay_reward_duration = 0
+        self.current_delay_reward: Any = 0.0
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """Bounds of a sum of up to `delay_reward_step` rewards."""
+        low, high = reward_range(self.env)
+        if self.delay_reward_step <= 1:
+            return low, high
+        return min(0.0, low * self.delay_reward_step), max(0.0, high * self.delay_reward_step)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.delay_reward_duration, self.current_delay_reward = 0, 0.0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if self.delay_reward_step <= 1:
+            return obs, reward, terminated, truncated, info
+        self.delay_reward_duration += 1
+        self.current_delay_reward = self.current_delay_reward + reward
+        if terminated or truncated or self.delay_reward_duration >= self.delay_reward_step:
+            reward = self.current_delay_reward
+            self.delay_reward_duration, self.current_delay_reward = 0, 0.0
+        else:
+            reward = np.zeros_like(reward) if isinstance(reward, np.ndarray) else 0.0
+        return obs, reward, terminated, truncated, info
+
+
+@ENV_WRAPPER_REGISTRY.register("eval_episode_return")
+class EvalEpisodeReturnWrapper(EnvWrapper):
+    """The sum of an episode's rewards, in `info['eval_episode_return']` of its last step.
+
+    Sums the rewards as they come to this wrapper. The value is a Python float (over a vector of rewards, the
+    sum of all); `array=True` gives it as a float32 array of the rewards' shape, (1,) for numbers.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("episode_return",)
+
+    def __init__(self, env: Any, array: bool = False) -> None:
+        super().__init__(env)
+        self.array = array
+        self.episode_return: Any = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.episode_return = 0.0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if reward is not None:
+            self.episode_return = self.episode_return + reward
+        if terminated or truncated:
+            total = self.episode_return
+            if self.array:
+                score: Any = np.atleast_1d(np.asarray(total, dtype=np.float32)).copy()
+            else:
+                score = float(np.sum(total))
+            info = {**info, "eval_episode_return": score}
+        return obs, reward, terminated, truncated, info
