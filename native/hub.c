@@ -848,6 +848,16 @@ hub_outstanding(PyObject *op, PyObject *Py_UNUSED(ignored))
 PyDoc_STRVAR(outstanding_doc,
 "outstanding($self, /)\n--\n\nHow many envs owe an answer.");
 
+static PyObject *
+hub_num_late(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromSize_t(((Hub *)op)->ring.num_late);
+}
+
+PyDoc_STRVAR(num_late_doc,
+"num_late($self, /)\n--\n\n"
+"How many rows were claimed or assigned, left behind uncommitted, and pin their blocks.");
+
 static int
 parse_env(const Hub *self, PyObject *arg, unsigned long *env_id)
 {
@@ -992,6 +1002,7 @@ static PyMethodDef hub_methods[] = {
     {"take_mail", hub_take_mail, METH_O, take_mail_doc},
     {"post", hub_post, METH_VARARGS, post_doc},
     {"outstanding", hub_outstanding, METH_NOARGS, outstanding_doc},
+    {"num_late", hub_num_late, METH_NOARGS, num_late_doc},
     {"owed", hub_owed, METH_O, owed_doc},
     {"cancel", hub_cancel, METH_O, cancel_doc},
     {"reap", hub_reap, METH_O, reap_doc},

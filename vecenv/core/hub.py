@@ -122,6 +122,7 @@ class NativeHub:
         self._recv = self._hub.recv
         self._send = self._hub.send
         self.outstanding = self._hub.outstanding
+        self.num_late = self._hub.num_late
         self.owed = self._hub.owed
         self.cancel = self._hub.cancel
         self.stop = self._hub.stop

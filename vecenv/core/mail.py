@@ -20,6 +20,10 @@ from ..errors import EnvError
 __all__ = ["Answer", "Letter", "RemoteTraceback", "dump", "load", "pack_error", "unpack_error"]
 
 
+#: Names of the main script mean something else in a worker.
+_MAIN = b"__main__"
+
+
 @dataclass
 class Answer:
     """One message up: everything about step `step_id` of an env that has no column.
@@ -64,10 +68,13 @@ class RemoteTraceback(Exception):
 def dump(message: Answer | Letter) -> bytes:
     """Pickle a message; functions and classes of `__main__` travel by value."""
     try:
-        return pickle.dumps(message, protocol=5)
-    except Exception:  # lambdas, local classes, __main__: the slower pickler knows them
-        data: bytes = cloudpickle.dumps(message, protocol=5)
-        return data
+        data = pickle.dumps(message, protocol=5)
+        if _MAIN not in data:
+            return data
+    except Exception:  # lambdas and local classes: the slower pickler knows them
+        pass
+    by_value: bytes = cloudpickle.dumps(message, protocol=5)
+    return by_value
 
 
 def load(data: bytes | bytearray) -> Any:

@@ -1,0 +1,236 @@
+"""Crashes and hangs, injected for real: the error names worker, env, phase and signal; never a hang."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from gymnasium import spaces
+
+from vecenv.core.native import load
+from vecenv.core.options import Limits, PoolOptions
+from vecenv.core.process import ProcessPool
+from vecenv.envs import toys
+from vecenv.errors import StateError, WorkerDiedError, WorkerTimeoutError
+
+OpenPool = Callable[..., ProcessPool]
+
+#: env, the phase in which it strikes, the error, what its text says
+CRASHES = [
+    (toys.SegfaultAtInit, "construct", WorkerDiedError, "SIGSEGV"),
+    (toys.ExitAtInit, "construct", WorkerDiedError, "exit code 3"),
+    (toys.HangAtInit, "construct", WorkerTimeoutError, "did not finish construct"),
+    (toys.SegfaultAtReset, "reset", WorkerDiedError, "SIGSEGV"),
+    (toys.ExitAtReset, "reset", WorkerDiedError, "exit code 3"),
+    (toys.HangAtReset, "reset", WorkerTimeoutError, "within 0.3 s"),
+    (toys.SegfaultAtStep, "step", WorkerDiedError, "SIGSEGV"),
+    (toys.ExitAtStep, "step", WorkerDiedError, "exit code 3"),
+    (toys.HangAtStep, "step", WorkerTimeoutError, "within 0.3 s"),
+    (toys.HangInC, "step", WorkerTimeoutError, "within 0.3 s"),
+    (toys.StopSelf, "step", WorkerTimeoutError, "within 0.3 s"),
+]
+
+
+@pytest.fixture(params=["native", "python"])
+def open_pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenPool]:
+    """Make process pools of four envs in two workers; close them after the test."""
+    if request.param == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
+    pools: list[ProcessPool] = []
+
+    def make(env_fns: list[Any], **options: Any) -> ProcessPool:
+        limits = options.pop("limits", Limits(construct=10.0, reset=0.3, step=0.3, call=0.3, close=0.3))
+        pool = ProcessPool(env_fns, PoolOptions(**{"num_workers": 2, "limits": limits, **options}))
+        pools.append(pool)
+        return pool
+
+    yield make
+    for pool in pools:
+        pool.close()
+    pools.clear()
+
+
+def count() -> toys.CountEnv:
+    return toys.CountEnv(100)
+
+
+def run(pool: ProcessPool, steps: int = 3) -> None:
+    pool.start()
+    pool.reset()
+    pool.recv().raise_errors()
+    for _ in range(steps):
+        pool.send(np.zeros(pool.num_envs, np.int64))
+        pool.recv().raise_errors()
+
+
+@pytest.mark.parametrize(("crime", "op", "error", "text"), CRASHES, ids=[crash[0].__name__ for crash in CRASHES])
+def test_a_crash_names_worker_env_phase_and_signal(
+    crime: Any, op: str, error: Any, text: str, open_pool: OpenPool
+) -> None:
+    limits = Limits(construct=1.0 if op == "construct" else 10.0, reset=0.3, step=0.3, close=0.3)
+    pool = open_pool([count, count, count, functools.partial(crime, 1)], limits=limits)
+    with pytest.raises(error, match=text) as caught:
+        run(pool)
+    assert caught.value.worker_id == 1 and caught.value.op == op
+    assert "worker 1 (envs 2-3)" in str(caught.value)
+    if op != "construct":
+        assert caught.value.env_ids == (3,) and "env 3" in str(caught.value)
+    if error is WorkerTimeoutError:
+        assert isinstance(caught.value, TimeoutError)
+    assert (op == "construct") == pool.closed
+
+
+@pytest.mark.parametrize("crime", [toys.SegfaultAtStep, toys.HangInC, toys.StopSelf, toys.ExitAtStep])
+def test_survivors_keep_their_answers_and_a_restarted_worker_works(
+    crime: Any, open_pool: OpenPool, tmp_path: Any
+) -> None:
+    once = functools.partial(crime, 2, once=tmp_path / "struck")
+    pool = open_pool([count, count, count, once])
+    pool.start()
+    pool.reset()
+    pool.recv().raise_errors()
+    pool.send(np.zeros(4, np.int64))
+    pool.recv().raise_errors()
+    pool.send(np.zeros(4, np.int64))
+    with pytest.raises((WorkerDiedError, WorkerTimeoutError)):
+        pool.recv()
+    with pytest.raises((WorkerDiedError, WorkerTimeoutError)):
+        pool.recv()  # still never a hang
+    before = pool.worker_pids
+    pool.restart(1)
+    assert pool.worker_pids[0] == before[0] and pool.worker_pids[1] != before[1]
+    if pool.outstanding():
+        batch = pool.recv()
+        assert batch.env_ids.tolist() == [0, 1] and batch.lengths.tolist() == [2, 2]
+    pool.reset([2, 3])
+    assert pool.recv().lengths.tolist() == [0, 0]
+    for step in (1, 2, 3):
+        pool.send(np.zeros(4, np.int64))
+        batch = pool.recv()
+        batch.raise_errors()
+        assert batch.lengths.tolist() == [2 + step, 2 + step, step, step]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_worker_killed_from_outside_is_named(ordered: bool, open_pool: OpenPool) -> None:
+    pool = open_pool([count] * 3 + [functools.partial(toys.HangAtStep, 1)], limits=Limits(close=0.3))
+    pool.start()
+    pool.reset()
+    pool.recv()
+    pool.send(np.zeros(4, np.int64), ordered=ordered)
+    os.kill(pool.worker_pids[1], signal.SIGKILL)
+    with pytest.raises(WorkerDiedError, match="SIGKILL") as caught:
+        while pool.outstanding():
+            pool.recv(min_count=1)
+            assert pool.outstanding() >= 1
+    assert caught.value.exitcode == -signal.SIGKILL
+
+
+def test_an_idle_worker_killed_is_found_at_the_next_use(open_pool: OpenPool) -> None:
+    pool = open_pool([count] * 4)
+    run(pool)
+    victim = psutil.Process(pool.worker_pids[0])
+    victim.kill()
+    while victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE:
+        psutil.wait_procs([victim], timeout=0.05)
+    pool.send(np.zeros(4, np.int64))
+    with pytest.raises(WorkerDiedError, match="worker 0"):
+        pool.recv()
+
+
+def test_a_death_during_a_call_is_named(open_pool: OpenPool) -> None:
+    pool = open_pool([count] * 4)
+    run(pool)
+    with pytest.raises(WorkerDiedError, match=r"worker 0 .* died during call"):
+        pool.call(lambda env: os.kill(os.getpid(), signal.SIGKILL), [1])
+
+
+def test_the_callers_patience_is_not_the_envs_limit(open_pool: OpenPool) -> None:
+    pool = open_pool([count, count, count, functools.partial(toys.HangAtStep, 1)], limits=Limits(close=0.3))
+    pool.start()
+    pool.reset()
+    pool.recv()
+    pool.send(np.zeros(4, np.int64))
+    with pytest.raises(WorkerTimeoutError, match="step of env 3"):
+        pool.recv(timeout=0.1)
+    assert pool.outstanding() == 4
+    with pytest.raises(StateError, match="owes"):
+        pool.send(np.zeros(4, np.int64))
+
+
+def test_several_envs_of_a_worker_are_timed_one_by_one(open_pool: OpenPool) -> None:
+    slow = functools.partial(toys.BusyEnv, 60_000.0)
+    pool = open_pool([slow] * 6, num_workers=1, limits=Limits(step=0.25, close=1.0))
+    run(pool, 2)  # six envs of 60 ms in one worker: 360 ms a round, none over its limit
+
+
+class BigRows(toys.NullEnv):
+    """Rows so large that a worker spends nearly all its time between claim and commit."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.observation_space = spaces.Box(0, 255, (1 << 21,), np.uint8)
+        self._big = np.zeros(1 << 21, np.uint8)
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._count = 0
+        return self._big, {}
+
+    def step(self, action: Any) -> Any:
+        self._count += 1
+        self._big = np.full(1 << 21, self._count % 251, np.uint8)
+        return self._big, float(self._count), False, False, {}
+
+
+@pytest.mark.native
+def test_a_worker_stopped_between_claim_and_commit_holds_nobody_up_and_loses_nothing() -> None:
+    """SIGSTOP inside the copy, three times around the ring and more, SIGCONT; no torn row, none lost."""
+    if load() is None:
+        pytest.skip("the extension was not built")
+    pool = ProcessPool([BigRows] * 3, PoolOptions(num_workers=2, limits=Limits(close=2.0)))
+    with pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        counts = np.zeros(3, np.int64)
+        pool.send(np.zeros(3, np.int64), ordered=False)
+
+        def turn() -> list[int]:
+            batch = pool.recv(min_count=1)
+            ids = batch.env_ids.copy()
+            counts[ids] += 1
+            np.testing.assert_array_equal(batch.rewards, counts[ids])  # in order, once each
+            for row, env_id in enumerate(ids.tolist()):
+                assert (batch.obs[row, ::4099] == counts[env_id] % 251).all(), "a torn row"
+            pool.send(np.zeros(len(ids), np.int64), ids, ordered=False)
+            return ids.tolist()
+
+        hits = 0
+        for attempt in range(400):
+            while 2 not in turn():
+                pass
+            end = time.perf_counter_ns() + attempt % 16 * 30_000
+            while time.perf_counter_ns() < end:
+                pass  # the stop must fall at another place of the step each time
+            os.kill(pool.worker_pids[1], signal.SIGSTOP)
+            before = counts.copy()
+            turn()
+            if pool._hub.num_late():  # type: ignore[attr-defined]
+                hits += 1
+                for _ in range(40):  # the ring has 12 blocks
+                    turn()
+                assert (counts - before)[:2].sum() >= 40, "the other worker goes on"
+            os.kill(pool.worker_pids[1], signal.SIGCONT)
+            if hits == 3:
+                break
+        assert hits, "no stop fell between claim and commit: the test shows nothing"
+        pool.recv()
+        assert pool.outstanding() == 0

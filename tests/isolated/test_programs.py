@@ -1,0 +1,265 @@
+"""Whole programs, each in a process of its own: guards, signals, exits. What they leave is looked for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+LINES = """
+    import os, sys, signal
+    from vecenv.core.options import Limits, PoolOptions
+    from vecenv.core.process import ProcessPool
+    from vecenv.envs import toys
+    import numpy as np
+    def start(env_fn=toys.CountEnv, num_envs=4, context="forkserver", num_workers=2, **limits):
+        options = PoolOptions(num_workers=num_workers, context=context, limits=Limits(**limits))
+        pool = ProcessPool([env_fn] * num_envs, options)
+        pool.start()
+        pool.reset()
+        pool.recv().raise_errors()
+        return pool
+"""
+
+
+def program(body: str) -> str:
+    return textwrap.dedent(LINES) + textwrap.dedent(body)
+
+
+def run(source: str, tmp_path: Path, how: str = "file", timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    if how == "-c":
+        command, stdin = [sys.executable, "-W", "error", "-c", source], None
+    elif how == "stdin":
+        command, stdin = [sys.executable, "-W", "error", "-"], source
+    else:
+        script = tmp_path / "script.py"
+        script.write_text(source)
+        command, stdin = [sys.executable, "-W", "error", str(script)], None
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("how", ["file", "-c", "stdin"])
+def test_programs_without_a_main_guard_run(how: str, start_method: str, tmp_path: Path) -> None:
+    source = program(
+        f"""
+        import gymnasium
+        print("top level")
+        class Mine(toys.CountEnv):
+            pass
+        gymnasium.register("Mine-v0", Mine)
+        pool = start(lambda: gymnasium.make("Mine-v0"), context="{start_method}")
+        print(pool.call(lambda env: type(env.unwrapped).__name__))
+        pool.close()
+        """
+    )
+    ignore = "import warnings; warnings.simplefilter('ignore')\n" if start_method == "fork" else ""
+    done = run(ignore + source, tmp_path, how)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["top level", "['Mine', 'Mine', 'Mine', 'Mine']"]
+
+
+def test_sixty_four_workers_never_run_the_main_script_again(tmp_path: Path) -> None:
+    source = program(
+        """
+        with open("runs", "a") as file:
+            file.write("once\\n")
+        pool = start(num_envs=64, num_workers=64)
+        assert len(set(pool.worker_pids)) == 64
+        pool.close()
+        """
+    )
+    done = run(source, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "runs").read_text() == "once\n"
+
+
+ENDS = {
+    "closed": ("pool.close()", 0, ""),
+    "forgotten": ("", 0, ""),
+    "exception": ("raise KeyError('mine')", 1, "KeyError: 'mine'"),
+    "sys_exit": ("sys.exit(5)", 5, ""),
+    "collected": ("del pool; import gc; gc.collect()", 0, ""),
+    "terminated": ("os.kill(os.getpid(), signal.SIGTERM); signal.pause()", -signal.SIGTERM, ""),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+    "os_exit": ("os._exit(7)", 7, ""),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_however_a_program_ends_it_leaves_nothing(end: str, start_method: str, tmp_path: Path) -> None:
+    last, code, says = ENDS[end]
+    if start_method == "fork":
+        last = f"import warnings; warnings.simplefilter('ignore')\n{last}"
+    body = f"pool = start(context={start_method!r})\nprint(*pool.worker_pids, flush=True)\n{last}\n"
+    done = run(program("") + body, tmp_path)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr and (says or done.stderr == "")
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    assert_gone(pids)
+
+
+def assert_gone(pids: list[int]) -> None:
+    processes = []
+    for pid in pids:
+        try:
+            processes.append(psutil.Process(pid))
+        except psutil.NoSuchProcess:
+            continue
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    alive = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    assert alive == []
+
+
+@pytest.mark.parametrize("env", ["toys.HangInC", "toys.HangAtStep", "toys.SpawnsChild"])
+def test_a_killed_parent_takes_busy_workers_and_their_children_along(env: str, tmp_path: Path) -> None:
+    source = program(
+        f"""
+        import psutil
+        pool = start({env}, num_envs=2)
+        pool.send(np.zeros(2, np.int64))
+        if {env} is toys.SpawnsChild:
+            pool.recv().raise_errors()
+        family = [child.pid for pid in pool.worker_pids for child in psutil.Process(pid).children(True)]
+        print(*pool.worker_pids, *family, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    done = run(source, tmp_path)
+    assert done.returncode == -signal.SIGKILL and done.stderr == ""
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == (4 if "Child" in env else 2)
+    assert_gone(pids)
+
+
+@pytest.mark.parametrize("waits", ["recv", "start", "nothing"])
+def test_ctrl_c_reaches_the_caller_and_workers_print_nothing(waits: str, start_method: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        program(
+            f"""
+            import warnings, time
+            if "{start_method}" == "fork":
+                warnings.simplefilter("ignore")
+            try:
+                if "{waits}" == "start":
+                    print("ready", flush=True)
+                    start(toys.HangAtInit, context="{start_method}")
+                pool = start(toys.HangAtStep, context="{start_method}", close=0.2)
+                pool.send(np.zeros(4, np.int64))
+                print("ready", flush=True)
+                if "{waits}" == "recv":
+                    pool.recv()
+                signal.pause()
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+            if "{waits}" != "start":
+                pool.close()
+                print(pool.closed)
+            """
+        )
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a terminal would send the signal to the whole group, and so do we
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert err == "" and process.returncode == 0
+    assert out.splitlines() == (["interrupted"] if waits == "start" else ["interrupted", "True"])
+
+
+def test_opening_and_closing_a_hundred_times_grows_nothing(tmp_path: Path) -> None:
+    source = program(
+        """
+        import gc, psutil, threading
+        me = psutil.Process()
+        def holdings():
+            gc.collect()
+            return me.num_fds(), threading.active_count(), len(os.listdir("/dev/shm")), me.num_threads()
+        for _ in range(3):
+            start().close()
+        before, rss = holdings(), me.memory_info().rss
+        for _ in range(100):
+            start().close()
+        assert holdings() == before, (holdings(), before)
+        assert me.memory_info().rss - rss < 8 << 20, me.memory_info().rss - rss
+        """
+    )
+    done = run(source, tmp_path, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_too_small_a_dev_shm_is_said_before_anything_starts(tmp_path: Path) -> None:
+    source = program(
+        """
+        from gymnasium import spaces
+        from vecenv.errors import ConfigError
+        class Huge(toys.NullEnv):
+            def __init__(self):
+                super().__init__(None)
+                self.observation_space = spaces.MultiBinary(1 << 34)
+        try:
+            start(Huge)
+        except ConfigError as error:
+            print(error)
+        """
+    )
+    done = run(source, tmp_path)
+    assert done.returncode == 0 and "MiB" in done.stdout and "--shm-size" in done.stdout, done.stderr
+
+
+def test_a_low_descriptor_limit_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    source = program(
+        """
+        import resource, psutil
+        from vecenv.errors import ConfigError
+        start().close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+        before = psutil.Process().num_fds()
+        try:
+            start(num_envs=64, num_workers=64)
+        except ConfigError as error:
+            print(error)
+        assert psutil.Process().num_fds() == before
+        """
+    )
+    done = run(source, tmp_path)
+    assert done.returncode == 0 and "ulimit -n" in done.stdout, done.stderr
+
+
+def test_workers_use_one_blas_thread(start_method: str, tmp_path: Path) -> None:
+    source = program(
+        f"""
+        import warnings
+        warnings.simplefilter("ignore")
+        np.ones((300, 300)) @ np.ones((300, 300))
+        def busy_threads(env):
+            for _ in range(20):
+                np.ones((700, 700)) @ np.ones((700, 700))
+            ticks = []
+            for task in os.listdir("/proc/self/task"):
+                with open("/proc/self/task/" + task + "/stat") as stat:
+                    ticks.append(int(stat.read().rpartition(")")[2].split()[11]))
+            return sum(tick > max(ticks) / 2 for tick in ticks), os.environ["OMP_NUM_THREADS"]
+        pool = start(context="{start_method}", num_workers=1)
+        print(pool.call(busy_threads, [0])[0])
+        pool.close()
+        """
+    )
+    done = run(source, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "(1, '1')"

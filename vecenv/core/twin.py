@@ -1,0 +1,937 @@
+"""Twin: both ends of the rows without C, for installs without a compiler.
+
+Stands where `_native.Hub` and `_native.Slot` stand on the data path. Python has no atomics, so
+nothing is claimed: every env has one fixed row, and what C says through shared words travels
+over the control socket of each worker.
+
+    block 0 of the arena, row = env_id   written by the worker, copied out by the parent
+    actions, newest step_ids             written by the parent
+    slot lines                           int64: op | env_id | step_id | started_ns | blocked | num_steps
+    socket, parent -> worker             a stream of pickles, each a list of commands
+    socket, worker -> parent             frames: row and void name a step, mail is a piece of a message
+
+A row is written before its frame is sent, and an action before its command: the socket orders
+them. A row stays as it is until its env is asked again, which is after it was copied out or
+given up. The parent never blocks in a write, so a worker that does is always heard.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from .arena import ArenaPlan, BlockViews
+from .clock import now_ns
+from .host import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
+from .hub import Event, Refusal, SlotState
+from .rows import Autoreset, Form, Op, RowFlag, Rows
+from .spec import Array, DictNode, Leaf, Node, ObjectNode, TupleNode
+
+__all__ = ["LocalHub", "PipeHub", "PipeSlot", "make_local_pair", "make_pipe_slots"]
+
+_LINE = 64
+_WORDS_PER_SLOT = 3 * _LINE // 8
+_WORKER_WORDS = slice(_LINE // 8, _LINE // 8 + 6)
+_OP, _ENV_ID, _STEP_ID, _STARTED, _BLOCKED, _NUM_STEPS = range(6)
+_STOP_OFFSET = 2 * _LINE  # of the stop word in the control lines, as in native/layout.h
+
+#: Kinds of frames from a worker: (ROW | VOID, env_id, step_id) and (MAIL, slot, is_last, bytes).
+_ROW, _VOID, _MAIL = range(3)
+#: Payload of one mail frame. A frame is one write of less than 16 KiB, which a Unix socket takes
+#: as a whole: the parent never finds half a frame and so never waits in the middle of one.
+_PIECE_NBYTES = 15_000
+_MS = 1_000_000
+_LONGEST_POLL_MS = 1_000_000
+_LOCAL_SLICE_NS = 50 * _MS
+_FORM_MASK = 0x0F
+
+#: Leaves of a value that have been checked: (column, what goes into its row).
+_Held = list[tuple[Array, Any]]
+
+
+class Command(NamedTuple):
+    """One operation on its way to a slot; the socket carries it as a plain tuple."""
+
+    slot: int
+    op: int
+    env_id: int
+    step_id: int
+    argument: int
+    flags: int
+    letter: bytes | None
+
+
+class AttachLike(Protocol):
+    """What the ends need of `worker.Attach`."""
+
+    plan: ArenaPlan
+    slots: list[tuple[int, list[int]]]
+    autoreset: Autoreset
+
+
+class WorkerLike(Protocol):
+    """What the parent's end needs of `supervise.Worker`."""
+
+    worker_id: int
+    slots: list[int]
+    control: Connection
+    pidfd: int
+    goodbye: Any
+
+
+class _SharedWords:
+    """The few words of the arena that both ends look at while they do not talk."""
+
+    def __init__(self, plan: ArenaPlan, memory: Any) -> None:
+        words = plan.words
+        lines = np.frombuffer(memory, np.int64, plan.num_slots * _WORDS_PER_SLOT, words["slots"])
+        self.progress = lines.reshape(plan.num_slots, _WORDS_PER_SLOT)[:, _WORKER_WORDS]
+        self.newest = np.frombuffer(memory, np.int64, plan.num_envs, words["newest"])
+        self.stop = np.frombuffer(memory, np.uint32, 1, words["control"] + _STOP_OFFSET)
+        self.actions = [
+            plan.view(memory, offset, leaf.dtype, (plan.num_envs, *leaf.shape))
+            for offset, leaf in zip(plan.action_offsets, plan.action.leaves)
+        ]
+        self.rows = BlockViews(plan, memory, 0)
+
+
+# ---- the parent's end ---------------------------------------------------------------------
+
+_COLUMNS = (
+    "step_id", "env_id", "reward", "terminated", "truncated", "flags", "episode", "length", "seed", "return",
+)  # fmt: skip
+
+
+class GatheredRows:
+    """Rows copied together from the rows of their envs; the arrays belong to the batch."""
+
+    def __init__(self, views: BlockViews, env_ids: list[int]) -> None:
+        self.count = len(env_ids)
+        self._views = views
+        ids = np.array(env_ids, np.intp)
+        self._columns = {name: views.columns[name][ids] for name in _COLUMNS}
+        self._obs = [column[ids] for column in views.obs]
+        has_final = bool(self._columns["flags"].any()) and bool((self._columns["flags"] & RowFlag.FINAL).any())
+        self._final = [column[ids] if has_final else self._empty(column) for column in views.final]
+
+    def _empty(self, column: Array) -> Array:
+        return np.zeros((self.count, *column.shape[1:]), column.dtype)
+
+    def column(self, name: str) -> Array:
+        """Return a column, (B,) or (B, ...)."""
+        if name not in self._columns:  # info columns: here all infos travel as mail
+            self._columns[name] = self._empty(self._views.columns[name])
+        return self._columns[name]
+
+    def obs(self, leaf: int) -> Array:
+        """Return an observation leaf."""
+        return self._obs[leaf]
+
+    def final(self, leaf: int) -> Array:
+        """Return a leaf of the observations that ended episodes."""
+        return self._final[leaf]
+
+
+class _Ledger:
+    """Who owes what, and which rows have arrived: the same rules as native/ring.h.
+
+        owed -> arrived -> ready -> delivered      rows of unordered requests
+        owed -> missing  -> ready -> delivered     an ordered request, all of it at once
+
+    Attributes:
+        owed: per env, the step_id that the caller waits for; 0 none.
+        ops: per env, the operation owed.
+        num_owed: how many envs owe an answer.
+        ready: env ids of rows that may be delivered, in the order of delivery.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.owed = [0] * num_envs
+        self.ops = [int(Op.NONE)] * num_envs
+        self.num_owed = 0
+        self.ready: deque[int] = deque()
+        self._arrived: dict[int, int] = {}  # step_id -> env_id, in order of arrival
+        self._ordered: dict[int, int] = {}  # the same of the ordered request, in its order
+        self._missing: set[int] = set()  # step_ids of it that have not arrived
+
+    def refusal(self, op: int, env_ids: list[int], ordered: bool) -> Refusal | None:
+        """Say why a request cannot start now; nothing is changed."""
+        superseded = 0
+        for env_id in env_ids:
+            if not 0 <= env_id < len(self.owed):
+                return Refusal("bad_env", env_id)
+            if op == Op.CALL or not self.owed[env_id]:
+                continue
+            if op != Op.RESET or self.ops[env_id] != Op.STEP:
+                return Refusal("busy", env_id)
+            superseded += 1
+        if op != Op.CALL and len(set(env_ids)) != len(env_ids):
+            seen: set[int] = set()
+            return Refusal("busy", next(i for i in env_ids if i in seen or seen.add(i)))  # type: ignore[func-returns-value]
+        return Refusal("mixed", env_ids[-1]) if ordered and self.num_owed > superseded else None
+
+    def enter(self, op: int, env_ids: list[int], first: int, ordered: bool) -> None:
+        """Note that each env owes an answer: first, first + 1, ... in request order."""
+        for env_id in env_ids:
+            self.forget(env_id)
+        step_ids = range(first, first + len(env_ids))
+        for env_id, step_id in zip(env_ids, step_ids):
+            self.owed[env_id] = step_id
+            self.ops[env_id] = op
+        self.num_owed += len(env_ids)
+        if ordered:
+            self._ordered = dict(zip(step_ids, env_ids))
+            self._missing = set(step_ids)
+
+    def forget(self, env_id: int) -> None:
+        """Let an env owe nothing; a row of it that was not delivered is dropped."""
+        step_id = self.owed[env_id]
+        if not step_id:
+            return
+        self.owed[env_id] = 0
+        self.num_owed -= 1
+        self._arrived.pop(step_id, None)
+        self._ordered.pop(step_id, None)
+        self._missing.discard(step_id)
+        if env_id in self.ready:
+            self.ready.remove(env_id)
+
+    def arrive(self, env_id: int, step_id: int) -> None:
+        """Note that a row has been written; a late one is dropped."""
+        if self.owed[env_id] != step_id:
+            return
+        if step_id in self._missing:
+            self._missing.discard(step_id)
+        else:
+            self._arrived[step_id] = env_id
+
+    def give_up(self, env_ids: set[int]) -> None:
+        """Let an ordered request go on without the rows of these envs, which still owe them."""
+        for step_id in [step_id for step_id in self._missing if self._ordered[step_id] in env_ids]:
+            self._missing.discard(step_id)
+            del self._ordered[step_id]
+
+    def gather(self, count: int) -> bool:
+        """Make rows ready until there are `count`; tell whether there are."""
+        while len(self.ready) < count:
+            if self._ordered:
+                if self._missing:
+                    return False
+                self.ready.extend(self._ordered.values())
+                self._ordered = {}
+            elif self._arrived and len(self.ready) + len(self._arrived) >= count:
+                self.ready.extend(self._arrived.values())
+                self._arrived = {}
+            else:
+                return False
+        return True
+
+    def take(self, max_count: int) -> list[int]:
+        """Remove up to max_count ready rows; their envs owe nothing afterwards."""
+        taken = [self.ready.popleft() for _ in range(min(max_count, len(self.ready)))]
+        for env_id in taken:
+            self.owed[env_id] = 0
+        self.num_owed -= len(taken)
+        return taken
+
+
+class _TwinHub:
+    """The parent's end, whatever carries its words; see `hub.Hub` for the calls."""
+
+    def __init__(self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int]) -> None:
+        self._plan = plan
+        self._slot_of = tuple(slot_of)
+        self._words = _SharedWords(plan, memory)
+        self._ledger = _Ledger(plan.num_envs)
+        self._next_step_id = 1  # 0 means that nothing is owed
+        self._messages: list[list[bytes]] = [[] for _ in range(plan.num_slots)]
+        self._pieces: dict[int, list[bytes]] = {}
+
+    # ---- what carriers provide ---------------------------------------------------------
+
+    def _transmit(self, commands: list[Command]) -> None:
+        """Bring commands on their way."""
+        raise NotImplementedError
+
+    def _listen(self, deadline_ns: int) -> Event | None:
+        """Sleep until a frame has been taken in (None) or something else happens."""
+        raise NotImplementedError
+
+    # ---- sending -----------------------------------------------------------------------
+
+    def send(self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form) -> Refusal | None:
+        """Step envs (None: all) with one array (n, *S) per action leaf."""
+        ids = list(range(self._plan.num_envs)) if env_ids is None else env_ids.tolist()
+        refusal = self._ledger.refusal(Op.STEP, ids, ordered)
+        if refusal is not None:
+            return refusal
+        if len(leaves) != len(self._words.actions):
+            raise ValueError("wrong number of action leaves")
+        rows = slice(None) if env_ids is None else env_ids
+        for leaf, column, values in zip(self._plan.action.leaves, self._words.actions, leaves):
+            if values.nbytes != leaf.nbytes * len(ids):
+                raise ValueError("an action leaf has the wrong size")
+            column[rows] = values
+        none = [0] * len(ids)
+        self._queue(Op.STEP, ids, none, [int(form)] * len(ids), [None] * len(ids), ordered)
+        return None
+
+    def command(
+        self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool
+    ) -> int | Refusal:
+        """Queue one operation per env; return the step_id of the first, they count up."""
+        ids = env_ids.tolist()
+        refusal = self._ledger.refusal(op, ids, ordered)
+        if refusal is not None:
+            return refusal
+        return self._queue(op, ids, seeds.tolist(), flags.tolist(), letters, ordered)
+
+    def _queue(
+        self,
+        op: int,
+        ids: list[int],
+        numbers: list[int],
+        flags: list[int],
+        letters: Sequence[bytes | None],
+        ordered: bool,
+    ) -> int:
+        first = self._next_step_id
+        self._next_step_id += len(ids)
+        if op != Op.CALL:  # the answer to a call is mail: nobody owes a row for it
+            self._ledger.enter(op, ids, first, ordered)
+            self._words.newest[ids] = range(first, self._next_step_id)
+        step_ids = range(first, self._next_step_id)
+        self._transmit(
+            [
+                Command(self._slot_of[env_id], int(op), env_id, step_id, number, bits, letter)
+                for env_id, step_id, number, bits, letter in zip(ids, step_ids, numbers, flags, letters)
+            ]
+        )
+        return first
+
+    def pump(self) -> bool:
+        """Go on writing commands that the sockets had no room for; tell whether some are left."""
+        return False
+
+    # ---- receiving ---------------------------------------------------------------------
+
+    def recv(self, min_count: int, max_count: int, deadline_ns: int) -> tuple[Rows, int] | Event:
+        """Wait for at least min_count rows; return them and the union of their flags."""
+        while not self._ledger.gather(min_count):
+            event = self._listen(deadline_ns)
+            if event is not None and not self._ledger.gather(min_count):
+                return event
+        rows = GatheredRows(self._words.rows, self._ledger.take(max_count))
+        return rows, int(np.bitwise_or.reduce(rows.column("flags")))
+
+    def wait(self, deadline_ns: int) -> Event:
+        """Sleep until anything happens."""
+        if any(self._messages):
+            return Event("mail", -1)
+        return self._listen(deadline_ns) or Event("mail", -1)
+
+    def take_frame(self, frame: tuple[Any, ...]) -> None:
+        """Take in what a slot says."""
+        kind = frame[0]
+        if kind == _ROW:
+            self._ledger.arrive(frame[1], frame[2])
+        elif kind == _MAIL:
+            _, slot, is_last, data = frame
+            pieces = self._pieces.setdefault(slot, [])
+            pieces.append(data)
+            if is_last:
+                self._messages[slot].append(b"".join(pieces))
+                del self._pieces[slot]
+        elif self._ledger.owed[frame[1]] == frame[2]:  # given up without being superseded
+            self._ledger.forget(frame[1])
+
+    # ---- mail and books ----------------------------------------------------------------
+
+    def mail(self, slot: int) -> list[bytes]:
+        """Return the messages that have arrived from a slot."""
+        messages, self._messages[slot] = self._messages[slot], []
+        return messages
+
+    def outstanding(self) -> int:
+        """Return how many envs owe an answer."""
+        return self._ledger.num_owed
+
+    def owed(self, env_id: int) -> tuple[int, int]:
+        """Return (op, step_id) that an env owes; op NONE when nothing."""
+        step_id = self._ledger.owed[env_id]
+        return (self._ledger.ops[env_id] if step_id else int(Op.NONE)), step_id
+
+    def cancel(self, env_id: int) -> None:
+        """Forget what an env owes; a late answer will be dropped."""
+        self._ledger.forget(env_id)
+
+    def reap(self, slot: int) -> None:
+        """Clear up after the process of a slot has ended; its envs owe what they owed."""
+        self._ledger.give_up({env_id for env_id, mine in enumerate(self._slot_of) if mine == slot})
+        self._pieces.pop(slot, None)
+        self._messages[slot].clear()
+        self._words.progress[slot, [_OP, _BLOCKED]] = 0
+
+    def adopt(self, worker: WorkerLike) -> None:
+        """Take over a replacement of a worker, before anything is sent to it."""
+
+    def state(self, slot: int) -> SlotState:
+        """Return what a slot is doing."""
+        return SlotState(*self._words.progress[slot].tolist())
+
+    def stop(self) -> None:
+        """Tell all slots to end after the command under way."""
+        self._words.stop[0] = 1
+
+    def add_info_key(self, name: str) -> int:
+        """Return -1: infos travel as mail here."""
+        return -1
+
+
+class PipeHub(_TwinHub):
+    """The parent's end over the control sockets of worker processes.
+
+    Args:
+        plan, memory: the arena, its header written.
+        slot_of: the slot of each env.
+        workers: the processes, by worker_id; their descriptors stay theirs.
+        event_fd: readable when another thread wants a wait to end; -1 for none.
+    """
+
+    def __init__(
+        self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int], workers: Sequence[WorkerLike], event_fd: int = -1
+    ) -> None:
+        super().__init__(plan, memory, slot_of)
+        self._workers = list(workers)
+        self._unsent = [bytearray() for _ in workers]
+        self._worker_of = {slot: worker.worker_id for worker in workers for slot in worker.slots}
+        self._event_fd = event_fd
+        self._silent: set[int] = set()  # workers that closed their end
+
+    def _transmit(self, commands: list[Command]) -> None:
+        parcels: dict[int, list[tuple[Any, ...]]] = {}
+        for command in commands:
+            parcels.setdefault(self._worker_of[command.slot], []).append(tuple(command))
+        for worker_id, parcel in parcels.items():
+            self._unsent[worker_id] += pickle.dumps(parcel, protocol=5)
+        self.pump()
+
+    def pump(self) -> bool:
+        """Go on writing commands that the sockets had no room for; tell whether some are left."""
+        for worker, data in zip(self._workers, self._unsent):
+            while data:
+                taken = _send_some(worker.control, data)
+                if not taken:
+                    break
+                del data[:taken]
+        return any(self._unsent)
+
+    def _listen(self, deadline_ns: int) -> Event | None:
+        poll, workers = self._make_poll()
+        ready: list[tuple[int, int]] = []
+        while not ready:
+            left_ns = deadline_ns - now_ns()
+            ready = poll.poll(min(max(0, -(-left_ns // _MS)), _LONGEST_POLL_MS))
+            if not ready and left_ns <= 0:
+                return Event("timeout", -1)
+        event: Event | None = None
+        for descriptor, bits in ready:
+            if descriptor == self._event_fd:
+                os.read(descriptor, 8)
+                event = event or Event("mail", -1)
+            elif descriptor == workers[descriptor].pidfd:
+                self._hear_out(workers[descriptor])
+                event = Event("descriptor", descriptor)
+            elif bits != select.POLLOUT and self._can_hear(workers[descriptor]):
+                self._read_frame(workers[descriptor])
+        self.pump()
+        return event
+
+    def _make_poll(self) -> tuple[select.poll, dict[int, WorkerLike]]:
+        """Return a poll over all that can happen, and whose descriptors these are."""
+        poll = select.poll()
+        workers: dict[int, WorkerLike] = {}
+        for worker, unsent in zip(self._workers, self._unsent):
+            if worker.pidfd >= 0:
+                workers[worker.pidfd] = worker
+                poll.register(worker.pidfd, select.POLLIN)
+            if self._can_hear(worker):
+                workers[worker.control.fileno()] = worker
+                poll.register(worker.control.fileno(), select.POLLIN | (select.POLLOUT if unsent else 0))
+        if self._event_fd >= 0:
+            poll.register(self._event_fd, select.POLLIN)
+        return poll, workers
+
+    def _can_hear(self, worker: WorkerLike) -> bool:
+        return worker.worker_id not in self._silent and not worker.control.closed
+
+    def _read_frame(self, worker: WorkerLike) -> None:
+        """Take in a frame that is known to be there."""
+        try:
+            frame = worker.control.recv()
+        except (EOFError, OSError):  # it is about to exit: the pidfd tells of that
+            self._silent.add(worker.worker_id)
+        else:
+            if isinstance(frame, tuple):
+                self.take_frame(frame)
+            else:
+                worker.goodbye = frame
+
+    def _hear_out(self, worker: WorkerLike) -> None:
+        """Take in every frame that a worker has sent so far."""
+        while self._can_hear(worker) and _is_readable(worker.control):
+            self._read_frame(worker)
+
+    def reap(self, slot: int) -> None:
+        """Clear up after the process of a slot has ended; its envs owe what they owed."""
+        super().reap(slot)
+        self._unsent[self._worker_of[slot]].clear()
+
+    def adopt(self, worker: WorkerLike) -> None:
+        """Take over a replacement of a worker, before anything is sent to it."""
+        self._workers[worker.worker_id] = worker
+        self._unsent[worker.worker_id].clear()
+        self._silent.discard(worker.worker_id)
+
+    def stop(self) -> None:
+        """Tell all slots to end after the command under way.
+
+        The end of the stream of commands is the message. Slots that see the stop word say no
+        more, so that what comes next from a worker is its last word.
+        """
+        super().stop()
+        for worker in self._workers:
+            if not worker.control.closed:
+                self._hear_out(worker)
+                _end_stream(worker.control)
+
+
+def _is_readable(control: Connection) -> bool:
+    poll = select.poll()
+    poll.register(control.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _send_some(control: Connection, data: bytearray) -> int:
+    """Write what the socket takes at once; all of it if nobody will ever read."""
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, control.fileno())
+    try:
+        return end.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    except BlockingIOError:
+        return 0
+    except OSError:  # the worker is dead; its pidfd tells of that
+        return len(data)
+    finally:
+        end.detach()  # the descriptor stays the connection's
+
+
+def _end_stream(control: Connection) -> None:
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, control.fileno())
+    try:
+        end.shutdown(socket.SHUT_WR)
+    except OSError:  # the worker is dead
+        pass
+    finally:
+        end.detach()
+
+
+# ---- the worker's end ---------------------------------------------------------------------
+
+
+class _Carrier(Protocol):
+    """What a slot needs of whatever carries its words."""
+
+    def next(self, slot: int) -> Command | None:
+        """Return the next command of a slot; None: there is none now, or there never will be."""
+
+    def say(self, frame: tuple[Any, ...]) -> None:
+        """Send one frame to the parent."""
+
+
+@dataclass
+class _HostedEnv:
+    """The books of one env; `needs_reset`: the episode is over, the next step resets."""
+
+    step: Callable[[Any], Any]
+    needs_reset: bool = False
+    episode: int = -1
+    length: int = 0
+    seed: int = -1
+    episode_return: float = 0.0
+
+
+class PipeSlot:
+    """The worker's end of one slot; see `host.Slot` for the calls. One thread uses it."""
+
+    def __init__(self, attach: AttachLike, slot: int, words: _SharedWords, carrier: _Carrier, waits: bool) -> None:
+        self._plan = attach.plan
+        self._autoreset = attach.autoreset
+        self._slot = slot
+        self._words = words
+        self._carrier = carrier
+        self._waits = waits
+        self._progress = words.progress[slot]
+        self._envs: dict[int, _HostedEnv] = {}
+        self._command: Command | None = None  # under way
+
+    # ---- commands ----------------------------------------------------------------------
+
+    def serve(self) -> SlotEvent:
+        """Step envs until something needs the host; return that."""
+        while not self._words.stop[0]:
+            command = self._carrier.next(self._slot)
+            if command is None:
+                return self._event(STOP if self._waits else IDLE)
+            if self._words.stop[0]:
+                break
+            if command.env_id not in self._envs:
+                raise RuntimeError("command for an env of another slot")
+            self._begin(command)
+            env = self._envs[command.env_id]
+            if self._is_superseded():
+                self._end()
+            elif command.op != Op.STEP or command.letter is not None or env.needs_reset:
+                return self._event(COMMAND)
+            else:
+                event = self._step(env)
+                if event is not None:
+                    return event
+        return self._event(STOP)
+
+    def _event(self, kind: int, result: Any = None) -> SlotEvent:
+        command = self._command
+        if command is None:
+            return kind, 0, int(Op.NONE), 0, 0, 0, None
+        return kind, command.env_id, command.op, command.step_id, command.argument, command.flags, result
+
+    def _begin(self, command: Command) -> None:
+        self._command = command
+        progress = self._progress
+        progress[_STARTED] = now_ns()
+        progress[_ENV_ID] = command.env_id
+        progress[_STEP_ID] = command.step_id
+        progress[_OP] = command.op
+
+    def _end(self) -> None:
+        self._progress[_OP] = Op.NONE
+        self._command = None
+
+    def _is_superseded(self) -> bool:
+        command = self._command
+        assert command is not None
+        return command.op != Op.CALL and int(self._words.newest[command.env_id]) != command.step_id
+
+    def _step(self, env: _HostedEnv) -> SlotEvent | None:
+        """Step the env of the command under way; None when that answered it."""
+        action = self.action()
+        try:
+            result = env.step(action)
+        except BaseException as error:  # the host decides which of them are the env's answer
+            return self._event(RAISED, error)
+        self._progress[_NUM_STEPS] += 1
+        try:
+            is_answered = self._answer_step(env, result)
+        except Exception as error:  # a flag without truth value
+            return self._event(RAISED, error)
+        return None if is_answered else self._event(RESULT, result)
+
+    def _answer_step(self, env: _HostedEnv, result: Any) -> bool:
+        """Answer with the five-tuple of a step; False: the host must look at it."""
+        if type(result) is not tuple or len(result) != 5:
+            return False
+        obs, reward, terminated, truncated, info = result
+        terminated, truncated = bool(terminated), bool(truncated)
+        is_done = terminated or truncated
+        if not isinstance(info, dict) or (is_done and self._autoreset == Autoreset.SAME_STEP):
+            return False
+        return self.publish(obs, reward, terminated, truncated, info, 0, None)
+
+    def finish(self) -> None:
+        """End the command under way without a row."""
+        command = self._command
+        if command is not None:
+            if command.op != Op.CALL and not self._is_superseded():
+                self._say((_VOID, command.env_id, command.step_id))
+            self._end()
+
+    # ---- rows --------------------------------------------------------------------------
+
+    def publish(
+        self, obs: Any, reward: Any, terminated: bool, truncated: bool, info: Any, flags: int, final_obs: Any
+    ) -> bool:
+        """Answer the command under way with a row; False if a value needs conversion first."""
+        command = self._command
+        if command is None:
+            raise RuntimeError("publish without a command under way")
+        held: _Held = []
+        rows, root = self._words.rows, self._plan.obs.root
+        if info or (obs is not None and not _hold(root, obs, rows.obs, held)):
+            return False
+        if final_obs is not None and rows.final and not _hold(root, final_obs, rows.final, held):
+            return False
+        exact_reward = _read_reward(reward, self._plan.reward_shape, self._plan.reward_size)
+        if exact_reward is None:
+            return False
+        env = self._envs[command.env_id]
+        if not self._is_superseded():
+            self._write_row(env, held, exact_reward, terminated, truncated, flags)
+            self._say((_ROW, command.env_id, command.step_id))
+        self._end()
+        env.needs_reset = (terminated or truncated) and self._autoreset == Autoreset.NEXT_STEP
+        return True
+
+    def _write_row(
+        self, env: _HostedEnv, held: _Held, reward: Array, terminated: bool, truncated: bool, flags: int
+    ) -> None:
+        command = self._command
+        assert command is not None
+        if flags & (RowFlag.RESET | RowFlag.AUTORESET):
+            _begin_episode(env)
+        elif not flags & RowFlag.ERROR:
+            env.length += 1
+            env.episode_return += float(reward.flat[0]) if reward.size else 0.0
+        row = command.env_id
+        columns = self._words.rows.columns
+        columns["step_id"][row] = command.step_id
+        columns["env_id"][row] = row
+        columns["reward"][row] = reward
+        columns["terminated"][row] = terminated
+        columns["truncated"][row] = truncated
+        columns["flags"][row] = flags
+        columns["episode"][row] = env.episode
+        columns["length"][row] = env.length
+        columns["seed"][row] = env.seed
+        columns["return"][row] = env.episode_return
+        for column, value in held:
+            column[row] = value
+        if flags & RowFlag.FINAL:  # the same step began a new episode
+            _begin_episode(env)
+
+    def host(self, env_id: int, step: Callable[[Any], Any]) -> None:
+        """Step env_id by this function from now on."""
+        if not 0 <= env_id < self._plan.num_envs:
+            raise ValueError("env_id out of range")
+        if env_id in self._envs:
+            self._envs[env_id].step = step
+        else:
+            self._envs[env_id] = _HostedEnv(step)
+
+    def set_seed(self, env_id: int, seed: int) -> None:
+        """Record the seed of the episode that begins; rows carry it. -1: unseeded."""
+        if env_id not in self._envs:
+            raise ValueError("env_id out of range")
+        self._envs[env_id].seed = seed
+
+    # ---- what comes and goes beside rows -----------------------------------------------
+
+    def action(self) -> Any:
+        """Return a new action object for the command under way."""
+        command = self._command
+        assert command is not None, "no command is under way"
+        return _load(self._plan.action.root, self._words.actions, command.env_id, command.flags & _FORM_MASK)
+
+    def letter(self) -> bytes:
+        """Return the letter of the command under way."""
+        command = self._command
+        assert command is not None and command.letter is not None, "no letter came with this command"
+        return command.letter
+
+    def mail(self, data: bytes) -> None:
+        """Send one message to the parent; waits, deadlines suspended, while it does not read."""
+        for start in range(0, max(1, len(data)), _PIECE_NBYTES):
+            stop = start + _PIECE_NBYTES
+            self._say((_MAIL, self._slot, stop >= len(data), bytes(data[start:stop])))
+
+    def _say(self, frame: tuple[Any, ...]) -> None:
+        if self._words.stop[0]:
+            return  # nobody listens any more but for the last word
+        self._progress[_BLOCKED] = 1
+        self._carrier.say(frame)
+        self._progress[_BLOCKED] = 0
+
+
+def _begin_episode(env: _HostedEnv) -> None:
+    env.episode += 1
+    env.length = 0
+    env.episode_return = 0.0
+
+
+# ---- between Python objects and rows --------------------------------------------------------
+
+
+def _hold(node: Node, value: Any, columns: list[Array], held: _Held) -> bool:
+    """Append (column, value) for each leaf of a value; False if a leaf does not fit exactly."""
+    if isinstance(node, Leaf):
+        exact = _exact(node, value)
+        held.append((columns[node.index], exact))
+        return exact is not None
+    if isinstance(node, DictNode):
+        if not isinstance(value, dict) or len(value) != len(node.keys):
+            return False
+        return all(
+            key in value and _hold(child, value[key], columns, held) for key, child in zip(node.keys, node.children)
+        )
+    if isinstance(node, TupleNode):
+        if not isinstance(value, tuple) or len(value) != len(node.children):
+            return False
+        return all(_hold(child, part, columns, held) for child, part in zip(node.children, value))
+    return True  # an object: it travels as mail
+
+
+def _exact(leaf: Leaf, value: Any) -> Any:
+    """Return a value that a leaf takes as it is: its dtype, its shape, contiguous; else None."""
+    if leaf.shape == () and leaf.dtype.kind in "iu" and isinstance(value, int):
+        limits = np.iinfo(leaf.dtype)
+        return value if limits.min <= value <= limits.max else None
+    array = _as_array(value)
+    if array is None or array.dtype != leaf.dtype or array.shape != leaf.shape or not array.flags.c_contiguous:
+        return None
+    return array
+
+
+def _as_array(value: Any) -> Array | None:
+    """Return an array over a value's buffer; None if it has none."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    try:
+        return np.asarray(memoryview(value))
+    except (TypeError, ValueError, NotImplementedError):
+        return None
+
+
+def _read_reward(value: Any, shape: tuple[int, ...], size: int) -> Array | None:
+    """Return a reward as float64 of its shape; None if it needs conversion first."""
+    if size == 1 and isinstance(value, float | int):
+        try:
+            return np.full(shape, float(value))
+        except OverflowError:
+            return None
+    array = _as_array(value)
+    if array is None or array.size != size or array.dtype not in (np.float64, np.float32):
+        return None
+    return array.astype(np.float64).reshape(shape) if array.flags.c_contiguous else None
+
+
+def _load(node: Node, columns: list[Array], row: int, form: int) -> Any:
+    """Return a new action, of the type that `gymnasium.vector.utils.iterate` gives."""
+    if isinstance(node, Leaf):
+        return _load_leaf(node, columns[node.index], row, form)
+    if isinstance(node, DictNode):
+        return {key: _load(child, columns, row, form) for key, child in zip(node.keys, node.children)}
+    if isinstance(node, TupleNode):
+        return tuple(_load(child, columns, row, form) for child in node.children)
+    assert isinstance(node, ObjectNode)
+    raise RuntimeError("an action with object leaves travels as a letter")
+
+
+def _load_leaf(leaf: Leaf, column: Array, row: int, form: int) -> Any:
+    if leaf.shape:
+        return column[row].copy()
+    if form == Form.INT and leaf.dtype.kind in "iu":
+        return int(column[row])
+    if form == Form.VECTOR:
+        return column[row : row + 1].copy()
+    if form == Form.ARRAY0:
+        return np.array(column[row], leaf.dtype)
+    return column[row]  # a NumPy scalar, which owns its value
+
+
+# ---- carriers -----------------------------------------------------------------------------
+
+
+class _Socket:
+    """The worker's side of the control socket, shared by its slots.
+
+    One slot reads its commands itself. Several have a thread that distributes them.
+    """
+
+    def __init__(self, control: Connection, slots: list[int]) -> None:
+        self._control = control
+        self._lock = threading.Lock()
+        self._commands = io.FileIO(control.fileno(), "rb", closefd=False)
+        self._stream = io.BufferedReader(self._commands, 1 << 16)
+        self._inbox: deque[Command] = deque()
+        self._inboxes: dict[int, SimpleQueue[Command | None]] = {}
+        if len(slots) > 1:
+            self._inboxes = {slot: SimpleQueue() for slot in slots}
+            threading.Thread(target=self._distribute, name="commands", daemon=True).start()
+
+    def next(self, slot: int) -> Command | None:
+        """Wait for the next command of a slot; None: the parent sends no more."""
+        if self._inboxes:
+            return self._inboxes[slot].get()
+        if not self._inbox:
+            self._inbox.extend(self._read())
+        return self._inbox.popleft() if self._inbox else None
+
+    def _read(self) -> list[Command]:
+        """Read one parcel of commands; empty at the end of the stream."""
+        try:
+            return [Command(*parts) for parts in pickle.load(self._stream)]
+        except (EOFError, OSError, pickle.UnpicklingError):  # also within a parcel: the parent gave it up
+            return []
+
+    def _distribute(self) -> None:
+        while commands := self._read():
+            for command in commands:
+                self._inboxes[command.slot].put(command)
+        for inbox in self._inboxes.values():
+            inbox.put(None)
+
+    def say(self, frame: tuple[Any, ...]) -> None:
+        """Send one frame to the parent."""
+        with self._lock:
+            self._control.send(frame)
+
+
+class LocalHub(_TwinHub):
+    """The parent's end for the one slot of this process: the carrier is a queue."""
+
+    def __init__(self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int]) -> None:
+        super().__init__(plan, memory, slot_of)
+        self._queue_down: deque[Command] = deque()
+
+    def _transmit(self, commands: list[Command]) -> None:
+        self._queue_down.extend(commands)
+
+    def _listen(self, deadline_ns: int) -> Event | None:
+        """Nothing can happen while this thread waits: sleep."""
+        time.sleep(min(max(0, deadline_ns - now_ns()), _LOCAL_SLICE_NS) / 1e9)
+        return Event("timeout" if now_ns() >= deadline_ns else "mail", -1)
+
+    def next(self, slot: int) -> Command | None:
+        """Return the next command; None: there is none now."""
+        return self._queue_down.popleft() if self._queue_down else None
+
+    def say(self, frame: tuple[Any, ...]) -> None:
+        """Take in what the slot says."""
+        self.take_frame(frame)
+
+
+def make_pipe_slots(attach: AttachLike, memory: Any, control: Connection) -> list[PipeSlot]:
+    """Return the worker's ends, one per slot of `attach`, over its control socket."""
+    words = _SharedWords(attach.plan, memory)
+    carrier = _Socket(control, [slot for slot, _ in attach.slots])
+    return [PipeSlot(attach, slot, words, carrier, waits=True) for slot, _ in attach.slots]
+
+
+def make_local_pair(attach: AttachLike, memory: Any, slots: Sequence[int]) -> tuple[LocalHub, PipeSlot]:
+    """Return both ends for envs in this process; `serve` returns IDLE when nothing is left to do."""
+    hub = LocalHub(attach.plan, memory, slots)
+    words = _SharedWords(attach.plan, memory)
+    return hub, PipeSlot(attach, 0, words, hub, waits=False)
