@@ -1,11 +1,20 @@
 #include "claim.h"
 
+/* What is opened after a block. Loaded only once the block is known to be full or sealed:
+ * the parent links a block before it seals it, but a claimer that runs ahead of the parent
+ * may meet a block that is open and not linked yet. */
+static uint64_t
+successor_of(const vecenv_arena *arena, uint32_t block)
+{
+    return load_acquire(word_column(arena, block, VECENV_H_LINK));
+}
+
 /* Move the open word on from `place`, whose row is known to be taken by `taken_by`. */
 static void
-help(const vecenv_arena *arena, uint64_t place, uint32_t taken_by, uint64_t successor)
+help(const vecenv_arena *arena, uint64_t place, uint32_t taken_by)
 {
     swap_if(&arena->control->open, place,
-            taken_by == VECENV_SEAL ? successor : place + 1);
+            taken_by == VECENV_SEAL ? successor_of(arena, place_block(place)) : place + 1);
 }
 
 /* Look at the row that `place` names and try to take it under `mark`. 1: taken by this
@@ -17,21 +26,20 @@ try_take(const vecenv_arena *arena, uint64_t place, uint32_t mark)
 {
     uint32_t block = place_block(place);
     uint32_t row = place_row(place);
-    uint64_t successor = load_acquire(word_column(arena, block, VECENV_H_LINK));
     if (row >= arena->rows) {
-        swap_if(&arena->control->open, place, successor);
+        swap_if(&arena->control->open, place, successor_of(arena, block));
         return 0;
     }
     vecenv_word *owner = &word_column(arena, block, VECENV_H_OWNER)[row];
     uint64_t before = load_acquire(owner);
     if (place_epoch(before) >= place_epoch(place)) {
-        help(arena, place, (uint32_t)before & 0xffffu, successor);
+        help(arena, place, (uint32_t)before & 0xffffu);
         return 0;
     }
     if (!swap_if(owner, before, owner_of(place_epoch(place), mark))) {
         return 0;
     }
-    help(arena, place, mark, successor);
+    help(arena, place, mark);
     return 1;
 }
 

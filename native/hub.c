@@ -617,6 +617,9 @@ sleep_for(Hub *self, const want *what, int64_t deadline_ns, int *descriptor)
                 uint64_t count;
                 ssize_t got = read(self->event_fd, &count, sizeof count);
                 (void)got; /* non-blocking: a wake that was taken already is fine */
+                if (outcome == RECV_BATCH) { /* woken, perhaps not by a worker: look around */
+                    outcome = RECV_MAIL;
+                }
             } else {
                 *descriptor = events[i].data.fd;
                 outcome = RECV_DESCRIPTOR;

@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
 from tests.spaces import ALL_SPACES, FIXED_SPACES
+from vecenv.core import watchdog
 from vecenv.core.native import load
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.pool import Pool
@@ -372,12 +374,14 @@ def test_strict_refuses_another_dtype(open_pool: OpenPool) -> None:
 
 def test_an_observation_of_the_same_kind_is_converted_with_one_warning(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.WrongDtype, None), 2)
+    reset(pool)
+    pool.send(np.zeros(2, np.int64))
     with pytest.warns(UserWarning, match="obs: float64 is converted to the space's float32"):
-        reset(pool)
-        for _ in range(3):
-            pool.send(np.zeros(2, np.int64))
-            batch = pool.recv()
-            batch.raise_errors()
+        batch = pool.recv()
+    for _ in range(3):  # warned once: an error here if it warned again
+        pool.send(np.zeros(2, np.int64))
+        batch = pool.recv()
+        batch.raise_errors()
     assert batch.obs.dtype == np.float32
 
 
@@ -404,7 +408,8 @@ class InfoEnv(toys.ToyEnv):
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, _ = super().step(action)
-        return obs, reward, terminated, truncated, copy.deepcopy(self.script[(self.elapsed_steps - 1) % len(self.script)])
+        info = self.script[(self.elapsed_steps - 1) % len(self.script)]
+        return obs, reward, terminated, truncated, copy.deepcopy(info)
 
 
 SCRIPT = [
@@ -708,3 +713,102 @@ def test_global_generators_of_the_caller_are_untouched(open_pool: OpenPool) -> N
     reset(pool)
     pool.close()
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_close_from_another_thread_ends_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receive that would wait for ever gets ClosedError; the pool is closed when it is out."""
+    pool = ProcessPool([functools.partial(toys.HangAtStep, 1)], PoolOptions(limits=Limits(close=0.2)))
+    pool.start()
+    pool.reset()
+    pool.recv()
+    pool.send(np.zeros(1, np.int64))
+    closer = threading.Thread(target=pool.close)
+
+    def close_soon(*args: Any) -> Any:
+        monkeypatch.undo()
+        closer.start()
+        return pool._hub.recv(*args)
+
+    monkeypatch.setattr(pool._hub, "recv", close_soon)
+    with pytest.raises(ClosedError):
+        pool.recv()
+    closer.join()
+    assert pool.closed
+
+
+def test_without_a_limit_a_long_operation_is_warned_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "OVERDUE_WARNING", 0.2)
+    monkeypatch.setattr(watchdog, "_LAZY_LOOK_NS", 50_000_000)
+    pool = ProcessPool([functools.partial(toys.HangAtStep, 1)], PoolOptions(limits=Limits(close=0.2)))
+    with pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        pool.send(np.zeros(1, np.int64))
+        text = r"worker 0 \(env 0\): step 2 of env 0 has been running for 0 s"
+        with pytest.warns(RuntimeWarning, match=text) as seen, pytest.raises(TimeoutError):
+            pool.recv(timeout=0.6)
+    assert len(seen) == 1
+
+
+def test_threads_of_one_worker_let_sleeping_envs_overlap() -> None:
+    """Sixteen envs that sleep 20 ms, in one worker: one after the other they would need 320 ms."""
+    options = PoolOptions(num_workers=1, threads_per_worker=16, limits=Limits(step=10.0))
+    pool = ProcessPool([functools.partial(SameSleep, 0.02)] * 16, options)
+    with pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        pool.send(np.zeros(16, np.int64))
+        starts = pool.recv().obs[:, 0]
+        ends = starts + 0.02
+    assert starts.max() < ends.min(), "every env was asleep at the same time"
+    assert len(pool.worker_pids) == 1
+
+
+class SameSleep(toys.NullEnv):
+    """Sleeps a fixed time; its observation is the moment at which it fell asleep."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(None)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+        self.seconds = seconds
+
+    def reset(self, **kwargs: Any) -> Any:
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        began = time.monotonic()
+        time.sleep(self.seconds)
+        return np.array([began]), 0.0, False, False, {}
+
+
+def test_a_stopped_parent_does_not_blame_its_workers(tmp_path: Any) -> None:
+    """SIGSTOP for longer than the limit: on waking the deadlines are extended by the gap."""
+    import signal
+    import subprocess
+    import sys
+
+    program = """
+import os, numpy as np, functools
+from vecenv.core.options import Limits, PoolOptions
+from vecenv.core.process import ProcessPool
+from vecenv.envs import toys
+pool = ProcessPool([functools.partial(toys.BusyEnv, 500_000.0)], PoolOptions(limits=Limits(step=1.0)))
+pool.start(); pool.reset(); pool.recv()
+pool.send(np.zeros(1, np.int64))
+os.kill(pool.worker_pids[0], 19)
+print("waiting", pool.worker_pids[0], flush=True)
+pool.recv()
+print("received")
+pool.close()
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline().split()[1])
+    os.kill(parent.pid, signal.SIGSTOP)
+    threading.Event().wait(1.2)  # the length of the stop is what is tested
+    os.kill(worker, signal.SIGCONT)
+    os.kill(parent.pid, signal.SIGCONT)
+    out, _ = parent.communicate(timeout=30)
+    assert (out, parent.returncode) == ("received\n", 0)

@@ -125,7 +125,7 @@ class Host:
         if kind == RESULT:
             self._answer_step(env_id, result)
             return
-        letter = mail.load(self._slot.letter()) if flags & CommandFlag.LETTER else None
+        letter: Any = mail.load(self._slot.letter()) if flags & CommandFlag.LETTER else None
         if op == Op.CALL:
             self._answer_call(env, letter)
         elif op == Op.RESET:

@@ -9,13 +9,10 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..errors import ConfigError
 from . import arena
-
-if TYPE_CHECKING:
-    from .. import _native
 
 __all__ = ["IMPLEMENTATIONS", "implementation", "load"]
 
@@ -23,8 +20,8 @@ IMPLEMENTATIONS = ("native", "python")
 _VARIABLE = "VECENV_IMPLEMENTATION"
 
 
-def load() -> _native | None:  # type: ignore[valid-type]
-    """Return the extension module, or None where it was not built.
+def load() -> Any:
+    """Return the extension module (`vecenv._native`), or None where it was not built.
 
     Raises:
         ConfigError: it was built from other sources than these.

@@ -183,8 +183,10 @@ class Pool(ABC):
         self._closing = True
         self._interrupt()
         with self._lock:
-            if self._closed:
-                return
+            self._close_once()
+
+    def _close_once(self) -> None:
+        if not self._closed:  # nobody else did in the meantime
             self._closed = True
             self._open_in = None
             self._shut_down()
@@ -413,7 +415,7 @@ class Pool(ABC):
             self._work()
             if timeout is None and not self._attention:
                 got = self._hub.recv(least, most, now_ns() + self._look_ns)
-                if type(got) is not Event:
+                if not isinstance(got, Event):
                     rows, flags = got
                     if flags or self.options.debug:
                         return self._make_batch(rows, flags)

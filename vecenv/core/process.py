@@ -28,7 +28,7 @@ from .pool import Pool
 from .rows import Op
 from .shm import Segment
 from .supervise import Worker
-from .worker import Attach, Boot, Report
+from .worker import Attach, Boot, Report, started_at
 
 __all__ = ["ProcessPool"]
 
@@ -172,6 +172,7 @@ class ProcessPool(Pool):
             "path": list(sys.path),
             "num_threads": self.options.num_threads,
             "parent_pid": os.getpid(),
+            "parent_started": started_at(os.getpid()),
             "implementation": self.implementation,
             "seeds": [(entropy + i) % 2**31 for i in range(self.num_envs)],
         }

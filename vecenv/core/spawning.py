@@ -9,12 +9,13 @@ the program may use the common one for something else.
 
 from __future__ import annotations
 
+import importlib
 import io
 import multiprocessing
 import os
 import sys
 from collections.abc import Callable
-from multiprocessing import popen_forkserver, popen_spawn_posix, reduction, spawn, util
+from multiprocessing import forkserver, reduction, spawn
 from multiprocessing import process as mp_process
 from multiprocessing.context import set_spawning_popen
 from multiprocessing.forkserver import ForkServer
@@ -25,9 +26,15 @@ from ..errors import ConfigError
 __all__ = ["START_METHODS", "make_process"]
 
 START_METHODS = ("forkserver", "spawn", "fork")
+# The standard Popen classes are extended below; their inner parts have no published types.
+popen_forkserver: Any = importlib.import_module("multiprocessing.popen_forkserver")
+popen_spawn: Any = importlib.import_module("multiprocessing.popen_spawn_posix")
+util: Any = importlib.import_module("multiprocessing.util")
+
 _PRELOAD = ["vecenv.core.preload"]
 _MAIN_KEYS = ("init_main_from_path", "init_main_from_name")
 
+read_signed: Callable[[int], int] = getattr(forkserver, "read_signed")  # noqa: B009
 _standard_preparation = spawn.get_preparation_data
 _server: ForkServer | None = None
 
@@ -57,7 +64,7 @@ def _preparation(name: str) -> dict[str, Any]:
     return data
 
 
-class _ForkServerPopen(popen_forkserver.Popen):
+class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
     """As the standard one, with our server and without the main script."""
 
     def _launch(self, process_obj: Any) -> None:
@@ -72,10 +79,10 @@ class _ForkServerPopen(popen_forkserver.Popen):
         self.finalizer = util.Finalize(self, util.close_fds, (alive, self.sentinel))
         with open(writer, "wb") as file:
             file.write(data)
-        self.pid = popen_forkserver.forkserver.read_signed(self.sentinel)
+        self.pid = read_signed(self.sentinel)
 
 
-class _SpawnPopen(popen_spawn_posix.Popen):
+class _SpawnPopen(popen_spawn.Popen):  # type: ignore[misc]
     """As the standard one without the main script."""
 
     def _launch(self, process_obj: Any) -> None:

@@ -64,6 +64,7 @@ class Boot:
     path: list[str]
     num_threads: int
     parent_pid: int
+    parent_started: str
     implementation: str
     seeds: list[int]
 
@@ -176,14 +177,26 @@ def _settle_in(boot: Boot) -> None:
         sys.stderr.write(f"vecenv worker {boot.worker_id}: no folder {boot.cwd}\n")
 
 
-def _watch(parent_pid: int, implementation: str) -> None:
-    """Die when the parent dies. Its pid may already be somebody else's: then die at once."""
-    pidfd = os.pidfd_open(parent_pid) if hasattr(os, "pidfd_open") else -1
-    native = load() if implementation == "native" else None
-    if pidfd >= 0 and native is not None:
-        native.watch_parent(pidfd)
-    elif pidfd >= 0:
+def _watch(boot: Boot) -> None:
+    """Die when the parent dies, at once if it is dead already and its pid is somebody else's."""
+    if not hasattr(os, "pidfd_open"):
+        return
+    pidfd = os.pidfd_open(boot.parent_pid)
+    if started_at(boot.parent_pid) != boot.parent_started:
+        os.killpg(0, signal.SIGKILL)
+    if boot.implementation == "native":
+        load().watch_parent(pidfd)
+    else:
         threading.Thread(target=_watch_in_python, args=(pidfd,), daemon=True).start()
+
+
+def started_at(pid: int) -> str:
+    """Return when a process started, in clock ticks since boot; '' if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def _watch_in_python(pidfd: int) -> None:
@@ -270,7 +283,7 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
         os.close(descriptor)
     try:
         boot: Boot = control.recv()
-        _watch(boot.parent_pid, boot.implementation)
+        _watch(boot)
         _settle_in(boot)
         envs: dict[int, Any] = {}
         report = _construct(boot, envs)
