@@ -269,6 +269,10 @@ send_request(Hub *self, const request *what, int64_t *culprit)
     uint64_t first = self->next_step_id;
     int has_row = what->op != VECENV_OP_CALL; /* the answer to a call is mail */
     int error = 0;
+    if (has_row && !what->ordered && vecenv_ring_catch_up(ring) != VECENV_OK) {
+        *culprit = 0;
+        return SEND_NO_BLOCK;
+    }
     if (has_row) {
         error = reserve(self, what->op, what->env_ids, what->count, first, culprit);
     }

@@ -13,6 +13,10 @@ vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes)
         || (uint64_t)header[VECENV_H_TOTAL_NBYTES] > nbytes) {
         return VECENV_ESIZE;
     }
+    if (header[VECENV_H_ROWS] > VECENV_MAX_ROWS || header[VECENV_H_NUM_BLOCKS] > VECENV_MAX_BLOCKS
+        || header[VECENV_H_NUM_SLOTS] > VECENV_MAX_SLOTS) {
+        return VECENV_EFORMAT; /* a place has no bits for that many */
+    }
     uint8_t *start = base;
     arena->base = start;
     arena->header = header;

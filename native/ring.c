@@ -143,6 +143,19 @@ vecenv_ring_seal(vecenv_ring *ring, int64_t patience_ns)
     return VECENV_OK;
 }
 
+int
+vecenv_ring_catch_up(vecenv_ring *ring)
+{
+    while (place_epoch(load_acquire(&ring->arena->control->open))
+           != place_epoch(ring->chain[0])) {
+        vecenv_ring_filter(ring); /* may free the block that the seal needs */
+        if (vecenv_ring_seal(ring, 0) != VECENV_OK) {
+            return VECENV_ENOBLOCK;
+        }
+    }
+    return VECENV_OK;
+}
+
 void
 vecenv_ring_collect_late(vecenv_ring *ring)
 {

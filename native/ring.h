@@ -69,6 +69,12 @@ void vecenv_ring_finish_assigned(vecenv_ring *ring);
  * committed within patience_ns become late. VECENV_ENOBLOCK: nothing was sealed. */
 int vecenv_ring_seal(vecenv_ring *ring, int64_t patience_ns);
 
+/* Take blocks that filled up out of the chain, before more rows are asked for: so what can
+ * be claimed without the parent always fits into the blocks that are linked, also when rows
+ * nobody waits for (superseded, cancelled) pile up between two receives. VECENV_ENOBLOCK:
+ * late writers and undelivered rows pin too many. */
+int vecenv_ring_catch_up(vecenv_ring *ring);
+
 /* Turn late rows that have been committed since into pieces. */
 void vecenv_ring_collect_late(vecenv_ring *ring);
 

@@ -33,7 +33,8 @@ typedef struct {
     uint32_t slot;
     int event_fd;
     int autoreset;
-    int waits; /* whether serve() may sleep */
+    int waits;       /* whether serve() may sleep */
+    int has_objects; /* observations have parts without columns: every row has mail */
     vecenv_patience patience;
     node *obs, *final_obs, *action;
     held_leaf *held;
@@ -115,6 +116,7 @@ build_trees(Slot *self, PyObject *obs, PyObject *final_obs, PyObject *action)
     if (self->action == NULL) {
         return -1;
     }
+    self->has_objects = node_has_objects(self->obs);
     size_t leaves = 2 * node_num_leaves(self->obs) + 1;
     self->held = PyMem_Calloc(leaves, sizeof(held_leaf));
     self->reward = PyMem_Calloc(self->arena.reward_size, sizeof(double));
@@ -372,7 +374,8 @@ answer_step(Slot *self, PyObject *result)
         return TREE_ERROR;
     }
     int is_done = row.terminated || row.truncated;
-    if (!PyDict_Check(row.info) || (is_done && self->autoreset == AUTORESET_SAME_STEP)) {
+    if (self->has_objects || !PyDict_Check(row.info)
+        || (is_done && self->autoreset == AUTORESET_SAME_STEP)) {
         return TREE_ODD;
     }
     uint32_t env_id = self->command.env_id;
@@ -481,6 +484,9 @@ slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
             continue;
         }
         if (!plain) {
+            if (self->command.op == VECENV_OP_STEP) { /* whose letter may hold an action */
+                self->command.argument = self->envs[self->command.env_id].needs_reset;
+            }
             return make_event(self, EVENT_COMMAND, Py_NewRef(Py_None));
         }
         int failed = 0;

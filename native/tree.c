@@ -205,6 +205,20 @@ node_traverse(node *tree, visitproc visit, void *arg)
     return 0;
 }
 
+int
+node_has_objects(const node *tree)
+{
+    if (tree->kind == NODE_OBJECT) {
+        return 1;
+    }
+    for (Py_ssize_t i = 0; i < tree->num_children; i++) {
+        if (node_has_objects(&tree->children[i])) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 size_t
 node_num_leaves(const node *tree)
 {

@@ -321,7 +321,12 @@ def same_object(ours: Any, theirs: Any) -> None:
 
 @pytest.mark.parametrize(
     ("form", "kind", "shape"),
-    [(Form.INT, int, None), (Form.VECTOR, np.ndarray, (1,)), (Form.ARRAY0, np.ndarray, ()), (Form.NATIVE, np.int64, ())],
+    [
+        (Form.INT, int, None),
+        (Form.VECTOR, np.ndarray, (1,)),
+        (Form.ARRAY0, np.ndarray, ()),
+        (Form.NATIVE, np.int64, ()),
+    ],
 )
 def test_forms_of_a_discrete_action(form: Form, kind: type, shape: tuple[int, ...] | None, open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.KeepsAction, spaces.Discrete(5)), 1)

@@ -156,6 +156,11 @@ class Batch:
 
         return values_of
 
+    @property
+    def info_names(self) -> list[str]:
+        """Names of the info columns, by index."""
+        return self._infos.names
+
     # ---- infos and errors ---------------------------------------------------------------
 
     def info_columns(self) -> dict[str, tuple[Array, Array]]:

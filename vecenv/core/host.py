@@ -133,9 +133,9 @@ class Host:
             if flags & CommandFlag.SEED:
                 kwargs["seed"] = argument
             self._answer_reset(env_id, kwargs, RowFlag.RESET)
-        elif letter is not None:
+        elif letter is not None and not argument:
             self._answer_step(env_id, env.step(letter.action))
-        else:  # NEXT_STEP: the episode is over, so this step begins the next one
+        else:  # NEXT_STEP: the episode is over, as `argument` says of steps; this one begins the next
             self._answer_reset(env_id, {}, RowFlag.AUTORESET)
 
     def _answer_reset(self, env_id: int, kwargs: dict[str, Any], flag: RowFlag) -> None:

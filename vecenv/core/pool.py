@@ -132,6 +132,10 @@ class Pool(ABC):
         """Raise if an env owes an answer that can never come."""
 
     @abstractmethod
+    def _has_dead(self) -> bool:
+        """Tell whether a worker is dead, so that waits must ask whose answers can still come."""
+
+    @abstractmethod
     def place(self, slot: int) -> str:
         """Name a slot's worker in messages."""
 
@@ -377,6 +381,17 @@ class Pool(ABC):
 
     # ---- receiving -----------------------------------------------------------------------
 
+    def cancel(self, env_ids: Sequence[int] | Array | None = None) -> None:
+        """Forget what envs owe; answers that come late are dropped. Their state is unknown: reset them."""
+        self._enter("cancel")
+        try:
+            chosen = self._check_ids(env_ids)
+            for env_id in (self._ids if chosen is None else chosen).tolist():
+                self._inbox.forget(self._hub.owed(env_id)[1])
+                self._hub.cancel(env_id)
+        finally:
+            self._lock.release()
+
     def outstanding(self) -> int:
         """Return how many envs owe an answer."""
         return self._hub.outstanding() if self._open_in is not None else 0
@@ -445,7 +460,10 @@ class Pool(ABC):
 
     def _look(self) -> int:
         """Return how long a wait may sleep before it looks around; writes letters on the way."""
-        return _LETTER_LOOK_NS if self._hub.pump() else self._watchdog.look_ns
+        if self._hub.pump():
+            return _LETTER_LOOK_NS
+        self._attention = self._has_dead()
+        return self._look_ns
 
     def _handle(self, event: Event) -> None:
         """Deal with what ended a wait, deadlines apart."""

@@ -287,6 +287,9 @@ class ProcessPool(Pool):
         if self._crew.event_fd >= 0:
             os.eventfd_write(self._crew.event_fd, 1)
 
+    def _has_dead(self) -> bool:
+        return any(worker.is_dead for worker in self._crew.workers)
+
     def place(self, slot: int) -> str:
         return self._crew.workers[self._worker_of_slot[slot]].name
 
@@ -343,6 +346,20 @@ class ProcessPool(Pool):
             step_id=step_id,
         )
 
+    def kill(self, worker_id: int) -> None:
+        """End a worker that does not answer, with all that its envs started; `close` need not wait for it then."""
+        self._enter("kill")
+        try:
+            self._end_worker(self._crew.workers[worker_id])
+        finally:
+            self._lock.release()
+
+    def _end_worker(self, worker: Worker) -> None:
+        if worker.pidfd >= 0 and self._crew.epoll is not None:
+            self._crew.epoll.unregister(worker.pidfd)
+        worker.kill()
+        self._attention = True
+
     def restart(self, worker_id: int) -> None:
         """Replace a worker, dead or alive, by a fresh one that builds the same envs.
 
@@ -355,9 +372,7 @@ class ProcessPool(Pool):
         self._enter("restart")
         try:
             old = self._crew.workers[worker_id]
-            if old.pidfd >= 0 and self._crew.epoll is not None:
-                self._crew.epoll.unregister(old.pidfd)
-            old.kill()
+            self._end_worker(old)
             self._inbox.drain()
             for slot in old.slots:
                 self._hub.reap(slot)

@@ -139,6 +139,9 @@ class SerialPool(Pool):
     def _check_alive(self) -> None:
         """Envs live as long as this process."""
 
+    def _has_dead(self) -> bool:
+        return False
+
     def _interrupt(self) -> None:
         """Envs run in the thread that receives; there is no sleep to end."""
 

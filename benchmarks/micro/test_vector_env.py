@@ -1,0 +1,70 @@
+"""One round of VectorEnv with envs that cost nothing: all time is the engine's and the face's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from vecenv.cli.target import EnvFn, action_batches
+from vecenv.envs.toys import FrameEnv, NullEnv
+from vecenv.vector import VectorEnv
+
+_Opener = Callable[..., VectorEnv]
+
+
+@pytest.fixture(params=["process", "serial"])
+def opener(request: pytest.FixtureRequest) -> Iterator[_Opener]:
+    """Open vector envs that are reset, and close them in the end."""
+    opened: list[VectorEnv] = []
+
+    def open_envs(env_fns: Sequence[EnvFn], **kwargs: Any) -> VectorEnv:
+        envs = VectorEnv(env_fns, backend=request.param, **kwargs)
+        opened.append(envs)
+        envs.reset(seed=0)
+        return envs
+
+    yield open_envs
+    for envs in opened:
+        envs.close()
+
+
+@pytest.mark.parametrize("num_envs", [8, 64, 256])
+def test_step(benchmark: Any, opener: _Opener, num_envs: int) -> None:
+    envs = opener([NullEnv] * num_envs)
+    actions = next(action_batches(envs.single_action_space, num_envs))
+    benchmark(envs.step, actions)
+
+
+@pytest.mark.parametrize("copy", [True, False], ids=["copy", "view"])
+def test_step_with_frames(benchmark: Any, opener: _Opener, copy: bool) -> None:
+    envs = opener([FrameEnv] * 64, copy=copy)
+    actions = next(action_batches(envs.single_action_space, 64))
+    benchmark(envs.step, actions)
+
+
+@pytest.mark.parametrize("num_envs", [1, 8])
+def test_round_trip(benchmark: Any, opener: _Opener, num_envs: int) -> None:
+    """`send` and `recv`: what it costs to wake the workers and to hear from them."""
+    envs = opener([NullEnv] * num_envs)
+    actions = next(action_batches(envs.single_action_space, num_envs))
+
+    def round_trip() -> None:
+        envs.send(actions)
+        envs.recv()
+
+    benchmark(round_trip)
+
+
+def test_async_turn(benchmark: Any, opener: _Opener) -> None:
+    """Receive half of 64 envs and send them on."""
+    envs = opener([NullEnv] * 64)
+    actions = next(action_batches(envs.single_action_space, 64))
+    envs.send(actions)
+
+    def turn() -> None:
+        env_ids = envs.recv(32)[4]["env_id"]
+        envs.send(actions[env_ids], env_ids)
+
+    benchmark(turn)

@@ -1,0 +1,260 @@
+"""How each kind of row in the table of speeds is measured: every function returns one reading per repeat.
+
+Where a row compares two things, both are built first and then take turns, A B A B, so that each reading is formed
+from two neighbouring windows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vecenv.cli import measure
+from vecenv.cli.machine import cpu_seconds, usable_cores
+from vecenv.cli.measure import Mode, Window
+from vecenv.cli.target import EnvFn, action_batches
+from vecenv.core.options import PoolOptions
+from vecenv.core.process import ProcessPool
+from vecenv.vector import VectorEnv
+
+__all__ = [
+    "Effort",
+    "blas_policy_overhead",
+    "idle_cpu_percent",
+    "median_times",
+    "pool_round",
+    "ratio",
+    "round_trip_us",
+    "sleep_efficiency",
+    "spin_policy_overhead",
+    "start_up_seconds",
+    "vector_env_round",
+]
+
+# What the shared policies take: the numbers of the table.
+_SPIN_POLICY_SECONDS, _BLAS_POLICY_SECONDS = 2e-3, 1e-3
+_SETTLE_SECONDS, _IDLE_SECONDS = 1.0, 5.0
+
+_START_UP = """
+import functools, time
+import cloudpickle, gymnasium, numpy
+from vecenv.core.options import PoolOptions
+from vecenv.core.process import ProcessPool
+from vecenv.vector import VectorEnv
+env_fns = [functools.partial(gymnasium.make, "CartPole-v1")] * {num_envs}
+start = time.perf_counter()
+envs = VectorEnv(env_fns, num_workers={num_workers})
+envs.reset(seed=0)
+print(time.perf_counter() - start)
+envs.close()
+"""
+
+
+class Effort(NamedTuple):
+    """How long to measure: `repeats` windows of `seconds` for each side."""
+
+    repeats: int
+    seconds: float
+
+
+def ratio(ours: Callable[[], Mode], theirs: Callable[[], Mode], effort: Effort) -> list[float]:
+    """Return how many times faster ours is than theirs, one ratio per pair of windows."""
+    windows: dict[str, list[Window]] = {}
+    with contextlib.ExitStack() as stack:
+        modes = []
+        for opener in (theirs, ours):
+            modes.append(opener())
+            stack.callback(modes[-1].close)
+        for name, window in measure.interleave(modes, effort.seconds, effort.repeats):
+            windows.setdefault(name, []).append(window)
+    base, own = (windows[mode.name] for mode in modes)
+    return [fast.rate / slow.rate for fast, slow in zip(own, base, strict=True)]
+
+
+def sleep_efficiency(
+    env_fns: Sequence[EnvFn], wait_num: int, effort: Effort, *, num_loops: int = 8, **kwargs: Any
+) -> list[float]:
+    """Return async throughput as a share of what memoryless sleepers allow; `kwargs` go to VectorEnv.
+
+    With N envs whose sleeps are exponential, the mean time until `wait_num` of them have ended is
+    mean * (H(N) - H(N - wait_num)), H the harmonic number. The mean sleep is measured in turns with the rest, by
+    plain loops over the same envs in `num_loops` processes, as the system's timer adds to what was asked for.
+    """
+    num_envs = len(env_fns)
+    readings = []
+    with contextlib.ExitStack() as stack:
+        loops = measure.LoopMode("sleepers", [[env_fn] for env_fn in env_fns[:num_loops]])
+        stack.callback(loops.close)
+        envs = measure.vecenv_async(env_fns, wait_num=wait_num, **kwargs)
+        stack.callback(envs.close)
+        rates = {"sleepers": 0.0}
+        for name, window in measure.interleave([loops, envs], effort.seconds, effort.repeats):
+            rates[name] = window.rate
+            if name == envs.name:
+                mean_sleep = num_loops / rates["sleepers"]
+                ideal = wait_num / (mean_sleep * (_harmonic(num_envs) - _harmonic(num_envs - wait_num)))
+                readings.append(window.rate / ideal)
+    return readings
+
+
+def round_trip_us(
+    opener: Callable[[], contextlib.AbstractContextManager[Callable[[], None]]], effort: Effort
+) -> list[float]:
+    """Return the median time of what `opener` gives, one round of `send` and `recv`, in microseconds, per repeat."""
+    with opener() as round_trip:
+        return [1e6 * seconds for seconds in median_times(round_trip, effort)]
+
+
+@contextlib.contextmanager
+def vector_env_round(
+    env_fns: Sequence[EnvFn], policy: Callable[[], None] | None = None, **kwargs: Any
+) -> Iterator[Callable[[], None]]:
+    """Open a VectorEnv and give one round of it: `send`, `recv` of all, then the policy if there is one."""
+    with contextlib.closing(VectorEnv(env_fns, **kwargs)) as envs:
+        envs.reset(seed=0)
+        actions = action_batches(envs.single_action_space, len(env_fns))
+
+        def one_round() -> None:
+            envs.send(next(actions))
+            envs.recv()
+            if policy is not None:
+                policy()
+
+        yield one_round
+
+
+@contextlib.contextmanager
+def pool_round(env_fns: Sequence[EnvFn], num_workers: int) -> Iterator[Callable[[], None]]:
+    """Open a ProcessPool and give one round of it: `send`, `recv` of all, below every face."""
+    with ProcessPool(env_fns, PoolOptions(num_workers=num_workers)) as pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        actions = action_batches(pool.action_space, len(env_fns))
+
+        def one_round() -> None:
+            pool.send(next(actions))
+            pool.recv()
+
+        yield one_round
+
+
+def median_times(call: Callable[[], Any], effort: Effort) -> list[float]:
+    """Return the median duration of `call` in seconds, one per repeat, after a warm-up."""
+    list(_times(call, min(effort.seconds, 0.1)))
+    return [statistics.median(_times(call, effort.seconds)) for _ in range(effort.repeats)]
+
+
+def spin_policy_overhead(env_fns: Sequence[EnvFn], busy_us: float, effort: Effort) -> list[float]:
+    """Return what a round takes beyond its ideal when a one-thread policy of 2 ms stands in it, in microseconds.
+
+    The ideal is the nominal one: the policy, and the envs' busy time spread over the cores.
+    """
+
+    def policy() -> None:
+        end = time.perf_counter() + _SPIN_POLICY_SECONDS
+        while time.perf_counter() < end:
+            pass
+
+    ideal = _SPIN_POLICY_SECONDS + _env_seconds(env_fns, busy_us)
+    with vector_env_round(env_fns, policy) as one_round:
+        return [1e6 * (seconds - ideal) for seconds in median_times(one_round, effort)]
+
+
+def blas_policy_overhead(env_fns: Sequence[EnvFn], busy_us: float, effort: Effort) -> list[float]:
+    """Return the same with a matrix product of about 1 ms on two threads, whose own time is measured in turns."""
+    policy = _matmul_policy(_BLAS_POLICY_SECONDS)
+    env_seconds = _env_seconds(env_fns, busy_us)
+    one_repeat = Effort(1, effort.seconds)
+    alone, together = [], []
+    with vector_env_round(env_fns, policy) as one_round:
+        for _ in range(effort.repeats):
+            alone += median_times(policy, one_repeat)
+            together += median_times(one_round, one_repeat)
+    # The quickest window is the policy undisturbed; a slow one would make the rounds look good.
+    return [1e6 * (seconds - min(alone) - env_seconds) for seconds in together]
+
+
+def start_up_seconds(num_envs: int, num_workers: int, effort: Effort) -> list[float]:
+    """Return the time from construction to the first observation, imports done before, in fresh interpreters."""
+    program = _START_UP.format(num_envs=num_envs, num_workers=num_workers)
+    outputs = (
+        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120)
+        for _ in range(effort.repeats)
+    )
+    return [float(output.stdout) for output in outputs]
+
+
+def idle_cpu_percent(env_fns: Sequence[EnvFn], effort: Effort) -> list[float]:
+    """Return the CPU use of the busiest worker while nothing is asked of it, in percent of a core."""
+    with contextlib.closing(VectorEnv(env_fns)) as envs:
+        actions = action_batches(envs.single_action_space, len(env_fns))
+        envs.reset(seed=0)
+        for batch in itertools.islice(actions, 100):
+            envs.step(batch)
+        time.sleep(_SETTLE_SECONDS)
+        readings = []
+        for _ in range(effort.repeats):
+            before = [cpu_seconds(pid) for pid in envs.worker_pids]
+            time.sleep(_IDLE_SECONDS)
+            after = [cpu_seconds(pid) for pid in envs.worker_pids]
+            readings.append(100 * max(end - start for start, end in zip(before, after, strict=True)) / _IDLE_SECONDS)
+    return readings
+
+
+def _times(call: Callable[[], Any], seconds: float) -> list[float]:
+    clock = time.perf_counter
+    times = []
+    now = clock()
+    deadline = now + seconds
+    while now < deadline:
+        start = clock()
+        call()
+        now = clock()
+        times.append(now - start)
+    return times
+
+
+def _env_seconds(env_fns: Sequence[EnvFn], busy_us: float) -> float:
+    return 1e-6 * busy_us * len(env_fns) / min(len(env_fns), usable_cores())
+
+
+def _matmul_policy(seconds: float) -> Callable[[], None]:
+    """Return a matrix product of about that duration on this machine."""
+    size = 256
+    for _ in range(4):
+        took = _fastest(_matmul(size))
+        size = max(32, round(size * (seconds / took) ** (1 / 3) / 8) * 8)
+    return _matmul(size)
+
+
+def _matmul(size: int) -> Callable[[], None]:
+    rng = np.random.default_rng(0)
+    left, right = rng.random((2, size, size), dtype=np.float32)
+    out = np.empty((size, size), np.float32)
+
+    def multiply() -> None:
+        np.matmul(left, right, out=out)
+
+    return multiply
+
+
+def _fastest(call: Callable[[], Any]) -> float:
+    # In bursts: two threads that the system has put on one core stay there, spinning at each other, until they pause.
+    best = float("inf")
+    for _ in range(5):
+        best = min(best, *_times(call, 0.02))
+        time.sleep(0.02)
+    return best
+
+
+def _harmonic(n: int) -> float:
+    return sum(1 / k for k in range(1, n + 1))

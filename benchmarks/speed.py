@@ -1,0 +1,229 @@
+"""`python -m benchmarks.speed`: the table of promised speeds, each row with what is asked and what was reached."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import memory, rows
+from benchmarks.modes import ManagerMode
+from benchmarks.rows import Effort
+from vecenv.cli import machine, measure
+from vecenv.cli.target import EnvFn, EnvMaker
+from vecenv.envs.toys import BusyEnv, FrameEnv, NullEnv, SleepEnv
+from vecenv.errors import DependencyError
+
+_CARTPOLE = EnvMaker("CartPole-v1")
+_PONG = EnvMaker("ALE/Pong-v5", atari=True, quiet=True)
+_CHEETAH = EnvMaker("HalfCheetah-v5", quiet=True)
+_BUSY_50 = functools.partial(BusyEnv, busy_us=50)
+_BUSY_200 = functools.partial(BusyEnv, busy_us=200)
+_SLEEP = functools.partial(SleepEnv, mean_ms=1.0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One promise.
+
+    Attributes:
+        asked: the least value if `at_least`, else the bound that the value must stay under.
+        measure: from an effort to one reading per repeat.
+        unit: printed behind numbers.
+    """
+
+    name: str
+    asked: float
+    measure: Callable[[Effort], list[float]]
+    unit: str = "x ceiling"
+    at_least: bool = True
+
+    def is_met(self, reached: float) -> bool:
+        """Say whether `reached` keeps the promise."""
+        return reached >= self.asked if self.at_least else reached < self.asked
+
+
+def _to_ceiling(env_fn: EnvFn, num_envs: int, **kwargs: Any) -> Callable[[Effort], list[float]]:
+    env_fns = [env_fn] * num_envs
+    return functools.partial(
+        rows.ratio,
+        functools.partial(measure.vecenv_sync, env_fns, **kwargs),
+        functools.partial(measure.ceiling_loops, env_fns),
+    )
+
+
+def _async_to_ceiling(env_fn: EnvFn, num_envs: int, **kwargs: Any) -> Callable[[Effort], list[float]]:
+    env_fns = [env_fn] * num_envs
+    return functools.partial(
+        rows.ratio,
+        functools.partial(measure.vecenv_async, env_fns, **kwargs),
+        functools.partial(measure.ceiling_loops, env_fns),
+    )
+
+
+def _manager_to_ceiling(env_fn: EnvFn, num_envs: int) -> Callable[[Effort], list[float]]:
+    env_fns = [env_fn] * num_envs
+    return functools.partial(
+        rows.ratio, functools.partial(ManagerMode, env_fns), functools.partial(measure.ceiling_loops, env_fns)
+    )
+
+
+def _frames_to_stored_loop(effort: Effort) -> list[float]:
+    env_fns = [FrameEnv] * 64
+    return rows.ratio(
+        functools.partial(measure.vecenv_sync, env_fns, copy=False),
+        functools.partial(measure.plain_loop, env_fns, store=True),
+        effort,
+    )
+
+
+def _cartpole_to_gymnasium(effort: Effort) -> list[float]:
+    env_fns = [_CARTPOLE] * 64
+    return rows.ratio(
+        functools.partial(measure.vecenv_sync, env_fns), functools.partial(measure.gymnasium_async, env_fns), effort
+    )
+
+
+def _round_trip(opener: Callable[[], Any]) -> Callable[[Effort], list[float]]:
+    return functools.partial(rows.round_trip_us, opener)
+
+
+def _sleepers(**kwargs: Any) -> Callable[[Effort], list[float]]:
+    return functools.partial(rows.sleep_efficiency, [_SLEEP] * 64, 32, **kwargs)
+
+
+def _memory_growth(effort: Effort) -> list[float]:
+    return [max(memory.growth().values())]
+
+
+_ROWS = [
+    Row("CartPole-v1, 64 envs", 0.85, _to_ceiling(_CARTPOLE, 64)),
+    Row("CartPole-v1, 64 envs, copy=False", 0.90, _to_ceiling(_CARTPOLE, 64, copy=False)),
+    Row("CartPole-v1, 256 envs", 0.88, _to_ceiling(_CARTPOLE, 256)),
+    Row("busy 50 us, 8 envs", 0.90, _to_ceiling(_BUSY_50, 8)),
+    Row("busy 50 us, 64 envs", 0.96, _to_ceiling(_BUSY_50, 64)),
+    Row("busy 200 us, 8 envs", 0.97, _to_ceiling(_BUSY_200, 8)),
+    Row("ALE/Pong-v5 84x84x4, 8 envs", 0.93, _to_ceiling(_PONG, 8)),
+    Row("HalfCheetah-v5, 32 envs", 0.93, _to_ceiling(_CHEETAH, 32)),
+    Row("frames, null step, 64 envs, copy=False", 1.5, _frames_to_stored_loop, "x stored loop"),
+    Row(
+        "round trip, 8 null envs",
+        8.0,
+        _round_trip(functools.partial(rows.vector_env_round, [NullEnv] * 8)),
+        "us",
+        at_least=False,
+    ),
+    Row(
+        "round trip, 8 null envs, Pool level",
+        5.0,
+        _round_trip(functools.partial(rows.pool_round, [NullEnv] * 8, 2)),
+        "us",
+        at_least=False,
+    ),
+    Row("manager, CartPole-v1, 64 envs", 0.70, _manager_to_ceiling(_CARTPOLE, 64)),
+    Row(
+        "2 ms policy on one thread, 8 envs of 50 us",
+        100.0,
+        functools.partial(rows.spin_policy_overhead, [_BUSY_50] * 8, 50.0),
+        "us over ideal",
+        at_least=False,
+    ),
+    Row(
+        "BLAS policy on two threads, 8 envs of 50 us",
+        150.0,
+        functools.partial(rows.blas_policy_overhead, [_BUSY_50] * 8, 50.0),
+        "us over ideal",
+        at_least=False,
+    ),
+    Row("against AsyncVectorEnv, CartPole-v1, 64 envs", 10.0, _cartpole_to_gymnasium, "x gymnasium"),
+    Row("async, 64 sleeping envs, 64 workers", 0.90, _sleepers(num_workers=64), "x closed form"),
+    Row(
+        "async, 64 sleeping envs, 2 workers with 32 threads",
+        0.90,
+        _sleepers(num_workers=2, threads_per_worker=32),
+        "x closed form",
+    ),
+    Row("async, CartPole-v1, 64 envs, wait_num 32", 0.80, _async_to_ceiling(_CARTPOLE, 64, wait_num=32)),
+    Row("start-up, 64 envs in 2 workers", 0.6, functools.partial(rows.start_up_seconds, 64, 2), "s", at_least=False),
+    Row("start-up, 64 envs in 64 workers", 2.0, functools.partial(rows.start_up_seconds, 64, 64), "s", at_least=False),
+    Row("idle workers", 0.1, functools.partial(rows.idle_cpu_percent, [_CARTPOLE] * 64), "% of a core", at_least=False),
+    Row("memory growth, step 100,000 to 1,100,000", 1.0, _memory_growth, "MiB", at_least=False),
+]
+
+
+def main() -> int:
+    """Measure the rows asked for, print the table, return 1 if a promise is broken."""
+    options = _parse()
+    chosen = [row for row in _ROWS if not options.row or any(part in row.name for part in options.row)]
+    if not chosen:
+        print(f"no row contains {' or '.join(map(repr, options.row))}; try --list", file=sys.stderr)
+        return 2
+    if options.list:
+        for row in chosen:
+            print(row.name)
+        return 0
+    about = machine.describe_machine()
+    print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
+    entries = [_measure(row, Effort(options.repeats, options.seconds)) for row in chosen]
+    Console(width=None if sys.stdout.isatty() else 140).print(_table(entries))
+    if options.json:
+        options.json.write_text(json.dumps({"machine": about, "rows": entries}, indent=2) + "\n", encoding="utf-8")
+    return 0 if all(entry["met"] for entry in entries) else 1
+
+
+def _measure(row: Row, effort: Effort) -> dict[str, Any]:
+    start = time.monotonic()
+    entry = {"name": row.name, "unit": row.unit, "asked": row.asked, "at_least": row.at_least, "repeats": []}
+    try:
+        readings = row.measure(effort)
+    except (DependencyError, gymnasium.error.DependencyNotInstalled) as error:
+        print(f"{row.name}: not measured: {error}", file=sys.stderr)
+        return entry | {"reached": None, "met": False}
+    except Exception:
+        # The other rows are still worth having; this one reads "not measured" and says why on stderr.
+        traceback.print_exc()
+        return entry | {"reached": None, "met": False}
+    reached = statistics.median(readings)
+    print(f"{row.name}: {reached:.3g} ({time.monotonic() - start:.0f} s)", file=sys.stderr, flush=True)
+    return entry | {"reached": reached, "met": row.is_met(reached), "repeats": readings}
+
+
+def _table(entries: list[dict[str, Any]]) -> Table:
+    table = Table("row", "asked", "reached", "worst to best", "unit", "met")
+    for entry in entries:
+        reached, repeats = entry["reached"], sorted(entry["repeats"], reverse=not entry["at_least"])
+        table.add_row(
+            entry["name"],
+            f"{'>=' if entry['at_least'] else '<'} {entry['asked']:g}",
+            "-" if reached is None else f"{reached:.3g}",
+            f"{repeats[0]:.3g} to {repeats[-1]:.3g}" if repeats else "-",
+            entry["unit"],
+            "not measured" if reached is None else "yes" if entry["met"] else "NO",
+        )
+    return table
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
+    parser.add_argument("--row", action="append", default=[], metavar="PART", help="only rows with PART in their name")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows and stop")
+    parser.add_argument("--repeats", type=int, default=5, help="windows per side, in turns (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a window (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""`vecenv bench`: real runs, what they write, and one line for every request that makes no sense."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib.image
+import pytest
+
+import vecenv
+from vecenv.cli import main
+
+MODES = ["plain loop", "ceiling", "gymnasium async", "vecenv sync", "vecenv async"]
+SHORT = ["bench", "--seconds", "0.2", "--rounds", "2", "--envs", "4"]
+
+# Runs the command line in an interpreter in which one package cannot be imported.
+WITHOUT_PACKAGE = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {package!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+from vecenv.cli import main
+sys.exit(main({argv!r}))
+"""
+
+
+class Run(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]):
+    def run(*argv: str) -> Run:
+        try:
+            code = main(argv)
+        except SystemExit as exit:
+            code = exit.code
+        return Run(code, *capfd.readouterr())
+
+    return run
+
+
+def assert_one_line(run: Run, code: int, *parts: str) -> None:
+    assert run.code == code
+    assert run.err.startswith("vecenv") and run.err.endswith("\n")
+    assert run.err.count("\n") == 1, run.err
+    for part in parts:
+        assert part in run.err
+
+
+def test_every_mode_is_measured_printed_and_written(tmp_path: Path):
+    """In a process of its own: matplotlib and Gymnasium's workers keep descriptors as long as they live."""
+    json_path, plot_path = tmp_path / "bench.json", tmp_path / "bench.png"
+    command = [sys.executable, "-m", "vecenv", *SHORT, "--json", str(json_path), "--plot", str(plot_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for mode in MODES:
+        line = next(line for line in done.stdout.splitlines() if line.strip().startswith(mode))
+        assert len(line.split()) == len(mode.split()) + 6, "into a pipe, too, all columns stand in one line"
+    content = json.loads(json_path.read_text())
+    assert content["settings"]["env"] == "CartPole-v1"
+    assert content["settings"]["envs"] == 4 and content["settings"]["wait_num"] == 2
+    assert content["machine"]["usable_cores"] >= 1
+    by_name = {entry["name"]: entry for entry in content["results"]}
+    assert list(by_name) == MODES
+    for entry in by_name.values():
+        assert entry["steps_per_second"] > 0 and entry["us_per_batch"] > 0
+        assert entry["cpu_seconds_per_1000_steps"] > 0
+        assert len(entry["rounds"]) == 2
+    assert by_name["plain loop"]["ratio_to_plain"] == 1.0
+    assert by_name["ceiling"]["ratio_to_ceiling"] == 1.0
+    assert by_name["plain loop"]["implementation"] is None
+    assert by_name["vecenv sync"]["implementation"] in ("native", "python")
+    height, width, _ = matplotlib.image.imread(plot_path).shape
+    assert width > 400 and height > 100
+
+
+def test_skipped_modes_are_not_run_and_ratios_to_them_are_missing(run, tmp_path: Path):
+    path = tmp_path / "bench.json"
+    skip = ("--skip", "plain", "--skip", "gymnasium", "--skip", "async")
+    assert run(*SHORT, *skip, "--no-copy", "--workers", "1", "--json", str(path)).code == 0
+    content = json.loads(path.read_text())
+    assert [entry["name"] for entry in content["results"]] == ["ceiling", "vecenv sync"]
+    assert all(entry["ratio_to_plain"] is None for entry in content["results"])
+    assert content["settings"]["copy"] is False and content["settings"]["workers"] == 1
+
+
+def test_env_kwargs_reach_the_env(run, tmp_path: Path):
+    path = tmp_path / "bench.json"
+    skip = ("--skip", "gymnasium", "--skip", "async", "--skip", "ceiling")
+    kwargs = ("--env-kwarg", "sutton_barto_reward=True", "--env-kwarg", "render_mode=rgb_array")
+    assert run(*SHORT, *skip, *kwargs, "--json", str(path)).code == 0
+    settings = json.loads(path.read_text())["settings"]
+    assert settings["env_kwargs"] == {"sutton_barto_reward": True, "render_mode": "rgb_array"}
+
+
+@pytest.mark.parametrize(
+    "options, parts",
+    [
+        (["--envs", "0"], ["--envs", "'0'"]),
+        (["--envs", "many"], ["--envs", "'many'"]),
+        (["--workers", "0"], ["--workers"]),
+        (["--workers", "5", "--envs", "4"], ["--workers 5", "--envs 4"]),
+        (["--wait-num", "5", "--envs", "4"], ["--wait-num 5", "--envs 4"]),
+        (["--wait-num", "-1"], ["--wait-num"]),
+        (["--seconds", "0"], ["--seconds", "'0'"]),
+        (["--seconds", "-1"], ["--seconds"]),
+        (["--seconds", "nan"], ["--seconds", "'nan'"]),
+        (["--seconds", "inf"], ["--seconds"]),
+        (["--rounds", "0"], ["--rounds"]),
+        (["--env-kwarg", "foo"], ["KEY=VALUE", "'foo'"]),
+        (["--env-kwarg", "=3"], ["KEY=VALUE"]),
+        (["--skip", "nothing"], ["--skip", "'nothing'"]),
+        ([word for mode in ("plain", "ceiling", "gymnasium", "sync", "async") for word in ("--skip", mode)], ["skip"]),
+        (["--plot", "bench.xyz"], ["--plot bench.xyz", ".png"]),
+        (["--unknown"], ["--unknown"]),
+        (["--env", "NoSuchEnv-v0"], ["NoSuchEnv"]),
+        (["--env", "CartPole-v999"], ["CartPole"]),
+        (["--env", "no_such_module:CartPole-v1"], ["no_such_module"]),
+        (["--env-kwarg", "no_such_kwarg=1"], ["CartPole-v1", "no_such_kwarg"]),
+    ],
+    ids=lambda value: " ".join(value) or None,
+)
+def test_nonsense_is_one_line_and_exit_code_2(run, options: list[str], parts: list[str]):
+    assert_one_line(run("bench", *options), 2, *parts)
+
+
+@pytest.mark.parametrize("flag, name", [("--json", "bench.json"), ("--plot", "bench.png")])
+def test_a_file_that_cannot_be_written_is_found_before_the_run(run, tmp_path: Path, flag: str, name: str):
+    result = run("bench", flag, str(tmp_path / "missing" / name))
+    assert_one_line(result, 2, flag, "missing", "does not exist")
+    directory = tmp_path / name
+    directory.mkdir()
+    assert_one_line(run("bench", flag, str(directory)), 2, flag, "is a directory")
+    assert result.out == ""
+
+
+def test_no_command_is_one_line_and_exit_code_2(run):
+    assert_one_line(run(), 2, "command")
+
+
+def test_version(run):
+    assert run("--version") == Run(0, f"vecenv {vecenv.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "package, argv, extra",
+    [
+        ("rich", ["bench"], "cli"),
+        ("matplotlib", ["bench", "--plot", "bench.png"], "cli"),
+        ("ale_py", ["bench", "--env", "ALE/Pong-v5"], "atari"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(package: str, argv: list[str], extra: str):
+    program = WITHOUT_PACKAGE.format(package=package, argv=argv)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert_one_line(Run(done.returncode, done.stdout, done.stderr), 2, package, f'pip install "vecenv[{extra}]"')
+
+
+def test_without_matplotlib_the_table_is_still_printed():
+    argv = [*SHORT, "--skip", "gymnasium", "--skip", "async"]
+    program = WITHOUT_PACKAGE.format(package="matplotlib", argv=argv)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "vecenv sync" in done.stdout
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vecenv", "bench", "--envs", "4", "--seconds", "600"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()  # the header: processes are about to start
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert_one_line(Run(process.returncode, out, err), 130, "interrupted")

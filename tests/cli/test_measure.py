@@ -1,0 +1,189 @@
+"""The stop-watch counts what it says: steps that advance an env, of all rounds, by every mode."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from vecenv.cli import measure
+from vecenv.cli.loops import LoopProcesses
+from vecenv.cli.machine import cpu_seconds, describe_machine, usable_cores
+from vecenv.cli.measure import AsyncMode, Mode, SyncMode, Window
+from vecenv.cli.target import EnvMaker, action_batches, action_rows, check_env, take_rows
+from vecenv.envs.toys import FrameEnv, RaiseAtInit, ToyEnv
+from vecenv.errors import ConfigError
+
+SECONDS = 0.02
+
+
+def test_sync_mode_does_not_count_steps_that_only_reset():
+    envs = [ToyEnv(length) for length in (1, 2, 3, 10)]
+    mode = SyncMode("sync", SyncVectorEnv([functools.partial(_identity, env) for env in envs]), ())
+    for _ in range(3):
+        before = sum(env.num_steps for env in envs)
+        window = mode.run(SECONDS)
+        assert window.steps == sum(env.num_steps for env in envs) - before
+        assert window.steps < window.batches * len(envs)
+    mode.close()
+
+
+def test_async_mode_counts_what_it_received_inside_the_window():
+    envs = ScriptedAsyncEnv(num_envs=5, length=3)
+    mode = AsyncMode("async", envs, wait_num=2)
+    for _ in range(3):
+        first = len(envs.real_rows)
+        window = mode.run(SECONDS)
+        warm_up = measure._WARM_UP_BATCHES
+        received = envs.real_rows[first + warm_up : first + warm_up + int(window.batches)]
+        assert window.steps == sum(received)
+        assert not envs.queue, "nothing is left under way between windows"
+    mode.close()
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_loop_processes_run_all_at_once_and_report_one_by_one(store: bool):
+    loops = LoopProcesses([[FrameEnv] * 2, [FrameEnv]], store=store)
+    try:
+        for _ in range(2):
+            for num_envs, result in zip((2, 1), loops.run(SECONDS), strict=True):
+                assert result.steps > 0 and result.steps % num_envs == 0
+                assert result.seconds >= SECONDS
+                assert result.cpu_seconds > 0
+    finally:
+        loops.close()
+
+
+def test_a_loop_that_cannot_build_its_env_says_why():
+    with pytest.raises(RuntimeError, match="plain loop failed"):
+        LoopProcesses([[RaiseAtInit]])
+
+
+def test_the_ceiling_deals_the_envs_out_over_the_cores():
+    mode = measure.ceiling_loops([ToyEnv] * (2 * usable_cores() + 1))
+    assert mode._num_envs == 2 * usable_cores() + 1
+    assert len(mode._processes._processes) == usable_cores()
+    assert mode.run(SECONDS).steps > 0
+    mode.close()
+
+
+def test_modes_take_turns():
+    modes = [ScriptedMode("a", [1, 2, 3]), ScriptedMode("b", [10, 20, 30])]
+    turns = list(measure.interleave(modes, SECONDS, rounds=2))
+    assert [name for name, _ in turns] == ["a", "b", "a", "b"]
+    assert [window.steps for _, window in turns] == [2, 20, 3, 30], "the first windows warm up"
+
+
+def test_summaries_are_medians_and_ratios_are_formed_inside_a_round():
+    modes = [ScriptedMode("plain loop", []), ScriptedMode("fast", [])]
+    windows = {
+        "plain loop": [Window(100, 10, 1.0, 1.0), Window(50, 5, 1.0, 1.0), Window(200, 20, 1.0, 1.0)],
+        "fast": [Window(300, 10, 1.0, 2.0), Window(200, 5, 1.0, 2.0), Window(400, 20, 1.0, 2.0)],
+    }
+    plain, fast = measure.summarise(modes, windows)
+    assert plain.steps_per_second == 100 and plain.ratio_to_plain == 1.0
+    assert fast.steps_per_second == 300
+    assert fast.ratio_to_plain == 3.0  # of 3, 4 and 2
+    assert fast.ratio_to_ceiling is None
+    assert fast.us_per_batch == pytest.approx(1e5)
+    assert fast.cpu_seconds_per_1000_steps == pytest.approx(1000 * 6 / 900)
+
+
+def test_env_makers_travel_and_a_checked_one_is_quiet():
+    maker = check_env(EnvMaker("CartPole-v1", {"sutton_barto_reward": True}))
+    assert maker.quiet
+    env = pickle.loads(pickle.dumps(maker))()
+    assert env.unwrapped._sutton_barto_reward is True
+    env.close()
+    with pytest.raises(ConfigError, match="no_such_kwarg"):
+        check_env(EnvMaker("CartPole-v1", {"no_such_kwarg": 1}))
+
+
+def test_premade_actions_fit_the_space_and_repeat():
+    space = spaces.Discrete(3, start=5)
+    batches, rows = action_batches(space, 4), action_rows(space, 4)
+    first = [next(batches).tolist() for _ in range(64)]
+    assert [next(batches).tolist() for _ in range(64)] == first
+    assert [list(map(int, next(rows))) for _ in range(64)] == first
+    assert all(space.contains(action) for action in next(rows))
+
+
+def test_rows_are_taken_out_of_nested_actions():
+    space = spaces.Dict(
+        move=spaces.Box(-1, 1, (2,)),
+        keys=spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)]),
+        word=spaces.Text(5),
+    )
+    batch = next(action_batches(space, 6))
+    env_ids = np.array([4, 1])
+    taken = take_rows(space, batch, env_ids)
+    np.testing.assert_array_equal(taken["move"], batch["move"][[4, 1]])
+    np.testing.assert_array_equal(taken["keys"][0], batch["keys"][0][[4, 1]])
+    np.testing.assert_array_equal(taken["keys"][1], batch["keys"][1][[4, 1]])
+    assert taken["word"] == (batch["word"][4], batch["word"][1])
+
+
+def test_the_machine_is_described_and_a_process_that_is_gone_uses_no_cpu():
+    assert usable_cores() >= 1
+    assert {"processor", "usable_cores", "system", "python", "numpy", "gymnasium"} <= set(describe_machine())
+    assert cpu_seconds(2**22 + 1) == 0.0
+
+
+def _identity(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    return env
+
+
+class ScriptedMode(Mode):
+    """Returns windows with given numbers of steps."""
+
+    def __init__(self, name: str, steps: list[int]) -> None:
+        super().__init__(name)
+        self._steps = iter(steps)
+
+    def run(self, seconds: float) -> Window:
+        return Window(next(self._steps), 1, seconds, 0.0)
+
+    def close(self) -> None:
+        pass
+
+
+class ScriptedAsyncEnv:
+    """`send` and `recv` over episodes of fixed length, first in, first out; remembers which rows were steps."""
+
+    implementation = "python"
+    worker_pids = ()
+
+    def __init__(self, num_envs: int, length: int) -> None:
+        self.num_envs = num_envs
+        self.single_action_space = spaces.Discrete(2)
+        self.queue: list[int] = []
+        self.real_rows: list[int] = []
+        self._length = length
+        self._elapsed = np.arange(num_envs) % length
+
+    def reset(self, *, seed: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def send(self, actions: Any, env_ids: Any = None) -> None:
+        env_ids = range(self.num_envs) if env_ids is None else env_ids
+        assert len(actions) == len(env_ids)
+        assert not set(env_ids) & set(self.queue)
+        self.queue.extend(env_ids)
+
+    def recv(self, min_count: int) -> tuple[Any, ...]:
+        env_ids = np.array(self.queue[:min_count])
+        del self.queue[:min_count]
+        only_resets = self._elapsed[env_ids] == self._length
+        self._elapsed[env_ids] = np.where(only_resets, 0, self._elapsed[env_ids] + 1)
+        self.real_rows.append(int(np.count_nonzero(~only_resets)))
+        terminated = self._elapsed[env_ids] == self._length
+        return env_ids, np.zeros(len(env_ids)), terminated, np.zeros_like(terminated), {"env_id": env_ids}

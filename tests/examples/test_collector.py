@@ -1,0 +1,53 @@
+"""The collector: every env brings its share of episodes, and a seed repeats the run."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+import pytest
+
+from vecenv.envs.toys import ToyEnv
+from vecenv.examples.collector import collect, main
+from vecenv.vector import VectorEnv
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+@pytest.mark.parametrize("num_episodes", [1, 3, 7])
+def test_every_env_brings_its_share_however_long_its_episodes(backend: str, num_episodes: int):
+    lengths = [2, 5, 11]
+    envs = VectorEnv([functools.partial(ToyEnv, length) for length in lengths], backend=backend)
+    try:
+        collected = collect(envs, lambda obs: envs.action_space.sample(), num_episodes, seed=0)
+    finally:
+        envs.close()
+    shares = [num_episodes // 3 + (env_id < num_episodes % 3) for env_id in range(3)]
+    expected = [float(length) for length, share in zip(lengths, shares) for _ in range(share)]
+    assert sorted(collected.returns) == sorted(expected)  # a reward of 1 a step
+    assert collected.steps >= sum(expected)
+
+
+def test_a_seed_repeats_the_run(capsys: pytest.CaptureFixture[str]):
+    outputs = []
+    for _ in range(2):
+        main(["--envs", "3", "--episodes", "5", "--seed", "7"])
+        outputs.append(capsys.readouterr().out.splitlines())
+    assert outputs[0][:2] == outputs[1][:2]
+    assert outputs[0][0].startswith("CartPole-v1: 5 episodes")
+    assert outputs[0][1].startswith("return: mean ")
+    assert outputs[0][2].startswith("speed: ")
+
+
+def test_it_runs_as_a_module():
+    command = [sys.executable, "-m", "vecenv.examples.collector", "--envs", "2", "--episodes", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "4 episodes" in done.stdout and "env steps" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--envs", "--episodes"])
+def test_a_number_below_one_is_refused(option: str):
+    with pytest.raises(SystemExit) as caught:
+        main([option, "0"])
+    assert caught.value.code == 2

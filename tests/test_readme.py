@@ -1,0 +1,65 @@
+"""README: the example runs, the quick start is two commands, and every file that it names exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+class Block(NamedTuple):
+    section: str
+    language: str
+    text: str
+
+
+def _blocks() -> list[Block]:
+    blocks = []
+    for section in re.split(r"^## ", README, flags=re.MULTILINE)[1:]:
+        title, _, body = section.partition("\n")
+        for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", body, flags=re.MULTILINE | re.DOTALL):
+            blocks.append(Block(title, language, text))
+    return blocks
+
+
+BLOCKS = _blocks()
+EXAMPLES = [block for block in BLOCKS if block.language == "python"]
+
+
+def test_the_quick_start_is_two_commands_that_set_up_all_they_need():
+    commands = [block.text for block in BLOCKS if block.section == "Quick start"]
+    assert len(commands) == 2
+    for command in commands:
+        assert command.count("\n") == 1, "one line"
+        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -e ")
+    assert commands[0].endswith("-m vecenv bench\n")
+    assert commands[1].endswith("-m pytest\n")
+
+
+@pytest.mark.parametrize("example", [block.text for block in EXAMPLES], ids=[block.section for block in EXAMPLES])
+def test_the_example_runs(example: str, tmp_path: Path):
+    """As a script without a main guard, in a directory of its own, with every warning an error."""
+    script = tmp_path / "example.py"
+    script.write_text(example)
+    command = [sys.executable, "-W", "error", str(script)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_there_is_an_example():
+    assert len(EXAMPLES) >= 1
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:vecenv|native|tests|benchmarks)/[\w./]*)`", README))))
+def test_files_that_it_names_exist(path: str):
+    assert (ROOT / path).exists()

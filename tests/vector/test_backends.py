@@ -1,0 +1,97 @@
+"""The contract of VectorEnv over its backends, and what is true of one of them only."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+
+import numpy as np
+import pytest
+
+from tests.contracts.vector_env_contract import STEPS, VectorEnvContract
+from vecenv import ConfigError, VectorEnv, WorkerDiedError
+from vecenv.envs.toys import CountEnv, ExitAtStep, HangAtReset, HangAtStep, RaiseAtInit, ToyEnv
+
+
+class TestSerial(VectorEnvContract):
+    backend = "serial"
+
+
+class TestProcess(VectorEnvContract):
+    backend = "process"
+
+    def test_workers(self, open_envs):
+        envs = open_envs([ToyEnv] * 5, num_workers=2)
+        assert len(envs.worker_pids) == 2 and all(isinstance(pid, int) for pid in envs.worker_pids)
+        assert len(open_envs([ToyEnv] * 5, max_concurrency=3).worker_pids) == 3
+
+    def test_a_step_that_does_not_end_in_time(self, open_envs):
+        envs = open_envs([CountEnv, HangAtStep], num_workers=2, close_timeout=0.1)
+        envs.reset(seed=0)
+        envs.step_async([0, 0])
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.step_wait(timeout=0.05)
+
+    def test_the_others_go_on_while_one_hangs(self, open_envs):
+        envs = open_envs([functools.partial(CountEnv, None), HangAtStep], num_workers=2, close_timeout=0.1)
+        envs.reset(seed=0)
+        envs.send([0, 0])
+        for i in range(5):
+            obs, _, _, _, infos = envs.recv(1)
+            assert infos["env_id"].tolist() == [0] and obs[0, STEPS] == i + 1
+            envs.send([0], [0])
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.recv(2, timeout=0.05)
+        assert envs.recv(1)[0][0, STEPS] == 6
+
+    def test_a_reset_that_does_not_end_in_time(self, open_envs):
+        envs = open_envs([CountEnv, functools.partial(HangAtReset, at=2)], num_workers=2, close_timeout=0.1)
+        envs.reset(seed=0)
+        envs.reset_async(seed=1)
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.reset_wait(timeout=0.05)
+        envs.reset_async(seed=2)  # not refused because of the one that was given up
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.reset_wait(timeout=0.05)
+
+    def test_a_worker_that_dies(self, open_envs):
+        envs = open_envs([CountEnv, ExitAtStep], num_workers=2)
+        envs.reset(seed=0)
+        with pytest.raises(WorkerDiedError, match="exit code 3"):
+            envs.step([0, 0])
+
+    def test_two_vector_envs_do_not_disturb_each_other(self, open_envs):
+        one, other = open_envs(CountEnv), open_envs(CountEnv)
+        one.reset(seed=0)
+        other.reset(seed=50)
+        one.step([0] * 3)
+        assert other.step([0] * 3)[4]["seed"].tolist() == [50, 51, 52]
+
+
+def test_unknown_backend():
+    with pytest.raises(ConfigError, match="backend: expected one of"):
+        VectorEnv([ToyEnv], backend="thread")
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_constructor_that_raises(backend):
+    with pytest.raises(RuntimeError):
+        VectorEnv([ToyEnv, RaiseAtInit], backend=backend)
+
+
+def test_an_env_fn_that_does_not_pickle():
+    import threading
+
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match=r"env_fns\[1\]"):
+        VectorEnv([ToyEnv, lambda: ToyEnv(lock)])
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
+def test_start_methods(context):
+    with_local_class = type("Local", (CountEnv,), {})
+    envs = VectorEnv([with_local_class] * 2, context=context)
+    try:
+        assert np.array_equal(envs.reset(seed=1)[1]["seed"], [1, 2])
+    finally:
+        envs.close()

@@ -1,0 +1,237 @@
+"""Over many episodes, VectorEnv gives what `gymnasium.vector.SyncVectorEnv` gives."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from tests.spaces import ALL_SPACES
+from tests.vector.same import assert_same
+from vecenv import VectorEnv
+from vecenv.envs.toys import AliasedObs, CountEnv, KeepsAction, SpaceEnv, ToyEnv
+
+NUM_ENVS = 3
+MODES = [pytest.param(mode, id=mode.value) for mode in AutoresetMode]
+BACKENDS = ["serial", "process"]
+
+
+def compare(make_env, *, backend, mode, num_steps=14, seed: Any = 5, options=None, **kwargs):
+    """Step both with the same actions from the same seeds and compare all that they return."""
+    env_fns = make_env if isinstance(make_env, list) else [make_env] * NUM_ENVS
+    sync_kwargs = {key: value for key, value in kwargs.items() if key in ("copy", "observation_mode")}
+    with (
+        contextlib.closing(SyncVectorEnv(env_fns, autoreset_mode=mode, **sync_kwargs)) as theirs,
+        contextlib.closing(VectorEnv(env_fns, backend=backend, autoreset_mode=mode, **kwargs)) as ours,
+    ):
+        assert ours.observation_space == theirs.observation_space
+        assert ours.action_space == theirs.action_space
+        assert ours.single_observation_space == theirs.single_observation_space
+        assert ours.single_action_space == theirs.single_action_space
+        assert ours.metadata == theirs.metadata
+        actions = copy.deepcopy(ours.action_space)
+        actions.seed(3)
+        assert_same(ours.reset(seed=seed, options=options), theirs.reset(seed=seed, options=options), "reset")
+        for i in range(num_steps):
+            action = actions.sample()
+            result = ours.step(action)
+            assert_same(result, theirs.step(action), f"step {i}")
+            ended = result[2] | result[3]
+            if mode == AutoresetMode.DISABLED and ended.any():
+                mask = {"reset_mask": ended}
+                assert_same(ours.reset(options=dict(mask)), theirs.reset(options=dict(mask)), f"reset after step {i}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ALL_SPACES)
+def test_every_space_as_observation_and_action(name, mode):
+    space = ALL_SPACES[name]
+    envs = [functools.partial(SpaceEnv, space, space, length=length) for length in (3, 4, 5)]
+    compare(envs, backend="serial", mode=mode)
+
+
+FIXED = Tuple((Discrete(5, start=-2), Dict(a=Box(0, 255, (2, 3), np.uint8), b=MultiBinary(3)), Box(-1, 1, ())))
+MIXED = Dict({name: ALL_SPACES[name] for name in ("text", "graph", "sequence", "one_of", "discrete", "tuple_nested")})
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("space", [FIXED, MIXED], ids=["fixed", "mixed"])
+def test_nested_spaces_through_processes(space, mode):
+    envs = [functools.partial(SpaceEnv, space, space, length=length) for length in (3, 4, 5)]
+    compare(envs, backend="process", mode=mode, num_workers=2)
+
+
+class Custom(gymnasium.Space):
+    """A space that Gymnasium knows nothing of: pairs of a letter and a set."""
+
+    def __init__(self, seed=None):
+        super().__init__(None, None, seed)
+
+    def sample(self, mask=None, probability=None):
+        number = int(self.np_random.integers(5))
+        return "abcde"[number], set(range(number))
+
+    def contains(self, x):
+        return isinstance(x, tuple)
+
+    def __eq__(self, other):
+        return isinstance(other, Custom)
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_custom_space(backend, mode):
+    compare(functools.partial(SpaceEnv, Custom(), length=3), backend=backend, mode=mode)
+
+
+class InfoEnv(ToyEnv):
+    """Infos of every kind, whose keys come and go from step to step and from env to env."""
+
+    def inform(self):
+        draw = int(self.np_random.integers(8))
+        info: dict[str, Any] = {"steps": self.elapsed_steps, "half": self.elapsed_steps / 2}
+        if draw & 1:
+            info.update(small=np.float32(0.1 * draw), tiny=np.uint8(draw), is_odd=True, is_numpy=np.bool_(draw > 3))
+        if draw & 2:
+            info.update(array=np.arange(draw), name=f"env {draw}", nothing=None)
+            info["array"] = np.full((2, 2), draw, np.int16)
+        if draw & 4:
+            info["nested"] = {"draw": draw, "deep": {"half": draw / 2, "text": "x" * draw}}
+        return info if draw else {}
+
+
+class ScalarInfoEnv(ToyEnv):
+    """Infos of numbers only, which travel in columns; now and then fewer."""
+
+    def inform(self):
+        draw = int(self.np_random.integers(4))
+        info = {"steps": self.elapsed_steps, "half": self.elapsed_steps / 2, "flag": draw > 1, "one": np.float32(draw)}
+        info.update(numpy_flag=np.bool_(draw > 1), byte=np.uint8(draw))
+        return {key: info[key] for key in list(info)[draw:]} if draw != 1 else {}
+
+
+class EndInfoEnv(ToyEnv):
+    """Numbers at every step and, as Gymnasium's statistics do, a dict at the last one."""
+
+    def inform(self):
+        info: dict[str, Any] = {"lives": 3, "frame": self.elapsed_steps}
+        if self.length is not None and self.elapsed_steps >= self.length:
+            info["episode"] = {"r": float(self.action_sum), "l": self.elapsed_steps, "t": 0.5}
+        return info
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("env_class", [InfoEnv, ScalarInfoEnv, EndInfoEnv, CountEnv], ids=lambda cls: cls.__name__)
+def test_infos(env_class, backend, mode):
+    envs = [functools.partial(env_class, length=length) for length in (3, 5, 4, 7)]
+    compare(envs, backend=backend, mode=mode, num_steps=40)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_env_that_reuses_its_buffer(backend, mode):
+    class Theirs(AliasedObs):  # SyncVectorEnv does not copy final observations
+        def observe(self):
+            return super().observe().copy()
+
+    env_fns = [functools.partial(AliasedObs, length) for length in (3, 4)]
+    references = [functools.partial(Theirs, length) for length in (3, 4)]
+    with (
+        contextlib.closing(SyncVectorEnv(references, autoreset_mode=mode)) as theirs,
+        contextlib.closing(VectorEnv(env_fns, backend=backend, autoreset_mode=mode)) as ours,
+    ):
+        assert_same(ours.reset(seed=1), theirs.reset(seed=1))
+        for _ in range(3 if mode == AutoresetMode.DISABLED else 12):
+            assert_same(ours.step([1, 0]), theirs.step([1, 0]))
+
+
+class ReusesInfo(ToyEnv):
+    """Gives the same dict with the same array every time."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.kept = {"clock": np.zeros(2)}
+
+    def inform(self):
+        self.kept["clock"] += 1
+        return self.kept
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_final_infos_are_those_before_the_reset(backend):
+    compare(functools.partial(ReusesInfo, length=3), backend=backend, mode=AutoresetMode.SAME_STEP)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", [None, 0, [4, None, 9], np.int64(3)], ids=["none", "int", "list", "numpy"])
+def test_seeds(seed, mode):
+    class Own(ToyEnv):
+        """Has its generator from the start, so an unseeded reset is not random."""
+
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.np_random = np.random.default_rng(8)
+
+    seed = int(seed) if isinstance(seed, np.integer) else seed
+    compare(functools.partial(Own, length=4), backend="process", mode=mode, seed=seed)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_options_reach_the_envs(backend):
+    class Optional(ToyEnv):
+        def reset(self, *, seed=None, options=None):
+            obs, _ = super().reset(seed=seed)
+            return obs, {"given": repr(options)}
+
+    compare(Optional, backend=backend, mode=AutoresetMode.NEXT_STEP, options={"level": 3})
+    options = {"reset_mask": np.array([True] * 3), "level": 4}
+    compare(Optional, backend=backend, mode=AutoresetMode.DISABLED, options=options)
+
+
+def test_different_observation_spaces():
+    def make(high):
+        return SpaceEnv(Dict(a=Box(0, high, (2,), np.float32), b=Discrete(high)), length=3)
+
+    envs = [functools.partial(make, high) for high in (2, 3, 4)]
+    for backend in BACKENDS:
+        compare(envs, backend=backend, mode=AutoresetMode.NEXT_STEP, observation_mode="different")
+
+
+def test_given_observation_spaces():
+    single, batched = Box(0, 9, (2,), np.float32), Box(0, 9, (3, 2), np.float32)
+    envs = [functools.partial(SpaceEnv, Box(0, high, (2,), np.float32), length=3) for high in (2, 3, 4)]
+    compare(envs, backend="serial", mode=AutoresetMode.SAME_STEP, observation_mode=(batched, single))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["CartPole-v1", "Blackjack-v1", "Acrobot-v1", "Pendulum-v1"])
+def test_gymnasium_s_own_envs(name, mode):
+    make = functools.partial(gymnasium.make, name, max_episode_steps=12)
+    compare(make, backend="process", mode=mode, num_steps=60)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 5])
+def test_the_number_of_workers_changes_nothing(num_workers):
+    envs = [functools.partial(CountEnv, length) for length in (3, 4, 5, 6, 7)]
+    compare(envs, backend="process", mode=AutoresetMode.NEXT_STEP, num_workers=num_workers)
+
+
+def test_threads_change_nothing():
+    envs = [functools.partial(CountEnv, length) for length in (3, 4, 5, 6)]
+    compare(envs, backend="process", mode=AutoresetMode.NEXT_STEP, num_workers=2, threads_per_worker=2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["discrete", "box_float32", "multi_discrete", "dict", "tuple", "text"])
+def test_actions_are_what_gymnasium_would_pass(name, backend):
+    compare(functools.partial(KeepsAction, ALL_SPACES[name], length=4), backend=backend, mode=AutoresetMode.NEXT_STEP)

@@ -1,0 +1,138 @@
+"""Infos where Gymnasium truncates, overwrites or raises: nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.vector.same import assert_same
+from vecenv import VectorEnv
+from vecenv.envs.toys import ToyEnv
+
+
+class Told(ToyEnv):
+    """Returns the infos it was told, one per step, the last one again and again."""
+
+    def __init__(self, *infos, **kwargs):
+        super().__init__(**kwargs)
+        self.infos = infos
+
+    def inform(self):
+        return self.infos[min(self.elapsed_steps, len(self.infos) - 1)]
+
+
+def infos_of(*infos, rounds=4, backend="serial"):
+    """Return the infos of envs that answer these dicts every time, after the columns were learnt."""
+    env_fns = [functools.partial(Told, info, length=None) for info in infos]
+    with contextlib.closing(VectorEnv(env_fns, backend=backend)) as envs:
+        seen = [envs.reset(seed=0)[1]]
+        seen += [envs.step([0] * len(infos))[4] for _ in range(rounds)]
+    for one in seen[1:]:
+        assert_same(one, seen[0])  # by mail or by columns, it is the same
+    return seen[-1]
+
+
+def array_of(dtype, *values):
+    array = np.zeros(len(values), dtype)
+    array[:] = values
+    return array
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ((1, 2), array_of(np.int64, 1, 2)),
+        ((1, 0.5), array_of(np.float64, 1, 0.5)),
+        ((1, 2.0), array_of(np.int64, 1, 2)),
+        ((1.0, 2), array_of(np.float64, 1, 2)),
+        ((True, False), array_of(np.bool_, True, False)),
+        ((True, 1), array_of(np.bool_, True, True)),
+        ((True, 5), array_of(np.int64, 1, 5)),
+        ((np.float32(0.5), 0.25), array_of(np.float32, 0.5, 0.25)),
+        ((np.float32(0.5), 0.1), array_of(np.float64, 0.5, 0.1)),
+        ((np.uint8(3), 255), array_of(np.uint8, 3, 255)),
+        ((np.uint8(3), 256), array_of(np.int64, 3, 256)),
+        ((np.int8(3), np.float32(0.5)), array_of(np.float32, 3, 0.5)),
+        ((1.0, float("nan")), array_of(np.float64, 1, np.nan)),
+        ((1, float("nan")), array_of(np.float64, 1, np.nan)),
+        ((np.bool_(True), np.bool_(False)), array_of(object, np.bool_(True), np.bool_(False))),
+        ((1, None), array_of(object, 1, None)),
+        ((1.5, "text"), array_of(object, 1.5, "text")),
+        ((2**70, 1), array_of(object, 2**70, 1)),
+        ((1, 2**70), array_of(object, 1, 2**70)),
+        ((1, {"a": 1}), array_of(object, 1, {"a": 1})),
+        (({"a": 1}, 1), array_of(object, {"a": 1}, 1)),
+        ((1, 2, 0.5, None), array_of(object, 1.0, 2.0, 0.5, None)),
+    ],
+    ids=repr,
+)
+def test_values_of_different_types(values, expected):
+    infos = infos_of(*({"key": value} for value in values))
+    assert_same(infos, {"key": expected, "_key": np.ones(len(values), np.bool_)})
+
+
+def test_arrays_of_different_shapes_and_dtypes():
+    infos = infos_of({"a": np.zeros(2, np.int8)}, {"a": np.full(2, 0.5)}, {"b": np.zeros(2)}, {"b": np.ones((1, 3))})
+    assert_same(infos["a"], np.array([[0, 0], [0.5, 0.5], [0, 0], [0, 0]]))
+    assert infos["b"].dtype == object and infos["b"][0] is None
+    assert_same(list(infos["b"][2:]), [np.zeros(2), np.ones((1, 3))])
+
+
+@pytest.mark.parametrize("first", ["columns", "mail"])
+def test_columns_and_mail_of_the_same_key(first):
+    plain, mixed = {"key": 3}, {"key": 0.5, "text": "x"}
+    order = (plain, mixed) if first == "columns" else (mixed, plain)
+    infos = infos_of(*order, plain, rounds=6)
+    values = [info["key"] for info in (*order, plain)]
+    assert_same(infos["key"], np.array(values, np.float64))
+    assert infos["_key"].all() and infos["_text"].tolist() == [info is mixed for info in (*order, plain)]
+
+
+def test_the_first_env_by_id_decides_also_when_it_finishes_last():
+    env_fns = [functools.partial(Told, {"key": value}, length=None) for value in (2.0, 1, 1)]
+    with contextlib.closing(VectorEnv(env_fns, backend="serial")) as envs:
+        envs.reset(seed=0)
+        for _ in range(4):
+            envs.send([0, 0, 0], [2, 1, 0])
+            infos = envs.recv()[4]
+            assert infos["env_id"].tolist() == [2, 1, 0]
+            assert_same(infos["key"], np.array([1.0, 1.0, 2.0]))
+
+
+def test_more_keys_than_columns():
+    info = {f"key {i}": i for i in range(50)}
+    infos = infos_of(info, {**info, "more": 1.5}, rounds=6)
+    assert len(infos) == 102 and infos["key 49"].tolist() == [49, 49]
+
+
+def test_keys_that_are_no_identifiers():
+    info = {"TimeLimit.truncated": True, "": 1, "schön": 2, "a" * 100: 3}
+    assert set(infos_of(info)) == {*info, *(f"_{key}" for key in info)}
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_huge_info(backend):
+    infos = infos_of({"blob": np.arange(200_000)}, {"blob": np.arange(200_000) + 1}, rounds=2, backend=backend)
+    assert infos["blob"].shape == (2, 200_000) and infos["blob"][1, -1] == 200_000
+
+
+def test_what_gymnasium_truncates():
+    """FrozenLake's `prob` is 1 at resets and 0.33 at steps."""
+    make = functools.partial(gymnasium.make, "FrozenLake-v1", max_episode_steps=5)
+    make_short = functools.partial(gymnasium.make, "FrozenLake-v1", max_episode_steps=3)
+    with contextlib.closing(VectorEnv([make_short, make], backend="serial")) as envs:
+        envs.reset(seed=0)
+        seen = [envs.step([3, 3])[4]["prob"] for _ in range(4)]
+    assert all(set(prob.round(2)) <= {0.33, 1.0} for prob in seen)
+    assert any(1.0 in prob for prob in seen)
+
+
+def test_arrays_do_not_change_afterwards():
+    env_fns = [functools.partial(Told, *({"key": i} for i in range(20)), length=None)] * 2
+    with contextlib.closing(VectorEnv(env_fns, copy=False)) as envs:
+        kept = [envs.reset(seed=0)[1]] + [envs.step([0, 0])[4] for _ in range(15)]
+    assert [infos["key"].tolist() for infos in kept] == [[i, i] for i in range(16)]

@@ -1,0 +1,120 @@
+"""`make_vec` is called as `gymnasium.make_vec` is."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import sys
+import types
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import TimeAwareObservation, TimeLimit
+
+from vecenv import ConfigError, VectorEnv, make_vec
+from vecenv.envs.toys import ToyEnv
+
+
+@pytest.fixture
+def make():
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **kwargs: stack.enter_context(contextlib.closing(make_vec(*args, **kwargs)))
+
+
+@pytest.fixture
+def registered():
+    gymnasium.register("VecenvToy-v0", entry_point=ToyEnv, max_episode_steps=4)
+    yield "VecenvToy-v0"
+    del gymnasium.registry["VecenvToy-v0"]
+
+
+def test_default(make):
+    envs = make("CartPole-v1", 3)
+    assert isinstance(envs, VectorEnv) and len(envs.worker_pids) >= 1
+    assert repr(envs) == "VectorEnv(CartPole-v1, num_envs=3)"
+    assert envs.reset(seed=0)[0].shape == (3, 4)
+
+
+@pytest.mark.parametrize("mode", ["serial", "sync", gymnasium.VectorizeMode.SYNC])
+def test_serial(make, mode):
+    assert make("CartPole-v1", num_envs=2, vectorization_mode=mode).worker_pids == ()
+
+
+def test_where_arguments_go(make):
+    envs = make(
+        "CartPole-v1",
+        num_envs=4,
+        vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP, "num_workers": 1},
+        wrappers=(TimeAwareObservation, functools.partial(TimeLimit, max_episode_steps=3)),
+        copy=False,
+        sutton_barto_reward=True,
+        render_mode="rgb_array",
+        max_episode_steps=50,
+    )
+    assert envs.autoreset_mode is AutoresetMode.SAME_STEP and len(envs.worker_pids) == 1 and not envs.copy
+    assert envs.render_mode == "rgb_array" and envs.single_observation_space.shape == (5,)
+    envs.reset(seed=0)
+    _, rewards, _, _, _ = envs.step([0, 1, 0, 1])
+    assert rewards.tolist() == [0.0] * 4
+    assert envs.call("_sutton_barto_reward") == (True,) * 4
+
+
+def test_the_spec_makes_it_again(make):
+    envs = make("CartPole-v1", 2, "serial", {"depth": 4}, (TimeAwareObservation,), sutton_barto_reward=True)
+    again = make(envs.spec)
+    assert again.num_envs == 2 and again.worker_pids == () and again.single_observation_space.shape == (5,)
+    assert again.call("_sutton_barto_reward") == (True, True)
+    assert again.spec == envs.spec
+
+
+def test_an_env_spec(make, registered):
+    spec = copy.deepcopy(gymnasium.spec(registered))
+    spec.kwargs["length"] = 3
+    envs = make(spec, num_envs=2, vectorization_mode="serial")
+    envs.reset(seed=0)
+    assert [envs.step([0, 0])[2].tolist() for _ in range(3)][-1] == [True, True]
+    assert gymnasium.spec(registered).kwargs == {}
+
+
+def test_what_a_registration_needs_travels(make, registered):
+    envs = make(registered, num_envs=2)
+    envs.reset(seed=0)
+    assert [envs.step([0, 0])[3].tolist() for _ in range(4)][-1] == [True, True]
+
+
+def test_a_module_to_import_first(make, monkeypatch):
+    module = types.ModuleType("vecenv_module_with_envs")
+    gymnasium.register("VecenvLate-v0", entry_point=ToyEnv)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    try:
+        assert make("vecenv_module_with_envs:VecenvLate-v0", vectorization_mode="serial").num_envs == 1
+    finally:
+        del gymnasium.registry["VecenvLate-v0"]
+
+
+@pytest.mark.parametrize(
+    "args, kwargs, error, text",
+    [
+        (["NoSuchEnv-v0"], {}, gymnasium.error.Error, "NoSuchEnv"),
+        ([3], {}, gymnasium.error.Error, "expected a name or an EnvSpec"),
+        (["CartPole-v1", 0], {}, ConfigError, "num_envs: expected"),
+        (["CartPole-v1", 2.5], {}, ConfigError, "num_envs: expected"),
+        (["CartPole-v1", 2, "threads"], {}, ConfigError, "vectorization_mode: expected"),
+        (["CartPole-v1", 2, gymnasium.VectorizeMode.VECTOR_ENTRY_POINT], {}, ConfigError, "vectorization_mode"),
+        (["CartPole-v1"], {"vector_kwargs": {"colour": 1}}, ConfigError, "VectorEnv has no option colour"),
+        (["CartPole-v1"], {"no_such_argument": 1}, TypeError, "no_such_argument"),
+    ],
+)
+def test_bad_arguments(args, kwargs, error, text):
+    with pytest.raises(error, match=text):
+        make_vec(*args, **kwargs)
+
+
+def test_seeds_go_on_as_gymnasium_s(make):
+    theirs = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    ours = make("CartPole-v1", num_envs=2)
+    assert np.array_equal(ours.reset(seed=3)[0], theirs.reset(seed=3)[0])
+    theirs.close()

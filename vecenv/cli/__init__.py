@@ -1,0 +1,72 @@
+"""Command line: parses `vecenv <command> ...` and turns what went wrong into one line and an exit code.
+
+A command is a module of this package with one function `add_parser(subparsers)`, which adds its parser and
+sets `run` (a function from the parsed options to an exit code) as a default on it. To add a command, write the
+module and name it in `_COMMANDS`.
+
+Exit codes: 0 done, 1 the run failed, 2 the request made no sense or something is not installed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from vecenv import __version__
+from vecenv.cli import bench
+from vecenv.errors import ConfigError, DependencyError, VecenvError
+
+__all__ = ["main"]
+
+_COMMANDS = (bench,)
+
+_FAILED, _BAD_REQUEST, _INTERRUPTED = 1, 2, 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage text that argparse puts before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(_BAD_REQUEST, f"{self.prog}: {_one_line(message)}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        argv: the words after the program's name; None takes those of this process.
+
+    Raises:
+        SystemExit: for `--help`, `--version` and options that do not parse.
+    """
+    options = _build_parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = options.run
+    where = f"vecenv {options.command}"
+    try:
+        return run(options)
+    except KeyboardInterrupt:
+        return _fail(where, "interrupted", _INTERRUPTED)
+    except (ConfigError, DependencyError) as error:
+        return _fail(where, error, _BAD_REQUEST)
+    except VecenvError as error:
+        return _fail(where, error, _FAILED)
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="vecenv", description="Step many reinforcement-learning environments in parallel.")
+    parser.add_argument("--version", action="version", version=f"vecenv {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
+    for command in _COMMANDS:
+        command.add_parser(subparsers)
+    return parser
+
+
+def _fail(where: str, message: object, exit_code: int) -> int:
+    print(f"{where}: {_one_line(message)}", file=sys.stderr)
+    return exit_code
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())

@@ -1,0 +1,211 @@
+"""Plain loops: processes that step their envs one after another, with nothing shared. The yardstick of every ratio.
+
+    parent --- start time, seconds ---> each process: (step, reset if done) over its envs until time is up
+    parent <-- steps, seconds, CPU seconds --- each process
+
+One process gives the plain loop, as many as there are cores give the ceiling of the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import cloudpickle
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import create_empty_array
+
+from vecenv.cli.target import EnvFn, action_rows
+
+__all__ = ["LoopProcesses", "LoopResult", "serve"]
+
+# How often a loop looks at the clock: seldom enough to cost nothing, often enough to end on time.
+_SECONDS_PER_LOOK = 0.001
+# Time for a command to reach every process, so that all start at the same moment of their common clock.
+_START_DELAY = 0.005
+# How long processes may take to build their envs or to answer after their time is up, and to end.
+_ANSWER_TIMEOUT, _END_TIMEOUT = 120.0, 5.0
+# A loop is one thread, like a worker: libraries that bring their own threads would measure something else.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+_Step = Callable[[Any], tuple[Any, Any, bool, bool, dict[str, Any]]]
+
+
+class LoopResult(NamedTuple):
+    """What one process did in one window."""
+
+    steps: int
+    seconds: float
+    cpu_seconds: float
+
+
+class LoopProcesses:
+    """Processes with a plain loop each, started once and run for many short windows.
+
+    They are fresh interpreters in sessions of their own: they do not import the caller's main module, and Ctrl-C in
+    a terminal does not reach them.
+    """
+
+    def __init__(self, shares: Sequence[Sequence[EnvFn]], *, store: bool = False) -> None:
+        """Start one process per share and wait until their envs are built and reset.
+
+        Args:
+            shares: the env_fns of each process.
+            store: write every result into batch arrays, the least that a serial vector env must do;
+                observations are one array each.
+
+        Raises:
+            RuntimeError: a process could not build its envs.
+        """
+        self._is_running = False
+        self._links: list[Connection] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for _ in shares:
+                self._start()
+            for link, share in zip(self._links, shares):
+                link.send((cloudpickle.dumps(list(share)), store))
+            self._collect(_ANSWER_TIMEOUT)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, seconds: float) -> list[LoopResult]:
+        """Let all loops run at once for `seconds`; blocks until the last has answered."""
+        self._is_running = True
+        start = time.monotonic() + _START_DELAY
+        for link in self._links:
+            link.send((start, seconds))
+        answers = self._collect(_START_DELAY + seconds + _ANSWER_TIMEOUT)
+        self._is_running = False
+        return [LoopResult(*answer) for answer in answers]
+
+    def close(self) -> None:
+        """End the processes; one that is still stepping is killed, one that does not end too, a few seconds later."""
+        for link in self._links:
+            link.close()
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0 if self._is_running else _END_TIMEOUT)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        self._links, self._processes = [], []
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._links.append(Connection(ours.detach()))
+        with theirs:
+            self._processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", f"from vecenv.cli.loops import serve; serve({theirs.fileno()})"],
+                    stdin=subprocess.DEVNULL,
+                    env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            )
+
+    def _collect(self, timeout: float) -> list[Any]:
+        deadline = time.monotonic() + timeout
+        answers = []
+        for link in self._links:
+            if not link.poll(max(0.0, deadline - time.monotonic())):
+                raise RuntimeError(f"a plain loop did not answer within {timeout:.0f} s")
+            try:
+                answer = link.recv()
+            except (EOFError, OSError):
+                raise RuntimeError("a plain loop's process died") from None
+            if isinstance(answer, str):
+                raise RuntimeError(f"a plain loop failed: {answer}")
+            answers.append(answer)
+        return answers
+
+
+def serve(descriptor: int) -> None:
+    """Be one of the processes: build the envs that come through the socket `descriptor`, then loop on command."""
+    with contextlib.suppress(EOFError, OSError), Connection(descriptor) as link:  # both: the parent closed or is gone
+        try:
+            loop = _build_loop(*link.recv())
+        except Exception as error:
+            link.send(f"{type(error).__name__}: {error}")
+            return
+        link.send(None)
+        while True:
+            start, seconds = link.recv()
+            time.sleep(max(0.0, start - time.monotonic()))
+            link.send(tuple(loop.run(seconds)))
+
+
+def _build_loop(payload: bytes, store: bool) -> _Loop:
+    env_fns: list[EnvFn] = cloudpickle.loads(payload)
+    envs = [env_fn() for env_fn in env_fns]
+    if "cv2" in sys.modules:
+        sys.modules["cv2"].setNumThreads(1)
+    for env_id, env in enumerate(envs):
+        env.reset(seed=env_id)
+    rows = action_rows(envs[0].action_space, len(envs))
+    return _StoringLoop(envs, rows) if store else _Loop(envs, rows)
+
+
+class _Loop:
+    """Step envs in turn with premade actions and drop the results."""
+
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], rows: Iterator[list[Any]]) -> None:
+        self._steps: list[_Step] = [env.step for env in envs]
+        self._resets = [env.reset for env in envs]
+        self._rows = rows
+
+    def run(self, seconds: float) -> LoopResult:
+        """Go round the envs until `seconds` have passed; every step counts, as resets are separate calls."""
+        clock = time.perf_counter
+        num_rounds, rounds_per_look = 0, 1
+        cpu_start, start = time.process_time(), clock()
+        now, deadline = start, start + seconds
+        while now < deadline:
+            self._go_round(rounds_per_look)
+            num_rounds += rounds_per_look
+            before, now = now, clock()
+            if now - before < _SECONDS_PER_LOOK:
+                rounds_per_look *= 2
+        return LoopResult(num_rounds * len(self._steps), now - start, time.process_time() - cpu_start)
+
+    def _go_round(self, num_rounds: int) -> None:
+        steps, resets = self._steps, self._resets
+        for actions in itertools.islice(self._rows, num_rounds):
+            for step, action, reset in zip(steps, actions, resets, strict=True):
+                _, _, terminated, truncated, _ = step(action)
+                if terminated or truncated:
+                    reset()
+
+
+class _StoringLoop(_Loop):
+    """The same, writing every result into arrays with one row per env."""
+
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], rows: Iterator[list[Any]]) -> None:
+        super().__init__(envs, rows)
+        num_envs = len(envs)
+        self._obs: Any = create_empty_array(envs[0].observation_space, num_envs)
+        self._rewards = np.zeros(num_envs)
+        self._terminated = np.zeros(num_envs, dtype=np.bool_)
+        self._truncated = np.zeros(num_envs, dtype=np.bool_)
+
+    def _go_round(self, num_rounds: int) -> None:
+        steps, resets = self._steps, self._resets
+        obs, rewards, terminated, truncated = self._obs, self._rewards, self._terminated, self._truncated
+        for actions in itertools.islice(self._rows, num_rounds):
+            for row, (step, action) in enumerate(zip(steps, actions, strict=True)):
+                obs[row], rewards[row], is_terminated, is_truncated, _ = step(action)
+                terminated[row] = is_terminated
+                truncated[row] = is_truncated
+                if is_terminated or is_truncated:
+                    obs[row], _ = resets[row]()

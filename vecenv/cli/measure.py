@@ -1,0 +1,296 @@
+"""The stop-watch: ways to step the same envs, each run in short windows that take turns.
+
+    round 1: plain | ceiling | gymnasium | sync | async     round 2: plain | ceiling | ...     medians
+
+A machine that others use changes speed from one second to the next. Windows that take turns see the same weather, so
+ratios are formed inside a round and the median round is reported. All modes are built before the first window and
+wait, asleep, for their turn.
+
+Steps that only reset an env (Gymnasium's NEXT_STEP autoreset) are work that nobody asked for: they never count.
+"""
+
+from __future__ import annotations
+
+import abc
+import statistics
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv
+
+from vecenv.cli.loops import LoopProcesses
+from vecenv.cli.machine import cpu_seconds, no_interrupts, usable_cores
+from vecenv.cli.target import EnvFn, action_batches, take_rows
+
+if TYPE_CHECKING:
+    from vecenv.vector import VectorEnv
+
+__all__ = [
+    "AsyncMode",
+    "LoopMode",
+    "Mode",
+    "SyncMode",
+    "Window",
+    "Result",
+    "ceiling_loops",
+    "gymnasium_async",
+    "interleave",
+    "plain_loop",
+    "summarise",
+    "vecenv_async",
+    "vecenv_sync",
+]
+
+_WARM_UP_SECONDS = 0.1
+# Batches to receive before an asynchronous window starts, so that the envs are as out of step as they will stay.
+_WARM_UP_BATCHES = 4
+
+
+class Window(NamedTuple):
+    """What one mode did in one window; `cpu_seconds` is of the parent and its processes together."""
+
+    steps: int
+    batches: float
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Env steps per second."""
+        return self.steps / self.seconds
+
+
+class Mode(abc.ABC):
+    """One way to step the envs.
+
+    Attributes:
+        name: as shown in tables.
+        implementation: 'native' or 'python', which half of vecenv ran; None for others.
+    """
+
+    implementation: str | None = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @abc.abstractmethod
+    def run(self, seconds: float) -> Window:
+        """Step for about `seconds`; on return nothing of this mode is running."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End every process of this mode."""
+
+
+class LoopMode(Mode):
+    """Plain loops in processes of their own, all at once."""
+
+    def __init__(self, name: str, shares: Sequence[Sequence[EnvFn]], *, store: bool = False) -> None:
+        super().__init__(name)
+        self._num_envs = sum(len(share) for share in shares)
+        self._processes = LoopProcesses(shares, store=store)
+
+    def run(self, seconds: float) -> Window:
+        """Let the loops run; a batch is one step of every env."""
+        results = self._processes.run(seconds)
+        steps = sum(result.steps for result in results)
+        # The loops end a millisecond apart: add up their rates, not their ends.
+        elapsed = steps / sum(result.steps / result.seconds for result in results)
+        return Window(steps, steps / self._num_envs, elapsed, sum(result.cpu_seconds for result in results))
+
+    def close(self) -> None:
+        """End the processes."""
+        self._processes.close()
+
+
+class _VectorMode(Mode):
+    """What the synchronous and the asynchronous mode share: the env, its processes, premade actions."""
+
+    def __init__(self, name: str, envs: Any, pids: Sequence[int]) -> None:
+        super().__init__(name)
+        self.implementation = getattr(envs, "implementation", None)
+        self._envs = envs
+        self._pids = tuple(pids)
+        self._actions = action_batches(envs.single_action_space, envs.num_envs)
+        # True where the env's next step will only reset it.
+        self._ended = np.zeros(envs.num_envs, dtype=np.bool_)
+        try:
+            envs.reset(seed=0)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the workers, whatever they are doing."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Gymnasium, when a step is still under way
+            if isinstance(self._envs, AsyncVectorEnv):
+                self._envs.close(terminate=True)
+            else:
+                self._envs.close()
+
+    def _cpu_seconds(self) -> float:
+        return time.process_time() + sum(cpu_seconds(pid) for pid in self._pids)
+
+    def _window(self, rows: int, batches: int, ended: int, ended_before: int, seconds: float, cpu: float) -> Window:
+        # Every episode's end is followed by one step that only resets: all ends inside the window, plus those
+        # just before it, less those whose reset is still to come.
+        resets = ended + ended_before - int(np.count_nonzero(self._ended))
+        return Window(rows - resets, batches, seconds, self._cpu_seconds() - cpu)
+
+
+class SyncMode(_VectorMode):
+    """`step()` of any `gymnasium.vector.VectorEnv` with NEXT_STEP autoreset."""
+
+    def run(self, seconds: float) -> Window:
+        """Call `step` with premade actions; a batch is one call."""
+        step, actions, ended, clock = self._envs.step, self._actions, self._ended, time.perf_counter
+        batches, num_ended, ended_before = 0, 0, int(np.count_nonzero(ended))
+        cpu, start = self._cpu_seconds(), clock()
+        now, deadline = start, start + seconds
+        while now < deadline:
+            _, _, terminated, truncated, _ = step(next(actions))
+            np.logical_or(terminated, truncated, out=ended)
+            num_ended += int(np.count_nonzero(ended))
+            batches += 1
+            now = clock()
+        return self._window(batches * ended.size, batches, num_ended, ended_before, now - start, cpu)
+
+
+class AsyncMode(_VectorMode):
+    """`send` and `recv` of `vecenv.VectorEnv`, going on with the first `wait_num` envs that answer."""
+
+    def __init__(self, name: str, envs: VectorEnv, wait_num: int) -> None:
+        super().__init__(name, envs, envs.worker_pids)
+        self._wait_num = wait_num
+
+    def run(self, seconds: float) -> Window:
+        """Keep all envs busy; a batch is one `recv`."""
+        clock = time.perf_counter
+        self._envs.send(next(self._actions))
+        for _ in range(_WARM_UP_BATCHES):
+            self._turn()
+        rows, batches, num_ended, ended_before = 0, 0, 0, int(np.count_nonzero(self._ended))
+        cpu, start = self._cpu_seconds(), clock()
+        now, deadline = start, start + seconds
+        while now < deadline:
+            batch_rows, batch_ended = self._turn()
+            rows += batch_rows
+            num_ended += batch_ended
+            batches += 1
+            now = clock()
+        window = self._window(rows, batches, num_ended, ended_before, now - start, cpu)
+        self._drain()
+        return window
+
+    def _turn(self) -> tuple[int, int]:
+        _, _, terminated, truncated, infos = self._envs.recv(self._wait_num)
+        env_ids = infos["env_id"]
+        ended = np.logical_or(terminated, truncated)
+        self._ended[env_ids] = ended
+        self._envs.send(take_rows(self._envs.single_action_space, next(self._actions), env_ids), env_ids)
+        return len(env_ids), int(np.count_nonzero(ended))
+
+    def _drain(self) -> None:
+        owed = self._envs.num_envs
+        while owed:
+            _, _, terminated, truncated, infos = self._envs.recv(owed)
+            self._ended[infos["env_id"]] = np.logical_or(terminated, truncated)
+            owed -= len(infos["env_id"])
+
+
+def plain_loop(env_fns: Sequence[EnvFn], *, store: bool = False) -> LoopMode:
+    """Build the plain loop: one process that steps all envs in turn."""
+    return LoopMode("plain loop", [env_fns], store=store)
+
+
+def ceiling_loops(env_fns: Sequence[EnvFn]) -> LoopMode:
+    """Build the ceiling: one plain loop per usable core, all at once, the envs dealt out among them.
+
+    The loops share nothing and wait for nothing, so no vector env can pass them but by luck. With fewer envs than
+    cores every loop still has one.
+    """
+    cores = usable_cores()
+    return LoopMode("ceiling", [env_fns[core::cores] or env_fns[:1] for core in range(cores)])
+
+
+def gymnasium_async(env_fns: Sequence[EnvFn], *, copy: bool = True) -> SyncMode:
+    """Build Gymnasium's `AsyncVectorEnv`, one process per env."""
+    with no_interrupts():
+        envs = AsyncVectorEnv(env_fns, copy=copy)
+    return SyncMode("gymnasium async", envs, [process.pid for process in envs.processes if process.pid])
+
+
+def vecenv_sync(env_fns: Sequence[EnvFn], *, name: str = "vecenv sync", **kwargs: Any) -> SyncMode:
+    """Build `vecenv.VectorEnv`, stepped by `step`; `kwargs` are its own."""
+    envs = _vector_env(env_fns, **kwargs)
+    return SyncMode(name, envs, envs.worker_pids)
+
+
+def vecenv_async(env_fns: Sequence[EnvFn], *, wait_num: int, name: str = "vecenv async", **kwargs: Any) -> AsyncMode:
+    """Build `vecenv.VectorEnv`, stepped by `send` and `recv`; `kwargs` are its own."""
+    return AsyncMode(name, _vector_env(env_fns, **kwargs), wait_num)
+
+
+def _vector_env(env_fns: Sequence[EnvFn], **kwargs: Any) -> VectorEnv:
+    from vecenv.vector import VectorEnv
+
+    return VectorEnv(env_fns, **kwargs)
+
+
+def interleave(modes: Sequence[Mode], seconds: float, rounds: int) -> Iterator[tuple[str, Window]]:
+    """Run every mode once per round, `seconds` each, after a short warm-up; yield windows as they end."""
+    for mode in modes:
+        mode.run(min(seconds, _WARM_UP_SECONDS))
+    for _ in range(rounds):
+        for mode in modes:
+            yield mode.name, mode.run(seconds)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table. Ratios are None without the mode that they refer to."""
+
+    name: str
+    implementation: str | None
+    steps_per_second: float
+    us_per_batch: float
+    ratio_to_plain: float | None
+    ratio_to_ceiling: float | None
+    cpu_seconds_per_1000_steps: float
+    rounds: list[float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON; `rounds` are the env steps per second of each round."""
+        return asdict(self)
+
+
+def summarise(modes: Sequence[Mode], windows: dict[str, list[Window]]) -> list[Result]:
+    """Reduce each mode's windows to medians; ratios are medians over the rounds."""
+    plain, ceiling = windows.get("plain loop"), windows.get("ceiling")
+    results = []
+    for mode in modes:
+        own = windows[mode.name]
+        results.append(
+            Result(
+                name=mode.name,
+                implementation=mode.implementation,
+                steps_per_second=statistics.median(window.rate for window in own),
+                us_per_batch=statistics.median(1e6 * window.seconds / window.batches for window in own),
+                ratio_to_plain=_median_ratio(own, plain),
+                ratio_to_ceiling=_median_ratio(own, ceiling),
+                cpu_seconds_per_1000_steps=1000 * sum(w.cpu_seconds for w in own) / max(1, sum(w.steps for w in own)),
+                rounds=[window.rate for window in own],
+            )
+        )
+    return results
+
+
+def _median_ratio(windows: list[Window], others: list[Window] | None) -> float | None:
+    if others is None:
+        return None
+    return statistics.median(window.rate / other.rate for window, other in zip(windows, others, strict=True))

@@ -1,0 +1,122 @@
+"""What a benchmark steps: how to build the env in any process, and the actions made before the clock starts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import NDArray
+
+from vecenv.errors import ConfigError, VecenvError, require
+
+__all__ = ["EnvFn", "EnvMaker", "action_batches", "action_rows", "check_env", "take_rows"]
+
+EnvFn: TypeAlias = "Callable[[], gymnasium.Env[Any, Any]]"
+
+# Batches of premade actions, used over and over: enough that no env sees a short pattern, few enough to stay in cache.
+_NUM_BATCHES = 64
+
+
+@dataclass(frozen=True)
+class EnvMaker:
+    """Build one registered env; calling it needs nothing but its fields, so it travels to any process.
+
+    Example:
+        >>> EnvMaker("CartPole-v1")().spec.id
+        'CartPole-v1'
+    """
+
+    env_name: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    atari: bool = False
+    quiet: bool = False
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        """Build the env: with 84x84 grey frames in stacks of 4 if `atari`, without a word on stderr if `quiet`.
+
+        Raises:
+            DependencyError: the env needs a package that is not installed.
+            Exception: whatever `gymnasium.make` or the env's constructor raises.
+        """
+        with _silent_stderr() if self.quiet else contextlib.nullcontext():
+            return self._make()
+
+    def _make(self) -> gymnasium.Env[Any, Any]:
+        kwargs = dict(self.kwargs)
+        if self.atari or self.env_name.startswith("ALE/"):
+            gymnasium.register_envs(require("ale_py", "atari"))
+        if not self.atari:
+            return gymnasium.make(self.env_name, **kwargs)
+        require("cv2", "atari")
+        kwargs.setdefault("frameskip", 1)  # AtariPreprocessing does the skipping
+        env = gymnasium.wrappers.AtariPreprocessing(gymnasium.make(self.env_name, **kwargs), screen_size=84)
+        return gymnasium.wrappers.FrameStackObservation(env, 4)
+
+
+def check_env(maker: EnvMaker) -> EnvMaker:
+    """Build the env once and close it, so that a mistake is found before any process starts.
+
+    Returns:
+        The same maker, but quiet: what a simulator prints when it is built has now been read once.
+
+    Raises:
+        ConfigError: the name is unknown, or the env cannot be built with these arguments.
+        DependencyError: the env needs a package that is not installed.
+    """
+    try:
+        maker().close()
+    except VecenvError:
+        raise
+    except gymnasium.error.Error as error:
+        raise ConfigError(str(error)) from error
+    except Exception as error:
+        # Any class: the constructor is foreign code, and its reason is all that the user needs.
+        raise ConfigError(f"cannot make {maker.env_name!r}: {type(error).__name__}: {error}") from error
+    return dataclasses.replace(maker, quiet=True)
+
+
+def action_batches(space: gymnasium.Space[Any], num_envs: int, seed: int = 0) -> Iterator[Any]:
+    """Return an endless iterator over random batches of actions, leaves `(N, *S)`, made before it returns."""
+    batched = batch_space(space, num_envs)
+    batched.seed(seed)
+    return itertools.cycle([batched.sample() for _ in range(_NUM_BATCHES)])
+
+
+def action_rows(space: gymnasium.Space[Any], num_envs: int, seed: int = 0) -> Iterator[list[Any]]:
+    """Return an endless iterator over lists of N single actions, of the types that a vector env hands to its envs."""
+    batched = batch_space(space, num_envs)
+    batches = itertools.islice(action_batches(space, num_envs, seed), _NUM_BATCHES)
+    return itertools.cycle([list(iterate(batched, batch)) for batch in batches])
+
+
+def take_rows(space: gymnasium.Space[Any], batch: Any, env_ids: NDArray[np.int64]) -> Any:
+    """Return the actions of `env_ids`, in that order, out of a batch for all envs."""
+    if isinstance(batch, np.ndarray):
+        return batch[env_ids]
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: take_rows(space[key], batch[key], env_ids) for key in batch}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(take_rows(sub, leaf, env_ids) for sub, leaf in zip(space.spaces, batch, strict=True))
+    return tuple(batch[env_id] for env_id in env_ids)
+
+
+@contextlib.contextmanager
+def _silent_stderr() -> Iterator[None]:
+    # The descriptor, not sys.stderr: simulators print from C, once for each of hundreds of envs.
+    saved = os.dup(2)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(devnull, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(devnull)

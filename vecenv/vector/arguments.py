@@ -1,0 +1,103 @@
+"""Arguments of the Gymnasium face, checked and brought into the engine's form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_differing_spaces, batch_space
+
+from ..core.spec import Array
+from ..errors import ConfigError
+from .errors import DifferentSpacesError
+
+__all__ = ["combine_spaces", "read_autoreset_mode", "read_mask", "read_seeds", "wants_same_spaces"]
+
+
+def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    """Return the mode, also by its value."""
+    try:
+        return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
+    except ValueError:
+        known = [known.value for known in AutoresetMode]
+        raise ConfigError(f"autoreset_mode: expected one of {known}, got {mode!r}", key="autoreset_mode") from None
+
+
+def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
+    """Return one seed per env: counted up from an int, or those of a list."""
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + env_id for env_id in range(num_envs)]
+    seeds = [None if one is None else int(one) for one in seed]
+    if len(seeds) != num_envs:
+        raise ConfigError(f"seed: expected {num_envs} seeds, one per env, got {len(seeds)}", key="seed")
+    return seeds
+
+
+def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | None, dict[str, Any] | None]:
+    """Take `reset_mask` out of the options.
+
+    Returns:
+        The ids that it names, None for all, and the options without it.
+
+    Raises:
+        TypeError: it is no bool array.
+        ConfigError: wrong shape, or nothing but False.
+    """
+    if options is None or "reset_mask" not in options:
+        return None, options
+    mask = options["reset_mask"]
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+        got = mask.dtype if isinstance(mask, np.ndarray) else type(mask).__name__
+        raise TypeError(f"options['reset_mask']: expected a bool array, got {got}")
+    if mask.shape != (num_envs,) or not mask.any():
+        got = "no True" if mask.shape == (num_envs,) else f"shape {mask.shape}"
+        raise ConfigError(
+            f"options['reset_mask']: expected shape ({num_envs},) with at least one True, got {got}", key="reset_mask"
+        )
+    rest = {key: value for key, value in options.items() if key != "reset_mask"}
+    return (None if mask.all() else np.flatnonzero(mask)), rest
+
+
+def wants_same_spaces(mode: Any) -> bool:
+    """Tell whether an `observation_mode` asks for equal observation spaces.
+
+    Raises:
+        TypeError: a pair, but not of spaces.
+        ConfigError: no such mode.
+    """
+    if isinstance(mode, tuple) and len(mode) == 2:
+        if not all(isinstance(space, Space) for space in mode):
+            raise TypeError(f"observation_mode: expected two spaces, got {[type(space).__name__ for space in mode]}")
+        return False
+    if mode not in ("same", "different"):
+        raise ConfigError(
+            "observation_mode: expected 'same', 'different' or (observation_space, single_observation_space), "
+            f"got {mode!r}",
+            key="observation_mode",
+        )
+    return bool(mode == "same")
+
+
+def combine_spaces(mode: Any, found: list[Space[Any]]) -> tuple[Space[Any], Space[Any]]:
+    """Return the batched and the single observation space of envs whose spaces are `found`.
+
+    Raises:
+        DifferentSpacesError: shapes or dtypes differ.
+    """
+    single = mode[1] if isinstance(mode, tuple) else found[0]
+    for env_id, space in enumerate(found):
+        if mode != "same" and not is_space_dtype_shape_equiv(space, single):
+            raise DifferentSpacesError(
+                f"env {env_id}: observation_space {space} has not the shape and dtype of {single}",
+                path="observation_space",
+            )
+    if isinstance(mode, tuple):
+        return mode
+    if mode == "same":
+        return batch_space(single, len(found)), single
+    return batch_differing_spaces(found), single

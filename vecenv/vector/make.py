@@ -1,0 +1,110 @@
+"""`make_vec`: a VectorEnv of a registered env, called like `gymnasium.make_vec`."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.envs import registration
+from gymnasium.envs.registration import EnvSpec
+
+from ..errors import ConfigError
+from .env import VectorEnv
+from .inside import EnvMaker
+
+__all__ = ["make_vec"]
+
+#: How Gymnasium calls what our backends do.
+_BACKEND_OF = {"process": "process", "serial": "serial", "async": "process", "sync": "serial"}
+_OWN_OPTIONS = frozenset(inspect.signature(VectorEnv).parameters) - {"env_fns"}
+#: What a vector env's spec holds beside the arguments of the envs.
+_VECTOR_KEYS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
+
+
+def make_vec(
+    id: str | EnvSpec,
+    num_envs: int = 1,
+    vectorization_mode: Any = None,
+    vector_kwargs: dict[str, Any] | None = None,
+    wrappers: Sequence[Callable[[Any], Any]] | None = None,
+    **kwargs: Any,
+) -> VectorEnv:
+    """Build a `VectorEnv` of `num_envs` copies of a registered env.
+
+    Args:
+        id: registered name, with `module:` before it to import that first, or a spec, also that
+            of a vector env.
+        num_envs: how many.
+        vectorization_mode: 'process' (the default) or 'serial'; Gymnasium's 'async' and 'sync' mean
+            the same.
+        vector_kwargs: options of `VectorEnv`.
+        wrappers: applied to each env in this order, in its worker.
+        **kwargs: options of `VectorEnv` by their names; all others go to the env, as by
+            `gymnasium.make`.
+
+    Example:
+        >>> envs = make_vec("CartPole-v1", num_envs=2, vectorization_mode="serial", sutton_barto_reward=True)
+        >>> envs
+        VectorEnv(CartPole-v1, num_envs=2)
+        >>> envs.close()
+
+    Raises:
+        gymnasium.error.Error: no such env.
+        ConfigError: an option is wrong.
+        Exception: as `VectorEnv`.
+    """
+    spec, env_kwargs = _read_spec(id)
+    num_envs = env_kwargs.pop("num_envs", num_envs)
+    mode = env_kwargs.pop("vectorization_mode", vectorization_mode)
+    options = dict(env_kwargs.pop("vector_kwargs", vector_kwargs) or {})
+    wrappers = tuple(env_kwargs.pop("wrappers", wrappers) or ())
+    for key, value in kwargs.items():
+        (options if key in _OWN_OPTIONS else env_kwargs)[key] = value
+    _check(num_envs, options)
+    backend = options.pop("backend", None) or _backend_of(mode)
+    envs = VectorEnv([EnvMaker(spec, env_kwargs, wrappers)] * num_envs, backend=backend, **options)
+    envs.spec = _vector_spec(spec, env_kwargs, num_envs, backend, options, wrappers)
+    return envs
+
+
+def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
+    """Return an env's spec without arguments, and its arguments."""
+    if isinstance(id, str):
+        found = registration._find_spec(id)  # imports the module, suggests names, warns of old versions
+    elif isinstance(id, EnvSpec):
+        found = id
+    else:
+        raise gymnasium.error.Error(f"id: expected a name or an EnvSpec, got {type(id).__name__}")
+    spec = copy.deepcopy(found)
+    env_kwargs, spec.kwargs = spec.kwargs, {}
+    return spec, env_kwargs
+
+
+def _check(num_envs: Any, options: dict[str, Any]) -> None:
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        raise ConfigError(f"num_envs: expected a whole number of at least 1, got {num_envs!r}", key="num_envs")
+    unknown = sorted(set(options) - _OWN_OPTIONS)
+    if unknown:
+        raise ConfigError(f"vector_kwargs: VectorEnv has no option {', '.join(unknown)}", key=unknown[0])
+
+
+def _backend_of(mode: Any) -> str:
+    name = "process" if mode is None else getattr(mode, "value", mode)
+    if name not in _BACKEND_OF:
+        raise ConfigError(
+            f"vectorization_mode: expected one of {tuple(_BACKEND_OF)}, got {name!r}", key="vectorization_mode"
+        )
+    return _BACKEND_OF[name]
+
+
+def _vector_spec(
+    spec: EnvSpec, env_kwargs: dict[str, Any], num_envs: int, backend: str, options: dict[str, Any], wrappers: Any
+) -> EnvSpec:
+    """Return a spec that `make_vec` makes the same vector env of."""
+    result = copy.deepcopy(spec)
+    values = (num_envs, backend, options, wrappers)
+    result.kwargs = {**env_kwargs, **{key: value for key, value in zip(_VECTOR_KEYS, values) if value}}
+    return result

@@ -1,0 +1,49 @@
+"""Nested observations of several envs: leaves are arrays (B, *S), values without layout tuples of B."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from ..core.spec import Array, DictNode, Leaf, Node, TupleNode
+
+__all__ = ["merge", "own", "row_of"]
+
+
+def own(node: Node, value: Any) -> Any:
+    """Return nested observations with arrays of their own."""
+    if isinstance(node, Leaf):
+        return value.copy()
+    if isinstance(node, DictNode):
+        return {key: own(child, value[key]) for key, child in zip(node.keys, node.children)}
+    if isinstance(node, TupleNode):
+        return tuple(own(child, part) for child, part in zip(node.children, value))
+    return value
+
+
+def merge(node: Node, before: Any, new: Any, env_ids: Array) -> Any:
+    """Return `before`, written over in place, with the rows of `new` at env_ids."""
+    if isinstance(node, Leaf):
+        before[env_ids] = new
+        return before
+    if isinstance(node, DictNode):
+        return {k: merge(child, before[k], new[k], env_ids) for k, child in zip(node.keys, node.children)}
+    if isinstance(node, TupleNode):
+        return tuple(merge(child, b, n, env_ids) for child, b, n in zip(node.children, before, new))
+    objects = list(before)
+    for env_id, value in zip(env_ids.tolist(), new):
+        objects[env_id] = value
+    return tuple(objects)
+
+
+def row_of(space: Space[Any], batch: Any, row: int) -> Any:
+    """Return one row of batched observations as an env would have given it, with memory of its own."""
+    if isinstance(space, spaces.Dict):
+        return {key: row_of(part, batch[key], row) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(row_of(part, batch[i], row) for i, part in enumerate(space.spaces))
+    if isinstance(batch, np.ndarray) and batch.ndim > 1:
+        return batch[row].copy()
+    return batch[row]  # a number, or an object that came by mail

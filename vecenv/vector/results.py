@@ -1,0 +1,134 @@
+"""Results: one batch of the pool becomes the arrays and infos that a step returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from ..core.batch import Batch
+from ..core.pool import Pool
+from ..core.rows import RowFlag, Run
+from ..core.spec import Array, Leaf
+from ..errors import StateError
+from .infos import gather_infos, spread_infos
+from .nested import merge, own
+
+__all__ = ["Results", "Step"]
+
+Step = tuple[Any, Array, Array, Array, dict[str, Any]]
+#: Observations, rewards, terminations, truncations and env ids of one batch.
+_Views = tuple[Any, Array, Array, Array, Array]
+
+# Plain ints: the operators of IntFlag cost a microsecond each.
+_NEWS = int(RowFlag.INFO | RowFlag.MAIL | RowFlag.FINAL | RowFlag.ERROR)
+_ERROR = int(RowFlag.ERROR)
+#: Runs of whole blocks whose views are remembered; a ring has fewer blocks.
+_MAX_VIEWS = 64
+
+
+class Results:
+    """Turns batches into what `step` returns, and remembers the last one.
+
+    Args:
+        pool: started.
+        space: of one observation, as env 0 has it.
+        copy: whether arrays belong to the caller or are views of the ring.
+        tracks_ends: whether `ended` is kept, bool (N,): whose episode is over.
+    """
+
+    def __init__(self, pool: Pool, space: Space[Any], copy: bool, tracks_ends: bool) -> None:
+        self._space = space
+        self._copy = copy
+        self._root = pool.obs_spec.root
+        self._is_plain = isinstance(self._root, Leaf)
+        self._has_objects = pool.obs_spec.num_objects > 0
+        self._num_envs = pool.num_envs
+        # Slicing a block's columns costs as much as copying them: done once per block.
+        self._views: dict[Any, _Views] = {}
+        self._last: Batch | _Merged | None = None
+        self.ended = np.zeros(pool.num_envs, np.bool_) if tracks_ends else None
+
+    def deliver(self, batch: Batch) -> Step:
+        """Return the results of a batch, rows in its order.
+
+        Raises:
+            Exception: what the lowest of the envs raised that did.
+        """
+        self._last = batch
+        views = self._views.get(batch.rows)
+        if views is None:
+            views = self._look_at(batch)
+        obs, rewards, terminations, truncations, env_ids = views
+        if self.ended is not None:
+            self.ended[env_ids] = terminations | truncations
+        flags = batch.flags & _NEWS
+        if flags & _ERROR:
+            batch.raise_errors()
+        infos = gather_infos(batch, self._space) if flags else {}
+        if not self._copy:
+            return obs, rewards, terminations, truncations, infos
+        obs = obs.copy() if self._is_plain else own(self._root, obs)
+        return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
+
+    def deliver_some(self, batch: Batch) -> Step:
+        """Return the same for a batch of any envs, with their ids in the infos."""
+        result = self.deliver(batch)
+        self._last = None  # its rows are not those of all envs in order
+        views = self._views.get(batch.rows)
+        env_ids = batch.env_ids if views is None else views[4]
+        result[4]["env_id"] = env_ids.copy() if self._copy else env_ids
+        return result
+
+    def _look_at(self, batch: Batch) -> _Views:
+        rows = batch.rows
+        flags = rows.column("terminated"), rows.column("truncated")
+        views = batch.obs, rows.column("reward"), *flags, rows.column("env_id")
+        is_whole_block = type(rows) is Run and rows.count == self._num_envs
+        if is_whole_block and not self._has_objects and len(self._views) < _MAX_VIEWS:
+            self._views[rows] = views
+        return views
+
+    def check_not_ended(self, what: str, env_ids: Any) -> None:
+        """Raise StateError if an episode of these envs is over; does nothing unless ends are tracked."""
+        if self.ended is None or not self.ended.any():
+            return
+        asked = range(self._num_envs) if env_ids is None else np.asarray(env_ids).tolist()
+        over = [env_id for env_id in asked if 0 <= env_id < self._num_envs and self.ended[env_id]]
+        if over:
+            raise StateError(
+                f"{what}: the episodes of envs {over} are over and autoreset_mode is DISABLED; first reset them with "
+                "options={'reset_mask': terminations | truncations}"
+            )
+
+    # ---- resets of some envs ----------------------------------------------------------------
+
+    def has_last(self) -> bool:
+        """Tell whether the last batch had a row of every env."""
+        return self._last is not None
+
+    def copy_last(self) -> Any:
+        """Return a copy of the last observations of all envs."""
+        assert self._last is not None, "has_last() was not asked"
+        return own(self._root, self._last.obs)
+
+    def deliver_into(self, last: Any, batch: Batch, env_ids: Array) -> tuple[Any, dict[str, Any]]:
+        """Return observations and infos of all envs: those of the batch among the last ones.
+
+        Args:
+            last: what `copy_last` gave before the batch was received.
+            batch: its rows are those of `env_ids`, in this order.
+            env_ids: int64 (B,).
+        """
+        obs, _, _, _, infos = self.deliver(batch)
+        obs = merge(self._root, last, obs, env_ids)
+        self._last = _Merged(obs)
+        return own(self._root, obs) if self._copy else obs, spread_infos(infos, env_ids, self._num_envs)
+
+
+class _Merged:
+    """Stands where a batch would: observations put together from several."""
+
+    def __init__(self, obs: Any) -> None:
+        self.obs = obs
