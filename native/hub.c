@@ -18,6 +18,9 @@
 #define LATE_NS INT64_C(20000000)
 #define LOOKS_PER_YIELD 16
 #define MAX_EVENTS 8
+/* A signal may arrive just before a sleep, or be taken by another thread: its Python
+ * handler then waits for the end of the sleep, so no sleep is longer than this. */
+#define SLICE_MS 100
 
 /* recv() outcomes beside a batch */
 enum { RECV_BATCH, RECV_TIMEOUT, RECV_DESCRIPTOR, RECV_MAIL, RECV_NO_BLOCK };
@@ -609,7 +612,7 @@ sleep_for(Hub *self, const want *what, int64_t deadline_ns, int *descriptor)
     } else {
         struct epoll_event events[MAX_EVENTS];
         int64_t milliseconds = left <= 0 ? 0 : (left + 999999) / 1000000;
-        int timeout = milliseconds > 1000000 ? 1000000 : (int)milliseconds;
+        int timeout = milliseconds > SLICE_MS ? SLICE_MS : (int)milliseconds;
         int ready = epoll_wait(self->epoll_fd, events, MAX_EVENTS, timeout);
         if (ready < 0) {
             outcome = errno == EINTR ? -1 : RECV_TIMEOUT;
@@ -735,11 +738,10 @@ hub_recv(PyObject *op, PyObject *args)
         Py_BEGIN_ALLOW_THREADS
         outcome = wait_for(self, &what, deadline_ns, &descriptor);
         Py_END_ALLOW_THREADS
-        if (outcome == -1) {
-            if (PyErr_CheckSignals() < 0) {
-                return NULL;
-            }
-        } else if (outcome != RECV_BATCH) {
+        if (PyErr_CheckSignals() < 0) {
+            return NULL;
+        }
+        if (outcome != RECV_BATCH && outcome != -1) {
             return outcome_tuple(outcome, descriptor);
         }
     }
@@ -767,13 +769,13 @@ hub_wait(PyObject *op, PyObject *arg)
     Py_BEGIN_ALLOW_THREADS
     outcome = sleep_for(self, &what, deadline_ns, &descriptor);
     Py_END_ALLOW_THREADS
-    if (outcome == -1) {
-        if (PyErr_CheckSignals() < 0) {
-            return NULL;
-        }
+    if (PyErr_CheckSignals() < 0) {
+        return NULL;
+    }
+    if (outcome == -1 || outcome == RECV_BATCH) {
         outcome = RECV_MAIL; /* look around */
     }
-    return outcome_tuple(outcome == RECV_BATCH ? RECV_MAIL : outcome, descriptor);
+    return outcome_tuple(outcome, descriptor);
 }
 
 PyDoc_STRVAR(wait_doc,

@@ -57,8 +57,9 @@ ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FACES
 
 # Inside core a module imports only what stands before it.
 CORE_ORDER = [
-    *("clock", "shm", "threads", "spec", "arena", "rows", "native", "mail", "hub"),
-    *("host", "twin", "worker", "preload", "spawning", "supervise", "pool", "serial", "process", "stats"),
+    *("clock", "shm", "threads", "spec", "arena", "rows", "native", "mail", "hub", "batch", "options"),
+    *("inbox", "watchdog", "host", "twin", "worker", "preload", "spawning", "supervise"),
+    *("life", "pool", "serial", "process"),
 ]
 
 FILES = sorted(PACKAGE.rglob("*.py"))

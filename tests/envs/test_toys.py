@@ -306,7 +306,7 @@ def test_leaks_memory_keeps_what_it_takes():
     before = psutil.Process().memory_info().rss
     for _ in range(8):
         env.step(0)
-    assert psutil.Process().memory_info().rss - before > 24 << 20
+    assert psutil.Process().memory_info().rss - before > 16 << 20  # 32 MiB, less what was free before
 
 
 def test_spawns_child_and_ends_it():

@@ -13,15 +13,12 @@ envs live is for `SerialPool` and `ProcessPool`.
 
 from __future__ import annotations
 
-import os
-import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-from gymnasium import Space
 
 from ..errors import ClosedError, ConfigError, SpaceError, StateError, WorkerTimeoutError
 from . import mail
@@ -30,10 +27,11 @@ from .batch import Batch
 from .clock import NEVER_NS, Deadline, now_ns
 from .hub import Event, Hub, Refusal
 from .inbox import Inbox
+from .life import Life
 from .mail import Answer, Letter, unpack_error
 from .options import PoolOptions, check_env_fns, check_options
 from .rows import Autoreset, CommandFlag, Form, Op, RowFlag, Rows
-from .spec import Array, Leaf, Spec
+from .spec import Array, Leaf, Space, Spec, split_batch
 from .watchdog import Watchdog
 from .worker import reward_shape_of
 
@@ -41,24 +39,10 @@ __all__ = ["Pool"]
 
 #: Longest sleep of a wait while parts of a letter are still to be written.
 _LETTER_LOOK_NS = 1_000_000
-#: Replaced in every forked child, so that comparing it costs no system call.
-_this_process = [object()]
 _NO_ANSWERS: dict[int, Answer] = {}
-#: Without a limit, warn once about an operation that has run this long (seconds).
-OVERDUE_WARNING = 60.0
 
 
-
-
-def _become_another_process() -> None:
-    _this_process[0] = object()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_become_another_process)
-
-
-class Pool(ABC):
+class Pool(Life):
     """Envs behind one queue of operations and one stream of batches.
 
     A pool belongs to one thread at a time and to the process that made it. Every env owes at
@@ -81,16 +65,12 @@ class Pool(ABC):
         *,
         adapt: Callable[[Any], Any] | None = None,
     ) -> None:
+        super().__init__()
         self.options = options or PoolOptions()
         self.env_fns = check_env_fns(env_fns)
         self.num_envs = len(self.env_fns)
         check_options(self.options)
         self._adapt = adapt or _identity
-        self._owner_pid = os.getpid()
-        self._lock = threading.Lock()
-        self._open_in: object | None = None  # the process token while started and not closed
-        self._closed = False
-        self._closing = False
         self._held: deque[Batch] = deque()
         self._ids = np.arange(self.num_envs, dtype=np.int64)
         self._attention = False  # set while a plain receive will not do: letters, dead workers
@@ -108,10 +88,6 @@ class Pool(ABC):
     @abstractmethod
     def _start(self) -> None:
         """Build the envs and the arena; set _hub, _plan and the spaces."""
-
-    @abstractmethod
-    def _shut_down(self) -> None:
-        """End everything that `_start` began. Called once."""
 
     def _forget(self) -> None:
         """Let go of the arena; what the caller still looks at keeps it mapped."""
@@ -148,81 +124,12 @@ class Pool(ABC):
     def worker_pids(self) -> tuple[int, ...]:
         """Process id of each worker, by worker_id; empty when there are none."""
 
-    # ---- life ----------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Build all envs and learn their spaces. Blocks at most `limits.construct` seconds.
-
-        Raises:
-            ConfigError: nothing was started: memory, processes or pickling failed.
-            SpaceError: an env's spaces differ from env 0's.
-            WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
-            Exception: what a constructor raised, with the remote traceback as its cause.
-        """
-        if self._open_in is not None and not self._closed:
-            raise StateError("start: the pool is started already")
-        if self._closed or self._owner_pid != os.getpid():
-            self._explain("start")
-        with self._lock:
-            try:
-                self._start()
-            except BaseException:
-                self._closed = True
-                self._shut_down()
-                raise
-            num_slots = self._plan.num_slots
-            self._inbox = Inbox(self._hub, num_slots)
-            self._watchdog = Watchdog(self._hub, num_slots, self.options.limits, self, self._inbox)
-            self._look_ns = self._watchdog.look_ns
-            self._open_in = _this_process[0]
-
-    def close(self) -> None:
-        """End all envs and workers; idempotent, at most `limits.close` seconds and a kill.
-
-        May be called from another thread: a waiting `recv` then raises ClosedError. Views of
-        batches stay readable.
-        """
-        if self._owner_pid != os.getpid() or self._closed:
-            return
-        self._closing = True
-        self._interrupt()
-        with self._lock:
-            self._close_once()
-
-    def _close_once(self) -> None:
-        if not self._closed:  # nobody else did in the meantime
-            self._closed = True
-            self._open_in = None
-            self._shut_down()
-
-    @abstractmethod
-    def _interrupt(self) -> None:
-        """Make a wait in another thread return soon."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` has been called."""
-        return self._closed
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def _enter(self, what: str) -> None:
-        """Guard a call: right process, open, started, one thread. The caller releases `_lock`."""
-        if self._open_in is not _this_process[0] or not self._lock.acquire(False):
-            self._explain(what)
-
-    def _explain(self, what: str) -> NoReturn:
-        if self._owner_pid != os.getpid():
-            raise StateError(f"{what}: this pool belongs to process {self._owner_pid}; make one in each process")
-        if self._closed or self._closing:
-            raise ClosedError(f"{what}: the pool is closed")
-        if self._open_in is None:
-            raise StateError(f"{what}: start the pool first")
-        raise StateError(f"{what}: another thread is using this pool; a pool belongs to one thread at a time")
+    def _go(self) -> None:
+        self._start()
+        num_slots = self._plan.num_slots
+        self._inbox = Inbox(self._hub, num_slots)
+        self._watchdog = Watchdog(self._hub, num_slots, self.options.limits, self, self._inbox)
+        self._look_ns = self._watchdog.look_ns
 
     # ---- sending -------------------------------------------------------------------------
 
@@ -279,10 +186,7 @@ class Pool(ABC):
             self._lock.release()
 
     def _send_letters(self, actions: Any, ids: Array, ordered: bool) -> None:
-        from gymnasium.vector.utils import iterate
-
-        batch_space = _batch_space(self.action_space, len(ids))
-        self._send_each(list(iterate(batch_space, actions)), ids, ordered)
+        self._send_each(split_batch(self.action_space, actions, len(ids)), ids, ordered)
 
     def _send_each(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
         if len(actions) != len(ids):
@@ -591,9 +495,3 @@ class Pool(ABC):
 
 def _identity(env: Any) -> Any:
     return env
-
-
-def _batch_space(space: Space[Any], count: int) -> Space[Any]:
-    from gymnasium.vector.utils import batch_space
-
-    return batch_space(space, count)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import secrets
 import select
 import weakref
@@ -16,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import cloudpickle
-import gymnasium
 
 from ..errors import ConfigError, SpaceError, StateError, WorkerDiedError, WorkerTimeoutError, describe_exit
 from . import supervise
@@ -27,6 +25,7 @@ from .native import implementation
 from .pool import Pool
 from .rows import Op
 from .shm import Segment
+from .spec import foreign_registrations
 from .supervise import Worker
 from .worker import Attach, Boot, Report, started_at
 
@@ -415,21 +414,3 @@ def split_evenly(count: int, parts: int) -> list[list[int]]:
         runs.append(list(range(start, stop)))
         start = stop
     return runs
-
-
-def foreign_registrations() -> list[Any]:
-    """Return the Gymnasium specs that a fresh process does not register by itself."""
-    found = []
-    for spec in gymnasium.registry.values():
-        entry = spec.entry_point
-        if isinstance(entry, str) and entry.startswith("gymnasium.envs."):
-            continue
-        try:
-            pickle.dumps(spec)
-        except Exception:  # by value then, or not at all
-            try:
-                cloudpickle.dumps(spec)
-            except Exception:
-                continue
-        found.append(spec)
-    return found

@@ -13,18 +13,33 @@ MultiBinary, nested in Dict and Tuple to any depth. Every other space becomes an
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
+import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
+from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from ..errors import SpaceError
 
-__all__ = ["DictNode", "Leaf", "Node", "ObjectNode", "Spec", "TupleNode"]
+__all__ = [
+    "DictNode",
+    "Leaf",
+    "Node",
+    "ObjectNode",
+    "Space",
+    "Spec",
+    "TupleNode",
+    "foreign_registrations",
+    "register_missing",
+    "split_batch",
+]
 
 Array = NDArray[Any]
 
@@ -298,3 +313,36 @@ def _in_range(array: Array, dtype: np.dtype[Any]) -> bool:
         return True
     limits = np.iinfo(dtype)
     return not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)
+
+
+# ---- Gymnasium's own notions, kept to this file -----------------------------------------
+
+
+def split_batch(space: Space[Any], values: Any, count: int) -> list[Any]:
+    """Return the `count` values of a batch one by one, as Gymnasium's vector envs hand them out."""
+    return list(iterate(batch_space(space, count), values))
+
+
+def foreign_registrations() -> list[Any]:
+    """Return the registered env specs that a fresh process would lack, as far as they pickle."""
+    return [spec for spec in gymnasium.registry.values() if not _is_builtin(spec) and _can_travel(spec)]
+
+
+def register_missing(specs: list[Any]) -> None:
+    """Register what this process lacks."""
+    for spec in specs:
+        gymnasium.registry.setdefault(spec.id, spec)
+
+
+def _is_builtin(spec: Any) -> bool:
+    return isinstance(spec.entry_point, str) and spec.entry_point.startswith("gymnasium.envs.")
+
+
+def _can_travel(spec: Any) -> bool:
+    for pickler in (pickle, cloudpickle):
+        try:
+            pickler.dumps(spec)
+            return True
+        except Exception:  # a spec that holds an open file, say: who makes it must make it in env_fn
+            continue
+    return False

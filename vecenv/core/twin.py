@@ -604,6 +604,8 @@ class PipeSlot:
             if self._is_superseded():
                 self._end()
             elif command.op != Op.STEP or command.letter is not None or env.needs_reset:
+                if command.op == Op.STEP:  # whose letter may hold an action
+                    command = self._command = command._replace(argument=int(env.needs_reset))
                 return self._event(COMMAND)
             else:
                 event = self._step(env)
@@ -655,7 +657,8 @@ class PipeSlot:
         obs, reward, terminated, truncated, info = result
         terminated, truncated = bool(terminated), bool(truncated)
         is_done = terminated or truncated
-        if not isinstance(info, dict) or (is_done and self._autoreset == Autoreset.SAME_STEP):
+        needs_mail = self._plan.obs.num_objects or not isinstance(info, dict)
+        if needs_mail or (is_done and self._autoreset == Autoreset.SAME_STEP):
             return False
         return self.publish(obs, reward, terminated, truncated, info, 0, None)
 

@@ -15,7 +15,6 @@ imports the caller's `__main__`: everything it needs travels by value.
 
 from __future__ import annotations
 
-import importlib
 import mmap
 import os
 import pickle
@@ -36,6 +35,7 @@ from .arena import ArenaPlan
 from .host import Host
 from .native import load
 from .rows import Autoreset
+from .spec import register_missing
 from .threads import cap_environment, cap_loaded_libraries
 
 __all__ = ["Attach", "Boot", "Goodbye", "Report", "build_env", "make_slot", "reward_shape_of", "worker_main"]
@@ -150,9 +150,7 @@ def _report_on(env_ids: list[int], envs: dict[int, Any]) -> Report:
 def _construct(boot: Boot, envs: dict[int, Any]) -> Report:
     env_id = boot.env_ids[0]
     try:
-        for spec in pickle.loads(boot.registrations):
-            registry = importlib.import_module("gymnasium").registry
-            registry.setdefault(spec.id, spec)
+        register_missing(pickle.loads(boot.registrations))
         env_fns, adapt = pickle.loads(boot.env_fns), pickle.loads(boot.adapt)
         for env_id, env_fn, seed in zip(boot.env_ids, env_fns, boot.seeds):
             envs[env_id] = build_env(env_fn, adapt, seed)

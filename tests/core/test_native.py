@@ -1,0 +1,403 @@
+"""The extension's boundary: both sides agree on the layout, and wrong arguments are errors."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import select
+import sys
+from collections import deque
+from enum import IntFlag
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+from vecenv.core import arena, host, native, rows
+from vecenv.core.arena import ArenaPlan
+from vecenv.core.native import load
+from vecenv.core.shm import private_segment
+from vecenv.core.spec import Spec
+from vecenv.errors import ConfigError
+
+pytestmark = [pytest.mark.native, pytest.mark.skipif(load() is None, reason="the extension was not built")]
+_native = load()
+
+NEVER = 2**62
+OBS = Dict(position=Box(-1.0, 1.0, (2,), np.float32), gear=Discrete(5))
+
+
+class Ends:
+    """One hub and one slot that does not wait, over private memory."""
+
+    def __init__(self, num_envs=2, obs=OBS, action=None, depth=3):
+        action = action or Discrete(4)
+        self.plan = ArenaPlan(num_envs, 1, Spec(obs, "obs"), Spec(action, "action"), (), depth, True, num_envs)
+        self.memory = private_segment(self.plan.nbytes)
+        self.plan.write_header(self.memory)
+        self.event_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self.epoll = select.epoll()
+        self.epoll.register(self.event_fd, select.EPOLLIN)
+
+    def hub(self, **changes):
+        arguments = {
+            "mapping": self.memory,
+            "columns": self.plan.row_columns(),
+            "action_leaves": self.plan.action_columns(),
+            "slots": (0,) * self.plan.num_envs,
+            "depth": self.plan.depth,
+            "event_fd": self.event_fd,
+            "epoll_fd": self.epoll.fileno(),
+            "spin_ns": 0,
+        }
+        return _native.Hub(**{**arguments, **changes})
+
+    def slot(self, **changes):
+        arguments = {
+            "mapping": self.memory,
+            "slot": 0,
+            "event_fd": self.event_fd,
+            "obs": self.plan.obs.describe(self.plan.obs_offsets),
+            "final_obs": self.plan.obs.describe(self.plan.final_offsets),
+            "action": self.plan.action.describe(self.plan.action_offsets, scratch=True),
+            "autoreset": 1,
+            "spin_ns": 0,
+            "waits": False,
+            "numpy_scalar": np.generic,
+        }
+        return _native.Slot(**{**arguments, **changes})
+
+    def close(self):
+        self.epoll.close()
+        os.close(self.event_fd)
+
+
+@pytest.fixture
+def ends():
+    made = Ends()
+    yield made
+    made.close()
+
+
+def obs_of(number):
+    return {"position": np.full(2, number, np.float32), "gear": np.int64(number % 5)}
+
+
+# ---- agreement ------------------------------------------------------------------------------
+
+
+def test_both_sides_have_the_same_layout():
+    assert len(arena.HEADER_WORDS) == _native.HEADER_WORDS
+    for name in ("MAGIC", "ABI", "CONTROL_NBYTES", "SLOT_NBYTES", "COMMAND_NBYTES", "INFO_KEYS", "INFO_KEY_NBYTES"):
+        assert getattr(arena, name) == getattr(_native, name), name
+    assert arena.CHAIN == _native.CHAIN
+
+
+@pytest.mark.parametrize(
+    "enum, prefix",
+    [(rows.RowFlag, "F"), (rows.CommandFlag, "C"), (rows.Form, "FORM"), (rows.Op, "OP")],
+    ids=["RowFlag", "CommandFlag", "Form", "Op"],
+)
+def test_words_have_the_same_values_on_both_sides(enum, prefix):
+    theirs = {name: getattr(_native, name) for name in dir(_native) if name.startswith(f"{prefix}_")}
+    ours = {f"{prefix}_{member.name}": int(member) for member in enum if member.name != "NONE"}
+    assert ours == theirs
+    if issubclass(enum, IntFlag):
+        assert all(value & (value - 1) == 0 for value in ours.values())
+
+
+def test_events_are_numbered_alike():
+    names = ("STOP", "IDLE", "COMMAND", "RESULT", "RAISED")
+    assert [getattr(_native, f"EVENT_{name}") for name in names] == [getattr(host, name) for name in names]
+
+
+def callables():
+    yield _native.watch_parent
+    for kind in (_native.Hub, _native.Slot):
+        yield kind
+        for name, member in vars(kind).items():
+            if callable(member) and not name.startswith("__"):
+                yield member
+
+
+@pytest.mark.parametrize("function", list(callables()), ids=lambda function: function.__qualname__)
+def test_every_callable_tells_its_signature_and_has_a_docstring(function):
+    signature = inspect.signature(function)
+    assert function.__doc__
+    assert all(parameter.kind is not parameter.VAR_POSITIONAL for parameter in signature.parameters.values())
+
+
+def test_the_stub_names_everything_there_is():
+    import ast
+    from pathlib import Path
+
+    tree = ast.parse((Path(native.__file__).parents[1] / "_native.pyi").read_text())
+    stubbed = {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign)}
+    stubbed |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assert stubbed == {name for name in dir(_native) if not name.startswith("__")}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)} - {"__new__"}
+            kind = getattr(_native, node.name)
+            assert methods == {name for name in vars(kind) if not name.startswith("__")}
+            for name in methods:
+                stub = next(part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == name)
+                theirs = list(inspect.signature(getattr(kind, name)).parameters)
+                assert theirs == [argument.arg for argument in stub.args.posonlyargs + stub.args.args], name
+
+
+def test_another_abi_is_refused(monkeypatch):
+    monkeypatch.setattr(arena, "ABI", arena.ABI + 1)
+    with pytest.raises(ConfigError, match="build it again"):
+        load()
+
+
+@pytest.mark.parametrize("wanted, found", [("python", "python"), ("native", "native"), ("", "native")])
+def test_the_environment_chooses_the_implementation(monkeypatch, wanted, found):
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", wanted)
+    assert native.implementation() == found
+
+
+def test_an_unknown_implementation_is_refused(monkeypatch):
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", "rust")
+    with pytest.raises(ConfigError, match="VECENV_IMPLEMENTATION"):
+        native.implementation()
+
+
+# ---- errors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["hub", "slot"])
+def test_memory_that_is_no_arena_is_refused(ends, kind):
+    with pytest.raises(ValueError, match="not an arena"):
+        getattr(ends, kind)(mapping=bytearray(ends.plan.nbytes))
+    with pytest.raises(ValueError, match="not an arena"):
+        getattr(ends, kind)(mapping=bytearray(8))
+    with pytest.raises(ValueError, match="shorter"):
+        getattr(ends, kind)(mapping=bytearray(ends.memory[: ends.plan.nbytes // 2]))
+    with pytest.raises((BufferError, TypeError)):
+        getattr(ends, kind)(mapping=bytes(ends.memory[:]))
+    with pytest.raises(TypeError):
+        getattr(ends, kind)(mapping=None)
+
+
+@pytest.mark.parametrize(
+    "changes, error",
+    [
+        ({"depth": 1}, ValueError),
+        ({"depth": 10_000}, ValueError),
+        ({"slots": (0,)}, ValueError),
+        ({"slots": (0, 1)}, ValueError),
+        ({"slots": (0, -1)}, (ValueError, OverflowError)),
+        ({"slots": (0, "a")}, (ValueError, TypeError)),
+        ({"slots": [0, 0]}, TypeError),
+        ({"columns": ((1,),)}, TypeError),
+        ({"columns": (3,)}, (TypeError, SystemError)),
+        ({"action_leaves": (("a", 1),)}, TypeError),
+    ],
+)
+def test_a_hub_refuses_wrong_arguments(ends, changes, error):
+    with pytest.raises(error):
+        ends.hub(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes, error",
+    [
+        ({"slot": 1}, ValueError),
+        ({"obs": ("no such node",)}, ValueError),
+        ({"obs": ()}, TypeError),
+        ({"obs": 3}, TypeError),
+        ({"obs": ("dict", ("a",), ())}, ValueError),
+        ({"obs": ("tuple", [])}, TypeError),
+        ({"obs": ("array", 0, -1, 4, "f", 4, (1,), None)}, ValueError),
+        ({"obs": ("array", 0, 0, 4, "f", 4, (1,) * 17, None)}, ValueError),
+        ({"action": ("array", 0, 0, 8, "i", 8, (), np.zeros(2, np.int64))}, ValueError),
+        ({"action": ("array", 0, 0, 8, "i", 8, (), b"readonly")}, (BufferError, ValueError)),
+        ({"numpy_scalar": 3}, TypeError),
+    ],
+)
+def test_a_slot_refuses_wrong_arguments(ends, changes, error):
+    with pytest.raises(error):
+        ends.slot(**changes)
+
+
+@pytest.mark.parametrize("method", ["cancel", "owed"])
+@pytest.mark.parametrize("env_id", [2, -1, 2**70, "a"])
+def test_env_ids_out_of_range_are_refused(ends, method, env_id):
+    with pytest.raises((ValueError, OverflowError, TypeError)):
+        getattr(ends.hub(), method)(env_id)
+
+
+@pytest.mark.parametrize("method", ["reap", "state", "take_mail"])
+@pytest.mark.parametrize("slot", [1, -1, 2**70, "a"])
+def test_slots_out_of_range_are_refused(ends, method, slot):
+    with pytest.raises((ValueError, OverflowError, TypeError)):
+        getattr(ends.hub(), method)(slot)
+
+
+def test_a_request_is_checked_before_anything_is_sent(ends):
+    hub = ends.hub()
+    actions = (np.zeros(2, np.int64),)
+    with pytest.raises(ValueError, match="number of action leaves"):
+        hub.send((), None, True, 0)
+    with pytest.raises(ValueError, match="wrong size"):
+        hub.send((np.zeros(3, np.int64),), None, True, 0)
+    with pytest.raises(TypeError, match="int64"):
+        hub.send((np.zeros(1, np.int64),), np.zeros(1, np.int32), True, 0)
+    with pytest.raises((BufferError, ValueError)):
+        hub.send((np.zeros(4, np.int64)[::2],), None, True, 0)
+    with pytest.raises(ValueError, match="one per env"):
+        hub.command(rows.Op.RESET, None, np.zeros(1, np.int64), np.zeros(2, np.uint8), True)
+    assert hub.send(actions, np.array([0, 2]), True, 0) == (_native.SEND_BAD_ENV, 2)
+    assert hub.send(actions, np.array([0, -1]), True, 0) == (_native.SEND_BAD_ENV, -1)
+    assert hub.outstanding() == 0
+    assert hub.send(actions, None, True, 0) is None
+    assert hub.send(actions, None, True, 0) == (_native.SEND_BUSY, 0)
+    assert hub.outstanding() == 2
+
+
+def test_an_env_named_twice_is_refused_and_owes_what_it_owed_before(ends):
+    hub, slot = ends.hub(), ends.slot()
+    for env_id in range(2):
+        slot.host(env_id, lambda action: (obs_of(0), 0.0, False, False, {}))
+    zeros, none = np.zeros(2, np.int64), np.zeros(2, np.uint8)
+    hub.send((zeros,), None, True, 0)
+    slot.serve()
+    assert hub.recv(2, 2, 0)[0] == _native.RECV_BATCH
+    assert hub.command(rows.Op.RESET, zeros, zeros, none, True) == (_native.SEND_BUSY, 0)
+    assert (hub.outstanding(), hub.owed(0)[0]) == (0, 0)
+    hub.send((np.zeros(1, np.int64),), np.array([0]), False, 0)
+    owed = hub.owed(0)
+    assert hub.command(rows.Op.RESET, zeros, zeros, none, False) == (_native.SEND_BUSY, 0)
+    assert (hub.outstanding(), hub.owed(0)) == (1, owed)
+
+
+def test_calls_beyond_the_queue_are_refused_and_overwrite_nothing(ends):
+    hub = ends.hub()
+    many = np.zeros(1000, np.int64)
+    flags = np.zeros(1000, np.uint8)
+    assert hub.command(rows.Op.CALL, many, many, flags, False)[0] == _native.SEND_BUSY
+    one = np.zeros(1, np.int64)
+    accepted = 0
+    while isinstance(hub.command(rows.Op.CALL, one, one, flags[:1], False), int):
+        accepted += 1
+    assert 0 < accepted < ends.plan.words["queue_size"]
+    assert hub.send((np.zeros(2, np.int64),), None, True, 0) is None
+
+
+def test_publish_needs_a_command(ends):
+    slot = ends.slot()
+    with pytest.raises(RuntimeError, match="without a command"):
+        slot.publish(obs_of(0), 0.0, False, False, {}, 0, None)
+    slot.finish()  # nothing to end
+    with pytest.raises(ValueError, match="env_id"):
+        slot.host(2, print)
+    with pytest.raises(ValueError, match="env_id"):
+        slot.set_seed(2, 0)
+
+
+def test_a_command_for_an_env_that_nobody_hosts_is_an_error(ends):
+    hub, slot = ends.hub(), ends.slot()
+    hub.send((np.zeros(2, np.int64),), None, True, 0)
+    with pytest.raises(RuntimeError, match="another slot"):
+        slot.serve()
+
+
+def test_stop_is_seen_before_the_tail_it_moves(ends):
+    hub, slot = ends.hub(), ends.slot()
+    hub.stop()
+    assert slot.serve()[0] == _native.EVENT_STOP
+
+
+def test_info_keys_beyond_the_table_are_refused(ends):
+    hub = ends.hub()
+    assert hub.add_info_key("x" * arena.INFO_KEY_NBYTES) == -1
+    assert hub.add_info_key("zero\0inside") == -1
+    found = [hub.add_info_key(f"key {i}") for i in range(arena.INFO_KEYS + 2)]
+    assert found == [*range(arena.INFO_KEYS), -1, -1]
+    with pytest.raises(TypeError):
+        hub.add_info_key(3)
+
+
+def test_a_descriptor_that_is_none_cannot_be_watched():
+    with pytest.raises((TypeError, ValueError)):
+        _native.watch_parent("no descriptor")
+
+
+# ---- leaks ----------------------------------------------------------------------------------
+
+
+def rounds(ends, count):
+    """Send, step, receive: with plain rows, odd ones, infos, exceptions and letters."""
+    hub, slot = ends.hub(), ends.slot()
+    results = deque([(obs_of(i), float(i), i % 7 == 6, False, {"a": i, "b": 0.5}) for i in range(11)])
+    hub.add_info_key("a")
+    hub.add_info_key("b")
+
+    def step(action):
+        results.rotate()
+        if results[0][1] == 3.0:
+            raise ValueError("three")
+        return results[0] if results[0][1] != 5.0 else list(results[0])
+
+    for env_id in range(2):
+        slot.host(env_id, step)
+    actions = (np.zeros(2, np.int64),)
+    for _ in range(count):
+        hub.send(actions, None, True, 0)
+        while slot.serve()[0] != _native.EVENT_IDLE:
+            slot.mail(b"mail")
+            slot.publish(obs_of(1), 0.0, False, False, None, 0, obs_of(2))
+        hub.take_mail(0)
+        assert hub.recv(2, 2, 0)[0] == _native.RECV_BATCH
+        while hub.take_mail(0):
+            pass
+
+
+@pytest.mark.skipif(not hasattr(sys, "getrefcount"), reason="counts references")
+def test_nothing_is_left_behind(ends):
+    rounds(ends, 50)
+    gc.collect()
+    blocks, values = sys.getallocatedblocks(), sys.getrefcount(None)
+    rounds(ends, 2000)
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < 200
+    assert abs(sys.getrefcount(None) - values) < 200
+
+
+def test_objects_let_go_of_the_memory(ends):
+    count = sys.getrefcount(ends.memory)
+    hub, slot = ends.hub(), ends.slot()
+    assert sys.getrefcount(ends.memory) >= count
+    del hub, slot
+    gc.collect()
+    assert sys.getrefcount(ends.memory) == count
+
+
+def test_an_env_that_refers_to_its_slot_is_collected(ends):
+    class Env:
+        def step(self, action):
+            return action
+
+    import weakref
+
+    env = Env()
+    env.slot = ends.slot()
+    env.slot.host(0, env.step)
+    reference = weakref.ref(env)
+    del env
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_refused_constructor_leaves_nothing_behind(ends):
+    count = sys.getrefcount(ends.memory)
+    for _ in range(50):
+        with pytest.raises(ValueError):
+            ends.slot(slot=9)
+        with pytest.raises(ValueError):
+            ends.hub(depth=1)
+    gc.collect()
+    assert sys.getrefcount(ends.memory) == count

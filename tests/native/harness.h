@@ -1,0 +1,188 @@
+/* What the C tests share: an arena in private memory, and checks that say where they failed. */
+#ifndef VECENV_TESTS_HARNESS_H
+#define VECENV_TESTS_HARNESS_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "claim.h"
+#include "layout.h"
+#include "mail.h"
+#include "park.h"
+#include "ring.h"
+
+#define CHECK(condition)                                                              \
+    do {                                                                              \
+        if (!(condition)) {                                                           \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);           \
+            exit(1);                                                                  \
+        }                                                                             \
+    } while (0)
+
+/* So long that only a lost wake-up lasts it out, on whatever machine. */
+#define LOST_NS INT64_C(20000000000)
+#define LOST_MS 20000
+
+#define PAGE 4096u
+
+typedef struct {
+    uint32_t num_envs, num_slots, num_blocks, rows, queue_size;
+    size_t mail_nbytes;
+} arena_sizes;
+
+static size_t
+place_next(int64_t *header, int word, size_t at, size_t nbytes)
+{
+    at = (at + VECENV_LINE - 1) / VECENV_LINE * VECENV_LINE;
+    header[word] = (int64_t)at;
+    return at + nbytes;
+}
+
+/* Lay out the columns of one block; returns their bytes. */
+static size_t
+place_columns(int64_t *header, size_t rows)
+{
+    static const struct {
+        int word;
+        size_t width;
+    } widths[] = {
+        {VECENV_H_OWNER, 8}, {VECENV_H_CELL, 8}, {VECENV_H_STEP_ID, 8},
+        {VECENV_H_ENV_ID, 8}, {VECENV_H_REWARD, 8}, {VECENV_H_FLAGS, 4},
+    };
+    header[VECENV_H_LINK] = 0;
+    size_t at = VECENV_LINE;
+    for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
+        at = place_next(header, widths[i].word, at, rows * widths[i].width);
+    }
+    return at;
+}
+
+/* Make a zeroed arena; free it with free(arena.base). */
+static vecenv_arena
+make_arena(arena_sizes sizes)
+{
+    int64_t header[VECENV_H_WORDS] = {
+        [VECENV_H_MAGIC] = VECENV_MAGIC,
+        [VECENV_H_ABI] = VECENV_ABI,
+        [VECENV_H_NUM_ENVS] = sizes.num_envs,
+        [VECENV_H_NUM_SLOTS] = sizes.num_slots,
+        [VECENV_H_NUM_BLOCKS] = sizes.num_blocks,
+        [VECENV_H_ROWS] = sizes.rows,
+        [VECENV_H_QUEUE_SIZE] = sizes.queue_size,
+        [VECENV_H_MAIL_NBYTES] = (int64_t)sizes.mail_nbytes,
+        [VECENV_H_REWARD_SIZE] = 1,
+    };
+    size_t slots = sizes.num_slots;
+    size_t at = sizeof header;
+    at = place_next(header, VECENV_H_CONTROL, at, sizeof(vecenv_control));
+    at = place_next(header, VECENV_H_INFO_KEYS, at, VECENV_INFO_KEYS * VECENV_INFO_KEY_NBYTES);
+    at = place_next(header, VECENV_H_SLOTS, at, slots * sizeof(vecenv_slot_lines));
+    at = place_next(header, VECENV_H_QUEUES, at,
+                    slots * sizes.queue_size * sizeof(vecenv_command));
+    at = place_next(header, VECENV_H_ENVS, at, sizes.num_envs * sizeof(vecenv_word));
+    at = place_next(header, VECENV_H_MAIL_UP, at, slots * sizes.mail_nbytes);
+    at = place_next(header, VECENV_H_MAIL_DOWN, at, slots * sizes.mail_nbytes);
+    header[VECENV_H_BLOCK_STRIDE] = (int64_t)((place_columns(header, sizes.rows) + PAGE - 1)
+                                              / PAGE * PAGE);
+    header[VECENV_H_BLOCKS] = (int64_t)((at + PAGE - 1) / PAGE * PAGE);
+    size_t total = (size_t)header[VECENV_H_BLOCKS]
+                   + sizes.num_blocks * (size_t)header[VECENV_H_BLOCK_STRIDE];
+    header[VECENV_H_TOTAL_NBYTES] = (int64_t)total;
+    void *base = aligned_alloc(PAGE, (total + PAGE - 1) / PAGE * PAGE);
+    CHECK(base != NULL);
+    memset(base, 0, total);
+    memcpy(base, header, sizeof header);
+    vecenv_arena arena;
+    CHECK(vecenv_arena_open(&arena, base, total) == VECENV_OK);
+    return arena;
+}
+
+static inline uint64_t *
+step_ids_of(const vecenv_arena *arena, uint32_t block)
+{
+    return (uint64_t *)(void *)column(arena, block, VECENV_H_STEP_ID);
+}
+
+static inline int64_t *
+env_ids_of(const vecenv_arena *arena, uint32_t block)
+{
+    return (int64_t *)(void *)column(arena, block, VECENV_H_ENV_ID);
+}
+
+static inline double *
+rewards_of(const vecenv_arena *arena, uint32_t block)
+{
+    return (double *)(void *)column(arena, block, VECENV_H_REWARD);
+}
+
+/* What a worker writes between claim and commit. The reward tells the row's author. */
+static inline void
+write_row(const vecenv_arena *arena, uint64_t place, uint64_t step_id, int64_t env_id)
+{
+    uint32_t block = place_block(place);
+    uint32_t row = place_row(place);
+    step_ids_of(arena, block)[row] = step_id;
+    env_ids_of(arena, block)[row] = env_id;
+    rewards_of(arena, block)[row] = (double)step_id * 1000.0 + (double)env_id;
+}
+
+static inline int
+is_intact(const vecenv_arena *arena, uint32_t block, uint32_t row)
+{
+    double expected = (double)step_ids_of(arena, block)[row] * 1000.0
+                      + (double)env_ids_of(arena, block)[row];
+    return !(rewards_of(arena, block)[row] < expected)
+           && !(rewards_of(arena, block)[row] > expected);
+}
+
+#define NUM_COLUMNS 4
+
+/* Books over an arena, with all their arrays. */
+typedef struct {
+    vecenv_ring ring;
+    vecenv_column columns[NUM_COLUMNS];
+} books;
+
+static inline books *
+make_books(const vecenv_arena *arena, uint32_t depth)
+{
+    books *made = calloc(1, sizeof *made);
+    CHECK(made != NULL);
+    static const int words[NUM_COLUMNS] = {VECENV_H_STEP_ID, VECENV_H_ENV_ID,
+                                           VECENV_H_REWARD, VECENV_H_FLAGS};
+    for (int i = 0; i < NUM_COLUMNS; i++) {
+        made->columns[i] = (vecenv_column){(size_t)arena->header[words[i]], i < 3 ? 8 : 4};
+    }
+    vecenv_ring *ring = &made->ring;
+    ring->arena = arena;
+    ring->columns = made->columns;
+    ring->num_columns = NUM_COLUMNS;
+    ring->outstanding = calloc(arena->num_envs, sizeof *ring->outstanding);
+    ring->max_pieces = vecenv_ring_max_pieces(arena);
+    ring->max_late = vecenv_ring_max_late(arena);
+    ring->pieces = calloc(ring->max_pieces, sizeof *ring->pieces);
+    ring->late = calloc(ring->max_late, sizeof *ring->late);
+    CHECK(ring->outstanding != NULL && ring->pieces != NULL && ring->late != NULL);
+    vecenv_ring_init(ring, depth);
+    return made;
+}
+
+static inline void
+free_books(books *made)
+{
+    free(made->ring.outstanding);
+    free(made->ring.pieces);
+    free(made->ring.late);
+    free(made);
+}
+
+static inline void
+owe(vecenv_ring *ring, int64_t env_id, uint64_t step_id)
+{
+    ring->num_outstanding += ring->outstanding[env_id] == 0;
+    ring->outstanding[env_id] = step_id;
+}
+
+#endif

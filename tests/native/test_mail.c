@@ -1,0 +1,208 @@
+/* Mail: messages of every size through a small ring, also from one thread to another. */
+#include <pthread.h>
+
+#include "harness.h"
+
+enum { RING = 256, LONGEST = 3 * RING, MESSAGES = 4000 };
+
+static const arena_sizes sizes = {1, 2, 4, 1, 8, RING};
+
+static uint8_t
+byte_of(uint32_t message, size_t i)
+{
+    return (uint8_t)(message * 31u + (uint32_t)i * 7u + (uint32_t)(i >> 8));
+}
+
+static size_t
+size_of(uint32_t message)
+{
+    return (message * 37u + message / 11u) % (LONGEST + 1u);
+}
+
+static void
+fill(uint8_t *data, uint32_t message, size_t nbytes)
+{
+    for (size_t i = 0; i < nbytes; i++) {
+        data[i] = byte_of(message, i);
+    }
+}
+
+static void
+check(const uint8_t *data, uint32_t message, size_t nbytes)
+{
+    for (size_t i = 0; i < nbytes; i++) {
+        CHECK(data[i] == byte_of(message, i));
+    }
+}
+
+static void
+messages_of_every_size_come_through_whole(void)
+{
+    vecenv_arena arena = make_arena(sizes);
+    vecenv_mail mail = vecenv_mail_up(&arena, 1);
+    uint8_t data[RING], got[RING];
+    for (uint32_t round = 0; round < 5; round++) { /* so that all sizes meet all places */
+        for (size_t nbytes = 0; nbytes <= RING - 8; nbytes++) {
+            uint32_t message = round * RING + (uint32_t)nbytes;
+            fill(data, message, nbytes);
+            CHECK(vecenv_mail_put(&mail, data, nbytes) == (ptrdiff_t)nbytes);
+            size_t found;
+            CHECK(vecenv_mail_peek(&mail, &found) == VECENV_MAIL_LAST && found == nbytes);
+            vecenv_mail_take(&mail, got);
+            check(got, message, nbytes);
+            CHECK(vecenv_mail_peek(&mail, &found) == VECENV_MAIL_NONE);
+        }
+    }
+    free(arena.base);
+}
+
+static void
+a_full_ring_takes_nothing_and_keeps_what_it_has(void)
+{
+    vecenv_arena arena = make_arena(sizes);
+    vecenv_mail mail = vecenv_mail_down(&arena, 0);
+    uint8_t data[RING], got[RING];
+    uint32_t count = 0;
+    for (;; count++) {
+        fill(data, count, 24);
+        if (vecenv_mail_put(&mail, data, 24) < 0) {
+            break;
+        }
+    }
+    CHECK(count == RING / 32);
+    CHECK(vecenv_mail_put(&mail, data, 0) < 0);
+    for (uint32_t i = 0; i < count; i++) {
+        size_t found;
+        CHECK(vecenv_mail_peek(&mail, &found) == VECENV_MAIL_LAST && found == 24);
+        vecenv_mail_take(&mail, got);
+        check(got, i, 24);
+    }
+    free(arena.base);
+}
+
+static void
+a_message_larger_than_the_ring_passes_in_pieces(void)
+{
+    vecenv_arena arena = make_arena(sizes);
+    vecenv_mail mail = vecenv_mail_up(&arena, 0);
+    static uint8_t data[LONGEST], got[LONGEST];
+    fill(data, 5, LONGEST);
+    size_t sent = 0, taken = 0, num_pieces = 0;
+    for (int kind = VECENV_MAIL_MORE; kind != VECENV_MAIL_LAST; num_pieces++) {
+        ptrdiff_t put = vecenv_mail_put(&mail, data + sent, LONGEST - sent);
+        CHECK(put > 0);
+        sent += (size_t)put;
+        size_t found;
+        kind = vecenv_mail_peek(&mail, &found);
+        CHECK(kind == (sent < LONGEST ? VECENV_MAIL_MORE : VECENV_MAIL_LAST));
+        CHECK(found == (size_t)put && taken + found <= LONGEST);
+        vecenv_mail_take(&mail, got + taken);
+        taken += found;
+    }
+    CHECK(num_pieces > 2 && taken == LONGEST);
+    check(got, 5, LONGEST);
+    free(arena.base);
+}
+
+static void
+rings_of_slots_and_directions_are_apart(void)
+{
+    vecenv_arena arena = make_arena(sizes);
+    vecenv_mail rings[4] = {vecenv_mail_up(&arena, 0), vecenv_mail_up(&arena, 1),
+                            vecenv_mail_down(&arena, 0), vecenv_mail_down(&arena, 1)};
+    for (uint8_t i = 0; i < 4; i++) {
+        uint8_t data[RING - 8];
+        memset(data, i, sizeof data);
+        CHECK(vecenv_mail_put(&rings[i], data, sizeof data) == (ptrdiff_t)sizeof data);
+    }
+    for (uint8_t i = 0; i < 4; i++) {
+        uint8_t got[RING - 8];
+        vecenv_mail_take(&rings[i], got);
+        for (size_t k = 0; k < sizeof got; k++) {
+            CHECK(got[k] == i);
+        }
+    }
+    free(arena.base);
+}
+
+/* ---- two threads, with the waits of Slot.mail and Hub.take_mail ------------------------- */
+
+static void *
+write_messages(void *argument)
+{
+    const vecenv_arena *arena = argument;
+    vecenv_slot_lines *lines = &arena->slots[0];
+    vecenv_mail mail = vecenv_mail_up(arena, 0);
+    static uint8_t data[LONGEST];
+    for (uint32_t message = 0; message < MESSAGES; message++) {
+        size_t left = size_of(message);
+        const uint8_t *next = data;
+        fill(data, message, left);
+        for (;;) {
+            uint64_t seen = load_acquire(mail.read);
+            ptrdiff_t taken = vecenv_mail_put(&mail, next, left);
+            if (taken >= 0 && (size_t)taken == left) {
+                break;
+            }
+            if (taken > 0) {
+                next += taken;
+                left -= (size_t)taken;
+                continue;
+            }
+            store_release32(&lines->blocked, 1);
+            full_fence();
+            if (load_acquire(mail.read) == seen) {
+                int64_t began = vecenv_now_ns();
+                vecenv_wait_word(mail.read, seen, LOST_NS);
+                CHECK(vecenv_now_ns() - began < LOST_NS); /* else its wake-up was lost */
+            }
+        }
+        store_release32(&lines->blocked, 0);
+    }
+    return NULL;
+}
+
+static void
+a_writer_that_fills_the_ring_is_woken(void)
+{
+    vecenv_arena arena = make_arena(sizes);
+    vecenv_mail mail = vecenv_mail_up(&arena, 0);
+    static uint8_t got[LONGEST];
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, write_messages, &arena) == 0);
+    uint32_t message = 0;
+    size_t have = 0;
+    while (message < MESSAGES) {
+        size_t nbytes;
+        int kind = vecenv_mail_peek(&mail, &nbytes);
+        if (kind == VECENV_MAIL_NONE) {
+            vecenv_yield();
+            continue;
+        }
+        CHECK(have + nbytes <= LONGEST);
+        vecenv_mail_take(&mail, got + have);
+        full_fence();
+        if (load_acquire32(&arena.slots[0].blocked)) {
+            vecenv_wake_word(mail.read);
+        }
+        have += nbytes;
+        if (kind == VECENV_MAIL_LAST) {
+            CHECK(have == size_of(message));
+            check(got, message++, have);
+            have = 0;
+        }
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+    free(arena.base);
+}
+
+int
+main(void)
+{
+    messages_of_every_size_come_through_whole();
+    a_full_ring_takes_nothing_and_keeps_what_it_has();
+    a_message_larger_than_the_ring_passes_in_pieces();
+    rings_of_slots_and_directions_are_apart();
+    a_writer_that_fills_the_ring_is_woken();
+    return 0;
+}

@@ -1,0 +1,83 @@
+"""Builds and runs the plain C tests beside this file, where there is a compiler for it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NATIVE = HERE.parents[1] / "native"
+WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]
+SANITIZERS = {
+    "plain": [],
+    "asan_ubsan": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "tsan": ["-fsanitize=thread", "-Wno-error=tsan"],
+}
+PROGRAMS = sorted(path.stem for path in HERE.glob("test_*.c"))
+SECONDS = 120
+
+pytestmark = pytest.mark.skipif(not NATIVE.is_dir(), reason="the C sources are not here")
+
+
+def compiler() -> str:
+    found = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    if found is None or platform.system() != "Linux":
+        pytest.skip("there is no C compiler")
+    return found
+
+
+@cache
+def plain_units() -> list[str]:
+    """Return the C files that do without Python, also through their headers."""
+    units = []
+    for unit in sorted(NATIVE.glob("*.c")):
+        headers = subprocess.run(
+            [compiler(), "-std=c11", "-M", "-MG", f"-I{NATIVE}", str(unit)], capture_output=True, text=True, check=True
+        )
+        if "Python.h" not in headers.stdout:
+            units.append(str(unit))
+    return units
+
+
+@cache
+def can_sanitize(kind: str, folder: Path) -> bool:
+    """Tell whether a program built with these sanitizers starts at all."""
+    source = folder / f"probe_{kind}.c"
+    source.write_text("int main(void) { return 0; }\n")
+    program = folder / f"probe_{kind}"
+    built = subprocess.run([compiler(), *SANITIZERS[kind][:1], "-o", str(program), str(source)], capture_output=True)
+    return built.returncode == 0 and subprocess.run(command_for(program), capture_output=True).returncode == 0
+
+
+def command_for(program: Path) -> list[str]:
+    # The thread sanitizer cannot map its shadow at random addresses under some kernels.
+    setarch = shutil.which("setarch")
+    return [*([setarch, "-R"] if setarch else []), str(program)]
+
+
+@pytest.mark.parametrize("kind", list(SANITIZERS))
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_c(name: str, kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    source = HERE / f"{name}.c"
+    if kind == "tsan" and "pthread_create" not in source.read_text():
+        pytest.skip("it has one thread")
+    if not can_sanitize(kind, tmp_path_factory.getbasetemp()):
+        pytest.skip(f"the compiler cannot do {kind}")
+    program = tmp_path / name
+    arguments = ["-std=c11", "-g", "-O1", "-fno-omit-frame-pointer", "-pthread", *WARNINGS, *SANITIZERS[kind]]
+    if "-Wno-error=tsan" in arguments and "clang" in compiler():
+        arguments.remove("-Wno-error=tsan")
+    built = subprocess.run(
+        [compiler(), *arguments, f"-I{NATIVE}", "-o", str(program), str(source), *plain_units()],
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    ran = subprocess.run(command_for(program), capture_output=True, text=True, timeout=SECONDS)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

@@ -1,0 +1,173 @@
+/* Litmus tests of the three hand-overs between parent and slot: the doorbell, the armed
+ * parent, and a row behind its cell. A lost wake-up shows as a wait that lasts LOST_NS. */
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "harness.h"
+
+enum { SLOTS = 2, ROUNDS = 3000 };
+
+static const arena_sizes sizes = {SLOTS, SLOTS, 12, SLOTS, 8, 64};
+
+typedef struct {
+    vecenv_arena *arena;
+    uint32_t slot;
+    int event_fd;
+    int64_t spin_ns;
+} worker;
+
+/* A slot as native/slot.c runs it, with an env that costs nothing. */
+static void *
+serve(void *argument)
+{
+    const worker *self = argument;
+    const vecenv_arena *arena = self->arena;
+    vecenv_slot_lines *lines = &arena->slots[self->slot];
+    vecenv_patience patience = {self->spin_ns, 0};
+    while (!load_acquire32(&arena->control->stop)) {
+        uint32_t head = load_acquire32(&lines->head);
+        if (load_acquire32(&lines->tail) == head) {
+            /* Timed out with a command there: the doorbell was lost. */
+            int64_t began = vecenv_now_ns();
+            vecenv_slot_park(arena, self->slot, &patience, LOST_NS);
+            CHECK(vecenv_now_ns() - began < LOST_NS);
+            continue;
+        }
+        vecenv_command command = queue_of(arena, self->slot)[head & (arena->queue_size - 1)];
+        uint64_t place = command.place;
+        if (place == VECENV_CLAIM) {
+            place = vecenv_claim(arena, self->slot);
+        }
+        write_row(arena, place, command.step_id, command.env_id);
+        vecenv_commit(arena, place);
+        store_release32(&lines->head, head + 1);
+        vecenv_wake_parent(arena, self->event_fd, load_acquire32(&lines->tail) == head + 1);
+    }
+    return NULL;
+}
+
+/* What Hub.send does: commands, tails, one fence, bells. */
+static void
+send_all(vecenv_ring *ring, uint32_t *tails, uint64_t step_id, int ordered)
+{
+    const vecenv_arena *arena = ring->arena;
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        owe(ring, slot, step_id);
+        queue_of(arena, slot)[tails[slot]++ & (arena->queue_size - 1)] = (vecenv_command){
+            .step_id = step_id,
+            .place = ordered ? ring->assigned + slot : VECENV_CLAIM,
+            .env_id = slot,
+            .op = VECENV_OP_STEP,
+        };
+        vecenv_ring_tail(arena, slot, tails[slot]);
+    }
+    full_fence();
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        vecenv_ring_bell(arena, slot);
+    }
+}
+
+/* What Hub.recv does to sleep: arm, look once more, sleep on the descriptor. */
+static void
+sleep_for(const vecenv_arena *arena, int event_fd, uint32_t kind, uint64_t place,
+          uint32_t count)
+{
+    vecenv_arm(arena, kind, place, count);
+    int is_there = kind == VECENV_WAIT_ANY
+                       ? vecenv_count_committed(arena, place_epoch(place), place_block(place),
+                                                SLOTS) >= count
+                       : vecenv_is_wanted(arena, kind);
+    if (!is_there) {
+        struct pollfd bell = {.fd = event_fd, .events = POLLIN};
+        CHECK(poll(&bell, 1, LOST_MS) == 1); /* 0: the wake-up was lost */
+    }
+    vecenv_disarm(arena);
+    uint64_t rings;
+    ssize_t nbytes = read(event_fd, &rings, sizeof rings); /* it may ring without us asleep */
+    CHECK(nbytes == sizeof rings || nbytes < 0);
+}
+
+static void
+check_batch(vecenv_ring *ring, uint64_t step_id)
+{
+    CHECK(vecenv_ring_filter(ring) == SLOTS);
+    vecenv_piece run;
+    CHECK(vecenv_ring_deliver(ring, SLOTS, &run) == VECENV_OK);
+    for (uint32_t row = run.start; row < run.stop; row++) {
+        CHECK(step_ids_of(ring->arena, run.block)[row] == step_id);
+        CHECK(is_intact(ring->arena, run.block, row)); /* who sees the cell sees the row */
+    }
+}
+
+static void
+receive(vecenv_ring *ring, int event_fd, uint32_t kind, uint64_t step_id)
+{
+    const vecenv_arena *arena = ring->arena;
+    if (kind == VECENV_WAIT_ALL) {
+        uint64_t place = ring->assigned;
+        while (!vecenv_all_committed(arena, place_epoch(place), place_block(place), SLOTS)) {
+            sleep_for(arena, event_fd, kind, place, SLOTS);
+        }
+        vecenv_ring_finish_assigned(ring);
+    } else {
+        uint64_t place = ring->chain[0];
+        uint32_t count = 0;
+        while ((count = vecenv_count_committed(arena, place_epoch(place), place_block(place),
+                                               SLOTS))
+               < SLOTS) {
+            uint32_t wanted = kind == VECENV_WAIT_SOME ? SLOTS : count + 1;
+            sleep_for(arena, event_fd, kind, place, wanted);
+        }
+        CHECK(vecenv_ring_seal(ring, LOST_NS) == VECENV_OK);
+    }
+    check_batch(ring, step_id);
+}
+
+static void
+no_wake_up_is_lost(uint32_t kind, int64_t spin_ns)
+{
+    vecenv_arena arena = make_arena(sizes);
+    books *made = make_books(&arena, 2);
+    int event_fd = eventfd(0, EFD_NONBLOCK);
+    CHECK(event_fd >= 0);
+    pthread_t threads[SLOTS];
+    worker workers[SLOTS];
+    uint32_t tails[SLOTS] = {0};
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        workers[slot] = (worker){&arena, slot, event_fd, spin_ns};
+        CHECK(pthread_create(&threads[slot], NULL, serve, &workers[slot]) == 0);
+    }
+    for (uint64_t step_id = 1; step_id <= ROUNDS; step_id++) {
+        int ordered = kind == VECENV_WAIT_ALL;
+        if (ordered) {
+            CHECK(vecenv_ring_assign(&made->ring, SLOTS) == VECENV_OK);
+        }
+        send_all(&made->ring, tails, step_id, ordered);
+        receive(&made->ring, event_fd, kind, step_id);
+    }
+    store_release32(&arena.control->stop, 1);
+    full_fence();
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        vecenv_ring_tail(&arena, slot, tails[slot] + 1); /* as Hub.stop: the end wakes all */
+        full_fence();
+        vecenv_ring_bell(&arena, slot);
+        CHECK(pthread_join(threads[slot], NULL) == 0);
+    }
+    close(event_fd);
+    free_books(made);
+    free(arena.base);
+}
+
+int
+main(void)
+{
+    static const uint32_t kinds[] = {VECENV_WAIT_ALL, VECENV_WAIT_SOME, VECENV_WAIT_ANY};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        no_wake_up_is_lost(kinds[i], 0);
+        no_wake_up_is_lost(kinds[i], 20000);
+    }
+    return 0;
+}

@@ -1,0 +1,112 @@
+"""Types of the C extension; native/README.md says what stands behind them."""
+
+from collections.abc import Callable
+from typing import Any, final
+
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+MAGIC: int
+ABI: int
+HEADER_WORDS: int
+CONTROL_NBYTES: int
+SLOT_NBYTES: int
+COMMAND_NBYTES: int
+INFO_KEYS: int
+INFO_KEY_NBYTES: int
+CHAIN: int
+
+F_RESET: int
+F_AUTORESET: int
+F_FINAL: int
+F_MAIL: int
+F_ERROR: int
+F_INFO: int
+F_VOID: int
+
+C_LETTER: int
+C_SEED: int
+
+OP_STEP: int
+OP_RESET: int
+OP_CALL: int
+
+FORM_NATIVE: int
+FORM_INT: int
+FORM_VECTOR: int
+FORM_ARRAY0: int
+
+RECV_BATCH: int
+RECV_TIMEOUT: int
+RECV_DESCRIPTOR: int
+RECV_MAIL: int
+RECV_NO_BLOCK: int
+
+SEND_BAD_ENV: int
+SEND_BUSY: int
+SEND_NO_BLOCK: int
+SEND_MIXED: int
+
+EVENT_STOP: int
+EVENT_IDLE: int
+EVENT_COMMAND: int
+EVENT_RESULT: int
+EVENT_RAISED: int
+
+def watch_parent(pidfd: int, /) -> None: ...
+@final
+class Hub:
+    def __new__(
+        cls,
+        mapping: Buffer,
+        columns: tuple[tuple[int, int], ...],
+        action_leaves: tuple[tuple[int, int], ...],
+        slots: tuple[int, ...],
+        depth: int,
+        event_fd: int,
+        epoll_fd: int,
+        spin_ns: int,
+    ) -> Hub: ...
+    def send(
+        self, leaves: tuple[NDArray[Any], ...], env_ids: NDArray[Any] | None, ordered: bool, flags: int, /
+    ) -> tuple[int, int] | None: ...
+    def command(
+        self, op: int, env_ids: NDArray[Any] | None, arguments: NDArray[Any], flags: NDArray[Any], ordered: bool, /
+    ) -> int | tuple[int, int]: ...
+    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[int, int, int, int, int]: ...
+    def wait(self, deadline_ns: int, /) -> tuple[int, int, int, int, int]: ...
+    def take_mail(self, slot: int, /) -> tuple[bytes, int] | None: ...
+    def post(self, slot: int, data: Buffer, /) -> int: ...
+    def outstanding(self) -> int: ...
+    def owed(self, env_id: int, /) -> tuple[int, int]: ...
+    def cancel(self, env_id: int, /) -> None: ...
+    def reap(self, slot: int, /) -> None: ...
+    def state(self, slot: int, /) -> tuple[int, int, int, int, int, int]: ...
+    def stop(self) -> None: ...
+    def add_info_key(self, name: str, /) -> int: ...
+
+@final
+class Slot:
+    def __new__(
+        cls,
+        mapping: Buffer,
+        slot: int,
+        event_fd: int,
+        obs: tuple[Any, ...],
+        final_obs: tuple[Any, ...] | None,
+        action: tuple[Any, ...],
+        autoreset: int,
+        spin_ns: int,
+        waits: bool,
+        numpy_scalar: type,
+    ) -> Slot: ...
+    def serve(self) -> tuple[int, int, int, int, int, int, Any]: ...
+    def publish(
+        self, obs: Any, reward: Any, terminated: bool, truncated: bool, info: Any, flags: int, final_obs: Any, /
+    ) -> bool: ...
+    def finish(self) -> None: ...
+    def host(self, env_id: int, step: Callable[[Any], Any], /) -> None: ...
+    def set_seed(self, env_id: int, seed: int, /) -> None: ...
+    def action(self) -> Any: ...
+    def mail(self, data: Buffer, /) -> None: ...
+    def letter(self) -> bytearray: ...

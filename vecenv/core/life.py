@@ -1,0 +1,120 @@
+"""Life: what a pool may be asked when, and by whom. Start and close stand here, once.
+
+    made -> start -> open -> close -> closed          a failed start is closed too
+
+A pool belongs to the process that made it and to one thread at a time; in a forked child it
+is inert, and its end there touches nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from typing import NoReturn, TypeVar
+
+from ..errors import ClosedError, StateError
+
+__all__ = ["Life"]
+
+_Self = TypeVar("_Self", bound="Life")
+
+#: Replaced in every forked child, so that comparing it costs no system call.
+_this_process = [object()]
+
+
+def _become_another_process() -> None:
+    _this_process[0] = object()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_become_another_process)
+
+
+class Life(ABC):
+    """Owner, state and guard of a pool."""
+
+    def __init__(self) -> None:
+        self._owner_pid = os.getpid()
+        self._lock = threading.Lock()
+        self._open_in: object | None = None  # the process token while started and not closed
+        self._closed = False
+        self._closing = False
+
+    @abstractmethod
+    def _go(self) -> None:
+        """Begin everything."""
+
+    @abstractmethod
+    def _shut_down(self) -> None:
+        """End everything that `_go` began, also if it got only half way. Called once."""
+
+    @abstractmethod
+    def _interrupt(self) -> None:
+        """Make a wait in another thread return soon."""
+
+    def start(self) -> None:
+        """Build all envs and learn their spaces. Blocks at most `limits.construct` seconds.
+
+        Raises:
+            ConfigError: nothing was started: memory, processes or pickling failed.
+            SpaceError: an env's spaces differ from env 0's.
+            WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
+            Exception: what a constructor raised, with the remote traceback as its cause.
+        """
+        if self._open_in is not None and not self._closed:
+            raise StateError("start: the pool is started already")
+        if self._closed or self._owner_pid != os.getpid():
+            self._explain("start")
+        with self._lock:
+            try:
+                self._go()
+            except BaseException:
+                self._closed = True
+                self._shut_down()
+                raise
+            self._open_in = _this_process[0]
+
+    def close(self) -> None:
+        """End all envs and workers; idempotent, at most `limits.close` seconds and a kill.
+
+        May be called from another thread: a waiting `recv` then raises ClosedError. Views of
+        batches stay readable.
+        """
+        if self._owner_pid != os.getpid() or self._closed:
+            return
+        self._closing = True
+        self._interrupt()
+        with self._lock:
+            self._close_once()
+
+    def _close_once(self) -> None:
+        if not self._closed:  # nobody else did in the meantime
+            self._closed = True
+            self._open_in = None
+            self._shut_down()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._closed
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _enter(self, what: str) -> None:
+        """Guard a call: right process, open, started, one thread. The caller releases `_lock`."""
+        if self._open_in is not _this_process[0] or not self._lock.acquire(False):
+            self._explain(what)
+
+    def _explain(self, what: str) -> NoReturn:
+        if self._owner_pid != os.getpid():
+            raise StateError(f"{what}: this pool belongs to process {self._owner_pid}; make one in each process")
+        if self._closed or self._closing:
+            raise ClosedError(f"{what}: the pool is closed")
+        if self._open_in is None:
+            raise StateError(f"{what}: start the pool first")
+        raise StateError(f"{what}: another thread is using this pool; a pool belongs to one thread at a time")
