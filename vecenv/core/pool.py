@@ -13,6 +13,7 @@ envs live is for `SerialPool` and `ProcessPool`.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from .hub import Event, Hub, Refusal
 from .inbox import Inbox
 from .life import Life
 from .mail import Answer, Letter, unpack_error
-from .options import PoolOptions, check_env_fns, check_options
+from .options import Limits, PoolOptions, check_env_fns, check_options
 from .rows import Autoreset, CommandFlag, Form, Op, RowFlag, Rows
 from .spec import Array, Leaf, Space, Spec, split_batch
 from .watchdog import Watchdog
@@ -72,6 +73,7 @@ class Pool(Life):
         check_options(self.options)
         self._adapt = adapt or _identity
         self._held: deque[Batch] = deque()
+        self._called: frozenset[int] = frozenset()  # envs that a call under way asks
         self._ids = np.arange(self.num_envs, dtype=np.int64)
         self._attention = False  # set while a plain receive will not do: letters, dead workers
         self.properties: dict[str, Any] = {}
@@ -397,6 +399,11 @@ class Pool(Life):
                 self._held.popleft().expire()
         return batch
 
+    def set_limits(self, limits: Limits) -> None:
+        """Change how long operations of envs may take, those under way included."""
+        self.options = dataclasses.replace(self.options, limits=limits)
+        self._watchdog.set_limits(limits)
+
     # ---- calls ---------------------------------------------------------------------------
 
     def call(
@@ -430,6 +437,7 @@ class Pool(Life):
             chosen = self._check_ids(env_ids)
             ids = self._ids if chosen is None else chosen
             letters = [mail.dump(Letter(function=function)) for function in functions]
+            self._called = frozenset(ids.tolist())
             numbers = np.zeros(len(ids), np.int64)
             first = self._command("call", Op.CALL, ids, numbers, CommandFlag(0), letters, False)
             self._inbox.expect_calls(range(first, first + len(ids)))
@@ -437,6 +445,7 @@ class Pool(Life):
                 return self._collect_calls(len(ids), timeout)
             finally:
                 self._inbox.forget_calls()
+                self._called = frozenset()
         finally:
             self._lock.release()
 

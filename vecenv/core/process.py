@@ -31,6 +31,12 @@ from .worker import Attach, Boot, Report, started_at
 
 __all__ = ["ProcessPool"]
 
+#: The parent spins for shorter waits than the workers do. While it spins alone on a core, two
+#: workers may stay on the other one for good: all three look busy, so nobody is moved. On two
+#: cores, 64 frames of 28 KiB took 48 us a round with a spinning parent and 35 us with a sleeping
+#: one; 8 null envs 6 us and 11 us.
+_PARENT_SPIN_NS = 20_000
+
 
 class Crew:
     """What must be ended with the pool, apart from it so that a finalizer can hold it."""
@@ -245,8 +251,9 @@ class ProcessPool(Pool):
         if self.implementation == "native":
             crew.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             crew.epoll.register(crew.event_fd, select.EPOLLIN)
+            spin_ns = min(self._spin_ns(), _PARENT_SPIN_NS)
             self._hub = NativeHub(
-                self._plan, segment.memory, self._slot_of, crew.event_fd, crew.epoll.fileno(), self._spin_ns()
+                self._plan, segment.memory, self._slot_of, crew.event_fd, crew.epoll.fileno(), spin_ns
             )
         else:
             from .twin import PipeHub
@@ -318,7 +325,7 @@ class ProcessPool(Pool):
         return any(self._hub.owed(env_id)[0] != Op.NONE for env_id in worker.env_ids)
 
     def _is_called(self, worker: Worker) -> bool:
-        return any(self._hub.state(slot).op == Op.CALL for slot in worker.slots)
+        return not self._called.isdisjoint(worker.env_ids)
 
     def _raise_died_at_work(self, worker: Worker) -> NoReturn:
         """Name what the worker was doing: the operation under way, else the first that waits."""

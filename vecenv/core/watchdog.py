@@ -46,10 +46,14 @@ class Watchdog:
     def __init__(self, hub: Hub, num_slots: int, limits: Limits, places: Places, inbox: Inbox) -> None:
         self._hub = hub
         self._num_slots = num_slots
-        self._limits = limits
         self._places = places
         self._inbox = inbox
         self._grace: dict[int, int] = {}
+        self.set_limits(limits)
+
+    def set_limits(self, limits: Limits) -> None:
+        """Judge by these limits from now on."""
+        self._limits = limits
         self.look_ns = _LOOK_NS if limits.has_any() else _LAZY_LOOK_NS
 
     def notice_gap(self, planned_ns: int, deadline: Deadline) -> None:
