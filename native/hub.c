@@ -724,6 +724,7 @@ hub_recv(PyObject *op, PyObject *args)
     if (!PyArg_ParseTuple(args, "IIL:recv", &min_count, &max_count, &deadline_ns)) {
         return NULL;
     }
+    int64_t from_now = deadline_ns < 0 ? -deadline_ns : 0;
     for (;;) {
         want what;
         int status = gather(self, min_count, &what);
@@ -732,6 +733,10 @@ hub_recv(PyObject *op, PyObject *args)
         }
         if (status == VECENV_ENOBLOCK) {
             return outcome_tuple(RECV_NO_BLOCK, -1);
+        }
+        if (from_now != 0) {
+            deadline_ns = vecenv_now_ns() + from_now;
+            from_now = 0;
         }
         int descriptor = -1;
         int outcome;
@@ -751,7 +756,7 @@ PyDoc_STRVAR(recv_doc,
 "recv($self, min_count, max_count, deadline_ns, /)\n--\n\n"
 "Wait for rows; (RECV_BATCH, block, start, stop, or of their flags).\n\n"
 "Other outcomes, to be dealt with before the next call: (RECV_TIMEOUT, ...) at\n"
-"deadline_ns on the monotonic clock; (RECV_DESCRIPTOR, fd, ...) a pidfd is readable;\n"
+"deadline_ns on the monotonic clock (negative: from now); (RECV_DESCRIPTOR, fd, ...) a pidfd is readable;\n"
 "(RECV_MAIL, ...) a worker waits for its mail to be drained; (RECV_NO_BLOCK, ...) late\n"
 "writers pin all blocks. Runs signal handlers; without the GIL while it waits.");
 

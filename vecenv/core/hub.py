@@ -54,7 +54,10 @@ class Hub(Protocol):
         """Queue one operation per env; return the step_id of the first, they count up."""
 
     def recv(self, min_count: int, max_count: int, deadline_ns: int) -> tuple[Rows, int] | Event:
-        """Wait for at least min_count rows; return them and the union of their flags."""
+        """Wait for at least min_count rows; return them and the union of their flags.
+
+        A negative deadline_ns counts nanoseconds from now.
+        """
 
     def pump(self) -> bool:
         """Go on writing letters larger than their ring; tell whether some are left."""
@@ -131,7 +134,7 @@ class NativeHub:
     def send(self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form) -> Refusal | None:
         """Step envs (None: all) with one array (n, *S) per action leaf."""
         refusal = self._send(leaves, env_ids, ordered, form)
-        return None if refusal is None else Refusal(_SEND_REASONS[refusal[0]], refusal[1])
+        return refusal and Refusal(_SEND_REASONS[refusal[0]], refusal[1])
 
     def command(
         self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool

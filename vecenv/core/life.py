@@ -15,16 +15,16 @@ from typing import NoReturn, TypeVar
 
 from ..errors import ClosedError, StateError
 
-__all__ = ["Life"]
+__all__ = ["Life", "this_process"]
 
 _Self = TypeVar("_Self", bound="Life")
 
 #: Replaced in every forked child, so that comparing it costs no system call.
-_this_process = [object()]
+this_process = [object()]
 
 
 def _become_another_process() -> None:
-    _this_process[0] = object()
+    this_process[0] = object()
 
 
 if hasattr(os, "register_at_fork"):
@@ -73,7 +73,7 @@ class Life(ABC):
                 self._closed = True
                 self._shut_down()
                 raise
-            self._open_in = _this_process[0]
+            self._open_in = this_process[0]
 
     def close(self) -> None:
         """End all envs and workers; idempotent, at most `limits.close` seconds and a kill.
@@ -107,7 +107,7 @@ class Life(ABC):
 
     def _enter(self, what: str) -> None:
         """Guard a call: right process, open, started, one thread. The caller releases `_lock`."""
-        if self._open_in is not _this_process[0] or not self._lock.acquire(False):
+        if self._open_in is not this_process[0] or not self._lock.acquire(False):
             self._explain(what)
 
     def _explain(self, what: str) -> NoReturn:

@@ -28,7 +28,7 @@ from .batch import Batch
 from .clock import NEVER_NS, Deadline, now_ns
 from .hub import Event, Hub, Refusal
 from .inbox import Inbox
-from .life import Life
+from .life import Life, this_process
 from .mail import Answer, Letter, unpack_error
 from .options import Limits, PoolOptions, check_env_fns, check_options
 from .rows import Autoreset, CommandFlag, Form, Op, RowFlag, Rows
@@ -75,6 +75,7 @@ class Pool(Life):
         self._held: deque[Batch] = deque()
         self._called: frozenset[int] = frozenset()  # envs that a call under way asks
         self._ids = np.arange(self.num_envs, dtype=np.int64)
+        self._is_debug = self.options.debug
         self._attention = False  # set while a plain receive will not do: letters, dead workers
         self.properties: dict[str, Any] = {}
         self.implementation = "python"
@@ -83,6 +84,8 @@ class Pool(Life):
 
     _hub: Hub
     _plan: ArenaPlan
+    #: whether envs run in the thread that receives
+    _works_here = False
     #: dtype and shape of all envs' actions where they are one array
     _plain_dtype: np.dtype[Any] | None = None
     _plain_shape: tuple[int, ...] = ()
@@ -132,6 +135,7 @@ class Pool(Life):
         self._inbox = Inbox(self._hub, num_slots)
         self._watchdog = Watchdog(self._hub, num_slots, self.options.limits, self, self._inbox)
         self._look_ns = self._watchdog.look_ns
+        self._infos = self._inbox.infos
 
     # ---- sending -------------------------------------------------------------------------
 
@@ -156,7 +160,8 @@ class Pool(Life):
             SpaceError: the actions do not fit the space; nothing was sent.
             StateError: an env owes an answer already.
         """
-        self._enter("send")
+        if self._open_in is not this_process[0] or not self._lock.acquire(False):
+            self._explain("send")
         try:
             if (
                 env_ids is None
@@ -326,21 +331,23 @@ class Pool(Life):
             WorkerDiedError: a worker that owes an answer has exited.
             StateError: fewer envs than min_count owe an answer.
         """
-        self._enter("recv")
+        if self._open_in is not this_process[0] or not self._lock.acquire(False):
+            self._explain("recv")
         try:
             owed = self._hub.outstanding()
             least = owed if min_count is None else min_count
             if not 1 <= least <= owed:
                 raise StateError(f"recv: min_count {least} is not in 1..{owed}, the number of envs that owe an answer")
             most = least if exact else max(least, max_count or self.num_envs)
-            self._work()
+            if self._works_here:
+                self._work()
             if timeout is None and not self._attention:
-                got = self._hub.recv(least, most, now_ns() + self._look_ns)
+                got = self._hub.recv(least, most, -self._look_ns)
                 if not isinstance(got, Event):
                     rows, flags = got
-                    if flags or self.options.debug:
+                    if flags or self._is_debug:
                         return self._make_batch(rows, flags)
-                    return Batch(rows, 0, self.obs_spec, self._inbox.infos, _NO_ANSWERS)
+                    return Batch(rows, 0, self.obs_spec, self._infos, _NO_ANSWERS)
                 self._handle(got)
             rows, flags = self._wait_for_rows(least, most, timeout)
             return self._make_batch(rows, flags)
@@ -392,8 +399,8 @@ class Pool(Life):
         answers = _NO_ANSWERS
         if flags & RowFlag.MAIL:
             answers = self._inbox.take_rows(rows)
-        batch = Batch(rows, flags, self.obs_spec, self._inbox.infos, answers)
-        if self.options.debug:
+        batch = Batch(rows, flags, self.obs_spec, self._infos, answers)
+        if self._is_debug:
             self._held.append(batch)
             if len(self._held) > self.options.depth - 1:
                 self._held.popleft().expire()

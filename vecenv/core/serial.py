@@ -65,6 +65,7 @@ class _LocalHub(NativeHub):
 class SerialPool(Pool):
     """All envs in this process; for debugging, for envs that step in no time, and as a reference."""
 
+    _works_here = True
     _host: Host | None = None
     _envs: dict[int, Any] | None = None
     _event_fd = -1

@@ -330,6 +330,8 @@ class _TwinHub:
 
     def recv(self, min_count: int, max_count: int, deadline_ns: int) -> tuple[Rows, int] | Event:
         """Wait for at least min_count rows; return them and the union of their flags."""
+        if deadline_ns < 0:
+            deadline_ns = now_ns() - deadline_ns
         while not self._ledger.gather(min_count):
             event = self._listen(deadline_ns)
             if event is not None and not self._ledger.gather(min_count):
