@@ -11,22 +11,9 @@
 #include "mail.h"
 #include "park.h"
 #include "ring.h"
+#include "request.h"
 #include "slot.h"
-
-/* How long a sealed block waits for a writer between claim and commit (copies only, so
- * only a stopped or descheduled one is that late) before it goes on without the row. */
-#define LATE_NS INT64_C(20000000)
-#define LOOKS_PER_YIELD 16
-#define MAX_EVENTS 8
-/* A signal may arrive just before a sleep, or be taken by another thread: its Python
- * handler then waits for the end of the sleep, so no sleep is longer than this. */
-#define SLICE_MS 100
-
-/* recv() outcomes beside a batch */
-enum { RECV_BATCH, RECV_TIMEOUT, RECV_DESCRIPTOR, RECV_MAIL, RECV_NO_BLOCK };
-
-/* send() refusals */
-enum { SEND_BAD_ENV = -1, SEND_BUSY = -2, SEND_NO_BLOCK = -3, SEND_MIXED = -4 };
+#include "wait.h"
 
 typedef struct {
     size_t offset, nbytes; /* column in the arena, bytes per env */
@@ -40,14 +27,8 @@ typedef struct {
     vecenv_column *columns;
     action_leaf *leaves;
     Py_ssize_t num_leaves;
-    uint32_t *slot_of;  /* per env */
-    uint8_t *ops;       /* per env: operation outstanding, or the last one */
-    uint64_t *before;   /* per env, scratch of reserve: what it owed before */
-    uint32_t *tails;    /* per slot, ours to count */
-    uint8_t *touched;   /* per slot, scratch of send */
-    uint64_t next_step_id;
-    int event_fd, epoll_fd;
-    vecenv_patience patience;
+    vecenv_sender sender;
+    vecenv_waiter waiter;
 } Hub;
 
 static void
@@ -57,11 +38,11 @@ hub_dealloc(PyObject *op)
     PyTypeObject *type = Py_TYPE(self);
     PyMem_Free(self->columns);
     PyMem_Free(self->leaves);
-    PyMem_Free(self->slot_of);
-    PyMem_Free(self->ops);
-    PyMem_Free(self->before);
-    PyMem_Free(self->tails);
-    PyMem_Free(self->touched);
+    PyMem_Free(self->sender.slot_of);
+    PyMem_Free(self->sender.ops);
+    PyMem_Free(self->sender.before);
+    PyMem_Free(self->sender.tails);
+    PyMem_Free(self->sender.touched);
     PyMem_Free(self->ring.outstanding);
     PyMem_Free(self->ring.pieces);
     PyMem_Free(self->ring.late);
@@ -100,7 +81,7 @@ read_slots(Hub *self, PyObject *slots)
             PyErr_SetString(PyExc_ValueError, "slot out of range");
             return -1;
         }
-        self->slot_of[i] = (uint32_t)slot;
+        self->sender.slot_of[i] = (uint32_t)slot;
     }
     return 0;
 }
@@ -117,17 +98,17 @@ allocate(Hub *self, Py_ssize_t num_columns)
     ring->max_late = vecenv_ring_max_late(arena);
     self->columns = PyMem_Calloc((size_t)num_columns + 1, sizeof *self->columns);
     self->leaves = PyMem_Calloc((size_t)self->num_leaves + 1, sizeof *self->leaves);
-    self->slot_of = PyMem_Calloc(arena->num_envs, sizeof *self->slot_of);
-    self->ops = PyMem_Calloc(arena->num_envs, 1);
-    self->before = PyMem_Calloc(arena->num_envs, sizeof *self->before);
-    self->tails = PyMem_Calloc(arena->num_slots, sizeof *self->tails);
-    self->touched = PyMem_Calloc(arena->num_slots, 1);
+    self->sender.slot_of = PyMem_Calloc(arena->num_envs, sizeof *self->sender.slot_of);
+    self->sender.ops = PyMem_Calloc(arena->num_envs, 1);
+    self->sender.before = PyMem_Calloc(arena->num_envs, sizeof *self->sender.before);
+    self->sender.tails = PyMem_Calloc(arena->num_slots, sizeof *self->sender.tails);
+    self->sender.touched = PyMem_Calloc(arena->num_slots, 1);
     ring->outstanding = PyMem_Calloc(arena->num_envs, sizeof *ring->outstanding);
     ring->pieces = PyMem_Calloc(ring->max_pieces, sizeof *ring->pieces);
     ring->late = PyMem_Calloc(ring->max_late, sizeof *ring->late);
-    if (self->columns == NULL || self->leaves == NULL || self->slot_of == NULL
-        || self->ops == NULL || self->before == NULL || self->tails == NULL
-        || self->touched == NULL
+    if (self->columns == NULL || self->leaves == NULL || self->sender.slot_of == NULL
+        || self->sender.ops == NULL || self->sender.before == NULL || self->sender.tails == NULL
+        || self->sender.touched == NULL
         || ring->outstanding == NULL || ring->pieces == NULL || ring->late == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -154,11 +135,11 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self == NULL) {
         return NULL;
     }
-    self->event_fd = event_fd;
-    self->epoll_fd = epoll_fd;
-    self->patience.budget_ns = spin_ns;
+    self->waiter.event_fd = event_fd;
+    self->waiter.epoll_fd = epoll_fd;
+    self->waiter.patience.budget_ns = spin_ns;
     self->num_leaves = PyTuple_GET_SIZE(leaves);
-    self->next_step_id = 1; /* 0 means nothing outstanding */
+    self->sender.next_step_id = 1; /* 0 means nothing outstanding */
     if (PyObject_GetBuffer(mapping, &self->mapping, PyBUF_WRITABLE) < 0
         || vecenv_attach(&self->arena, &self->mapping) < 0
         || allocate(self, PyTuple_GET_SIZE(columns)) < 0
@@ -170,7 +151,8 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_ValueError, "depth out of range");
         goto fail;
     }
-    self->ring.arena = &self->arena;
+    self->ring.arena = self->sender.arena = self->waiter.arena = &self->arena;
+    self->sender.ring = self->waiter.ring = &self->ring;
     self->ring.columns = self->columns;
     self->ring.num_columns = (size_t)PyTuple_GET_SIZE(columns);
     vecenv_ring_init(&self->ring, depth - 1);
@@ -182,166 +164,6 @@ fail:
 
 /* ---- sending -------------------------------------------------------------------------- */
 
-/* Env of the i-th entry of a request; env_ids NULL means 0, 1, 2, ... */
-static int64_t
-env_at(const int64_t *env_ids, Py_ssize_t i)
-{
-    return env_ids == NULL ? (int64_t)i : env_ids[i];
-}
-
-/* Mark the envs of a request as owing `op`, or mark none and say why not. Step ids are
- * first, first + 1, ... in request order, so an env named twice is found to be busy. */
-static int
-reserve(Hub *self, int op, const int64_t *env_ids, Py_ssize_t count, uint64_t first,
-        int64_t *culprit)
-{
-    vecenv_ring *ring = &self->ring;
-    int error = 0;
-    Py_ssize_t i = 0;
-    for (; i < count; i++) {
-        int64_t env_id = env_at(env_ids, i);
-        *culprit = env_id;
-        if (env_id < 0 || env_id >= (int64_t)self->arena.num_envs) {
-            error = SEND_BAD_ENV;
-            break;
-        }
-        uint64_t owed = ring->outstanding[env_id];
-        int supersedes = op == VECENV_OP_RESET && self->ops[env_id] == VECENV_OP_STEP
-                         && owed < first;
-        if (owed != 0 && !supersedes) {
-            error = SEND_BUSY;
-            break;
-        }
-        ring->num_outstanding += owed == 0;
-        self->before[env_id] = owed;
-        ring->outstanding[env_id] = first + (uint64_t)i;
-    }
-    if (error == 0) {
-        for (i = 0; i < count; i++) {
-            self->ops[env_at(env_ids, i)] = (uint8_t)op;
-        }
-        return 0;
-    }
-    for (Py_ssize_t j = 0; j < i; j++) {
-        int64_t env_id = env_at(env_ids, j);
-        ring->outstanding[env_id] = self->before[env_id];
-        ring->num_outstanding -= self->before[env_id] == 0;
-    }
-    return error;
-}
-
-static void
-push(Hub *self, int64_t env_id, const vecenv_command *command)
-{
-    uint32_t slot = self->slot_of[env_id];
-    uint32_t mask = self->arena.queue_size - 1;
-    queue_of(&self->arena, slot)[self->tails[slot]++ & mask] = *command;
-    self->touched[slot] = 1;
-}
-
-/* Publish the queue ends of all touched slots, then wake those that sleep. */
-static void
-ring_bells(Hub *self)
-{
-    for (uint32_t slot = 0; slot < self->arena.num_slots; slot++) {
-        if (self->touched[slot]) {
-            vecenv_ring_tail(&self->arena, slot, self->tails[slot]);
-        }
-    }
-    full_fence(); /* our tails before their sleeping flags; pairs with vecenv_slot_park */
-    for (uint32_t slot = 0; slot < self->arena.num_slots; slot++) {
-        if (self->touched[slot]) {
-            self->touched[slot] = 0;
-            vecenv_ring_bell(&self->arena, slot);
-        }
-    }
-}
-
-typedef struct {
-    int op, flags, ordered;
-    const int64_t *env_ids;   /* NULL: all */
-    const int64_t *arguments; /* NULL: none */
-    const uint8_t *env_flags; /* NULL: none; or'ed to flags */
-    Py_ssize_t count;
-} request;
-
-static int
-send_request(Hub *self, const request *what, int64_t *culprit)
-{
-    vecenv_ring *ring = &self->ring;
-    uint64_t first = self->next_step_id;
-    int has_row = what->op != VECENV_OP_CALL; /* the answer to a call is mail */
-    int error = 0;
-    if (has_row && !what->ordered && vecenv_ring_catch_up(ring) != VECENV_OK) {
-        *culprit = 0;
-        return SEND_NO_BLOCK;
-    }
-    if (has_row) {
-        error = reserve(self, what->op, what->env_ids, what->count, first, culprit);
-    }
-    if (error != 0) {
-        return error;
-    }
-    if (what->ordered) {
-        if (ring->assigned_rows > 0) { /* all its envs have been superseded just now */
-            vecenv_ring_finish_assigned(ring);
-            vecenv_ring_filter(ring);
-        }
-        error = vecenv_ring_assign(ring, (uint32_t)what->count);
-        if (error != VECENV_OK) {
-            for (Py_ssize_t i = 0; i < what->count; i++) {
-                ring->outstanding[env_at(what->env_ids, i)] = 0;
-            }
-            ring->num_outstanding -= (uint32_t)what->count;
-            return SEND_NO_BLOCK;
-        }
-    }
-    self->next_step_id += (uint64_t)what->count;
-    uint32_t block = what->ordered ? place_block(ring->assigned) : 0;
-    vecenv_word *owners = word_column(&self->arena, block, VECENV_H_OWNER);
-    for (Py_ssize_t i = 0; i < what->count; i++) {
-        int64_t env_id = env_at(what->env_ids, i);
-        vecenv_command command = {
-            .step_id = first + (uint64_t)i,
-            .place = what->ordered ? ring->assigned + (uint64_t)i : VECENV_CLAIM,
-            .argument = what->arguments == NULL ? 0 : what->arguments[i],
-            .env_id = (uint32_t)env_id,
-            .op = (uint16_t)what->op,
-            .flags = (uint16_t)(what->flags
-                                | (what->env_flags == NULL ? 0 : what->env_flags[i])),
-        };
-        if (what->ordered) {
-            store_release(&owners[i], owner_of(place_epoch(ring->assigned),
-                                               self->slot_of[env_id] + 1));
-        }
-        if (has_row) {
-            store_release(&self->arena.newest[env_id], command.step_id);
-        }
-        if (what->op == VECENV_OP_RESET) { /* may overtake a step: see Slot.is_superseded */
-            vecenv_word32 *count = &self->arena.slots[self->slot_of[env_id]].num_superseded;
-            store_release32(count, load_acquire32(count) + 1);
-        }
-        push(self, env_id, &command);
-    }
-    ring_bells(self);
-    return 0;
-}
-
-/* Whether an ordered request may start: nothing else may be owed but what it supersedes. */
-static int
-is_mixed(const Hub *self, const request *what)
-{
-    uint32_t owed = self->ring.num_outstanding;
-    for (Py_ssize_t i = 0; owed > 0 && i < what->count; i++) {
-        int64_t env_id = env_at(what->env_ids, i);
-        if (env_id >= 0 && env_id < (int64_t)self->arena.num_envs
-            && self->ring.outstanding[env_id] != 0) {
-            owed--;
-        }
-    }
-    return owed > 0;
-}
-
 static PyObject *
 refusal(int error, int64_t culprit)
 {
@@ -349,11 +171,11 @@ refusal(int error, int64_t culprit)
 }
 
 static int
-get_env_ids(PyObject *value, Py_buffer *buffer, request *what, const Hub *self)
+get_env_ids(PyObject *value, Py_buffer *buffer, vecenv_request *what, const Hub *self)
 {
     buffer->obj = NULL;
     what->env_ids = NULL;
-    what->count = (Py_ssize_t)self->arena.num_envs;
+    what->count = self->arena.num_envs;
     if (value == Py_None) {
         return 0;
     }
@@ -366,13 +188,13 @@ get_env_ids(PyObject *value, Py_buffer *buffer, request *what, const Hub *self)
         return -1;
     }
     what->env_ids = buffer->buf;
-    what->count = buffer->len / 8;
+    what->count = (size_t)buffer->len / 8;
     return 0;
 }
 
 /* Copy one action leaf of a request into its column. -1 with an exception. */
 static int
-store_actions(Hub *self, const action_leaf *leaf, PyObject *values, const request *what)
+store_actions(Hub *self, const action_leaf *leaf, PyObject *values, const vecenv_request *what)
 {
     Py_buffer buffer;
     if (PyObject_GetBuffer(values, &buffer, PyBUF_C_CONTIGUOUS) < 0) {
@@ -380,64 +202,19 @@ store_actions(Hub *self, const action_leaf *leaf, PyObject *values, const reques
     }
     uint8_t *to = self->arena.base + leaf->offset;
     const uint8_t *from = buffer.buf;
-    int fits = (size_t)buffer.len == leaf->nbytes * (size_t)what->count;
+    int fits = (size_t)buffer.len == leaf->nbytes * what->count;
     if (!fits) {
         PyErr_SetString(PyExc_ValueError, "an action leaf has the wrong size");
     } else if (what->env_ids == NULL) {
         memcpy(to, from, (size_t)buffer.len);
     } else {
-        for (Py_ssize_t i = 0; i < what->count; i++) {
+        for (size_t i = 0; i < what->count; i++) {
             memcpy(to + (size_t)what->env_ids[i] * leaf->nbytes,
-                   from + (size_t)i * leaf->nbytes, leaf->nbytes);
+                   from + i * leaf->nbytes, leaf->nbytes);
         }
     }
     PyBuffer_Release(&buffer);
     return fits ? 0 : -1;
-}
-
-/* Whether the queues have room for these calls. Steps and resets always fit, because an
- * env owes at most one answer; calls are owed by nobody, so they may take three quarters. */
-static int
-has_room(Hub *self, const request *what, int64_t *culprit)
-{
-    uint32_t limit = self->arena.queue_size - self->arena.queue_size / 4;
-    Py_ssize_t i = 0;
-    for (; i < what->count; i++) {
-        *culprit = env_at(what->env_ids, i);
-        uint32_t slot = self->slot_of[*culprit];
-        if (self->tails[slot] - load_acquire32(&self->arena.slots[slot].head) >= limit) {
-            break;
-        }
-        self->tails[slot]++; /* as if it were sent */
-    }
-    for (Py_ssize_t j = 0; j < i; j++) {
-        self->tails[self->slot_of[env_at(what->env_ids, j)]]--;
-    }
-    return i == what->count;
-}
-
-/* Why a request cannot start now; 0 if it can. Nothing is changed. */
-static int
-refuse(Hub *self, const request *what, int64_t *culprit)
-{
-    for (Py_ssize_t i = 0; i < what->count; i++) {
-        int64_t env_id = env_at(what->env_ids, i);
-        *culprit = env_id;
-        if (env_id < 0 || env_id >= (int64_t)self->arena.num_envs) {
-            return SEND_BAD_ENV;
-        }
-        if (what->op == VECENV_OP_CALL) {
-            continue;
-        }
-        if (self->ring.outstanding[env_id] != 0
-            && (what->op != VECENV_OP_RESET || self->ops[env_id] != VECENV_OP_STEP)) {
-            return SEND_BUSY;
-        }
-    }
-    if (what->op == VECENV_OP_CALL) {
-        return has_room(self, what, culprit) ? 0 : SEND_BUSY;
-    }
-    return what->ordered && is_mixed(self, what) ? SEND_MIXED : 0;
 }
 
 static PyObject *
@@ -445,7 +222,7 @@ hub_send(PyObject *op, PyObject *args)
 {
     Hub *self = (Hub *)op;
     PyObject *leaves, *env_ids;
-    request what = {.op = VECENV_OP_STEP};
+    vecenv_request what = {.op = VECENV_OP_STEP};
     if (!PyArg_ParseTuple(args, "O!Opi:send", &PyTuple_Type, &leaves, &env_ids,
                           &what.ordered, &what.flags)) {
         return NULL;
@@ -459,7 +236,7 @@ hub_send(PyObject *op, PyObject *args)
         return NULL;
     }
     int64_t culprit = 0;
-    int error = refuse(self, &what, &culprit);
+    int error = vecenv_refuse(&self->sender, &what, &culprit);
     PyObject *answer = NULL;
     for (Py_ssize_t i = 0; error == 0 && i < self->num_leaves; i++) {
         if (store_actions(self, &self->leaves[i], PyTuple_GET_ITEM(leaves, i), &what) < 0) {
@@ -467,7 +244,7 @@ hub_send(PyObject *op, PyObject *args)
         }
     }
     if (error == 0) {
-        error = send_request(self, &what, &culprit);
+        error = vecenv_send(&self->sender, &what, &culprit);
     }
     answer = error == 0 ? Py_NewRef(Py_None) : refusal(error, culprit);
 done:
@@ -488,7 +265,7 @@ hub_command(PyObject *op, PyObject *args)
 {
     Hub *self = (Hub *)op;
     PyObject *env_ids, *arguments, *env_flags;
-    request what = {0};
+    vecenv_request what = {0};
     if (!PyArg_ParseTuple(args, "iOOOp:command", &what.op, &env_ids, &arguments, &env_flags,
                           &what.ordered)) {
         return NULL;
@@ -503,17 +280,17 @@ hub_command(PyObject *op, PyObject *args)
         || PyObject_GetBuffer(env_flags, &bytes, PyBUF_C_CONTIGUOUS) < 0) {
         goto done;
     }
-    if (numbers.len != what.count * 8 || bytes.len != what.count) {
+    if ((size_t)numbers.len != what.count * 8 || (size_t)bytes.len != what.count) {
         PyErr_SetString(PyExc_ValueError, "arguments and flags: one per env");
         goto done;
     }
     what.arguments = numbers.buf;
     what.env_flags = bytes.buf;
     int64_t culprit = 0;
-    uint64_t first = self->next_step_id;
-    int error = refuse(self, &what, &culprit);
+    uint64_t first = self->sender.next_step_id;
+    int error = vecenv_refuse(&self->sender, &what, &culprit);
     if (error == 0) {
-        error = send_request(self, &what, &culprit);
+        error = vecenv_send(&self->sender, &what, &culprit);
     }
     answer = error == 0 ? PyLong_FromUnsignedLongLong(first) : refusal(error, culprit);
 done:
@@ -536,157 +313,6 @@ PyDoc_STRVAR(command_doc,
 "the step_id of the first (they count up in request order), or a refusal as `send` does.");
 
 /* ---- receiving ------------------------------------------------------------------------ */
-
-/* What the present recv waits for. */
-typedef struct {
-    uint32_t kind, count;
-    uint64_t place;
-} want;
-
-static int
-any_blocked(const Hub *self)
-{
-    for (uint32_t slot = 0; slot < self->arena.num_slots; slot++) {
-        if (load_acquire32(&self->arena.slots[slot].blocked)) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static int
-any_mail(const Hub *self)
-{
-    for (uint32_t slot = 0; slot < self->arena.num_slots; slot++) {
-        const vecenv_slot_lines *lines = &self->arena.slots[slot];
-        if (load_acquire(&lines->up_written) != load_acquire(&lines->up_read)) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static int
-is_there(const Hub *self, const want *what)
-{
-    if (what->kind == VECENV_WAIT_ALL) {
-        return vecenv_all_committed(&self->arena, place_epoch(what->place),
-                                    place_block(what->place), what->count);
-    }
-    if (what->kind == VECENV_WAIT_SOME) {
-        uint32_t claimed = vecenv_num_claimed(&self->arena, place_epoch(what->place));
-        return claimed >= what->count
-               && vecenv_count_committed(&self->arena, place_epoch(what->place),
-                                         place_block(what->place), claimed)
-                      >= what->count;
-    }
-    return 0;
-}
-
-static int
-spin(const Hub *self, const want *what, int64_t began, int64_t budget)
-{
-    while (vecenv_now_ns() - began < budget) {
-        for (int look = 0; look < LOOKS_PER_YIELD; look++) {
-            if (is_there(self, what)) {
-                return 1;
-            }
-        }
-        vecenv_yield();
-    }
-    return 0;
-}
-
-/* Sleep until the rows are there, a descriptor other than ours is ready, or deadline_ns
- * has passed. Returns a RECV_* outcome; RECV_BATCH: look again. -1: a signal arrived. */
-static int
-sleep_for(Hub *self, const want *what, int64_t deadline_ns, int *descriptor)
-{
-    vecenv_arm(&self->arena, what->kind, what->place, what->count);
-    int outcome = RECV_BATCH;
-    int64_t left = deadline_ns - vecenv_now_ns();
-    if (is_there(self, what)) {
-        outcome = RECV_BATCH;
-    } else if (any_blocked(self) || (what->kind == VECENV_WAIT_ANY && any_mail(self))) {
-        outcome = RECV_MAIL;
-    } else {
-        struct epoll_event events[MAX_EVENTS];
-        int64_t milliseconds = left <= 0 ? 0 : (left + 999999) / 1000000;
-        int timeout = milliseconds > SLICE_MS ? SLICE_MS : (int)milliseconds;
-        int ready = epoll_wait(self->epoll_fd, events, MAX_EVENTS, timeout);
-        if (ready < 0) {
-            outcome = errno == EINTR ? -1 : RECV_TIMEOUT;
-        } else if (ready == 0) {
-            outcome = vecenv_now_ns() >= deadline_ns ? RECV_TIMEOUT : RECV_BATCH;
-        }
-        for (int i = 0; i < ready; i++) {
-            if (events[i].data.fd == self->event_fd) {
-                uint64_t count;
-                ssize_t got = read(self->event_fd, &count, sizeof count);
-                (void)got; /* non-blocking: a wake that was taken already is fine */
-                if (outcome == RECV_BATCH) { /* woken, perhaps not by a worker: look around */
-                    outcome = RECV_MAIL;
-                }
-            } else {
-                *descriptor = events[i].data.fd;
-                outcome = RECV_DESCRIPTOR;
-            }
-        }
-    }
-    vecenv_disarm(&self->arena);
-    return outcome;
-}
-
-static int
-wait_for(Hub *self, const want *what, int64_t deadline_ns, int *descriptor)
-{
-    int64_t began = vecenv_now_ns();
-    int outcome = RECV_BATCH;
-    int64_t budget = vecenv_patience_budget(&self->patience);
-    if (what->kind == VECENV_WAIT_ANY || !spin(self, what, began, budget)) {
-        outcome = sleep_for(self, what, deadline_ns, descriptor);
-        if (outcome != RECV_BATCH && outcome != -1 && is_there(self, what)) {
-            outcome = RECV_BATCH; /* results first, then deaths and deadlines */
-        }
-    }
-    vecenv_patience_learn(&self->patience, vecenv_now_ns() - began);
-    return outcome;
-}
-
-/* Bring ready rows to the pieces. Returns 1 when at least `count` can be delivered, 0
- * when *what must be waited for, VECENV_ENOBLOCK when no block is left. */
-static int
-gather(Hub *self, uint32_t count, want *what)
-{
-    vecenv_ring *ring = &self->ring;
-    if (ring->num_late > 0) {
-        vecenv_ring_collect_late(ring);
-    }
-    for (;;) {
-        uint32_t have = ring->num_pieces > 0 ? vecenv_ring_filter(ring) : 0;
-        if (have >= count) {
-            return 1;
-        }
-        if (ring->assigned_rows > 0) {
-            *what = (want){VECENV_WAIT_ALL, ring->assigned_rows, ring->assigned};
-            if (!is_there(self, what)) {
-                return 0;
-            }
-            vecenv_ring_finish_assigned(ring);
-            continue;
-        }
-        *what = (want){VECENV_WAIT_SOME, count - have, ring->chain[0]};
-        if (!is_there(self, what)) {
-            if (ring->num_late > 0) {
-                what->kind = VECENV_WAIT_ANY;
-            }
-            return 0;
-        }
-        if (vecenv_ring_seal(ring, LATE_NS) != VECENV_OK) {
-            return VECENV_ENOBLOCK;
-        }
-    }
-}
 
 static PyObject *
 outcome_tuple(int outcome, int detail)
@@ -726,8 +352,8 @@ hub_recv(PyObject *op, PyObject *args)
     }
     int64_t from_now = deadline_ns < 0 ? -deadline_ns : 0;
     for (;;) {
-        want what;
-        int status = gather(self, min_count, &what);
+        vecenv_want what;
+        int status = vecenv_gather(&self->waiter, min_count, &what);
         if (status == 1) {
             return deliver(self, max_count);
         }
@@ -741,7 +367,7 @@ hub_recv(PyObject *op, PyObject *args)
         int descriptor = -1;
         int outcome;
         Py_BEGIN_ALLOW_THREADS
-        outcome = wait_for(self, &what, deadline_ns, &descriptor);
+        outcome = vecenv_wait_for(&self->waiter, &what, deadline_ns, &descriptor);
         Py_END_ALLOW_THREADS
         if (PyErr_CheckSignals() < 0) {
             return NULL;
@@ -768,11 +394,11 @@ hub_wait(PyObject *op, PyObject *arg)
     if (deadline_ns == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    want what = {VECENV_WAIT_ANY, 0, 0};
+    vecenv_want what = {VECENV_WAIT_ANY, 0, 0};
     int descriptor = -1;
     int outcome;
     Py_BEGIN_ALLOW_THREADS
-    outcome = sleep_for(self, &what, deadline_ns, &descriptor);
+    outcome = vecenv_sleep_for(&self->waiter, &what, deadline_ns, &descriptor);
     Py_END_ALLOW_THREADS
     if (PyErr_CheckSignals() < 0) {
         return NULL;
@@ -892,7 +518,7 @@ hub_owed(PyObject *op, PyObject *arg)
         return NULL;
     }
     uint64_t step_id = self->ring.outstanding[env_id];
-    return Py_BuildValue("(iK)", step_id == 0 ? VECENV_OP_NONE : self->ops[env_id],
+    return Py_BuildValue("(iK)", step_id == 0 ? VECENV_OP_NONE : self->sender.ops[env_id],
                          (unsigned long long)step_id);
 }
 
@@ -931,7 +557,7 @@ hub_reap(PyObject *op, PyObject *arg)
     store_release32(&lines->current_op, VECENV_OP_NONE);
     store_release32(&lines->blocked, 0);
     store_release32(&lines->sleeping, 0);
-    store_release32(&lines->head, self->tails[slot]);
+    store_release32(&lines->head, self->sender.tails[slot]);
     store_release(&lines->down_read, load_acquire(&lines->down_written));
     store_release(&lines->up_read, load_acquire(&lines->up_written));
     Py_RETURN_NONE;

@@ -192,8 +192,11 @@ class Batch:
         else:
             result = [{} for _ in range(count)]
             for name, (tags, cells) in columns.items():
-                for row in np.flatnonzero(tags).tolist():
-                    result[row][name] = self._infos.value(cells[row], int(tags[row]))
+                kinds = tags.tolist()
+                for tag in set(kinds) - {0}:
+                    for row, (kind, value) in enumerate(zip(kinds, self._infos.values(cells, tag))):
+                        if kind == tag:
+                            result[row][name] = value
         for row, answer in self.mailed().items():
             if answer.info:
                 result[row].update(answer.info)

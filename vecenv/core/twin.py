@@ -371,6 +371,10 @@ class _TwinHub:
         """Return how many envs owe an answer."""
         return self._ledger.num_owed
 
+    def num_late(self) -> int:
+        """Return 0: no row here can come after its block."""
+        return 0
+
     def owed(self, env_id: int) -> tuple[int, int]:
         """Return (op, step_id) that an env owes; op NONE when nothing."""
         step_id = self._ledger.owed[env_id]

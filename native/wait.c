@@ -1,0 +1,162 @@
+#define _GNU_SOURCE
+#include "wait.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "claim.h"
+
+/* How long a sealed block waits for a writer between claim and commit (copies only, so
+ * only a stopped or descheduled one is that late) before it goes on without the row. */
+#define LATE_NS INT64_C(20000000)
+#define LOOKS_PER_YIELD 16
+#define MAX_EVENTS 8
+/* A signal may arrive just before a sleep, or be taken by another thread: its Python
+ * handler then waits for the end of the sleep, so no sleep is longer than this. */
+#define SLICE_MS 100
+
+static int
+any_blocked(const vecenv_waiter *self)
+{
+    for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
+        if (load_acquire32(&self->arena->slots[slot].blocked)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int
+any_mail(const vecenv_waiter *self)
+{
+    for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
+        const vecenv_slot_lines *lines = &self->arena->slots[slot];
+        if (load_acquire(&lines->up_written) != load_acquire(&lines->up_read)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int
+is_there(const vecenv_waiter *self, const vecenv_want *what)
+{
+    if (what->kind == VECENV_WAIT_ALL) {
+        return vecenv_all_committed(self->arena, place_epoch(what->place),
+                                    place_block(what->place), what->count);
+    }
+    if (what->kind == VECENV_WAIT_SOME) {
+        uint32_t claimed = vecenv_num_claimed(self->arena, place_epoch(what->place));
+        return claimed >= what->count
+               && vecenv_count_committed(self->arena, place_epoch(what->place),
+                                         place_block(what->place), claimed)
+                      >= what->count;
+    }
+    return 0;
+}
+
+static int
+spin(const vecenv_waiter *self, const vecenv_want *what, int64_t began, int64_t budget)
+{
+    while (vecenv_now_ns() - began < budget) {
+        for (int look = 0; look < LOOKS_PER_YIELD; look++) {
+            if (is_there(self, what)) {
+                return 1;
+            }
+        }
+        vecenv_yield();
+    }
+    return 0;
+}
+
+/* Sleep until the rows are there, a descriptor other than ours is ready, or deadline_ns
+ * has passed. Returns a RECV_* outcome; RECV_BATCH: look again. -1: a signal arrived. */
+int
+vecenv_sleep_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns, int *descriptor)
+{
+    vecenv_arm(self->arena, what->kind, what->place, what->count);
+    int outcome = RECV_BATCH;
+    int64_t left = deadline_ns - vecenv_now_ns();
+    if (is_there(self, what)) {
+        outcome = RECV_BATCH;
+    } else if (any_blocked(self) || (what->kind == VECENV_WAIT_ANY && any_mail(self))) {
+        outcome = RECV_MAIL;
+    } else {
+        struct epoll_event events[MAX_EVENTS];
+        int64_t milliseconds = left <= 0 ? 0 : (left + 999999) / 1000000;
+        int timeout = milliseconds > SLICE_MS ? SLICE_MS : (int)milliseconds;
+        int ready = epoll_wait(self->epoll_fd, events, MAX_EVENTS, timeout);
+        if (ready < 0) {
+            outcome = errno == EINTR ? -1 : RECV_TIMEOUT;
+        } else if (ready == 0) {
+            outcome = vecenv_now_ns() >= deadline_ns ? RECV_TIMEOUT : RECV_BATCH;
+        }
+        for (int i = 0; i < ready; i++) {
+            if (events[i].data.fd == self->event_fd) {
+                uint64_t count;
+                ssize_t got = read(self->event_fd, &count, sizeof count);
+                (void)got; /* non-blocking: a wake that was taken already is fine */
+                if (outcome == RECV_BATCH) { /* woken, perhaps not by a worker: look around */
+                    outcome = RECV_MAIL;
+                }
+            } else {
+                *descriptor = events[i].data.fd;
+                outcome = RECV_DESCRIPTOR;
+            }
+        }
+    }
+    vecenv_disarm(self->arena);
+    return outcome;
+}
+
+int
+vecenv_wait_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns, int *descriptor)
+{
+    int64_t began = vecenv_now_ns();
+    int outcome = RECV_BATCH;
+    int64_t budget = vecenv_patience_budget(&self->patience);
+    if (what->kind == VECENV_WAIT_ANY || !spin(self, what, began, budget)) {
+        outcome = vecenv_sleep_for(self, what, deadline_ns, descriptor);
+        if (outcome != RECV_BATCH && outcome != -1 && is_there(self, what)) {
+            outcome = RECV_BATCH; /* results first, then deaths and deadlines */
+        }
+    }
+    vecenv_patience_learn(&self->patience, vecenv_now_ns() - began);
+    return outcome;
+}
+
+/* Bring ready rows to the pieces. Returns 1 when at least `count` can be delivered, 0
+ * when *what must be waited for, VECENV_ENOBLOCK when no block is left. */
+int
+vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_want *what)
+{
+    vecenv_ring *ring = self->ring;
+    if (ring->num_late > 0) {
+        vecenv_ring_collect_late(ring);
+    }
+    for (;;) {
+        uint32_t have = ring->num_pieces > 0 ? vecenv_ring_filter(ring) : 0;
+        if (have >= count) {
+            return 1;
+        }
+        if (ring->assigned_rows > 0) {
+            *what = (vecenv_want){VECENV_WAIT_ALL, ring->assigned_rows, ring->assigned};
+            if (!is_there(self, what)) {
+                return 0;
+            }
+            vecenv_ring_finish_assigned(ring);
+            continue;
+        }
+        *what = (vecenv_want){VECENV_WAIT_SOME, count - have, ring->chain[0]};
+        if (!is_there(self, what)) {
+            if (ring->num_late > 0) {
+                what->kind = VECENV_WAIT_ANY;
+            }
+            return 0;
+        }
+        if (vecenv_ring_seal(ring, LATE_NS) != VECENV_OK) {
+            return VECENV_ENOBLOCK;
+        }
+    }
+}

@@ -1,0 +1,38 @@
+/* Waiting for rows: the one wait of the parent, which hears results, a worker that needs
+ * its mail drained, deaths (descriptors in the epoll set) and the deadline. */
+#ifndef VECENV_WAIT_H
+#define VECENV_WAIT_H
+
+#include "park.h"
+#include "ring.h"
+
+/* How a wait ended. */
+enum { RECV_BATCH, RECV_TIMEOUT, RECV_DESCRIPTOR, RECV_MAIL, RECV_NO_BLOCK };
+
+/* What the present recv waits for. */
+typedef struct {
+    uint32_t kind, count;
+    uint64_t place;
+} vecenv_want;
+
+typedef struct {
+    const vecenv_arena *arena;
+    vecenv_ring *ring;
+    int event_fd, epoll_fd;
+    vecenv_patience patience;
+} vecenv_waiter;
+
+/* Bring ready rows to the pieces. Returns 1 when at least `count` can be delivered, 0
+ * when *what must be waited for, VECENV_ENOBLOCK when no block is left. */
+int vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_want *what);
+
+/* Wait for it: spin while that pays, then sleep. Returns RECV_BATCH: look again; another
+ * outcome; or -1 when a signal arrived. Call without the GIL. */
+int vecenv_wait_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns,
+                    int *descriptor);
+
+/* The same without spinning. */
+int vecenv_sleep_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns,
+                     int *descriptor);
+
+#endif
