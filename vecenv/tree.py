@@ -57,9 +57,15 @@ class TreeArray:
         object.__setattr__(self, "_children", converted)
 
     @classmethod
-    def from_children(cls, children: dict[str, Any]) -> TreeArray:
-        """Make a tree of children that are arrays or trees already; nothing is converted or copied."""
-        return _wrap(children)
+    def from_rows(cls, rows: Iterable[dict[str, Any]]) -> list[TreeArray]:
+        """Make one tree per dict of children that are arrays or trees already; copies and converts nothing."""
+        trees = []
+        new, set_children = cls.__new__, cls._children.__set__  # type: ignore[attr-defined, misc]  # the slot
+        for row in rows:
+            tree = new(cls)
+            set_children(tree, row)
+            trees.append(tree)
+        return trees
 
     @classmethod
     def stack(cls, trees: Sequence[Any]) -> Any:

@@ -1,0 +1,145 @@
+"""Answers that come later than the call they belong to."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.managers.fakes import actors
+from vecenv import AsyncSubprocessEnvManager, EnvState
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A path; an env that is given it as its action waits until `open_gate`."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    return str(path)
+
+
+def open_gate(path):
+    os.close(os.open(path, os.O_WRONLY))  # returns when the env waits there
+
+
+@pytest.fixture
+def launched():
+    made = []
+
+    def launched(count=3, length=5, **cfg):
+        manager = AsyncSubprocessEnvManager(actors(count, length=length), {"num_workers": count, **cfg})
+        made.append(manager)
+        manager.launch()
+        return manager
+
+    yield launched
+    for manager in made:
+        manager.close()
+
+
+def test_the_defaults_are_those_of_the_document():
+    config = AsyncSubprocessEnvManager.default_config()
+    assert (config.wait_num, config.step_wait_timeout, config.connect_timeout) == (2, 0.01, 60)
+
+
+def test_a_slow_env_is_not_waited_for_and_comes_later(launched, gate):
+    manager = launched()
+    timesteps = manager.step({0: 0, 1: gate, 2: 0})
+    assert list(timesteps) == [0, 2]
+    assert manager.active_env == [1] and manager.ready_obs_id == [0, 2] == list(manager.ready_obs)
+    open_gate(gate)
+    timesteps = manager.step({})
+    assert list(timesteps) == [1] and timesteps[1].obs.tolist() == [1, 1, 1]
+    assert manager.active_env == [] and manager._data_count == [1, 1, 1]
+
+
+def test_an_unanswered_env_cannot_be_stepped_again(launched, gate):
+    """W31: its answers were off by one for ever."""
+    manager = launched()
+    manager.step({0: 0, 1: gate, 2: 0})
+    with pytest.raises(AssertionError, match=r"\[1\]"):
+        manager.step({0: 0, 1: 0})
+    assert not manager.closed and manager._env_states[0] is EnvState.RUN
+    open_gate(gate)
+    manager.step({})
+    assert manager._data_count == [1, 1, 1]
+
+
+def test_a_forced_reset_drops_the_answer_of_a_stepping_env(launched, gate):
+    manager = launched()
+    manager.step({0: 0, 1: gate, 2: 0})
+    pid = os.fork()
+    if pid == 0:  # the gate must open while the parent waits in reset
+        open_gate(gate)
+        os._exit(0)
+    manager.reset({1: None})
+    os.waitpid(pid, 0)
+    assert manager.ready_obs[1].tolist() == [1, 0, 2] and manager.active_env == []
+    timesteps = manager.step({0: 0, 1: 0, 2: 0})
+    while 1 not in timesteps:
+        timesteps.update(manager.step({}))
+    assert timesteps[1].obs.tolist() == [1, 1, 2]
+
+
+def test_attributes_do_not_take_a_pending_timestep(launched, gate):
+    """W18: the timestep came back as the attribute's value."""
+    manager = launched()
+    manager.step({0: 0, 1: gate, 2: 0})
+    open_gate(gate)
+    assert manager.name == ["actor 0", "actor 1", "actor 2"]
+    assert manager.step({})[1].info["name"] == "actor 1"
+
+
+def test_all_answers_without_a_time_to_stop_at(launched):
+    manager = launched(wait_num=1, step_wait_timeout=None)
+    assert list(manager.step({2: 0, 0: 0, 1: 0})) == [0, 1, 2]
+
+
+def test_it_goes_on_while_all_that_came_are_last_timesteps(launched, gate):
+    manager = launched(count=2, length=1, wait_num=1)
+    open_soon = os.fork()
+    if open_soon == 0:
+        open_gate(gate)
+        os._exit(0)
+    timesteps = manager.step({0: 0, 1: gate})
+    os.waitpid(open_soon, 0)
+    assert list(timesteps) == [0, 1] and all(timestep.done for timestep in timesteps.values())
+    assert manager.ready_obs  # waits for a reset, and for no more
+
+
+def test_nothing_is_lost_until_all_are_done(launched):
+    manager = launched(count=4, length=3, episode_num=5, wait_num=2, step_wait_timeout=1e-6)
+    counts = dict.fromkeys(range(4), 0)
+    while not manager.done:
+        timesteps = manager.step(dict.fromkeys(manager.ready_obs, 0))
+        assert timesteps and list(timesteps) == sorted(timesteps)
+        for env_id in timesteps:
+            counts[env_id] += 1
+    assert manager._data_count == list(counts.values()) == [15] * 4
+    assert manager.ready_obs == {} and manager.env_episode_count == dict.fromkeys(range(4), 5)
+
+
+def test_an_automatic_reset_that_fails_is_raised_where_it_is_noticed(launched):
+    """W23: swallowed in a thread that nobody joined."""
+    manager = launched(count=1, length=1)
+    manager.reset({0: {"stat": "error_later"}}) if manager.episodes == [0] else None
+    manager.close()
+    manager.launch({0: {"stat": "error_later"}})
+    manager.step({0: 0})
+    with pytest.raises(RuntimeError, match="cannot reset again"):
+        manager.ready_obs  # noqa: B018
+    assert manager.closed
+
+
+def test_an_automatic_reset_has_its_time_limit(launched):
+    manager = launched(count=1, length=1, reset_timeout=0.3)
+    manager.close()
+    manager.launch({0: {"stat": "block_later"}})
+    manager.step({0: 0})
+    with pytest.raises(RuntimeError, match="env 0"):
+        manager.ready_obs  # noqa: B018
+    assert manager.closed
+
+
+def test_a_step_of_nothing_returns_nothing(launched):
+    assert launched().step({}) == {}

@@ -1,0 +1,38 @@
+"""The contract, by every manager."""
+
+from __future__ import annotations
+
+from tests.contracts.manager_contract import ManagerContract
+from vecenv import (
+    AsyncSubprocessEnvManager,
+    BaseEnvManager,
+    BaseEnvManagerV2,
+    SubprocessEnvManagerV2,
+    SyncSubprocessEnvManager,
+)
+
+
+class TestBase(ManagerContract):
+    manager_cls = BaseEnvManager
+    in_process = True
+    step_error = RuntimeError
+    closes_on_step_error = False
+
+
+class TestBaseV2(TestBase):
+    manager_cls = BaseEnvManagerV2
+
+
+class TestSync(ManagerContract):
+    manager_cls = SyncSubprocessEnvManager
+    cfg = {"num_workers": 2}
+
+
+class TestV2(TestSync):
+    manager_cls = SubprocessEnvManagerV2
+
+
+class TestAsync(TestSync):
+    manager_cls = AsyncSubprocessEnvManager
+    # Waits for all that were asked, so that tests know what comes back.
+    cfg = {"num_workers": 2, "wait_num": 100, "step_wait_timeout": None}

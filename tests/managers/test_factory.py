@@ -1,0 +1,40 @@
+"""From configs to managers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+import vecenv
+from tests.managers.fakes import actors
+
+NAMES = {
+    "base": "BaseEnvManager",
+    "base_v2": "BaseEnvManagerV2",
+    "async_subprocess": "AsyncSubprocessEnvManager",
+    "subprocess": "SyncSubprocessEnvManager",
+    "subprocess_v2": "SubprocessEnvManagerV2",
+    "gym_vector": "GymVectorEnvManager",
+}
+
+
+@pytest.mark.parametrize("name, cls", NAMES.items())
+def test_every_name(name, cls):
+    assert vecenv.get_env_manager_cls({"type": name}) is getattr(vecenv, cls)
+
+
+def test_the_config_stays_as_it_is():
+    cfg = {"type": "base", "import_names": ["tests.managers.fakes"], "episode_num": 2, "mine": {"a": [1]}}
+    before = copy.deepcopy(cfg)
+    manager = vecenv.create_env_manager(cfg, actors(2))
+    manager._cfg.mine.a.append(2)
+    assert cfg == before and manager._episode_num == 2
+
+
+@pytest.mark.parametrize("function", [vecenv.get_env_manager_cls, lambda cfg: vecenv.create_env_manager(cfg, [])])
+def test_unknown_types(function):
+    with pytest.raises(KeyError, match="did you mean"):
+        function({"type": "subproces"})
+    with pytest.raises(ValueError, match="type"):
+        function({})

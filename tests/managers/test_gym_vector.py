@@ -1,0 +1,114 @@
+"""The manager over vector envs: ours, and any other in every autoreset mode."""
+
+from __future__ import annotations
+
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from vecenv import EnvState, GymVectorEnvManager, create_env_manager
+from vecenv.envs.toys import CountEnv
+
+ENVS = [functools.partial(CountEnv, 3), functools.partial(CountEnv, 2)]
+
+
+def sync(mode):
+    return lambda: SyncVectorEnv(ENVS, autoreset_mode=mode)
+
+
+@pytest.fixture(params=[lambda: ENVS, *map(sync, AutoresetMode)], ids=["ours", *(mode.name for mode in AutoresetMode)])
+def make(request):
+    made = []
+
+    def make(**cfg):
+        manager = GymVectorEnvManager(request.param(), {"num_workers": 1, **cfg})
+        made.append(manager)
+        return manager
+
+    yield make
+    for manager in made:
+        manager.close()
+
+
+def test_episodes_returns_and_observations(make):
+    manager = make(episode_num=2)
+    manager.seed(5)
+    assert manager.closed
+    manager.reset()
+    seen = {0: [], 1: []}
+    while not manager.done:
+        for env_id, obs in manager.ready_obs.items():
+            seen[env_id].append(("ready", int(obs[0]), int(obs[1])))
+        for env_id, timestep in manager.step(dict.fromkeys(manager.ready_obs, 0)).items():
+            seen[env_id].append(("step", int(timestep.obs[0]), int(timestep.obs[1])))
+            assert timestep.reward.dtype == np.float32 and timestep.reward.shape == (1,)
+            if timestep.done:
+                assert timestep.info["eval_episode_return"] == [3.0, 2.0][env_id]
+                assert timestep.info["terminated"] is True
+    for env_id, length in ((0, 3), (1, 2)):
+        expected = [
+            (kind, step + (kind == "step"), episode)
+            for episode in (1, 2)
+            for step in range(length)
+            for kind in ("ready", "step")
+        ]
+        assert seen[env_id] == expected
+    assert manager.env_episode_count == {0: 2, 1: 2} and manager.ready_obs == {}
+
+
+def test_calls_out_of_order_are_assertion_errors(make):
+    manager = make()
+    with pytest.raises(AssertionError):
+        manager.step({0: 0})
+    manager.reset()
+    for call in (lambda: manager.reset([]), lambda: manager.step([]), lambda: manager.step({5: 0}), manager.launch):
+        with pytest.raises(AssertionError):
+            call()
+    manager.close()
+    manager.close()
+    assert manager.closed and set(manager.env_states.values()) == {EnvState.VOID}
+    for call in (lambda: manager.reset([]), lambda: manager.step([]), lambda: manager.elapsed_steps):
+        with pytest.raises(AssertionError):
+            call()
+
+
+def test_attributes(make):
+    manager = make()
+    manager.reset()
+    manager.step({0: np.array([1]), 1: np.array([1])})
+    assert manager.elapsed_steps == [1, 1]
+    with pytest.raises(AttributeError):
+        manager.xyz  # noqa: B018
+    with pytest.raises(RuntimeError):
+        manager.observe  # noqa: B018
+
+
+def test_ours_steps_some_envs_and_others_refuse():
+    with GymVectorEnvManager(ENVS, {"num_workers": 1}) as manager:
+        manager.reset()
+        assert list(manager.step({1: 0})) == [1]
+        assert manager.elapsed_steps == [0, 1]
+    with GymVectorEnvManager(SyncVectorEnv(ENVS)) as manager:
+        manager.reset()
+        with pytest.raises(ValueError, match=r"\[0\]"):
+            manager.step({1: 0})
+
+
+def test_seeds_are_forwarded_and_dynamic_ones_warned_of():
+    with create_env_manager({"type": "gym_vector", "num_workers": 1}, ENVS) as manager:
+        with pytest.warns(UserWarning, match="dynamic_seed"):
+            manager.seed(7, dynamic_seed=True)
+        manager.launch()
+        assert manager.seed_given == [7, 8]
+
+
+def test_a_real_env():
+    with GymVectorEnvManager(gymnasium.make_vec("CartPole-v1", 3, "sync"), {"episode_num": 2}) as manager:
+        manager.seed(0)
+        manager.reset()
+        while not manager.done:
+            manager.step({env_id: manager.action_space.sample() for env_id in manager.ready_obs})
+        assert manager.env_episode_count == {0: 2, 1: 2, 2: 2}

@@ -1,0 +1,193 @@
+"""What only managers with worker processes have to do."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from tests.managers.fakes import actors
+from vecenv import (
+    AsyncSubprocessEnvManager,
+    ClosedError,
+    EnvState,
+    SubprocessEnvManagerV2,
+    SyncSubprocessEnvManager,
+    WorkerDiedError,
+)
+from vecenv.envs.toys import HangInC, RaiseUnpicklableError, RaiseWeirdError, ToyEnv
+
+MANAGERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
+
+
+@pytest.fixture(params=MANAGERS)
+def launched(request):
+    made = []
+
+    def launched(env_fn=None, **cfg):
+        cfg = {"num_workers": 2, "wait_num": 100, "step_wait_timeout": None, **cfg}
+        manager = request.param(actors(3) if env_fn is None else env_fn, cfg)
+        made.append(manager)
+        manager.launch()
+        return manager
+
+    yield launched
+    for manager in made:
+        manager.close()
+
+
+def test_a_hanging_step_is_a_timeout_error_and_closes(launched):
+    manager = launched(step_timeout=0.3)
+    with pytest.raises(TimeoutError, match="env 1"):
+        manager.step({0: 0, 1: "block", 2: 0})
+    assert manager.closed and manager.env_states[0] is EnvState.VOID
+    with pytest.raises(AssertionError):
+        manager.step({0: 0})
+    manager.launch()
+    assert len(manager.step({0: 0, 1: 0, 2: 0})) == 3
+
+
+def test_a_step_that_never_lets_python_run_again_is_ended_too(launched):
+    manager = launched([HangInC, ToyEnv], step_timeout=0.3)
+    with pytest.raises(TimeoutError):
+        manager.step({0: 0, 1: 0})
+    assert manager.closed
+
+
+def test_limits_change_on_a_running_manager(launched):
+    manager = launched(max_retry=2)  # so that resets are commands of their own
+    manager._step_timeout = 0.3
+    assert manager._cfg.step_timeout == 0.3
+    with pytest.raises(TimeoutError, match=r"0\.3"):
+        manager.step({0: "block"})
+    with pytest.raises(AssertionError):
+        manager._reset_timeout = -1
+
+
+def test_a_dead_worker_is_named_and_everything_is_closed(launched):
+    """W24: a bare EOFError, states stale."""
+    manager = launched()
+    pids = manager.worker_pids
+    with pytest.raises(WorkerDiedError, match="exit code 3"):
+        manager.step({0: 0, 2: "die"})
+    assert manager.closed and manager.worker_pids == ()
+    assert set(manager.env_states.values()) == {EnvState.VOID}
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    manager.launch()
+    assert len(manager.step({0: 0})) == 1
+
+
+def test_close_with_a_killed_worker(launched):
+    """W21: BrokenPipeError left the other processes alive."""
+    manager = launched()
+    os.kill(manager.worker_pids[0], signal.SIGKILL)
+    manager.close()
+    assert manager.closed
+
+
+def test_a_killed_worker_is_noticed_by_attributes(launched):
+    manager = launched()
+    os.kill(manager.worker_pids[0], signal.SIGKILL)
+    with pytest.raises(WorkerDiedError, match="SIGKILL"):
+        manager.name  # noqa: B018
+    assert manager.closed
+
+
+def test_a_hanging_reset_is_tried_again_in_a_fresh_worker(launched, tmp_path):
+    manager = launched([functools.partial(_HangsOnce, tmp_path / "hung"), *actors(1)], max_retry=2, reset_timeout=0.5,
+                       retry_waiting_time=0, num_workers=2)
+    manager.seed(3, dynamic_seed=False)
+    pids = manager.worker_pids
+    manager.reset({0: {"stat": "hang once"}})
+    assert manager.worker_pids[0] != pids[0] and manager.worker_pids[1] == pids[1]
+    assert manager._seed == [3, None] and manager._stat == ["hang once", None]
+    assert manager.env_states == {0: EnvState.RUN, 1: EnvState.RUN}
+
+
+def test_no_worker_is_replaced_under_a_running_episode(launched):
+    manager = launched(max_retry=5, reset_timeout=0.3, num_workers=1)
+    with pytest.raises(RuntimeError, match="env 0"):
+        manager.reset({0: {"stat": "block"}})
+    assert manager.closed
+
+
+@pytest.mark.parametrize("env", [RaiseWeirdError, RaiseUnpicklableError])
+def test_an_exception_that_does_not_travel_is_told(launched, env):
+    """W25: re-creating it killed the worker."""
+    manager = launched([env, env])
+    with pytest.raises(RuntimeError, match="Error"):
+        manager.step({0: 0, 1: 0})
+    assert manager.closed
+
+
+def test_views_are_handed_out_on_request():
+    manager = SyncSubprocessEnvManager(actors(2), {"copy_on_get": False, "depth": 2})
+    with manager:
+        manager.launch()
+        obs = manager.step({0: 0, 1: 0})[0].obs
+        assert not obs.flags.owndata
+        before = obs.copy()
+        for _ in range(40):
+            manager.step({0: 0, 1: 0})
+        assert not np.array_equal(obs, before)  # the ring has come round
+
+
+def test_reset_inplace_keeps_the_final_observation_and_the_parameters():
+    """W30: both were lost."""
+    with SyncSubprocessEnvManager(actors(2, length=1), {"reset_inplace": True, "episode_num": 3}) as manager:
+        manager.launch({0: {"stat": "a"}, 1: {"stat": "b"}})
+        timestep = manager.step({0: 0, 1: 0})[1]
+        assert timestep.obs.tolist() == [1, 0, 2] and timestep.info["final_obs"].tolist() == [1, 1, 1]
+        assert manager.ready_obs[1].tolist() == [1, 0, 2] and manager._stat == ["a", "b"]
+    with pytest.raises(AssertionError):
+        SyncSubprocessEnvManager(actors(1), {"reset_inplace": True, "auto_reset": False})
+
+
+def test_an_abnormal_end_is_neither_counted_nor_reset(launched):
+    manager = launched()
+    manager.step({0: "abnormal_end", 1: 0, 2: 0})
+    assert manager.env_states[0] is EnvState.ERROR and manager.env_episode_count[0] == 0
+    assert manager.episodes == [1, 1, 1]
+
+
+def test_one_worker_per_env_and_several_per_worker():
+    for num_workers, expected in ((3, 3), (None, None), (1, 1)):
+        with SyncSubprocessEnvManager(actors(3), {"num_workers": num_workers}) as manager:
+            manager.launch()
+            assert expected in (None, len(set(manager.worker_pids)))
+            assert len(manager.step({0: 0, 1: 0, 2: 0})) == 3
+
+
+def test_every_start_method(start_method):
+    with SyncSubprocessEnvManager(actors(2), {"context": start_method, "num_workers": 1}) as manager:
+        manager.launch()
+        assert len(manager.step({0: 0, 1: 0})) == 2
+
+
+def test_calls_after_close_are_closed_errors(launched):
+    manager = launched()
+    manager.close()
+    for call in (manager.reset, lambda: manager.step({}), lambda: manager.xyz, lambda: manager.render()):
+        with pytest.raises(ClosedError):
+            call()
+
+
+class _HangsOnce:
+    def __new__(cls, flag):
+        import threading
+
+        from tests.managers.fakes import HANG_SECONDS, ActorEnv
+
+        class Once(ActorEnv):
+            def reset(self, stat=None):
+                if stat == "hang once" and not flag.exists():
+                    flag.touch()
+                    threading.Event().wait(HANG_SECONDS)
+                return super().reset(stat)
+
+        return Once({})

@@ -1,0 +1,93 @@
+"""Batches in, trees out."""
+
+from __future__ import annotations
+
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.managers.fakes import actors
+from vecenv import BaseEnvManagerV2, SubprocessEnvManagerV2, TreeArray
+from vecenv.envs.toys import SpaceEnv
+
+
+@pytest.fixture(params=[BaseEnvManagerV2, SubprocessEnvManagerV2])
+def launched(request):
+    made = []
+
+    def launched(env_fn=None, **cfg):
+        manager = request.param(actors(3) if env_fn is None else env_fn, cfg)
+        made.append(manager)
+        manager.launch()
+        return manager
+
+    yield launched
+    for manager in made:
+        manager.close()
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [[0, 1, 0], (0, 1, 0), np.array([0, 1, 0]), {0: 0, 1: 1, 2: 0}, [np.array([0]), np.array([1]), np.array([0])]],
+    ids=["list", "tuple", "array", "dict", "arrays"],
+)
+def test_actions_in_every_form(launched, actions):
+    manager = launched()
+    trees = manager.step(actions)
+    assert [tree.env_id.item() for tree in trees] == [0, 1, 2]
+    assert all("name" in tree.info and tree.obs.shape == (3,) for tree in trees)
+    assert [int(np.asarray(kept[0]).reshape(())) for kept in manager.kept] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("actions", [[0, 1], [0] * 4, np.zeros(2, np.int64), []], ids=len)
+def test_a_wrong_number_of_actions_is_a_value_error(launched, actions):
+    """W35: zip cut it off in silence."""
+    manager = launched()
+    with pytest.raises(ValueError, match="expected 3"):
+        manager.step(actions)
+    assert manager._data_count == [0, 0, 0]
+
+
+def test_a_dict_steps_the_envs_it_names(launched):
+    """W35: its keys were the actions."""
+    manager = launched()
+    trees = manager.step({2: 1, 0: 0})
+    assert [tree.env_id.item() for tree in trees] == [2, 0]
+    assert manager.kept == [[0], [], [1]]
+
+
+def test_ready_obs_is_one_batch(launched):
+    manager = launched(actors(3, length=2), episode_num=1)
+    assert manager.ready_obs.shape == (3, 3)
+    manager.step({1: 0})
+    assert manager.ready_obs.tolist() == [[0, 0, 1], [1, 1, 1], [2, 0, 1]]
+    manager.step({1: 0})
+    assert manager.ready_obs.tolist() == [[0, 0, 1], [2, 0, 1]]
+    for _ in range(2):
+        manager.step([0, 0])
+    assert manager.done and manager.ready_obs.shape == (0, 3)  # W34: IndexError
+
+
+def test_the_batch_of_all_envs_is_not_copied(launched):
+    manager = launched()
+    manager.step([0, 0, 0])
+    assert manager.ready_obs is manager.ready_obs
+
+
+def test_dict_observations_and_actions_are_trees(launched):
+    space = gymnasium.spaces.Dict(a=gymnasium.spaces.Box(0, 1, (2,), np.float32), b=gymnasium.spaces.Discrete(3))
+    manager = launched([functools.partial(SpaceEnv, space, space)] * 2)
+    assert manager.ready_obs.a.shape == (2, 2)
+    action = TreeArray(a=np.zeros((2, 2), np.float32), b=np.array([1, 2]))
+    trees = manager.step(action)
+    assert trees[1].obs.a.shape == (2,) and trees[1].obs.b.shape == ()
+    assert manager.ready_obs.b.shape == (2,) and manager.ready_obs[1].a.shape == (2,)
+
+
+def test_info_keys_are_identifiers(launched):
+    manager = launched(actors(3, length=1))
+    tree = manager.step([0, 0, 0])[0]
+    assert tree.done.item() is True and tree.done.shape == ()
+    assert tree.info.TimeLimit_truncated.item() is False and tree.info.eval_episode_return.item() == 1.0

@@ -1,0 +1,384 @@
+"""GymVectorEnvManager: DI-engine's shape over a gymnasium.vector.VectorEnv, our own or any other.
+
+    {env_id: action} -> one batch -> VectorEnv.step -> rows -> {env_id: timestep}
+
+What happens to an env whose episode ended depends on the autoreset mode below: SAME_STEP
+has it run on at once, DISABLED has it reset by a mask, NEXT_STEP leaves it in RESET until the
+next step of the others, which is when such a vector env resets it.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
+
+from ..config import Config, deep_merge_dicts, warn_unknown_keys
+from ..envs.adapt import find_attr
+from ..envs.base import BaseEnvTimestep
+from ..errors import ClosedError, ConfigError, StateError
+from ..registry import ENV_MANAGER_REGISTRY
+from .access import EnvAccess
+from .seeds import seeds_by_env
+from .states import EnvState
+from .timesteps import mark_end
+
+__all__ = ["GymVectorEnvManager"]
+
+
+@ENV_MANAGER_REGISTRY.register("gym_vector")
+class GymVectorEnvManager(EnvAccess):
+    """A vector env whose results come as timesteps, with each episode's return in its last info.
+
+    Example:
+        >>> manager = GymVectorEnvManager(gymnasium.make_vec("CartPole-v1", 2, "sync"))
+        >>> manager.reset()
+        >>> timesteps = manager.step({0: 1, 1: 0})
+        >>> timesteps[1].reward, manager.ready_obs_id
+        (array([1.], dtype=float32), [0, 1])
+        >>> manager.close()
+    """
+
+    config: ClassVar[dict[str, Any]] = {
+        "episode_num": math.inf,
+        "shared_memory": False,  # accepted; see VectorEnv
+        "backend": "process",  # these are VectorEnv's, for one that is built here
+        "num_workers": None,
+        "context": None,
+        "step_timeout": None,
+        "reset_timeout": None,
+    }
+
+    @classmethod
+    def default_config(cls) -> Config:
+        """Return a copy of the class's config, with `cfg_type` naming the class."""
+        config = deep_merge_dicts(cls.config, None)
+        config["cfg_type"] = f"{cls.__name__}Dict"
+        return config
+
+    def __init__(
+        self,
+        env_fn: Sequence[Callable[[], Any]] | gymnasium.vector.VectorEnv[Any, Any, Any],
+        cfg: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Build the vector env; it is reset by `reset`.
+
+        Args:
+            env_fn: constructors, for a `vecenv.VectorEnv` of them; or a vector env, which is then
+                the manager's to close.
+            cfg: merged over `default_config()`.
+
+        Raises:
+            ConfigError: a value makes no sense.
+            Exception: as the vector env's constructor.
+        """
+        warn_unknown_keys(cfg or {}, (*self.config, "type", "import_names", "cfg_type"), type(self).__name__)
+        self._cfg = deep_merge_dicts(self.default_config(), cfg)
+        if isinstance(env_fn, gymnasium.vector.VectorEnv):
+            self._vector_env: Any = env_fn
+            self._steps_some = False
+        else:
+            self._vector_env = self._make_vector_env(list(env_fn))
+            self._steps_some = True
+        vector_env = self._vector_env
+        self._env_fn = list(getattr(vector_env, "env_fns", ())) or [_no_env_fn] * vector_env.num_envs
+        mode = (vector_env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self._mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
+        self._episode_num: float = self._cfg["episode_num"]
+        self._all_ids = list(range(vector_env.num_envs))
+        self._env_states = dict.fromkeys(self._all_ids, EnvState.VOID)
+        self._env_episode_count = dict.fromkeys(self._all_ids, 0)
+        self._returns = np.zeros(vector_env.num_envs)
+        self._shown: list[Any] = [None] * vector_env.num_envs
+        self._pending_seeds: dict[int, int] = {}
+        self._closed = True
+        self._is_over = False
+
+    def _make_vector_env(self, env_fns: list[Callable[[], Any]]) -> Any:
+        # Imported here: vecenv.vector stands above the managers; this class is the one that is built on it.
+        from ..vector import VectorEnv
+
+        keys = ("backend", "num_workers", "context", "step_timeout", "reset_timeout")
+        options = {key: self._cfg[key] for key in keys}
+        return VectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+
+    # ---- what is known -----------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether the envs cannot be stepped: before the first reset and after close."""
+        return self._closed
+
+    @property
+    def done(self) -> bool:
+        """Whether every env has had its `episode_num` episodes."""
+        return all(state is EnvState.DONE for state in self._env_states.values())
+
+    @property
+    def env_states(self) -> dict[int, EnvState]:
+        """State of each env, {env_id: state}; a copy."""
+        return dict(self._env_states)
+
+    @property
+    def env_episode_count(self) -> dict[int, int]:
+        """Episodes that each env has ended since the last reset, {env_id: count}; a copy."""
+        return dict(self._env_episode_count)
+
+    def env_state_done(self, env_id: int) -> bool:
+        """Whether this env has had its `episode_num` episodes."""
+        return self._env_states[env_id] is EnvState.DONE
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process id of each worker, if the vector env tells."""
+        return tuple(getattr(self._vector_env, "worker_pids", ()))
+
+    @property
+    def ready_obs_id(self) -> list[int]:
+        """Ids of the envs that can be stepped, ascending."""
+        return [env_id for env_id, state in self._env_states.items() if state is EnvState.RUN]
+
+    @property
+    def ready_obs(self) -> dict[int, Any]:
+        """Newest observation of each env that can be stepped, {env_id: obs}; {} when none can."""
+        if not self.ready_obs_id and EnvState.RESET in self._env_states.values():
+            self._step_vector_env({})  # with all episodes over, this is what begins the next ones
+        return {env_id: self._shown[env_id] for env_id in self.ready_obs_id}
+
+    def _spaces(self) -> tuple[Any, Any, Any]:
+        if self._known_spaces is None:
+            vector_env = self._vector_env
+            reward_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+            self._known_spaces = (
+                vector_env.single_observation_space,
+                vector_env.single_action_space,
+                reward_space,
+            )
+        return self._known_spaces
+
+    # ---- life --------------------------------------------------------------------------------
+
+    def seed(self, seed: Any, dynamic_seed: bool | None = None) -> None:
+        """Seed envs; used once, by the next `reset`. Arguments as for the other managers.
+
+        A vector env has no seeds per episode: `dynamic_seed` is ignored with a warning.
+        """
+        if dynamic_seed is not None:
+            warnings.warn("dynamic_seed has no effect on a vector env: it is seeded once", UserWarning, stacklevel=2)
+        self._pending_seeds.update(seeds_by_env(seed, len(self._all_ids)))
+        if self._pending_seeds:
+            self._seed_action_space(self._pending_seeds[min(self._pending_seeds)])
+
+    def launch(self, reset_param: None = None) -> None:
+        """As `reset`, for callers that launch every manager."""
+        if not self._closed:
+            raise StateError(f"launch: {type(self).__name__} is running; close it first")
+        self.reset(reset_param)
+
+    def reset(self, reset_param: None = None) -> None:
+        """Begin anew in all envs: counts and returns start at zero.
+
+        Raises:
+            ClosedError: after `close`.
+            ConfigError: reset_param is not None.
+        """
+        if self._is_over:
+            raise ClosedError(f"reset: {type(self).__name__} is closed; make a new one")
+        if reset_param is not None:
+            raise ConfigError("reset: a vector env takes no reset_param; make it None", key="reset_param")
+        seeds = [self._pending_seeds.get(env_id) for env_id in self._all_ids] if self._pending_seeds else None
+        obs, _ = self._vector_env.reset(seed=seeds)
+        self._pending_seeds.clear()
+        self._returns[:] = 0.0
+        self._closed = False
+        for env_id, value in enumerate(self._rows(obs)):
+            self._shown[env_id] = value
+            self._env_states[env_id] = EnvState.RUN
+            self._env_episode_count[env_id] = 0
+
+    def close(self) -> None:
+        """End the vector env and the reference env; may be repeated, and is for good."""
+        self._closed = True
+        if self._is_over:
+            return
+        self._is_over = True
+        self._env_states = dict.fromkeys(self._all_ids, EnvState.VOID)
+        self._spaces()  # stay known
+        vector_env, self._vector_env = self._vector_env, None
+        self._shown = [None] * len(self._all_ids)
+        try:
+            vector_env.close()
+        finally:
+            self._close_env_ref()
+
+    def __enter__(self) -> GymVectorEnvManager:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{type(self).__name__} owns running envs and cannot be pickled or copied; make a new one")
+
+    # ---- step --------------------------------------------------------------------------------
+
+    def step(self, actions: Any) -> dict[int, BaseEnvTimestep]:
+        """Step envs and wait for all of them.
+
+        Args:
+            actions: {env_id: action}. Over a vector env that was passed in, every env in RUN must
+                be there: it cannot step some only.
+
+        Returns:
+            {env_id: BaseEnvTimestep} of the envs asked; the info of a last timestep has
+            `eval_episode_return`, a float.
+
+        Raises:
+            ClosedError: not reset yet, or closed.
+            StateError: an env is not in RUN.
+            ConfigError: not a dict, or an env in RUN is missing.
+        """
+        if self._closed:
+            raise ClosedError(f"step: {type(self).__name__} is closed or was never reset")
+        if not isinstance(actions, Mapping):
+            raise ConfigError(f"step: expected a dict of actions by env id, got {type(actions).__name__}")
+        if not actions:
+            return {}
+        states = {env_id: self._env_states.get(env_id, EnvState.VOID).name for env_id in actions}
+        if any(state != "RUN" for state in states.values()):
+            raise StateError(f"step: envs must be in RUN, got {states}")
+        if not self._steps_some and len(actions) < len(self.ready_obs_id):
+            missing = [env_id for env_id in self.ready_obs_id if env_id not in actions]
+            raise ConfigError(f"step: this vector env steps all envs at once; actions are missing for {missing}")
+        return self._step_vector_env(actions)
+
+    def _step_vector_env(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
+        ids = [int(env_id) for env_id in actions] if self._steps_some else self._all_ids
+        batch = self._join([actions.get(env_id) for env_id in ids])
+        if self._steps_some:
+            obs, rewards, terminated, truncated, infos = self._vector_env.step(batch, env_id=np.array(ids))
+        else:
+            obs, rewards, terminated, truncated, infos = self._vector_env.step(batch)
+        rows = self._rows(obs)
+        timesteps = {}
+        for row, env_id in enumerate(ids):
+            state = self._env_states[env_id]
+            self._shown[env_id] = rows[row]
+            if state is EnvState.RESET:
+                self._env_states[env_id] = EnvState.RUN
+            elif state is EnvState.RUN:
+                ends = bool(terminated[row]), bool(truncated[row])
+                timesteps[env_id] = self._make_timestep(env_id, row, rows[row], float(rewards[row]), ends, infos)
+        if self._mode is AutoresetMode.DISABLED and (terminated | truncated).any():
+            self._reset_ended(terminated | truncated)
+        return {env_id: timesteps[env_id] for env_id in actions}
+
+    def _make_timestep(
+        self, env_id: int, row: int, obs: Any, reward: float, ends: tuple[bool, bool], infos: dict[str, Any]
+    ) -> BaseEnvTimestep:
+        self._returns[env_id] += reward
+        info = row_info(infos, row)
+        done = ends[0] or ends[1]
+        if done:
+            if self._mode is AutoresetMode.SAME_STEP:
+                obs, info = info["final_obs"], info.get("final_info") or {}
+            info["eval_episode_return"] = float(self._returns[env_id])
+            self._returns[env_id] = 0.0
+            mark_end(info, *ends)
+            self._count_episode(env_id)
+        return BaseEnvTimestep(obs, np.array([reward], np.float32), done, info)
+
+    def _count_episode(self, env_id: int) -> None:
+        self._env_episode_count[env_id] += 1
+        if self._env_episode_count[env_id] >= self._episode_num:
+            self._env_states[env_id] = EnvState.DONE
+        elif self._mode is not AutoresetMode.SAME_STEP:
+            self._env_states[env_id] = EnvState.RESET
+
+    def _reset_ended(self, mask: Any) -> None:
+        """Reset envs whose episode is over, those that are DONE too: they are stepped with the others."""
+        obs, _ = self._vector_env.reset(options={"reset_mask": mask})
+        rows = self._rows(obs)
+        for env_id in np.flatnonzero(mask).tolist():
+            self._shown[env_id] = rows[env_id]
+            if self._env_states[env_id] is EnvState.RESET:
+                self._env_states[env_id] = EnvState.RUN
+
+    def _rows(self, obs: Any) -> list[Any]:
+        return list(iterate(self._vector_env.observation_space, obs))
+
+    def _join(self, actions: list[Any]) -> Any:
+        """Make one batch; envs that are over or about to be reset get some action of the space."""
+        space = self._vector_env.single_action_space
+        filler = None
+        if any(action is None for action in actions):
+            filler = _some_action(space)
+        values = [filler if action is None else _fit(space, action) for action in actions]
+        empty: Any = create_empty_array(space, len(values))
+        return concatenate(space, values, empty)
+
+    # ---- attributes --------------------------------------------------------------------------
+
+    def _read_from_envs(self, name: str) -> Any:
+        if self._is_over:
+            raise ClosedError(f"attribute {name!r}: {type(self).__name__} is closed")
+        envs = getattr(self._vector_env, "envs", None)
+        reference = envs[0] if envs else (None if self._env_fn[0] is _no_env_fn else self.env_ref)
+        missing = object()
+        value = find_attr(reference, name, missing)
+        if reference is not None and value is missing:
+            raise AttributeError(f"neither {type(self).__name__} nor its envs have an attribute {name!r}")
+        if reference is not None and inspect.ismethod(value):
+            if name not in self.method_name_list:
+                raise RuntimeError(f"{name!r} is a method of the envs and is not in method_name_list")
+            return lambda *args, **kwargs: list(self._vector_env.call(name, *args, **kwargs))
+        return list(self._vector_env.get_attr(name))
+
+    def render(self, mode: str = "rgb_array", env_ids: Sequence[int] | None = None) -> dict[int, Any]:
+        """Render all envs in the mode they were made with; return the frames of some, by default the ready ones."""
+        if self._closed:
+            raise ClosedError(f"render: {type(self).__name__} is closed or was never reset")
+        frames = self._vector_env.render()
+        return {env_id: frames[env_id] for env_id in (self.ready_obs_id if env_ids is None else env_ids)}
+
+    def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
+        raise StateError(f"{what}: a vector env has no such call for single envs")
+
+
+def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """Take one env's info out of a vector env's, where `_key` says who has `key`."""
+    info: dict[str, Any] = {}
+    for key, values in infos.items():
+        if key.startswith("_") and key[1:] in infos:
+            continue
+        mask = infos.get(f"_{key}")
+        if mask is None and key == "env_id":
+            continue
+        if mask is not None and not mask[row]:
+            continue
+        info[key] = row_info(values, row) if isinstance(values, Mapping) else values[row]
+    return info
+
+
+def _some_action(space: gymnasium.Space[Any]) -> Any:
+    """Give an action of the space; its generator stays where it is."""
+    return copy.deepcopy(space).sample()
+
+
+def _fit(space: gymnasium.Space[Any], action: Any) -> Any:
+    """Unpack arrays of shape (1,) where the space wants a number."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return np.asarray(action).reshape(())[()]
+    return action
+
+
+def _no_env_fn() -> Any:
+    raise StateError("this vector env was passed in and does not tell how its envs are built")

@@ -1,0 +1,320 @@
+"""Life of a manager: config, states, launch and close; whom to ask for rows.
+
+    VOID --launch--> envs in a pool, every one reset --close--> VOID
+
+`resets` begins episodes, `base` steps; both stand on this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NoReturn
+
+from ..config import Config, deep_merge_dicts, warn_unknown_keys
+from ..core.batch import Batch
+from ..core.pool import Pool
+from ..core.rows import Autoreset
+from ..core.serial import SerialPool
+from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
+from .access import EnvAccess, has_attribute
+from .managed import EnvMaker, Orders, Settings
+from .options import BASE_CONFIG, check_config, check_limit, limits_of, pool_options
+from .seeds import seeds_by_env
+from .states import EnvState
+from .timesteps import copy_arrays, split_rows
+
+__all__ = ["EnvLife"]
+
+
+class _LiveLimit:
+    """A time limit that may be changed on a running manager."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __get__(self, manager: EnvLife, owner: type) -> Any:
+        return self if manager is None else manager._cfg.get(self._key)
+
+    def __set__(self, manager: EnvLife, value: float | None) -> None:
+        check_limit(self._key, value, type(manager).__name__)
+        manager._cfg[self._key] = value
+        pool = manager._pool
+        if pool is not None:
+            pool.set_limits(limits_of(manager._cfg))
+
+
+class EnvLife(EnvAccess):
+    """The part of a manager that builds envs, knows their states, and ends them."""
+
+    config: ClassVar[dict[str, Any]] = BASE_CONFIG
+
+    _is_async: ClassVar[bool] = False
+    _retries_steps: ClassVar[bool] = True
+    _abnormal_is_error: ClassVar[bool] = False
+
+    _step_timeout = _LiveLimit("step_timeout")
+    _reset_timeout = _LiveLimit("reset_timeout")
+    _connect_timeout = _LiveLimit("connect_timeout")
+
+    @classmethod
+    def default_config(cls) -> Config:
+        """Return a copy of the class's config, with `cfg_type` naming the class."""
+        config = deep_merge_dicts(cls.config, None)
+        config["cfg_type"] = f"{cls.__name__}Dict"
+        return config
+
+    def __init__(self, env_fn: Sequence[Callable[[], Any]], cfg: Mapping[str, Any] | None = None) -> None:
+        """Check and remember; builds nothing.
+
+        Args:
+            env_fn: one constructor per env.
+            cfg: merged over `default_config()`; unknown keys are kept.
+
+        Raises:
+            ConfigError: env_fn is empty or not callable, or a key's value makes no sense.
+        """
+        name = type(self).__name__
+        fns = list(env_fn)
+        if not fns or not all(map(callable, fns)):
+            raise ConfigError(f"{name}: env_fn: expected a list of callables, got {env_fn!r}", key="env_fn")
+        warn_unknown_keys(cfg or {}, (*self.config, "type", "import_names", "cfg_type"), name)
+        self._cfg = deep_merge_dicts(self.default_config(), cfg)
+        check_config(self._cfg, name)
+        self._env_fn = fns
+        self._episode_num: float = self._cfg["episode_num"]
+        self._max_retry = max(1, int(self._cfg["max_retry"]))
+        self._retry_type: str = self._cfg["retry_type"]
+        self._retry_waiting_time: float = self._cfg["retry_waiting_time"]
+        self._auto_reset = bool(self._cfg["auto_reset"])
+        self._reset_inplace = bool(self._cfg.get("reset_inplace", False))
+        self._closed = True
+        self._all_ids = list(range(len(fns)))
+        self._env_states = dict.fromkeys(self._all_ids, EnvState.VOID)
+        self._env_episode_count = dict.fromkeys(self._all_ids, 0)
+        self._absent: set[int] = set(self._all_ids)  # not in RUN
+        self._pending_seeds: dict[int, tuple[int, bool | None]] = {}
+        self._seeds_in_use: dict[int, tuple[int, bool | None]] = {}
+        self._episodes_begun = dict.fromkeys(self._all_ids, 0)  # since the env was seeded
+        self._params: dict[int, dict[str, Any]] = {}
+        self._orders: dict[int, Orders] = {}  # of resets not answered yet
+        self._attempts: dict[int, int] = {}  # left, of resets not answered yet
+        self._replay_paths: list[str] | None = None
+        self._recording: set[int] = set()
+        self._shown: list[Any] = [None] * len(fns)  # newest observation of each env
+        self._shown_batch: Any = None  # the same as one batch, if they are one
+
+    # ---- properties ------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether there are no envs: before launch and after close."""
+        return self._closed
+
+    @property
+    def done(self) -> bool:
+        """Whether every env has had its `episode_num` episodes."""
+        return all(state is EnvState.DONE for state in self._env_states.values())
+
+    @property
+    def env_states(self) -> dict[int, EnvState]:
+        """State of each env, {env_id: state}; a copy."""
+        return dict(self._env_states)
+
+    @property
+    def env_episode_count(self) -> dict[int, int]:
+        """Episodes that each env has ended since launch, {env_id: count}; a copy."""
+        return dict(self._env_episode_count)
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process id of each worker; empty where envs live in this process."""
+        return () if self._pool is None else self._pool.worker_pids
+
+    @property
+    def ready_obs_id(self) -> list[int]:
+        """Ids of the envs that can be stepped, ascending."""
+        absent = self._absent
+        return [env_id for env_id in self._all_ids if env_id not in absent] if absent else list(self._all_ids)
+
+    @property
+    def ready_obs(self) -> dict[int, Any]:
+        """Newest observation of each env that can be stepped, {env_id: obs}; {} when none can."""
+        shown = self._shown
+        return {env_id: shown[env_id] for env_id in self.ready_obs_id}
+
+    def env_state_done(self, env_id: int) -> bool:
+        """Whether this env has had its `episode_num` episodes."""
+        return self._env_states[env_id] is EnvState.DONE
+
+    def _set_state(self, env_id: int, state: EnvState) -> None:
+        self._env_states[env_id] = state
+        if state is EnvState.RUN:
+            self._absent.discard(env_id)
+        else:
+            self._absent.add(env_id)
+
+    def _check_known_while_closed(self, name: str) -> None:
+        self.env_ref  # noqa: B018  # builds it
+        if not has_attribute(self._env_reference, name):
+            raise AttributeError(f"neither {type(self).__name__} nor its envs have an attribute {name!r}")
+
+    # ---- life ------------------------------------------------------------------------------
+
+    def launch(self, reset_param: Mapping[int, Mapping[str, Any] | None] | None = None) -> None:
+        """Build all envs and reset them.
+
+        Args:
+            reset_param: as for `reset`, for every env.
+
+        Raises:
+            StateError: launched already.
+            ConfigError: reset_param does not name every env.
+            Exception: what a constructor raised; else as `reset`. The manager is closed then.
+        """
+        if not self._closed:
+            raise StateError(f"launch: {type(self).__name__} is running; close it first")
+        if reset_param is not None and len(reset_param) != self.env_num:
+            raise ConfigError(f"launch: reset_param: expected {self.env_num} entries, got {len(reset_param)}")
+        pool = self._make_pool()
+        pool.start()
+        self._pool = pool
+        self._closed = False
+        self._known_spaces = None
+        self._seeds_in_use.clear()
+        self._params.clear()
+        self._attempts.clear()
+        self._orders.clear()
+        self._recording.clear()
+        for env_id in self._all_ids:
+            self._env_episode_count[env_id] = 0
+            self._set_state(env_id, EnvState.INIT)
+        self._reward_shape = tuple(self.reward_space.shape or (1,))
+        try:
+            self.reset(reset_param)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.close()
+            raise
+
+    def _make_pool(self) -> Pool:
+        self._worker_resets = self._auto_reset and (self._reset_inplace or self._resets_are_free())
+        settings = Settings(autoresets=self._worker_resets, abnormal_ends=not self._abnormal_is_error)
+        makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
+        autoreset = Autoreset.SAME_STEP if self._worker_resets else Autoreset.DISABLED
+        return self._pool_class()(makers, pool_options(self._cfg, autoreset))
+
+    def _pool_class(self) -> type[Pool]:
+        return SerialPool
+
+    def _resets_are_free(self) -> bool:
+        """Whether resets may be part of a step: nothing is to be limited or tried again."""
+        limits = (self._cfg["step_timeout"], self._cfg["reset_timeout"])
+        return not self._is_async and self._max_retry == 1 and limits == (None, None)
+
+    def close(self) -> None:
+        """End all envs; may be repeated. `launch` builds new ones.
+
+        Raises:
+            Exception: what an env's `close` raised, after everything has ended.
+        """
+        pool, self._pool = self._pool, None
+        self._closed = True
+        for env_id in self._all_ids:
+            self._set_state(env_id, EnvState.VOID)
+        self._shown = [None] * self.env_num
+        self._shown_batch = None
+        try:
+            if pool is not None:
+                pool.close()
+        finally:
+            self._close_env_ref()
+
+    def _close_after(self, error: BaseException) -> None:
+        """Close because of an error, which is the one to be heard of."""
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} owns running envs and cannot be pickled or copied; make a new one")
+
+    # ---- seeds and replays -------------------------------------------------------------------
+
+    def seed(self, seed: Any, dynamic_seed: bool | None = None) -> None:
+        """Seed envs; takes effect at each env's next reset, once.
+
+        Args:
+            seed: an integer s gives env i the seed s + i; a list has one per env; a dict names
+                the envs meant. What is given stays as it is.
+            dynamic_seed: True: every episode has a seed of its own, a function of the env's seed
+                and the episode's index. False: every episode begins alike. None: as the env does,
+                which is True for Gymnasium's.
+
+        Raises:
+            ConfigError: a wrong number of seeds, or a negative one.
+            TypeError: none of these.
+        """
+        seeds = seeds_by_env(seed, self.env_num)
+        self._pending_seeds.update((env_id, (value, dynamic_seed)) for env_id, value in seeds.items())
+        if seeds:
+            self._seed_action_space(seeds[min(seeds)])
+
+    def enable_save_replay(self, replay_path: str | os.PathLike[str] | Sequence[Any]) -> None:
+        """Record a video of every episode from each env's next reset on, in later launches too.
+
+        Args:
+            replay_path: one folder for all envs, or one per env.
+
+        Raises:
+            ConfigError: a wrong number of folders.
+        """
+        single = isinstance(replay_path, str | os.PathLike)
+        paths: list[Any] = [replay_path] * self.env_num if single else list(replay_path)  # type: ignore[arg-type]
+        if len(paths) != self.env_num:
+            raise ConfigError(f"replay_path: expected {self.env_num} folders, got {len(paths)}", key="replay_path")
+        self._replay_paths = [os.path.abspath(os.fspath(path)) for path in paths]
+
+    def reset(self, reset_param: Mapping[int, Mapping[str, Any] | None] | None = None) -> None:
+        """Begin new episodes; see `EnvResets`."""
+        raise NotImplementedError
+
+    # ---- rows --------------------------------------------------------------------------------
+
+    def _recv(self, min_count: int, timeout: float | None = None) -> Batch | None:
+        """Wait for rows; None if `_can_go_on` without them.
+
+        Raises:
+            WorkerTimeoutError, WorkerDiedError: the manager is closed.
+        """
+        try:
+            return self._open_pool("recv").recv(min_count, timeout=timeout)
+        except (WorkerTimeoutError, WorkerDiedError) as error:
+            if not self._can_go_on(error):
+                self._give_up_worker(error)
+                raise
+            return None
+
+    def _can_go_on(self, error: WorkerError) -> bool:
+        """Deal with a worker that died or did not answer, if there is a way."""
+        return False
+
+    def _give_up_worker(self, error: WorkerError) -> None:
+        for env_id in error.env_ids:
+            self._set_state(env_id, EnvState.ERROR)
+        self._close_after(error)
+
+    def _rows(self, batch: Batch) -> list[Any]:
+        """Return each row's observation."""
+        pool = self._open_pool("recv")
+        return split_rows(pool.obs_spec, self._keep(batch.obs), len(batch))
+
+    def _keep(self, nested: Any) -> Any:
+        """Return arrays that no later batch writes to."""
+        return copy_arrays(nested) if self._cfg.get("copy_on_get", True) else nested

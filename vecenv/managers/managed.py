@@ -1,0 +1,327 @@
+"""The manager's hand in the worker: seeds, reset parameters and replays are applied beside the env.
+
+    manager -> Orders (a letter with a reset) -> ManagedEnv -> adapt -> env
+
+A manager's env is rebuilt, seeded and told its reset parameters here, so that a reset that the
+worker makes by itself when an episode ends is the same as one that the manager asks for. Plain
+steps do not pass through: the worker calls the env's own `step`.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+
+from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, original, reward_space_of
+from ..envs.replay import EpisodeRecorder
+from ..envs.seeding import EpisodeSeeds, episode_seed
+from ..errors import ConfigError, EnvError, StateError
+
+__all__ = [
+    "ABNORMAL",
+    "CallMethod",
+    "EnvMaker",
+    "ManagedEnv",
+    "Orders",
+    "ReadAttribute",
+    "Render",
+    "Settings",
+    "renew_env",
+]
+
+#: Info key under which an abnormal timestep's own (obs, reward, terminated, truncated) travel.
+ABNORMAL = "vecenv.abnormal"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an env must know of its manager from the start.
+
+    Attributes:
+        autoresets: a reset without orders is the worker's own, at the end of an episode.
+        abnormal_ends: an abnormal timestep may end an episode; else it never does.
+    """
+
+    autoresets: bool
+    abnormal_ends: bool
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a manager tells an env together with a reset; it stays in force for later ones.
+
+    Attributes:
+        params: keyword arguments of the env's reset.
+        seed: (seed, dynamic) to begin a sequence of seeds with, or None to go on as before.
+        episodes_left: episodes after which the worker stops resetting by itself; None: never.
+        replay_path: folder for videos, or None for no change.
+    """
+
+    params: dict[str, Any]
+    seed: tuple[int, bool | None] | None = None
+    episodes_left: float | None = None
+    replay_path: str | None = None
+
+
+class EnvMaker:
+    """Builds one managed env, in the worker; travels by value like the function it holds."""
+
+    def __init__(self, env_fn: Callable[[], Any], env_id: int, settings: Settings) -> None:
+        self.env_fn = env_fn
+        self.env_id = env_id
+        self.settings = settings
+
+    def __call__(self) -> ManagedEnv:
+        """Build the env."""
+        return ManagedEnv(self.env_fn, self.env_id, self.settings)
+
+
+class ManagedEnv:
+    """An env with Gymnasium's calls that follows its manager's orders.
+
+    Attributes:
+        env: the env in Gymnasium's dialect, as `envs.adapt` gives it.
+        step: the env's own step, bound anew whenever the env is replaced.
+    """
+
+    step: Callable[[Any], Any]
+
+    def __init__(self, env_fn: Callable[[], Any], env_id: int, settings: Settings) -> None:
+        self._env_fn = env_fn
+        self._env_id = env_id
+        self._settings = settings
+        self._params: dict[str, Any] = {}
+        self._seed: tuple[int, bool | None] | None = None
+        self._seeds = EpisodeSeeds()  # for envs that cannot follow a sequence of seeds themselves
+        self._episodes_left: float | None = None
+        self._replay_path: str | None = None
+        self._filler: Any = None
+        self._build()
+
+    def _build(self) -> None:
+        env = adapt(self._env_fn())
+        ensure_spaces(env)
+        self._bind(env)
+
+    def _bind(self, env: gymnasium.Env[Any, Any]) -> None:
+        self.env = env
+        self._adapted = _find_adapted(env)
+        # Envs of the old dialect may return None where a row needs an observation; others cannot.
+        self.step = env.step if self._adapted is None else self._step_old_dialect
+
+    # ---- what the worker calls -----------------------------------------------------------
+
+    def reset(self, *, orders: Orders | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode by the orders given now or before.
+
+        Raises:
+            EnvError: an automatic reset failed; `op` is 'reset'.
+        """
+        if orders is not None:
+            self._obey(orders)
+        elif self._settings.autoresets:
+            return self._reset_by_itself()
+        return self._begin_episode()
+
+    def _reset_by_itself(self) -> tuple[Any, dict[str, Any]]:
+        if self._episodes_left is not None:
+            self._episodes_left -= 1
+            if self._episodes_left <= 0:
+                return self._fill(), {}  # all episodes had: nobody looks at this observation
+        try:
+            return self._begin_episode()
+        except Exception as error:
+            # The step that ended the episode succeeded; whoever reads this must not take it for the culprit.
+            name = type(error).__name__
+            raise EnvError(
+                f"automatic reset of env {self._env_id} raised {name}: {error}",
+                exception_type=name,
+                env_ids=(self._env_id,),
+                op="reset",
+            ) from error
+
+    def _begin_episode(self) -> tuple[Any, dict[str, Any]]:
+        params = dict(self._params)
+        seed = self._seeds.advance()
+        if seed is not None and self._adapted is None:
+            params.setdefault("seed", seed)
+        result: tuple[Any, dict[str, Any]] = self.env.reset(**params)
+        return result
+
+    def close(self) -> None:
+        """Close the env."""
+        self.env.close()
+
+    # ---- orders --------------------------------------------------------------------------
+
+    def _obey(self, orders: Orders) -> None:
+        self._params = orders.params
+        self._episodes_left = orders.episodes_left
+        if orders.replay_path is not None and orders.replay_path != self._replay_path:
+            self._record_to(orders.replay_path)
+        if orders.seed is not None:
+            self._start_seeds(orders.seed)
+
+    def _start_seeds(self, seed: tuple[int, bool | None]) -> None:
+        self._seed = seed
+        number, dynamic = seed
+        self._seeds.seed(number, dynamic is not False)
+        if self._adapted is not None:
+            self._adapted.seed(number, dynamic)
+
+    def _record_to(self, folder: str) -> None:
+        self._replay_path = folder
+        enable = getattr(original(self.env), "enable_save_replay", None)
+        if callable(enable):
+            try:
+                enable(folder)
+                return
+            except NotImplementedError:  # BaseEnv's default: the env leaves it to us
+                pass
+        try:
+            self._bind(EpisodeRecorder(self.env, folder))
+        except ConfigError as error:
+            raise ConfigError(f"env {self._env_id}: {error}", key=error.key) from error
+
+    def renew(self) -> None:
+        """Replace the env by a new one that goes on with the same orders, seeds included.
+
+        Raises:
+            Exception: what the constructor raised; the old env is gone then.
+        """
+        episode = self._seeds.episode
+        try:
+            self.env.close()
+        except Exception:  # it is given up because it fails
+            pass
+        self._build()
+        if self._replay_path is not None:
+            self._record_to(self._replay_path)
+        if self._seed is not None:
+            number, dynamic = self._seed
+            # A sequence that starts at 0 again would repeat episodes; one from a derived seed does not.
+            self._start_seeds((episode_seed(number, episode, dynamic is not False), dynamic))
+
+    # ---- abnormal timesteps ---------------------------------------------------------------
+
+    def _step_old_dialect(self, action: Any) -> Any:
+        result = self.env.step(action)
+        if result[4].get("abnormal", False):
+            obs, reward, terminated, truncated, info = result
+            ends = self._settings.abnormal_ends
+            info = {**info, ABNORMAL: (obs, reward, terminated, truncated)}
+            return self._fill(), 0.0, terminated and ends, truncated and ends, info
+        return result
+
+    def _fill(self) -> Any:
+        """Give any observation that fits the space, for rows that need one."""
+        if self._filler is None:
+            # A copy: sampling moves the generator of a space.
+            self._filler = copy.deepcopy(self.env.observation_space).sample()
+        return self._filler
+
+    # ---- what a pool reads ----------------------------------------------------------------
+
+    @property
+    def observation_space(self) -> Any:
+        """The env's own."""
+        return self.env.observation_space
+
+    @property
+    def action_space(self) -> Any:
+        """The env's own."""
+        return self.env.action_space
+
+    @property
+    def reward_space(self) -> Any:
+        """What the env or a layer of it declares, or None."""
+        return reward_space_of(self.env)
+
+    @property
+    def metadata(self) -> Any:
+        """The env's own."""
+        return self.env.metadata
+
+    @property
+    def spec(self) -> Any:
+        """The env's own."""
+        return self.env.spec
+
+    @property
+    def render_mode(self) -> Any:
+        """The env's own."""
+        return self.env.render_mode
+
+
+# ---- functions that managers have called in the worker --------------------------------------
+
+
+@dataclass(frozen=True)
+class ReadAttribute:
+    """Read a name of the env or of the layers under it: ('value', v), ('method', None) or ('missing', None)."""
+
+    name: str
+
+    def __call__(self, managed: ManagedEnv) -> tuple[str, Any]:
+        """Read it, where the env lives."""
+        missing = object()
+        value = find_attr(managed.env, self.name, missing)
+        if value is missing:
+            return "missing", None
+        return ("method", None) if inspect.ismethod(value) else ("value", value)
+
+
+@dataclass(frozen=True)
+class CallMethod:
+    """Call a method of the env, or of a layer under it."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+
+    def __call__(self, managed: ManagedEnv) -> Any:
+        """Call it, where the env lives."""
+        method = find_attr(managed.env, self.name)
+        if not callable(method):
+            raise AttributeError(f"{original(managed.env)!r} has no method {self.name!r}")
+        return method(*self.args, **dict(self.kwargs))
+
+
+@dataclass(frozen=True)
+class Render:
+    """Render one frame in a mode, whichever way the env takes it."""
+
+    mode: str
+
+    def __call__(self, managed: ManagedEnv) -> Any:
+        """Render, where the env lives."""
+        env = managed.env
+        fixed = env.render_mode
+        if fixed == self.mode:
+            return env.render()
+        render = find_attr(env.unwrapped, "render")
+        if fixed is None and callable(render) and "mode" in inspect.signature(render).parameters:
+            return render(mode=self.mode)
+        raise StateError(
+            f"{original(env)!r} renders in mode {fixed!r}, not {self.mode!r}; make the env with "
+            f"render_mode={self.mode!r}"
+        )
+
+
+def renew_env(managed: ManagedEnv) -> None:
+    """Replace the env."""
+    managed.renew()
+
+
+def _find_adapted(env: Any) -> AdaptedEnv | None:
+    """Give the layer that translates the old dialect, under a recorder if there is one."""
+    while env is not None:
+        if isinstance(env, AdaptedEnv):
+            return env
+        env = vars(env).get("env")
+    return None

@@ -1,0 +1,125 @@
+"""Options of managers: their config keys, checked and turned into what a pool wants."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from ..config import Config
+from ..core.options import Limits, PoolOptions
+from ..core.rows import Autoreset
+from ..errors import ConfigError
+
+__all__ = ["BASE_CONFIG", "PROCESS_CONFIG", "check_config", "limits_of", "pool_options"]
+
+#: Keys of every manager, with defaults; times are seconds, None for no limit.
+BASE_CONFIG: dict[str, Any] = {
+    "episode_num": math.inf,  # episodes of each env, which then is DONE
+    "max_retry": 1,  # attempts at a reset (in process: at a step too); 1: no second one
+    "retry_type": "reset",  # before another attempt: 'reset' nothing, 'renew' build the env anew
+    "retry_waiting_time": 0.1,  # pause before another attempt
+    "auto_reset": True,  # begin the next episode when one ends
+    "step_timeout": None,
+    "reset_timeout": None,
+    "on_step_error": "error",  # 'error': that env is in ERROR; 'renew': and rebuilt; 'close': close the manager
+    "depth": 3,  # views stay valid until depth - 1 later calls that receive (copy_on_get=False)
+    "call_timeout": None,  # for attributes, render and other calls
+    "close_timeout": 5.0,  # for all envs together; what still runs then is killed
+}
+
+#: Keys of the managers with worker processes.
+PROCESS_CONFIG: dict[str, Any] = {
+    **BASE_CONFIG,
+    "on_step_error": "close",
+    "shared_memory": True,  # accepted; observations with a fixed layout always travel so
+    "copy_on_get": True,  # False: observations are views of the ring, see depth
+    "context": "forkserver",  # how to start workers: 'forkserver', 'spawn' or 'fork'
+    "wait_num": math.inf,  # results that a step waits for
+    "step_wait_timeout": None,  # how long it goes on collecting when it has them; None: until all are in
+    "connect_timeout": 60,  # limit of a reset where reset_timeout is longer or None
+    "reset_inplace": False,  # the last timestep of an episode has the next one's first observation
+    "num_workers": None,  # processes; None: min(number of envs, usable cores)
+    "threads_per_worker": 1,  # envs that step at once in one process; for envs that wait
+    "construct_timeout": 60.0,  # for building all envs
+    "on_failure": "raise",  # a worker that dies: 'raise' closes the manager; 'recover' is accepted, and the same today
+}
+
+
+_CHOICES = {
+    "retry_type": ("reset", "renew"),
+    "on_step_error": ("error", "renew", "close"),
+    "on_failure": ("recover", "raise"),
+}
+_LIMITS = (
+    "step_timeout",
+    "reset_timeout",
+    "call_timeout",
+    "close_timeout",
+    "construct_timeout",
+    "connect_timeout",
+)
+_COUNTS = ("episode_num", "wait_num")
+
+
+def check_config(cfg: Config, owner: str) -> None:
+    """Raise ConfigError for the first value that makes no sense.
+
+    Args:
+        cfg: merged over the defaults.
+        owner: name of the manager's class, for messages.
+    """
+    for key, choices in _CHOICES.items():
+        if key in cfg and cfg[key] not in choices:
+            raise _error(owner, key, f"one of {choices}", cfg[key])
+    for key in _LIMITS:
+        if key in cfg:
+            check_limit(key, cfg[key], owner)
+    for key in _COUNTS:
+        if key in cfg and not (_is_number(cfg[key]) and cfg[key] >= 1):
+            raise _error(owner, key, "a number of at least 1", cfg[key])
+    if not isinstance(cfg["max_retry"], numbers.Integral):
+        raise _error(owner, "max_retry", "an integer", cfg["max_retry"])
+    if not (_is_number(cfg["retry_waiting_time"]) and cfg["retry_waiting_time"] >= 0):
+        raise _error(owner, "retry_waiting_time", "seconds of at least 0", cfg["retry_waiting_time"])
+    if cfg.get("reset_inplace") and not cfg["auto_reset"]:
+        raise ConfigError(f"{owner}: reset_inplace=True needs auto_reset=True", key="reset_inplace")
+
+
+def check_limit(key: str, value: Any, owner: str) -> None:
+    """Raise ConfigError unless the value is a time limit."""
+    if value is not None and not (_is_number(value) and value > 0):
+        raise _error(owner, key, "seconds above 0, or None", value)
+
+
+def limits_of(cfg: Mapping[str, Any]) -> Limits:
+    """Return the pool's limits."""
+    times = [cfg[key] for key in ("reset_timeout", "connect_timeout") if cfg.get(key) is not None]
+    return Limits(
+        construct=cfg.get("construct_timeout"),
+        reset=min(times) if times else None,
+        step=cfg["step_timeout"],
+        call=cfg["call_timeout"],
+        close=cfg["close_timeout"],
+    )
+
+
+def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
+    """Return the pool's options."""
+    return PoolOptions(
+        num_workers=cfg.get("num_workers"),
+        threads_per_worker=cfg.get("threads_per_worker", 1),
+        autoreset=autoreset,
+        depth=cfg["depth"],
+        context=cfg.get("context", "forkserver"),
+        limits=limits_of(cfg),
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not math.isnan(value)
+
+
+def _error(owner: str, key: str, expected: str, got: Any) -> ConfigError:
+    return ConfigError(f"{owner}: {key}: expected {expected}, got {got!r}", key=key)

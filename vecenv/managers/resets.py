@@ -1,0 +1,182 @@
+"""Resets: begins episodes, by force or because one ended, as often as `max_retry` allows.
+
+    reset_param, seeds -> Orders -> Pool.reset -> env.reset -> first observation: RUN
+                                         ^                  -> exception: ERROR at last
+                                         +-- pause, 'renew' --+
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from ..core.batch import Batch
+from ..core.rows import RowFlag
+from ..errors import ConfigError, EnvError, WorkerDiedError, WorkerTimeoutError
+from .life import EnvLife
+from .managed import Orders, renew_env
+from .states import EnvState
+
+__all__ = ["EnvResets"]
+
+
+class EnvResets(EnvLife):
+    """The part of a manager that begins episodes."""
+
+    def reset(self, reset_param: Mapping[int, Mapping[str, Any] | None] | None = None) -> None:
+        """Begin new episodes, whatever the envs are doing, and wait for their first observations.
+
+        Answers of these envs that are still out are dropped. Episode counts stay as they are.
+
+        Args:
+            reset_param: {env_id: keyword arguments of that env's reset, None for none}; they are
+                remembered for its later resets. None: all envs, with what is remembered.
+
+        Raises:
+            ClosedError: not launched.
+            ConfigError: not a dict of dicts.
+            RuntimeError: an env could not be reset in `max_retry` attempts; the manager is closed.
+        """
+        self._open_pool("reset")
+        ids = self._read_reset_param(reset_param)
+        ids = [env_id for env_id in ids if self._may_reset(env_id)]
+        if not ids:
+            return
+        self._settle_resets(ids)
+        self._drop_answers(ids)
+        for env_id in ids:
+            self._orders[env_id] = self._make_orders(env_id)
+        self._begin_resets(ids)
+        self._await_resets()
+
+    def _read_reset_param(self, reset_param: Any) -> list[int]:
+        if reset_param is None:
+            return list(self._all_ids)
+        if not isinstance(reset_param, Mapping):
+            raise ConfigError(f"reset: expected a dict of env ids, got {type(reset_param).__name__}")
+        for env_id, params in reset_param.items():
+            if env_id not in self._env_states:
+                raise ConfigError(f"reset: no env {env_id!r}; env ids are 0..{self.env_num - 1}")
+            if params is not None and not isinstance(params, Mapping):
+                raise ConfigError(f"reset: env {env_id}: expected a dict or None, got {type(params).__name__}")
+        for env_id, params in reset_param.items():
+            self._params[int(env_id)] = dict(params or {})
+        return [int(env_id) for env_id in reset_param]
+
+    def _may_reset(self, env_id: int) -> bool:
+        if env_id in self._recording and self._env_states[env_id] is EnvState.RUN:
+            warnings.warn(
+                f"env {env_id} is recording an episode that has not ended; it is not reset", UserWarning, stacklevel=3
+            )
+            return False
+        return True
+
+    def _make_orders(self, env_id: int) -> Orders:
+        left = self._episode_num - self._env_episode_count[env_id]
+        return Orders(
+            params=self._params.get(env_id, {}),
+            seed=self._pending_seeds.get(env_id),
+            # An env that has had all its episodes and is reset by force has one more.
+            episodes_left=max(left, 1) if self._worker_resets else None,
+            replay_path=None if self._replay_paths is None else self._replay_paths[env_id],
+        )
+
+    def _begin_resets(self, ids: Sequence[int]) -> None:
+        for env_id in ids:
+            self._set_state(env_id, EnvState.RESET)
+            self._attempts[env_id] = self._max_retry
+        self._send_resets(ids)
+
+    def _send_resets(self, ids: Sequence[int]) -> None:
+        orders = [self._orders.get(env_id) for env_id in ids]
+        kwargs = [None if order is None else {"orders": order} for order in orders]
+        self._open_pool("reset").reset(ids, kwargs=kwargs, ordered=False)
+
+    def _await_resets(self, ids: Iterable[int] | None = None) -> None:
+        """Wait until these envs, or all, owe no first observation."""
+        wanted = None if ids is None else set(ids)
+        while self._attempts and (wanted is None or not wanted.isdisjoint(self._attempts)):
+            batch = self._recv(self._num_rows_to_await())
+            if batch is not None:
+                self._absorb(batch)
+
+    def _num_rows_to_await(self) -> int:
+        return self._open_pool("reset").outstanding()
+
+    def _settle_resets(self, ids: Sequence[int]) -> None:
+        """Wait for resets under way: an env answers one at a time."""
+        self._await_resets(ids)
+
+    def _drop_answers(self, ids: Sequence[int]) -> None:
+        """Forget what these envs still owe."""
+
+    def _absorb(self, batch: Batch) -> None:
+        """Take in a batch that has answers to resets."""
+        obs = self._rows(batch)
+        errors = batch.errors()
+        failed: dict[int, Exception] = {}
+        is_reset = (batch.row_flags & RowFlag.RESET != 0).tolist()
+        for row, env_id in enumerate(batch.env_ids.tolist()):
+            if not is_reset[row]:
+                continue  # of a step that an interrupt (Ctrl-C) has cut off from its caller
+            if env_id in errors:
+                failed[env_id] = errors[env_id]
+            else:
+                self._show_first(env_id, obs[row])
+        if failed:
+            self._retry_resets(failed)
+
+    def _show_first(self, env_id: int, obs: Any) -> None:
+        """A reset has been answered: the env runs."""
+        orders = self._orders.pop(env_id, None)
+        self._attempts.pop(env_id, None)
+        self._episodes_begun[env_id] += 1
+        if orders is not None:
+            if orders.seed is not None:
+                self._seeds_in_use[env_id] = orders.seed
+                self._episodes_begun[env_id] = 1
+                self._pending_seeds.pop(env_id, None)
+            if orders.replay_path is not None:
+                self._recording.add(env_id)
+        self._shown[env_id] = obs
+        self._shown_batch = None
+        self._set_state(env_id, EnvState.RUN)
+
+    def _retry_resets(self, failed: dict[int, Exception]) -> None:
+        """Try again where attempts are left; close and raise where not."""
+        for env_id in sorted(failed):
+            self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
+            if self._attempts[env_id] <= 0:
+                self._give_up_reset(env_id, failed[env_id])
+        time.sleep(self._retry_waiting_time)
+        ids = sorted(failed)
+        if self._retry_type == "renew":
+            self._renew(ids)
+        self._send_resets(ids)
+
+    def _renew(self, env_ids: Sequence[int]) -> None:
+        """Build envs anew; one that cannot be built has used an attempt up."""
+        for env_id in env_ids:
+            try:
+                self._open_pool("renew").call(renew_env, [env_id])
+            except (WorkerTimeoutError, WorkerDiedError) as error:
+                self._give_up_worker(error)
+                raise
+            except Exception as error:
+                self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
+                if self._attempts[env_id] <= 0:
+                    self._give_up_reset(env_id, error)
+
+    def _give_up_reset(self, env_id: int, error: Exception) -> NoReturn:
+        self._set_state(env_id, EnvState.ERROR)
+        self._close_after(error)
+        times = f"in {self._max_retry} attempts" if self._max_retry > 1 else "in its only attempt (max_retry=1)"
+        raise EnvError(
+            f"env {env_id} could not be reset {times}; the manager is closed. "
+            f"Last: {type(error).__name__}: {error}",
+            exception_type=type(error).__qualname__,
+            env_ids=(env_id,),
+            op="reset",
+        ) from error

@@ -1,0 +1,257 @@
+"""Managers over worker processes: one waits for every env asked, the other for enough of them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..core.batch import Batch
+from ..core.clock import Deadline
+from ..core.pool import Pool
+from ..core.process import ProcessPool
+from ..core.rows import RowFlag
+from ..envs.base import BaseEnvTimestep
+from ..envs.seeding import episode_seed
+from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
+from ..registry import ENV_MANAGER_REGISTRY
+from .base import BaseEnvManager
+from .options import PROCESS_CONFIG
+from .states import EnvState
+from .timesteps import copy_arrays
+
+__all__ = ["AsyncSubprocessEnvManager", "SyncSubprocessEnvManager"]
+
+
+class ProcessEnvManager(BaseEnvManager):
+    """What the managers over worker processes share."""
+
+    config: ClassVar[dict[str, Any]] = PROCESS_CONFIG
+    _retries_steps = False
+    _abnormal_is_error = True
+
+    def _pool_class(self) -> type[Pool]:
+        return ProcessPool
+
+    def _check_known_while_closed(self, name: str) -> None:
+        """Closed comes first here."""
+
+    def _present_errors(self, errors: dict[int, Exception]) -> dict[int, Exception]:
+        return errors  # each of the class that its env raised
+
+    def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
+        try:
+            return super()._call_envs(function, what, env_ids)
+        except (WorkerTimeoutError, WorkerDiedError) as error:
+            self._give_up_worker(error)
+            raise
+
+    def _close_after(self, error: BaseException) -> None:
+        hung = error.worker_id if isinstance(error, WorkerTimeoutError) else None
+        if hung is not None and isinstance(self._pool, ProcessPool):
+            with contextlib.suppress(Exception):
+                self._pool.kill(hung)  # it will not say goodbye, so there is no use in waiting for it
+        super()._close_after(error)
+
+    # ---- workers that hang in a reset -------------------------------------------------------
+
+    def _can_go_on(self, error: WorkerError) -> bool:
+        if not isinstance(error, WorkerTimeoutError) or error.op != "reset" or error.worker_id is None:
+            return False
+        env_id = error.env_ids[0]
+        pool = self._open_pool("reset")
+        assert isinstance(pool, ProcessPool)
+        mates = pool.envs_of(error.worker_id)
+        self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
+        cut_short = [mate for mate in mates if self._env_states[mate] is EnvState.RUN]
+        if self._attempts[env_id] <= 0 or cut_short:
+            # Ending the worker would end episodes of other envs, unseen by the caller.
+            self._give_up_reset(env_id, error)
+        time.sleep(self._retry_waiting_time)
+        self._replace_worker(pool, error.worker_id, mates)
+        return True
+
+    def _replace_worker(self, pool: ProcessPool, worker_id: int, mates: list[int]) -> None:
+        """Start a worker's envs anew and send the resets they owe again."""
+        pool.restart(worker_id)
+        for env_id in mates:
+            self._recording.discard(env_id)
+            if env_id in self._seeds_in_use and env_id not in self._pending_seeds:
+                seed, dynamic = self._seeds_in_use[env_id]
+                episode = self._episodes_begun[env_id]
+                self._pending_seeds[env_id] = (episode_seed(seed, episode, dynamic is not False), dynamic)
+        owed = [env_id for env_id in mates if env_id in self._attempts]
+        for env_id in owed:
+            self._orders[env_id] = self._make_orders(env_id)
+        self._send_resets(owed)
+
+
+@ENV_MANAGER_REGISTRY.register("subprocess")
+class SyncSubprocessEnvManager(ProcessEnvManager):
+    """Envs in worker processes, several per worker; a step waits for all envs asked.
+
+    Example:
+        >>> import gymnasium
+        >>> manager = SyncSubprocessEnvManager([lambda: gymnasium.make("CartPole-v1")] * 4, {"num_workers": 2})
+        >>> manager.launch()
+        >>> timesteps = manager.step({env_id: 1 for env_id in manager.ready_obs})
+        >>> sorted(timesteps)
+        [0, 1, 2, 3]
+        >>> manager.close()
+    """
+
+
+@ENV_MANAGER_REGISTRY.register("async_subprocess")
+class AsyncSubprocessEnvManager(ProcessEnvManager):
+    """Envs in worker processes; a step returns when enough envs have answered.
+
+    An env that has not answered is not in `ready_obs` and cannot be stepped; its timestep comes
+    with a later step. An env whose episode has ended is in RESET until its next observation is
+    there. Observations are always copies.
+    """
+
+    config: ClassVar[dict[str, Any]] = {**PROCESS_CONFIG, "wait_num": 2, "step_wait_timeout": 0.01}
+    _is_async = True
+
+    def __init__(self, env_fn: Sequence[Callable[[], Any]], cfg: Mapping[str, Any] | None = None) -> None:
+        super().__init__(env_fn, cfg)
+        self._wait_num: float = self._cfg["wait_num"]
+        self._step_wait_timeout: float | None = self._cfg["step_wait_timeout"]
+        self._busy: set[int] = set()  # being stepped
+        self._arrived: dict[int, BaseEnvTimestep] = {}  # answered, and not returned yet
+
+    @property
+    def active_env(self) -> list[int]:
+        """Ids of the envs whose timesteps are still to come, ascending."""
+        return sorted(self._busy | self._arrived.keys())
+
+    @property
+    def ready_obs_id(self) -> list[int]:
+        """Ids of the envs that can be stepped, ascending; never waits."""
+        out = self._absent | self._busy | self._arrived.keys()
+        return [env_id for env_id in self._all_ids if env_id not in out]
+
+    @property
+    def ready_obs(self) -> dict[int, Any]:
+        """Newest observation of each env that can be stepped, {env_id: obs}.
+
+        If there is none it waits for resets under way; {} when none is.
+        """
+        while not (ids := self.ready_obs_id) and self._attempts:
+            self._absorb_next()
+        return {env_id: self._shown[env_id] for env_id in ids}
+
+    def step(self, actions: Any) -> Any:
+        """Step envs and wait for enough answers, of these envs or of earlier ones.
+
+        Enough is `wait_num`, or as many as were asked if that is less. Then it goes on collecting
+        for what is left of `step_wait_timeout` (None or 0: until all are in), and longer while
+        all that came are last timesteps, so that there is an env to go on with.
+
+        Args:
+            actions: {env_id: action}; {} only collects. With no timestep to come it waits for a
+                reset under way.
+
+        Returns:
+            {env_id: BaseEnvTimestep}, ids ascending; may lack ids asked and have earlier ones.
+
+        Raises:
+            ClosedError: not launched.
+            StateError: an env is not in RUN, or has not answered yet.
+            TimeoutError: an env took longer than `step_timeout`; the manager is closed.
+            Exception: what an env raised; the manager is closed unless `on_step_error` says else.
+        """
+        self._open_pool("step")
+        if not isinstance(actions, Mapping):
+            raise ConfigError(f"step: expected a dict of actions by env id, got {type(actions).__name__}")
+        ids = list(actions)
+        self._check_ready(ids)
+        unanswered = [env_id for env_id in ids if env_id in self._busy or env_id in self._arrived]
+        if unanswered:
+            raise StateError(f"step: envs {unanswered} have not answered their last step; they are not in ready_obs")
+        if ids:
+            self._send(ids, list(actions.values()), ordered=False)
+            self._busy.update(ids)
+        if not self._busy and self._attempts:
+            self._absorb_next()  # the only thing to wait for is a reset
+        self._collect(len(ids))
+        arrived, self._arrived = self._arrived, {}
+        return {env_id: arrived[env_id] for env_id in sorted(arrived)}
+
+    def _collect(self, num_asked: int) -> None:
+        goal = min(self._wait_num, max(num_asked, 1))
+        patience = self._step_wait_timeout
+        deadline = Deadline(patience or None)
+        while self._busy:
+            missing = goal - len(self._arrived)
+            timeout = None
+            if missing > 0 or not patience:
+                least = int(min(max(missing, 1), len(self._busy))) if patience else len(self._busy)
+            elif all(timestep.done for timestep in self._arrived.values()):
+                least = 1
+            elif deadline.is_over():
+                return
+            else:
+                least, timeout = 1, deadline.seconds_left()
+            self._absorb_next(least, timeout)
+
+    def _absorb_next(self, least: int = 1, timeout: float | None = None) -> None:
+        batch = self._recv(least, timeout)
+        if batch is not None:
+            self._absorb(batch)
+
+    def _can_go_on(self, error: WorkerError) -> bool:
+        if isinstance(error, WorkerTimeoutError) and error.op is None:
+            return True  # only the patience of `_collect` is over
+        return super()._can_go_on(error)
+
+    def _absorb(self, batch: Batch) -> None:
+        """Take in rows of steps and of resets, in the order that they came."""
+        if not batch.flags & RowFlag.RESET:
+            self._absorb_steps(batch)
+            return
+        is_reset = batch.row_flags & RowFlag.RESET != 0
+        if is_reset.all():
+            super()._absorb(batch)
+            return
+        steps, resets = batch.take(np.flatnonzero(~is_reset)), batch.take(np.flatnonzero(is_reset))
+        self._absorb_steps(steps)
+        super()._absorb(resets)
+
+    def _absorb_steps(self, batch: Batch) -> None:
+        ids = batch.env_ids.tolist()
+        self._busy.difference_update(ids)
+        errors = batch.errors()
+        timesteps = self._take(ids, batch, skip=errors)
+        self._arrived.update(pair for pair in zip(ids, timesteps) if pair[0] not in errors)
+        if errors:
+            self._check_reset_errors(errors)
+            self._fail_steps(errors)
+
+    def _keep(self, nested: Any) -> Any:
+        # One step may receive several batches, so that views could expire before it returns.
+        return copy_arrays(nested)
+
+    def _reset_ended(self, ids: list[int]) -> None:
+        self._begin_resets(ids)  # answered later: `_absorb`
+
+    def _num_rows_to_await(self) -> int:
+        return 1
+
+    def _drop_answers(self, ids: Sequence[int]) -> None:
+        for env_id in ids:
+            self._busy.discard(env_id)
+            self._arrived.pop(env_id, None)
+
+    def close(self) -> None:
+        """End all envs and workers; may be repeated. `launch` builds new ones.
+
+        Raises:
+            Exception: what an env's `close` raised, after everything has ended.
+        """
+        self._busy.clear()
+        self._arrived.clear()
+        super().close()
