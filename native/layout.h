@@ -91,7 +91,8 @@ typedef struct {
     vecenv_word32 num_superseded; /* commands of this slot that a reset overtook */
     vecenv_word up_read;      /* bytes of mail up taken by the parent */
     vecenv_word down_written; /* bytes of mail down written by the parent */
-    uint8_t pad0[VECENV_LINE - 24];
+    vecenv_word rung_ns;      /* monotonic clock when tail was last moved */
+    uint8_t pad0[VECENV_LINE - 32];
     /* worker writes */
     vecenv_word32 head;
     vecenv_word32 current_op;  /* operation under way, VECENV_OP_NONE between them */

@@ -106,14 +106,18 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *pati
         found = slot_has_work(arena, lines, head);
     }
     if (found) {
-        vecenv_patience_learn(patience, vecenv_now_ns() - began);
+        /* What counts is how long spinning would have taken: until the bell, not until
+         * we woke. Else the slow wake-up of one sleep would talk us into the next. */
+        int64_t rung = (int64_t)load_acquire(&lines->rung_ns);
+        vecenv_patience_learn(patience, rung > began ? rung - began : 0);
     }
     return found;
 }
 
 void
-vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail)
+vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail, int64_t now_ns)
 {
+    store_release(&arena->slots[slot].rung_ns, (uint64_t)now_ns);
     store_release32(&arena->slots[slot].tail, tail);
 }
 

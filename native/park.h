@@ -39,7 +39,8 @@ int vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *
 
 /* Parent: publish a new queue end and wake the slot if it sleeps. Several slots: call
  * vecenv_ring_tail for each, one full_fence, then vecenv_ring_bell for each. */
-void vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail);
+void vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail,
+                      int64_t now_ns);
 void vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot);
 
 /* Parent: say what to be woken for. The caller must look once more after this call

@@ -56,9 +56,10 @@ push(vecenv_sender *self, int64_t env_id, const vecenv_command *command)
 static void
 ring_bells(vecenv_sender *self)
 {
+    int64_t now = vecenv_now_ns();
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
         if (self->touched[slot]) {
-            vecenv_ring_tail(self->arena, slot, self->tails[slot]);
+            vecenv_ring_tail(self->arena, slot, self->tails[slot], now);
         }
     }
     full_fence(); /* our tails before their sleeping flags; pairs with vecenv_slot_park */

@@ -20,9 +20,14 @@ enum { AUTORESET_DISABLED, AUTORESET_NEXT_STEP, AUTORESET_SAME_STEP };
 /* What serve() returns first. */
 enum { EVENT_STOP, EVENT_IDLE, EVENT_COMMAND, EVENT_RESULT, EVENT_RAISED };
 
+/* What the argument of EVENT_RESULT says of its result. */
+enum { RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH };
+
 typedef struct {
     PyObject *step;  /* bound method, or NULL: not hosted by this slot */
+    PyObject *env;   /* whose `reset` begins the next episode here; NULL: the host does it */
     int needs_reset; /* NEXT_STEP: the episode is over, the next step resets */
+    int64_t last_ns; /* how long its last command took */
     vecenv_tally tally;
 } hosted_env;
 
@@ -38,6 +43,8 @@ typedef struct {
     vecenv_patience patience;
     node *obs, *final_obs, *action;
     held_leaf *held;
+    uint8_t *staging;  /* SAME_STEP: leaves that ended an episode, safe from its reset */
+    size_t num_staged; /* of them, in front of `held`, for the row under way */
     double *reward;
     hosted_env *envs;
     info_names names;
@@ -45,6 +52,7 @@ typedef struct {
     PyTypeObject *numpy_scalar;
     vecenv_command command; /* under way */
     int64_t now_ns;         /* when the last command ended, 0 after a wait */
+    int64_t told_ns;        /* when the parent was last told */
     uint32_t seen_superseded;
 } Slot;
 
@@ -58,6 +66,7 @@ slot_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(self->numpy_scalar);
     for (uint32_t i = 0; self->envs != NULL && i < self->arena.num_envs; i++) {
         Py_VISIT(self->envs[i].step);
+        Py_VISIT(self->envs[i].env);
     }
     int result = node_traverse(self->obs, visit, arg);
     if (result == 0) {
@@ -72,6 +81,7 @@ slot_clear(PyObject *op)
     Slot *self = (Slot *)op;
     for (uint32_t i = 0; self->envs != NULL && i < self->arena.num_envs; i++) {
         Py_CLEAR(self->envs[i].step);
+        Py_CLEAR(self->envs[i].env);
     }
     for (uint32_t i = 0; i < self->names.count; i++) {
         Py_CLEAR(self->names.names[i]);
@@ -94,6 +104,7 @@ slot_dealloc(PyObject *op)
     slot_clear(op);
     PyMem_Free(self->envs);
     PyMem_Free(self->held);
+    PyMem_Free(self->staging);
     PyMem_Free(self->reward);
     if (self->mapping.obj != NULL) {
         PyBuffer_Release(&self->mapping);
@@ -119,9 +130,11 @@ build_trees(Slot *self, PyObject *obs, PyObject *final_obs, PyObject *action)
     self->has_objects = node_has_objects(self->obs);
     size_t leaves = 2 * node_num_leaves(self->obs) + 1;
     self->held = PyMem_Calloc(leaves, sizeof(held_leaf));
-    self->reward = PyMem_Calloc(self->arena.reward_size, sizeof(double));
+    self->reward = PyMem_Calloc(self->arena.reward_size + 1, sizeof(double));
+    self->staging = PyMem_Malloc(node_nbytes(self->obs) + 1);
     self->envs = PyMem_Calloc(self->arena.num_envs, sizeof(hosted_env));
-    if (self->held == NULL || self->reward == NULL || self->envs == NULL) {
+    if (self->held == NULL || self->reward == NULL || self->envs == NULL
+        || self->staging == NULL) {
         PyErr_NoMemory();
         return -1;
     }
@@ -207,26 +220,34 @@ begin(Slot *self)
     store_release32(&lines->current_op, self->command.op);
 }
 
-/* A command that took longer than this is worth a fence of its own. */
-#define QUICK_NS 2000
+/* Telling the parent needs a full fence, which waits until every line of the row has been
+ * fetched from the other cores: more than a quick env's whole step. So a burst of quick
+ * steps tells it only this often, at its end, and before a command that is not quick. */
+#define TELL_NS 10000
 
-/* The command is answered (or dropped): free its place in the queue, tell the parent.
- *
- * Telling needs a full fence, which waits until every line of the row has been fetched
- * from the other cores: more than a quick env's whole step. So within a burst of quick
- * steps only the last one asks; a parent that sleeps is woken a few microseconds late. */
+static int
+is_quick(const Slot *self, uint32_t head)
+{
+    uint32_t mask = self->arena.queue_size - 1;
+    uint32_t env_id = queue_of(&self->arena, self->slot)[head & mask].env_id;
+    return env_id < self->arena.num_envs && self->envs[env_id].last_ns < TELL_NS;
+}
+
+/* The command is answered (or dropped): free its place in the queue, tell the parent. */
 static void
 finish(Slot *self)
 {
     vecenv_slot_lines *lines = lines_of(self);
     uint32_t head = load_acquire32(&lines->head) + 1;
-    int64_t began = self->now_ns;
     int is_last = load_acquire32(&lines->tail) == head;
+    int64_t began = self->now_ns;
     store_release32(&lines->current_op, VECENV_OP_NONE);
     store_release32(&lines->head, head);
     self->command.op = VECENV_OP_NONE;
     self->now_ns = vecenv_now_ns();
-    if (is_last || self->now_ns - began > QUICK_NS) {
+    self->envs[self->command.env_id].last_ns = self->now_ns - began;
+    if (is_last || self->now_ns - self->told_ns > TELL_NS || !is_quick(self, head)) {
+        self->told_ns = self->now_ns;
         vecenv_wake_parent(&self->arena, self->event_fd, is_last);
     }
 }
@@ -246,7 +267,7 @@ drop(Slot *self)
 {
     if (self->command.place != VECENV_CLAIM) {
         uint64_t place = self->command.place;
-        CELL(self, place, VECENV_H_STEP_ID, uint64_t) = self->command.step_id;
+        CELL(self, place, VECENV_H_STEP_ID, uint64_t) = 0; /* no answer to anything */
         CELL(self, place, VECENV_H_ENV_ID, int64_t) = self->command.env_id;
         CELL(self, place, VECENV_H_FLAGS, uint32_t) = VECENV_F_VOID;
         vecenv_commit(&self->arena, place);
@@ -257,7 +278,7 @@ drop(Slot *self)
 /* ---- rows ---------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject *obs, *reward, *info, *final_obs; /* borrowed; info and final_obs may be NULL */
+    PyObject *obs, *reward, *info, *final_obs; /* borrowed; NULL: nothing, or zero */
     int terminated, truncated;
     uint32_t flags;
 } answer;
@@ -301,6 +322,7 @@ write_row(Slot *self, hosted_env *env, const answer *row, size_t num_held, uint6
     tree_store(self->held, num_held, block_start(self, place), place_row(place));
     if (row->flags & VECENV_F_FINAL) { /* the same step began a new episode */
         begin_episode(&env->tally);
+        env->tally.seed = -1;
     }
 }
 
@@ -315,8 +337,10 @@ check_answer(Slot *self, answer *row, size_t *num_held)
     if (status == TREE_OK && row->final_obs != NULL && self->final_obs != NULL) {
         status = tree_hold(self->final_obs, row->final_obs, self->held, num_held);
     }
-    if (status == TREE_OK) {
+    if (status == TREE_OK && row->reward != NULL) {
         status = reward_read(row->reward, self->reward, self->arena.reward_size);
+    } else {
+        memset(self->reward, 0, self->arena.reward_size * sizeof(double));
     }
     if (status == TREE_OK && row->info != NULL && PyDict_GET_SIZE(row->info) > 0) {
         status = info_read(&self->arena, &self->names, row->info, self->numpy_scalar,
@@ -331,7 +355,7 @@ static int
 answer_with(Slot *self, answer *row)
 {
     hosted_env *env = &self->envs[self->command.env_id];
-    size_t num_held = 0;
+    size_t num_held = self->num_staged;
     int status = check_answer(self, row, &num_held);
     if (status == TREE_OK) {
         if (is_superseded(self)) {
@@ -347,6 +371,9 @@ answer_with(Slot *self, answer *row)
         }
     }
     tree_release(self->held, num_held);
+    if (status == TREE_OK) {
+        self->num_staged = 0;
+    }
     return status;
 }
 
@@ -356,9 +383,79 @@ read_flag(PyObject *value)
     return value == Py_True ? 1 : value == Py_False ? 0 : PyObject_IsTrue(value);
 }
 
-/* Answer with the five-tuple of a step. TREE_ODD: Python must look at it. */
+static PyObject *
+call_reset(Slot *self)
+{
+    hosted_env *env = &self->envs[self->command.env_id];
+    PyObject *result = PyObject_CallMethod(env->env, "reset", NULL);
+    PyObject *step_method = result == NULL ? NULL : PyObject_GetAttrString(env->env, "step");
+    if (step_method == NULL) {
+        Py_XDECREF(result);
+        return NULL;
+    }
+    Py_XSETREF(env->step, step_method); /* a reset may have put another env behind it */
+    return result;
+}
+
 static int
-answer_step(Slot *self, PyObject *result)
+is_plain_reset(const Slot *self, PyObject *result)
+{
+    return !self->has_objects && PyTuple_CheckExact(result) && PyTuple_GET_SIZE(result) == 2
+           && PyDict_Check(PyTuple_GET_ITEM(result, 1));
+}
+
+/* Copy the observation that ends an episode: the reset may overwrite it in place. */
+static int
+stage_final(Slot *self, PyObject *obs)
+{
+    size_t count = 0, at = 0;
+    int status = tree_hold(self->final_obs, obs, self->held, &count);
+    for (size_t i = 0; status == TREE_OK && i < count; i++) {
+        memcpy(self->staging + at, self->held[i].source, self->held[i].nbytes);
+        self->held[i].source = self->staging + at;
+        at += self->held[i].nbytes;
+    }
+    tree_release(self->held, count);
+    self->num_staged = status == TREE_OK ? count : 0;
+    return status;
+}
+
+/* SAME_STEP, an episode has ended: reset the env and answer with both observations.
+ * TREE_ODD: before the reset, *reset_result is NULL; after it, it holds what the reset
+ * returned, and the final observation is staged for `publish`. */
+static int
+begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
+{
+    if (self->envs[self->command.env_id].env == NULL || PyDict_GET_SIZE(row->info) > 0
+        || self->final_obs == NULL || stage_final(self, row->obs) != TREE_OK
+        || reward_read(row->reward, self->reward, self->arena.reward_size) != TREE_OK) {
+        self->num_staged = 0;
+        return TREE_ODD;
+    }
+    PyObject *result = call_reset(self);
+    if (result == NULL) {
+        self->num_staged = 0;
+        return TREE_ERROR;
+    }
+    int status = TREE_ODD;
+    if (is_plain_reset(self, result)) {
+        row->obs = PyTuple_GET_ITEM(result, 0);
+        row->info = PyTuple_GET_ITEM(result, 1);
+        row->flags = VECENV_F_FINAL;
+        status = answer_with(self, row);
+    }
+    if (status == TREE_ODD) {
+        *reset_result = result;
+    } else {
+        Py_DECREF(result);
+    }
+    return status;
+}
+
+/* Answer with the five-tuple of a step. TREE_ODD: Python must look at it, and at
+ * *reset_result if that has been set. */
+static int
+answer_step(Slot *self, PyObject *result, PyObject **reset_result)
 {
     if (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != 5) {
         return TREE_ODD;
@@ -374,9 +471,11 @@ answer_step(Slot *self, PyObject *result)
         return TREE_ERROR;
     }
     int is_done = row.terminated || row.truncated;
-    if (self->has_objects || !PyDict_Check(row.info)
-        || (is_done && self->autoreset == AUTORESET_SAME_STEP)) {
+    if (self->has_objects || !PyDict_Check(row.info)) {
         return TREE_ODD;
+    }
+    if (is_done && self->autoreset == AUTORESET_SAME_STEP) {
+        return begin_in_same_step(self, &row, reset_result);
     }
     uint32_t env_id = self->command.env_id;
     int status = answer_with(self, &row);
@@ -431,7 +530,12 @@ step(Slot *self, int *failed)
     }
     vecenv_word *num_steps = &lines_of(self)->num_steps;
     store_release(num_steps, load_acquire(num_steps) + 1);
-    int status = answer_step(self, result);
+    PyObject *reset_result = NULL;
+    int status = answer_step(self, result, &reset_result);
+    if (status == TREE_ODD && reset_result != NULL) {
+        self->command.argument = RESULT_OF_BOTH;
+        return make_event(self, EVENT_RESULT, Py_BuildValue("(NN)", result, reset_result));
+    }
     if (status == TREE_ODD) {
         return make_event(self, EVENT_RESULT, result);
     }
@@ -439,6 +543,36 @@ step(Slot *self, int *failed)
     if (status == TREE_ERROR) {
         return make_event(self, EVENT_RAISED, take_exception());
     }
+    return NULL;
+}
+
+/* NEXT_STEP: the episode is over, so the command under way begins the next one. Returns
+ * as `step` does. */
+static PyObject *
+autoreset(Slot *self, int *failed)
+{
+    hosted_env *env = &self->envs[self->command.env_id];
+    PyObject *result = call_reset(self);
+    if (result == NULL) {
+        return make_event(self, EVENT_RAISED, take_exception());
+    }
+    env->tally.seed = -1;
+    int status = TREE_ODD;
+    if (is_plain_reset(self, result)) {
+        answer row = {
+            .obs = PyTuple_GET_ITEM(result, 0),
+            .info = PyTuple_GET_ITEM(result, 1),
+            .flags = VECENV_F_AUTORESET,
+        };
+        status = answer_with(self, &row);
+    }
+    if (status == TREE_ODD) {
+        self->command.argument = RESULT_OF_RESET;
+        return make_event(self, EVENT_RESULT, result);
+    }
+    Py_DECREF(result);
+    env->needs_reset = 0;
+    *failed = status == TREE_ERROR;
     return NULL;
 }
 
@@ -476,9 +610,10 @@ slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
             PyErr_SetString(PyExc_RuntimeError, "command for an env of another slot");
             return NULL;
         }
+        const hosted_env *env = &self->envs[self->command.env_id];
         int plain = self->command.op == VECENV_OP_STEP
                     && !(self->command.flags & VECENV_C_LETTER)
-                    && !self->envs[self->command.env_id].needs_reset;
+                    && (!env->needs_reset || env->env != NULL);
         if (!(self->command.flags & VECENV_C_LETTER) && is_superseded(self)) {
             drop(self);
             continue;
@@ -490,7 +625,7 @@ slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
             return make_event(self, EVENT_COMMAND, Py_NewRef(Py_None));
         }
         int failed = 0;
-        PyObject *event = step(self, &failed);
+        PyObject *event = env->needs_reset ? autoreset(self, &failed) : step(self, &failed);
         if (event != NULL || failed) {
             return event;
         }
@@ -562,8 +697,8 @@ slot_host(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;
     unsigned int env_id;
-    PyObject *step_method;
-    if (!PyArg_ParseTuple(args, "IO:host", &env_id, &step_method)) {
+    PyObject *step_method, *env = Py_None;
+    if (!PyArg_ParseTuple(args, "IO|O:host", &env_id, &step_method, &env)) {
         return NULL;
     }
     if (env_id >= self->arena.num_envs) {
@@ -571,11 +706,14 @@ slot_host(PyObject *op, PyObject *args)
         return NULL;
     }
     Py_XSETREF(self->envs[env_id].step, Py_NewRef(step_method));
+    Py_XSETREF(self->envs[env_id].env, env == Py_None ? NULL : Py_NewRef(env));
     Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(host_doc,
-"host($self, env_id, step, /)\n--\n\nStep env_id by calling `step(action)` from now on.");
+"host($self, env_id, step, env=None, /)\n--\n\n"
+"Step env_id by calling `step(action)` from now on, and begin its next episodes under\n"
+"NEXT_STEP by `env.reset()`; without env they are the host's to begin.");
 
 static PyObject *
 slot_set_seed(PyObject *op, PyObject *args)

@@ -232,6 +232,16 @@ node_num_leaves(const node *tree)
     return count;
 }
 
+size_t
+node_nbytes(const node *tree)
+{
+    size_t nbytes = tree->nbytes;
+    for (Py_ssize_t i = 0; i < tree->num_children; i++) {
+        nbytes += node_nbytes(&tree->children[i]);
+    }
+    return nbytes;
+}
+
 /* ---- observations -------------------------------------------------------------- */
 
 static int

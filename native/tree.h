@@ -42,6 +42,7 @@ node *node_new(PyObject *description);
 void node_free(node *tree);
 int node_traverse(node *tree, visitproc visit, void *arg);
 size_t node_num_leaves(const node *tree);
+size_t node_nbytes(const node *tree); /* of one row of all leaves */
 int node_has_objects(const node *tree); /* any part of it that has no column */
 
 /* A checked leaf, ready to be copied. */

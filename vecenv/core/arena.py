@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ConfigError
 from .spec import Array, Spec
 
 __all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "ArenaPlan", "BlockViews"]
@@ -40,6 +41,9 @@ CHAIN = 3
 #: Blocks beyond those the caller holds: the chain and its next link, one ordered request,
 #: one being put together from pieces, one partly delivered, and two for late writers.
 SPARE_BLOCKS = CHAIN + 1 + 1 + 1 + 1 + 2
+
+#: What fits into the bits of a place (native/layout.h).
+MAX_ROWS, MAX_BLOCKS, MAX_SLOTS = 65535, 255, 65533
 
 #: Names of the header's words, in the order of the enum in native/layout.h.
 HEADER_WORDS = (
@@ -91,8 +95,11 @@ class ArenaPlan:
         words.update(magic=MAGIC, abi=ABI, num_envs=self.num_envs, num_slots=self.num_slots)
         words.update(rows=self.num_envs, num_blocks=self.depth + SPARE_BLOCKS, mail_nbytes=MAIL_NBYTES)
         words.update(reward_size=self.reward_size, has_final=int(self.has_final))
-        # a step, the reset that supersedes it and a call may wait for each env of a slot
-        words["queue_size"] = 1 << (4 * self.envs_per_slot + 4).bit_length()
+        # a step, the reset that supersedes it and calls may wait for each env of a slot
+        words["queue_size"] = 1 << (8 * self.envs_per_slot + 8).bit_length()
+        for name, most in (("num_envs", MAX_ROWS), ("num_slots", MAX_SLOTS), ("num_blocks", MAX_BLOCKS)):
+            if words[name] > most:
+                raise ConfigError(f"{name}: a pool can have at most {most}, not {words[name]}")
         self.words = words
         self._place_groups()
         self._place_columns()

@@ -27,6 +27,8 @@ SlotEvent = tuple[int, int, int, int, int, int, Any]
 #: Seeds that fit the column; larger ones are used all the same and shown as unknown.
 _MANY_SEEDS = 2**63
 
+RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH = range(3)
+
 STOP, IDLE, COMMAND, RESULT, RAISED = range(5)
 
 
@@ -44,8 +46,8 @@ class Slot(Protocol):
     def finish(self) -> None:
         """End the command under way without a row."""
 
-    def host(self, env_id: int, step: Callable[[Any], Any]) -> None:
-        """Step env_id by this function from now on."""
+    def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
+        """Step env_id by this function from now on, and autoreset it by `env.reset()`."""
 
     def set_seed(self, env_id: int, seed: int) -> None:
         """Record the seed of the episode that begins."""
@@ -68,6 +70,9 @@ class Host:
         envs: env_id -> env with Gymnasium's calls.
         plan: for the observation spec and the reward's shape.
         autoreset: what to do when an episode ends.
+
+    Attributes:
+        interrupted: the env whose command was given up because of a KeyboardInterrupt.
     """
 
     def __init__(self, slot: Slot, envs: dict[int, Any], plan: ArenaPlan, autoreset: Autoreset) -> None:
@@ -76,11 +81,12 @@ class Host:
         self._obs: Spec = plan.obs
         self._reward_shape = plan.reward_shape
         self._autoreset = autoreset
+        self.interrupted: int | None = None  # the env whose command a Ctrl-C cut short
         self._current = (0, 0)  # env_id and step_id of the command under way
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
         for env_id, env in envs.items():
-            slot.host(env_id, env.step)
+            slot.host(env_id, env.step, env)
 
     def serve(self) -> int:
         """Answer commands until the slot stops or, if it does not wait, is idle.
@@ -100,6 +106,7 @@ class Host:
                 self._handle(kind, env_id, op, argument, flags, result)
             except KeyboardInterrupt:
                 self._slot.finish()
+                self.interrupted = env_id
                 raise
             except BaseException as error:  # everything an env may raise is its answer, SystemExit too
                 self._answer_error(op, error)
@@ -123,7 +130,7 @@ class Host:
         if kind == RAISED:
             raise result
         if kind == RESULT:
-            self._answer_step(env_id, result)
+            self._answer_result(env_id, argument, result)
             return
         letter: Any = mail.load(self._slot.letter()) if flags & CommandFlag.LETTER else None
         if op == Op.CALL:
@@ -142,8 +149,21 @@ class Host:
         obs, info = _pair(self._envs[env_id].reset(**kwargs))
         seed = kwargs.get("seed")
         self._slot.set_seed(env_id, seed if seed is not None and 0 <= seed < _MANY_SEEDS else -1)
-        self._slot.host(env_id, self._envs[env_id].step)  # a reset may have put another env behind this one
+        # a reset may have put another env behind this one
+        self._slot.host(env_id, self._envs[env_id].step, self._envs[env_id])
         self._publish(obs, self._no_reward(), False, False, info, flag)
+
+    def _answer_result(self, env_id: int, argument: int, result: Any) -> None:
+        """Answer with what the slot got from the env and could not write itself."""
+        if argument == RESULT_OF_STEP:
+            self._answer_step(env_id, result)
+        elif argument == RESULT_OF_RESET:
+            obs, info = _pair(result)
+            self._publish(obs, self._no_reward(), False, False, info, RowFlag.AUTORESET)
+        else:  # SAME_STEP: the slot has kept the observation that ended the episode
+            (_, reward, terminated, truncated, _), reset_result = result
+            obs, info = _pair(reset_result)
+            self._publish(obs, self._reward(reward), bool(terminated), bool(truncated), info, RowFlag.FINAL)
 
     def _answer_step(self, env_id: int, result: Any) -> None:
         try:
@@ -155,7 +175,6 @@ class Host:
             # before the reset, which may write into the same arrays and dicts
             obs, info, reward = _copy_arrays(obs), _copy_arrays(info), self._reward(reward)
             first_obs, first_info = _pair(self._envs[env_id].reset())
-            self._slot.set_seed(env_id, -1)
             self._publish(first_obs, reward, terminated, truncated, first_info, RowFlag.FINAL, obs, info)
         else:
             self._publish(obs, reward, terminated, truncated, info, RowFlag(0))
@@ -165,7 +184,7 @@ class Host:
         assert function is not None
         value = function(env)
         env_id, step_id = self._current
-        self._slot.host(env_id, env.step)  # as after a reset
+        self._slot.host(env_id, env.step, env)  # as after a reset
         self._slot.mail(mail.dump(mail.Answer(step_id, env_id, value=value)))
         self._slot.finish()
 

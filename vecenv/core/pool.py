@@ -272,6 +272,8 @@ class Pool(Life):
             raise ConfigError(f"{what}: env_id {env_id} is not in 0..{self.num_envs - 1}")
         if refusal.reason == "busy":
             op = Op(self._hub.owed(env_id)[0])
+            if op == Op.NONE and what == "call":
+                raise StateError(f"{what}: too many calls of env {env_id} are waiting; wait for their answers first")
             if op == Op.NONE:
                 raise StateError(f"{what}: env {env_id} was named twice")
             raise StateError(f"{what}: env {env_id} still owes the answer to a {op.name.lower()}; receive it first")

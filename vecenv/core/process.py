@@ -73,8 +73,11 @@ class Crew:
     def _end_one(self, worker: Worker, deadline: Deadline) -> None:
         if worker.is_dead:
             return
-        supervise.any_ready([worker.control, worker.pidfd], deadline.seconds_left())
-        worker.say_goodbye()
+        while worker.goodbye is None and not deadline.is_over():
+            ready = supervise.any_ready([worker.control, worker.pidfd], deadline.seconds_left())
+            worker.say_goodbye()  # without C, late rows may come before it
+            if worker.pidfd in ready:
+                break
         worker.reap(deadline)
 
     def _release(self) -> None:
@@ -248,17 +251,18 @@ class ProcessPool(Pool):
         crew.epoll = select.epoll()
         for worker in crew.workers:
             crew.epoll.register(worker.pidfd, select.EPOLLIN)
+        crew.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         if self.implementation == "native":
-            crew.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             crew.epoll.register(crew.event_fd, select.EPOLLIN)
-            spin_ns = min(self._spin_ns(), _PARENT_SPIN_NS)
+            has_own_core = len(self._worker_of_slot) < supervise.usable_cores()
+            spin_ns = self._spin_ns() if has_own_core else min(self._spin_ns(), _PARENT_SPIN_NS)
             self._hub = NativeHub(
                 self._plan, segment.memory, self._slot_of, crew.event_fd, crew.epoll.fileno(), spin_ns
             )
         else:
             from .twin import PipeHub
 
-            self._hub = PipeHub(self._plan, segment.memory, self._slot_of, crew.workers)
+            self._hub = PipeHub(self._plan, segment.memory, self._slot_of, crew.workers, crew.event_fd)
         crew.hub = self._hub
 
     def _spin_ns(self) -> int:

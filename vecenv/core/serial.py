@@ -112,8 +112,17 @@ class SerialPool(Pool):
 
     def _work(self) -> None:
         assert self._host is not None
-        limits = self.options.limits
-        if not limits.has_any() or threading.current_thread() is not threading.main_thread():
+        try:
+            self._serve()
+        except KeyboardInterrupt:
+            if self._host.interrupted is not None:  # its answer will not come
+                self._hub.cancel(self._host.interrupted)
+            raise
+
+    def _serve(self) -> None:
+        assert self._host is not None
+        can_interrupt = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+        if not self.options.limits.has_any() or not can_interrupt:
             self._host.serve()
             return
         handler = signal.signal(signal.SIGALRM, self._interrupt_env)

@@ -728,8 +728,9 @@ class PipeSlot:
             column[row] = value
         if flags & RowFlag.FINAL:  # the same step began a new episode
             _begin_episode(env)
+            env.seed = -1
 
-    def host(self, env_id: int, step: Callable[[Any], Any]) -> None:
+    def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
         """Step env_id by this function from now on."""
         if not 0 <= env_id < self._plan.num_envs:
             raise ValueError("env_id out of range")
