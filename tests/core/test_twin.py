@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from tests.spaces import FIXED_SPACES
-from vecenv.core import host, twin
+from vecenv.core import host, twin, twin_words
 from vecenv.core.arena import ArenaPlan
 from vecenv.core.clock import now_ns
 from vecenv.core.host import Host
@@ -485,7 +485,7 @@ def test_mail_in_pieces_is_one_message_for_each_slot_that_sends_it():
 
 
 def test_a_frame_fits_into_one_write():
-    assert twin._PIECE_NBYTES + 1000 < 16_384
+    assert twin_words.PIECE_NBYTES + 1000 < 16_384
 
 
 def test_the_bell_of_another_thread_ends_a_wait():

@@ -1,0 +1,391 @@
+"""Twin slot: the worker's end of the rows without C; see `twin` for the picture."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import numpy as np
+
+from .clock import now_ns
+from .host import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
+from .rows import Autoreset, Form, Op, RowFlag
+from .spec import Array, DictNode, Leaf, Node, ObjectNode, TupleNode
+from .twin_words import (
+    BLOCKED_WORD,
+    ENV_ID_WORD,
+    FORM_MASK,
+    MAIL_FRAME,
+    NUM_STEPS_WORD,
+    OP_WORD,
+    PIECE_NBYTES,
+    ROW_FRAME,
+    STARTED_WORD,
+    STEP_ID_WORD,
+    VOID_FRAME,
+    AttachLike,
+    Command,
+    Held,
+    SharedWords,
+)
+
+__all__ = ["PipeSlot", "Socket"]
+
+
+class _Carrier(Protocol):
+    """What a slot needs of whatever carries its words."""
+
+    def next(self, slot: int) -> Command | None:
+        """Return the next command of a slot; None: there is none now, or there never will be."""
+
+    def say(self, frame: tuple[Any, ...]) -> None:
+        """Send one frame to the parent."""
+
+
+@dataclass
+class _HostedEnv:
+    """The books of one env; `needs_reset`: the episode is over, the next step resets."""
+
+    step: Callable[[Any], Any]
+    needs_reset: bool = False
+    episode: int = -1
+    length: int = 0
+    seed: int = -1
+    episode_return: float = 0.0
+
+
+class PipeSlot:
+    """The worker's end of one slot; see `host.Slot` for the calls. One thread uses it."""
+
+    def __init__(self, attach: AttachLike, slot: int, words: SharedWords, carrier: _Carrier, waits: bool) -> None:
+        self._plan = attach.plan
+        self._autoreset = attach.autoreset
+        self._slot = slot
+        self._words = words
+        self._carrier = carrier
+        self._waits = waits
+        self._progress = words.progress[slot]
+        self._envs: dict[int, _HostedEnv] = {}
+        self._command: Command | None = None  # under way
+
+    # ---- commands ----------------------------------------------------------------------
+
+    def serve(self) -> SlotEvent:
+        """Step envs until something needs the host; return that."""
+        while not self._words.stop[0]:
+            command = self._carrier.next(self._slot)
+            if command is None:
+                return self._event(STOP if self._waits else IDLE)
+            if self._words.stop[0]:
+                break
+            if command.env_id not in self._envs:
+                raise RuntimeError("command for an env of another slot")
+            self._begin(command)
+            env = self._envs[command.env_id]
+            if self._is_superseded():
+                self._end()
+            elif command.op != Op.STEP or command.letter is not None or env.needs_reset:
+                if command.op == Op.STEP:  # whose letter may hold an action
+                    command = self._command = command._replace(argument=int(env.needs_reset))
+                return self._event(COMMAND)
+            else:
+                event = self._step(env)
+                if event is not None:
+                    return event
+        return self._event(STOP)
+
+    def _event(self, kind: int, result: Any = None) -> SlotEvent:
+        command = self._command
+        if command is None:
+            return kind, 0, int(Op.NONE), 0, 0, 0, None
+        return kind, command.env_id, command.op, command.step_id, command.argument, command.flags, result
+
+    def _begin(self, command: Command) -> None:
+        self._command = command
+        progress = self._progress
+        progress[STARTED_WORD] = now_ns()
+        progress[ENV_ID_WORD] = command.env_id
+        progress[STEP_ID_WORD] = command.step_id
+        progress[OP_WORD] = command.op
+
+    def _end(self) -> None:
+        self._progress[OP_WORD] = Op.NONE
+        self._command = None
+
+    def _is_superseded(self) -> bool:
+        command = self._command
+        assert command is not None
+        return command.op != Op.CALL and int(self._words.newest[command.env_id]) != command.step_id
+
+    def _step(self, env: _HostedEnv) -> SlotEvent | None:
+        """Step the env of the command under way; None when that answered it."""
+        action = self.action()
+        try:
+            result = env.step(action)
+        except BaseException as error:  # the host decides which of them are the env's answer
+            return self._event(RAISED, error)
+        self._progress[NUM_STEPS_WORD] += 1
+        try:
+            is_answered = self._answer_step(env, result)
+        except Exception as error:  # a flag without truth value
+            return self._event(RAISED, error)
+        return None if is_answered else self._event(RESULT, result)
+
+    def _answer_step(self, env: _HostedEnv, result: Any) -> bool:
+        """Answer with the five-tuple of a step; False: the host must look at it."""
+        if type(result) is not tuple or len(result) != 5:
+            return False
+        obs, reward, terminated, truncated, info = result
+        terminated, truncated = bool(terminated), bool(truncated)
+        is_done = terminated or truncated
+        needs_mail = self._plan.obs.num_objects or not isinstance(info, dict)
+        if needs_mail or (is_done and self._autoreset == Autoreset.SAME_STEP):
+            return False
+        return self.publish(obs, reward, terminated, truncated, info, 0, None)
+
+    def finish(self) -> None:
+        """End the command under way without a row."""
+        command = self._command
+        if command is not None:
+            if command.op != Op.CALL and not self._is_superseded():
+                self._say((VOID_FRAME, command.env_id, command.step_id))
+            self._end()
+
+    # ---- rows --------------------------------------------------------------------------
+
+    def publish(
+        self, obs: Any, reward: Any, terminated: bool, truncated: bool, info: Any, flags: int, final_obs: Any
+    ) -> bool:
+        """Answer the command under way with a row; False if a value needs conversion first."""
+        command = self._command
+        if command is None:
+            raise RuntimeError("publish without a command under way")
+        held: Held = []
+        rows, root = self._words.rows, self._plan.obs.root
+        if info or (obs is not None and not _hold(root, obs, rows.obs, held)):
+            return False
+        if final_obs is not None and rows.final and not _hold(root, final_obs, rows.final, held):
+            return False
+        exact_reward = _read_reward(reward, self._plan.reward_shape, self._plan.reward_size)
+        if exact_reward is None:
+            return False
+        env = self._envs[command.env_id]
+        if not self._is_superseded():
+            self._write_row(env, held, exact_reward, terminated, truncated, flags)
+            self._say((ROW_FRAME, command.env_id, command.step_id))
+        self._end()
+        env.needs_reset = (terminated or truncated) and self._autoreset == Autoreset.NEXT_STEP
+        return True
+
+    def _write_row(
+        self, env: _HostedEnv, held: Held, reward: Array, terminated: bool, truncated: bool, flags: int
+    ) -> None:
+        command = self._command
+        assert command is not None
+        if flags & (RowFlag.RESET | RowFlag.AUTORESET):
+            _begin_episode(env)
+        elif not flags & RowFlag.ERROR:
+            env.length += 1
+            env.episode_return += float(reward.flat[0]) if reward.size else 0.0
+        row = command.env_id
+        columns = self._words.rows.columns
+        columns["step_id"][row] = command.step_id
+        columns["env_id"][row] = row
+        columns["reward"][row] = reward
+        columns["terminated"][row] = terminated
+        columns["truncated"][row] = truncated
+        columns["flags"][row] = flags
+        columns["episode"][row] = env.episode
+        columns["length"][row] = env.length
+        columns["seed"][row] = env.seed
+        columns["return"][row] = env.episode_return
+        for column, value in held:
+            column[row] = value
+        if flags & RowFlag.FINAL:  # the same step began a new episode
+            _begin_episode(env)
+            env.seed = -1
+
+    def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
+        """Step env_id by this function from now on."""
+        if not 0 <= env_id < self._plan.num_envs:
+            raise ValueError("env_id out of range")
+        if env_id in self._envs:
+            self._envs[env_id].step = step
+        else:
+            self._envs[env_id] = _HostedEnv(step)
+
+    def set_seed(self, env_id: int, seed: int) -> None:
+        """Record the seed of the episode that begins; rows carry it. -1: unseeded."""
+        if env_id not in self._envs:
+            raise ValueError("env_id out of range")
+        self._envs[env_id].seed = seed
+
+    # ---- what comes and goes beside rows -----------------------------------------------
+
+    def action(self) -> Any:
+        """Return a new action object for the command under way."""
+        command = self._command
+        assert command is not None, "no command is under way"
+        return _load(self._plan.action.root, self._words.actions, command.env_id, command.flags & FORM_MASK)
+
+    def letter(self) -> bytes:
+        """Return the letter of the command under way."""
+        command = self._command
+        assert command is not None and command.letter is not None, "no letter came with this command"
+        return command.letter
+
+    def mail(self, data: bytes) -> None:
+        """Send one message to the parent; waits, deadlines suspended, while it does not read."""
+        for start in range(0, max(1, len(data)), PIECE_NBYTES):
+            stop = start + PIECE_NBYTES
+            self._say((MAIL_FRAME, self._slot, stop >= len(data), bytes(data[start:stop])))
+
+    def _say(self, frame: tuple[Any, ...]) -> None:
+        if self._words.stop[0]:
+            return  # nobody listens any more but for the last word
+        self._progress[BLOCKED_WORD] = 1
+        self._carrier.say(frame)
+        self._progress[BLOCKED_WORD] = 0
+
+
+def _begin_episode(env: _HostedEnv) -> None:
+    env.episode += 1
+    env.length = 0
+    env.episode_return = 0.0
+
+
+# ---- between Python objects and rows --------------------------------------------------------
+
+
+def _hold(node: Node, value: Any, columns: list[Array], held: Held) -> bool:
+    """Append (column, value) for each leaf of a value; False if a leaf does not fit exactly."""
+    if isinstance(node, Leaf):
+        exact = _exact(node, value)
+        held.append((columns[node.index], exact))
+        return exact is not None
+    if isinstance(node, DictNode):
+        if not isinstance(value, dict) or len(value) != len(node.keys):
+            return False
+        return all(
+            key in value and _hold(child, value[key], columns, held) for key, child in zip(node.keys, node.children)
+        )
+    if isinstance(node, TupleNode):
+        if not isinstance(value, tuple) or len(value) != len(node.children):
+            return False
+        return all(_hold(child, part, columns, held) for child, part in zip(node.children, value))
+    return True  # an object: it travels as mail
+
+
+def _exact(leaf: Leaf, value: Any) -> Any:
+    """Return a value that a leaf takes as it is: its dtype, its shape, contiguous; else None."""
+    if leaf.shape == () and leaf.dtype.kind in "iu" and isinstance(value, int):
+        limits = np.iinfo(leaf.dtype)
+        return value if limits.min <= value <= limits.max else None
+    array = _as_array(value)
+    if array is None or array.dtype != leaf.dtype or array.shape != leaf.shape or not array.flags.c_contiguous:
+        return None
+    return array
+
+
+def _as_array(value: Any) -> Array | None:
+    """Return an array over a value's buffer; None if it has none."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    try:
+        return np.asarray(memoryview(value))
+    except (TypeError, ValueError, NotImplementedError):
+        return None
+
+
+def _read_reward(value: Any, shape: tuple[int, ...], size: int) -> Array | None:
+    """Return a reward as float64 of its shape; None if it needs conversion first."""
+    if size == 1 and isinstance(value, float | int):
+        try:
+            return np.full(shape, float(value))
+        except OverflowError:
+            return None
+    array = _as_array(value)
+    if array is None or array.size != size or array.dtype not in (np.float64, np.float32):
+        return None
+    return array.astype(np.float64).reshape(shape) if array.flags.c_contiguous else None
+
+
+def _load(node: Node, columns: list[Array], row: int, form: int) -> Any:
+    """Return a new action, of the type that `gymnasium.vector.utils.iterate` gives."""
+    if isinstance(node, Leaf):
+        return _load_leaf(node, columns[node.index], row, form)
+    if isinstance(node, DictNode):
+        return {key: _load(child, columns, row, form) for key, child in zip(node.keys, node.children)}
+    if isinstance(node, TupleNode):
+        return tuple(_load(child, columns, row, form) for child in node.children)
+    assert isinstance(node, ObjectNode)
+    raise RuntimeError("an action with object leaves travels as a letter")
+
+
+def _load_leaf(leaf: Leaf, column: Array, row: int, form: int) -> Any:
+    if leaf.shape:
+        return column[row].copy()
+    if form == Form.INT and leaf.dtype.kind in "iu":
+        return int(column[row])
+    if form == Form.VECTOR:
+        return column[row : row + 1].copy()
+    if form == Form.ARRAY0:
+        return np.array(column[row], leaf.dtype)
+    return column[row]  # a NumPy scalar, which owns its value
+
+
+# ---- carriers -----------------------------------------------------------------------------
+
+
+class Socket:
+    """The worker's side of the control socket, shared by its slots.
+
+    One slot reads its commands itself. Several have a thread that distributes them.
+    """
+
+    def __init__(self, control: Connection, slots: list[int]) -> None:
+        self._control = control
+        self._lock = threading.Lock()
+        self._commands = io.FileIO(control.fileno(), "rb", closefd=False)
+        self._stream = io.BufferedReader(self._commands, 1 << 16)
+        self._inbox: deque[Command] = deque()
+        self._inboxes: dict[int, SimpleQueue[Command | None]] = {}
+        if len(slots) > 1:
+            self._inboxes = {slot: SimpleQueue() for slot in slots}
+            threading.Thread(target=self._distribute, name="commands", daemon=True).start()
+
+    def next(self, slot: int) -> Command | None:
+        """Wait for the next command of a slot; None: the parent sends no more."""
+        if self._inboxes:
+            return self._inboxes[slot].get()
+        if not self._inbox:
+            self._inbox.extend(self._read())
+        return self._inbox.popleft() if self._inbox else None
+
+    def _read(self) -> list[Command]:
+        """Read one parcel of commands; empty at the end of the stream."""
+        try:
+            return [Command(*parts) for parts in pickle.load(self._stream)]
+        except (EOFError, OSError, pickle.UnpicklingError):  # also within a parcel: the parent gave it up
+            return []
+
+    def _distribute(self) -> None:
+        while commands := self._read():
+            for command in commands:
+                self._inboxes[command.slot].put(command)
+        for inbox in self._inboxes.values():
+            inbox.put(None)
+
+    def say(self, frame: tuple[Any, ...]) -> None:
+        """Send one frame to the parent."""
+        with self._lock:
+            self._control.send(frame)
