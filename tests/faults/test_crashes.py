@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -235,3 +237,23 @@ def test_a_worker_stopped_between_claim_and_commit_holds_nobody_up_and_loses_not
         assert hits, "no stop fell between claim and commit: the test shows nothing"
         pool.recv()
         assert pool.outstanding() == 0
+
+
+def children_of(pool: ProcessPool) -> list[psutil.Process]:
+    return [child for pid in pool.worker_pids for child in psutil.Process(pid).children(recursive=True)]
+
+
+@pytest.mark.parametrize("end", ["segfault", "hang"])
+def test_what_an_env_started_goes_with_its_worker(end: str, open_pool: OpenPool) -> None:
+    pool = open_pool([functools.partial(toys.SpawnsChild, tidy=False), count], limits=Limits(call=0.3, close=0.3))
+    run(pool, 1)
+    children = children_of(pool)
+    assert len(children) == 1
+    if end == "segfault":
+        with pytest.raises(WorkerDiedError, match="SIGSEGV"):
+            pool.call(lambda env: ctypes.string_at(0), [0])
+    else:
+        with pytest.raises(WorkerTimeoutError):
+            pool.call(lambda env: threading.Event().wait(), [0])
+        pool.close()
+    assert psutil.wait_procs(children, timeout=5)[1] == []
