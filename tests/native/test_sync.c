@@ -62,7 +62,7 @@ send_all(vecenv_ring *ring, uint32_t *tails, uint64_t step_id, int ordered)
             .env_id = slot,
             .op = VECENV_OP_STEP,
         };
-        vecenv_ring_tail(arena, slot, tails[slot]);
+        vecenv_ring_tail(arena, slot, tails[slot], vecenv_now_ns());
     }
     full_fence();
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
@@ -151,7 +151,7 @@ no_wake_up_is_lost(uint32_t kind, int64_t spin_ns)
     store_release32(&arena.control->stop, 1);
     full_fence();
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        vecenv_ring_tail(&arena, slot, tails[slot] + 1); /* as Hub.stop: the end wakes all */
+        vecenv_ring_tail(&arena, slot, tails[slot] + 1, vecenv_now_ns()); /* as Hub.stop: the end wakes all */
         full_fence();
         vecenv_ring_bell(&arena, slot);
         CHECK(pthread_join(threads[slot], NULL) == 0);
