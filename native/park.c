@@ -31,9 +31,9 @@ vecenv_patience_budget(const vecenv_patience *patience)
 void
 vecenv_patience_learn(vecenv_patience *patience, int64_t waited_ns)
 {
-    /* One very long wait (the caller went away) must not forbid spinning for long:
-     * what is learnt from a wait is capped at four budgets. */
-    int64_t cap = 4 * patience->budget_ns;
+    /* One very long wait (the caller went away, the machine was busy elsewhere) must not
+     * forbid spinning: what is learnt from one is capped so that it takes several. */
+    int64_t cap = 2 * patience->budget_ns;
     int64_t sample = waited_ns < cap ? waited_ns : cap;
     patience->average_ns += (sample - patience->average_ns) / 4;
 }
