@@ -1,8 +1,8 @@
 """The engine: pools of workers that step envs and answer in batches.
 
 Read along the data path: `spec` (what a row holds), `arena` (where it lies), `hub` (the
-parent's end: actions out, batches in), `slot` (the worker's end: commands in, rows out),
-`host` (steps and resets the envs of one slot), `worker` (the process around hosts),
-`supervise` (starts workers, hears their deaths), and `pool`, `serial`, `process` (the waist
-that everything above stands on).
+parent's end: actions out, runs of rows in), `host` (steps and resets the envs of one slot; the
+slot itself is native/slot.c), `worker` (the process around hosts), `supervise` (starts workers,
+hears their deaths), `batch` (what the caller gets), and `life`, `pool`, `serial`, `process`: the
+waist that everything above stands on. `twin` stands in for the C parts where there are none.
 """
