@@ -674,26 +674,15 @@ static PyType_Spec hub_spec = {
 int
 vecenv_add_hub(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &hub_spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    int result = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    if (result < 0) {
-        return -1;
-    }
-    static const struct { const char *name; int value; } constants[] = {
+    static const vecenv_constant constants[] = {
         {"RECV_BATCH", RECV_BATCH}, {"RECV_TIMEOUT", RECV_TIMEOUT},
         {"RECV_DESCRIPTOR", RECV_DESCRIPTOR}, {"RECV_MAIL", RECV_MAIL},
         {"RECV_NO_BLOCK", RECV_NO_BLOCK}, {"SEND_BAD_ENV", SEND_BAD_ENV},
         {"SEND_BUSY", SEND_BUSY}, {"SEND_NO_BLOCK", SEND_NO_BLOCK},
         {"SEND_MIXED", SEND_MIXED},
     };
-    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
-        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) {
-            return -1;
-        }
+    if (vecenv_add_type(module, &hub_spec) < 0) {
+        return -1;
     }
-    return 0;
+    return vecenv_add_constants(module, constants, sizeof constants / sizeof constants[0]);
 }

@@ -47,10 +47,36 @@ static PyMethodDef module_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int
-add_constants(PyObject *module)
+int
+vecenv_add_type(PyObject *module, PyType_Spec *spec)
 {
-    static const struct { const char *name; long long value; } constants[] = {
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type == NULL) {
+        return -1;
+    }
+    int result = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return result;
+}
+
+int
+vecenv_add_constants(PyObject *module, const vecenv_constant *constants, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        PyObject *value = PyLong_FromLongLong(constants[i].value);
+        int result = PyModule_AddObjectRef(module, constants[i].name, value);
+        Py_XDECREF(value);
+        if (result < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+add_layout_constants(PyObject *module)
+{
+    static const vecenv_constant constants[] = {
         {"MAGIC", VECENV_MAGIC},
         {"ABI", VECENV_ABI},
         {"HEADER_WORDS", VECENV_H_WORDS},
@@ -77,21 +103,13 @@ add_constants(PyObject *module)
         {"FORM_VECTOR", VECENV_FORM_VECTOR},
         {"FORM_ARRAY0", VECENV_FORM_ARRAY0},
     };
-    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
-        PyObject *value = PyLong_FromLongLong(constants[i].value);
-        int result = PyModule_AddObjectRef(module, constants[i].name, value);
-        Py_XDECREF(value);
-        if (result < 0) {
-            return -1;
-        }
-    }
-    return 0;
+    return vecenv_add_constants(module, constants, sizeof constants / sizeof constants[0]);
 }
 
 static int
 module_exec(PyObject *module)
 {
-    if (add_constants(module) < 0 || vecenv_add_hub(module) < 0
+    if (add_layout_constants(module) < 0 || vecenv_add_hub(module) < 0
         || vecenv_add_slot(module) < 0) {
         return -1;
     }

@@ -874,24 +874,13 @@ static PyType_Spec slot_spec = {
 int
 vecenv_add_slot(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &slot_spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    int result = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    if (result < 0) {
-        return -1;
-    }
-    static const struct { const char *name; int value; } constants[] = {
+    static const vecenv_constant constants[] = {
         {"EVENT_STOP", EVENT_STOP}, {"EVENT_IDLE", EVENT_IDLE},
         {"EVENT_COMMAND", EVENT_COMMAND}, {"EVENT_RESULT", EVENT_RESULT},
         {"EVENT_RAISED", EVENT_RAISED},
     };
-    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
-        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) {
-            return -1;
-        }
+    if (vecenv_add_type(module, &slot_spec) < 0) {
+        return -1;
     }
-    return 0;
+    return vecenv_add_constants(module, constants, sizeof constants / sizeof constants[0]);
 }

@@ -149,22 +149,24 @@ class Spec:
     def objects(self, value: Any) -> list[Any]:
         """Return the values of one row that have no column, by their index."""
         found: list[Any] = [None] * self.num_objects
-
-        def visit(node: Node, part: Any) -> None:
-            if isinstance(node, ObjectNode):
-                found[node.index] = part
-            elif isinstance(node, DictNode):
-                self._check_keys(node, part)
-                for key, child in zip(node.keys, node.children):
-                    visit(child, part[key])
-            elif isinstance(node, TupleNode):
-                self._check_length(node, part)
-                for child, item in zip(node.children, part):
-                    visit(child, item)
-
         if self.num_objects:
-            visit(self.root, value)
+            for node, part in self._walk(self.root, value):
+                if isinstance(node, ObjectNode):
+                    found[node.index] = part
         return found
+
+    def _walk(self, node: Node, value: Any) -> Iterator[tuple[Leaf | ObjectNode, Any]]:
+        """Yield each leaf and object with its part of a nested value, in the order of the space."""
+        if isinstance(node, DictNode):
+            self._check_keys(node, value)
+            for key, child in zip(node.keys, node.children):
+                yield from self._walk(child, value[key])
+        elif isinstance(node, TupleNode):
+            self._check_length(node, value)
+            for child, part in zip(node.children, value):
+                yield from self._walk(child, part)
+        else:
+            yield node, value
 
     # ---- a batch --------------------------------------------------------------------
 
@@ -199,22 +201,10 @@ class Spec:
                 return (values,)
             return (self._conform_leaf(root, values, (count, *root.shape)),)
         found: list[Array] = []
-
-        def visit(node: Node, part: Any) -> None:
-            if isinstance(node, Leaf):
-                found.append(self._conform_leaf(node, part, (count, *node.shape)))
-            elif isinstance(node, DictNode):
-                self._check_keys(node, part)
-                for key, child in zip(node.keys, node.children):
-                    visit(child, part[key])
-            elif isinstance(node, TupleNode):
-                self._check_length(node, part)
-                for child, item in zip(node.children, part):
-                    visit(child, item)
-            else:
+        for node, part in self._walk(root, values):
+            if isinstance(node, ObjectNode):
                 raise SpaceError(f"{node.path}: a value without fixed layout has no batch array", path=node.path)
-
-        visit(root, values)
+            found.append(self._conform_leaf(node, part, (count, *node.shape)))
         return tuple(found)
 
     # ---- what C needs to know ---------------------------------------------------------
