@@ -5,7 +5,7 @@
 #include <errno.h>
 
 #include "layout.h"
-#include "slot.h"
+#include "module.h"
 #include "watch.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,

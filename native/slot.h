@@ -1,25 +1,108 @@
-/* The Python types of the extension, added to the module by module.c. */
+/* Slot: the worker's end, a Python type in four files.
+ *
+ *   slot.c       life of the type; hosting envs
+ *   serve.c      the loop: commands out of the queue, env.step, env.reset
+ *   row.c        one answer into one row, then the end of its command
+ *   slot_mail.c  messages and letters, for what has no column
+ *
+ * One thread uses a Slot. Where a function below says "the command under way" it is the one
+ * that serve() took from the queue last and that no row or `finish` has ended yet. */
 #ifndef VECENV_SLOT_H
 #define VECENV_SLOT_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "info.h"
 #include "layout.h"
+#include "module.h"
+#include "park.h"
+#include "tree.h"
 
-int vecenv_add_slot(PyObject *module); /* slot.c */
-int vecenv_add_hub(PyObject *module);  /* hub.c */
+enum { AUTORESET_DISABLED, AUTORESET_NEXT_STEP, AUTORESET_SAME_STEP };
+
+/* What serve() returns first. */
+enum { EVENT_STOP, EVENT_IDLE, EVENT_COMMAND, EVENT_RESULT, EVENT_RAISED };
 
 typedef struct {
-    const char *name;
-    long long value;
-} vecenv_constant;
+    PyObject *step;  /* bound method, or NULL: not hosted by this slot */
+    PyObject *env;   /* whose `reset` begins the next episode here; NULL: the host does it */
+    int needs_reset; /* NEXT_STEP: the episode is over, the next step resets */
+    int64_t last_ns; /* how long its last command took */
+    vecenv_tally tally;
+} hosted_env;
 
-/* Both in module.c; -1 with an exception. */
-int vecenv_add_type(PyObject *module, PyType_Spec *spec);
-int vecenv_add_constants(PyObject *module, const vecenv_constant *constants, size_t count);
+typedef struct {
+    PyObject_HEAD
+    Py_buffer mapping;
+    vecenv_arena arena;
+    uint32_t slot;
+    int event_fd;
+    int autoreset;
+    int waits;       /* whether serve() may sleep */
+    int has_objects; /* observations have parts without columns: every row has mail */
+    vecenv_patience patience;
+    node *obs, *final_obs, *action;
+    held_leaf *held;
+    uint8_t *staging;  /* SAME_STEP: leaves that ended an episode, safe from its reset */
+    size_t num_staged; /* of them, in front of `held`, for the row under way */
+    double *reward;
+    hosted_env *envs;
+    info_names names;
+    info_cells cells;
+    PyTypeObject *numpy_scalar;
+    vecenv_command command; /* under way */
+    int64_t now_ns;         /* when the last command ended, 0 after a wait */
+    int64_t told_ns;        /* when the parent was last told */
+    uint32_t seen_superseded;
+} Slot;
 
-/* Open the arena in a buffer; ValueError when it is none of this build's. */
-int vecenv_attach(vecenv_arena *arena, const Py_buffer *mapping); /* module.c */
+static inline vecenv_slot_lines *
+lines_of(const Slot *self)
+{
+    return &self->arena.slots[self->slot];
+}
+
+/* The newest step_ids lie on lines that the parent writes at every send; the counter on
+ * our own doorbell's line says whether they are worth a look at all. */
+static inline int
+is_superseded(const Slot *self)
+{
+    return load_acquire32(&lines_of(self)->num_superseded) != self->seen_superseded
+           && load_acquire(&self->arena.newest[self->command.env_id])
+                  != self->command.step_id;
+}
+
+/* ---- row.c ----------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *obs, *reward, *info, *final_obs; /* borrowed; NULL: nothing, or zero */
+    int terminated, truncated;
+    uint32_t flags;
+} answer;
+
+/* Write and commit the row of the command under way, and end the command; if it was
+ * superseded meanwhile, only end it. TREE_ODD: a value needs conversion, nothing was
+ * written, the command is still under way. TREE_ERROR: the same, with an exception. */
+int vecenv_slot_answer(Slot *self, answer *row);
+
+/* End the command under way without an answer. */
+void vecenv_slot_drop(Slot *self);
+
+/* Copy the observation that ends an episode, since the reset that follows may overwrite it
+ * in place; the next answer carries it as its final observation. */
+int vecenv_slot_stage_final(Slot *self, PyObject *obs);
+
+/* ---- methods, each with its docstring -------------------------------------------- */
+
+#define SLOT_METHOD(name) \
+    PyObject *vecenv_slot_##name(PyObject *op, PyObject *arg); \
+    extern const char vecenv_slot_##name##_doc[]
+
+SLOT_METHOD(serve); /* serve.c */
+SLOT_METHOD(publish); /* row.c */
+SLOT_METHOD(finish);
+SLOT_METHOD(mail); /* slot_mail.c */
+SLOT_METHOD(letter);
 
 #endif

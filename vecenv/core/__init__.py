@@ -2,7 +2,7 @@
 
 Read along the data path: `spec` (what a row holds), `arena` (where it lies), `hub` (the
 parent's end: actions out, runs of rows in), `host` (steps and resets the envs of one slot; the
-slot itself is native/slot.c), `worker` (the process around hosts), `supervise` (starts workers,
+slot itself is native/slot.h), `worker` (the process around hosts), `supervise` (starts workers,
 hears their deaths), `batch` (what the caller gets), and `life`, `pool`, `serial`, `process`: the
 waist that everything above stands on. `twin` stands in for the C parts where there are none.
 """

@@ -1,0 +1,232 @@
+/* Hub, beside the data path: mail, who owes what, the state and the end of slots. */
+#include "hub.h"
+
+#include <string.h>
+
+#include "mail.h"
+#include "park.h"
+
+/* ---- mail ------------------------------------------------------------------------ */
+
+static int
+check_slot(const Hub *self, unsigned long slot)
+{
+    if (PyErr_Occurred() || slot >= self->arena.num_slots) {
+        PyErr_SetString(PyExc_ValueError, "slot out of range");
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *
+vecenv_hub_take_mail(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    unsigned long slot = PyLong_AsUnsignedLong(arg);
+    if (check_slot(self, slot) < 0) {
+        return NULL;
+    }
+    vecenv_mail mail = vecenv_mail_up(&self->arena, (uint32_t)slot);
+    size_t nbytes;
+    int kind = vecenv_mail_peek(&mail, &nbytes);
+    if (kind == VECENV_MAIL_NONE) {
+        Py_RETURN_NONE;
+    }
+    PyObject *data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)nbytes);
+    if (data == NULL) {
+        return NULL;
+    }
+    vecenv_mail_take(&mail, PyBytes_AS_STRING(data));
+    full_fence(); /* our `read` before the worker's blocked flag; pairs with Slot.mail */
+    if (load_acquire32(&self->arena.slots[slot].blocked)) {
+        vecenv_wake_word(mail.read);
+    }
+    return Py_BuildValue("(Ni)", data, kind == VECENV_MAIL_LAST);
+}
+
+const char vecenv_hub_take_mail_doc[] = PyDoc_STR(
+"take_mail($self, slot, /)\n--\n\n"
+"Take one record of mail: (bytes, whether it ends its message), or None.");
+
+PyObject *
+vecenv_hub_post(PyObject *op, PyObject *args)
+{
+    Hub *self = (Hub *)op;
+    unsigned long slot;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "ky*:post", &slot, &data)) {
+        return NULL;
+    }
+    if (check_slot(self, slot) < 0) {
+        PyBuffer_Release(&data);
+        return NULL;
+    }
+    vecenv_mail mail = vecenv_mail_down(&self->arena, (uint32_t)slot);
+    ptrdiff_t taken = vecenv_mail_put(&mail, data.buf, (size_t)data.len);
+    vecenv_wake_word(mail.written);
+    PyBuffer_Release(&data);
+    return PyLong_FromSsize_t(taken);
+}
+
+const char vecenv_hub_post_doc[] = PyDoc_STR(
+"post($self, slot, data, /)\n--\n\n"
+"Write a letter, or as much of it as fits; bytes taken, -1 while the ring is full.");
+
+/* ---- who owes what --------------------------------------------------------------- */
+
+PyObject *
+vecenv_hub_outstanding(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromUnsignedLong(((Hub *)op)->ring.num_outstanding);
+}
+
+const char vecenv_hub_outstanding_doc[] = PyDoc_STR(
+"outstanding($self, /)\n--\n\nHow many envs owe an answer.");
+
+PyObject *
+vecenv_hub_num_late(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromSize_t(((Hub *)op)->ring.num_late);
+}
+
+const char vecenv_hub_num_late_doc[] = PyDoc_STR(
+"num_late($self, /)\n--\n\n"
+"How many rows were claimed or assigned, left behind uncommitted, and pin their blocks.");
+
+static int
+parse_env(const Hub *self, PyObject *arg, unsigned long *env_id)
+{
+    *env_id = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred() || *env_id >= self->arena.num_envs) {
+        PyErr_SetString(PyExc_ValueError, "env_id out of range");
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *
+vecenv_hub_owed(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    unsigned long env_id;
+    if (parse_env(self, arg, &env_id) < 0) {
+        return NULL;
+    }
+    uint64_t step_id = self->ring.outstanding[env_id];
+    return Py_BuildValue("(iK)", step_id == 0 ? VECENV_OP_NONE : self->sender.ops[env_id],
+                         (unsigned long long)step_id);
+}
+
+const char vecenv_hub_owed_doc[] = PyDoc_STR(
+"owed($self, env_id, /)\n--\n\nWhat an env owes: (op, step_id); op 0 when nothing.");
+
+PyObject *
+vecenv_hub_cancel(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    unsigned long env_id;
+    if (parse_env(self, arg, &env_id) < 0) {
+        return NULL;
+    }
+    if (self->ring.outstanding[env_id] != 0) {
+        self->ring.outstanding[env_id] = 0;
+        self->ring.num_outstanding--;
+    }
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_cancel_doc[] = PyDoc_STR(
+"cancel($self, env_id, /)\n--\n\nForget what an env owes; a late answer will be dropped.");
+
+/* ---- slots and the table of infos ------------------------------------------------ */
+
+PyObject *
+vecenv_hub_reap(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    unsigned long slot = PyLong_AsUnsignedLong(arg);
+    if (check_slot(self, slot) < 0) {
+        return NULL;
+    }
+    vecenv_slot_lines *lines = &self->arena.slots[slot];
+    vecenv_ring_reap(&self->ring, (uint32_t)slot);
+    /* The next process on this slot starts with empty queues and rings. */
+    store_release32(&lines->current_op, VECENV_OP_NONE);
+    store_release32(&lines->blocked, 0);
+    store_release32(&lines->sleeping, 0);
+    store_release32(&lines->head, self->sender.tails[slot]);
+    store_release(&lines->down_read, load_acquire(&lines->down_written));
+    store_release(&lines->up_read, load_acquire(&lines->up_written));
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_reap_doc[] = PyDoc_STR(
+"reap($self, slot, /)\n--\n\n"
+"After the slot's process has ended and its mail is drained: void its unfinished rows\n"
+"and empty its queue. Its envs owe what they owed.");
+
+PyObject *
+vecenv_hub_state(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    unsigned long slot = PyLong_AsUnsignedLong(arg);
+    if (check_slot(self, slot) < 0) {
+        return NULL;
+    }
+    const vecenv_slot_lines *lines = &self->arena.slots[slot];
+    return Py_BuildValue("(IIKLIK)", load_acquire32(&lines->current_op),
+                         load_acquire32(&lines->current_env),
+                         (unsigned long long)load_acquire(&lines->current_step_id),
+                         (long long)load_acquire(&lines->started_ns),
+                         load_acquire32(&lines->blocked),
+                         (unsigned long long)load_acquire(&lines->num_steps));
+}
+
+const char vecenv_hub_state_doc[] = PyDoc_STR(
+"state($self, slot, /)\n--\n\n"
+"What a slot does: (op, env_id, step_id, started_ns, blocked, num_steps).");
+
+PyObject *
+vecenv_hub_stop(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    Hub *self = (Hub *)op;
+    store_release32(&self->arena.control->stop, 1);
+    full_fence();
+    for (uint32_t slot = 0; slot < self->arena.num_slots; slot++) {
+        vecenv_slot_lines *lines = &self->arena.slots[slot];
+        /* a changed tail wakes a sleeper even if it was about to sleep */
+        store_release32(&lines->tail, load_acquire32(&lines->tail) + 1);
+        full_fence();
+        vecenv_ring_bell(&self->arena, slot);
+        vecenv_wake_word(&lines->up_read);
+        vecenv_wake_word(&lines->down_written);
+    }
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_stop_doc[] = PyDoc_STR(
+"stop($self, /)\n--\n\nTell all slots to leave serve() after the command under way.");
+
+PyObject *
+vecenv_hub_add_info_key(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    Py_ssize_t nbytes;
+    const char *name = PyUnicode_AsUTF8AndSize(arg, &nbytes);
+    if (name == NULL) {
+        return NULL;
+    }
+    uint32_t count = load_acquire32(&self->arena.control->num_info_keys);
+    if (count == VECENV_INFO_KEYS || nbytes >= VECENV_INFO_KEY_NBYTES
+        || (size_t)nbytes != strlen(name)) {
+        return PyLong_FromLong(-1);
+    }
+    memcpy(self->arena.info_keys + (size_t)count * VECENV_INFO_KEY_NBYTES, name,
+           (size_t)nbytes + 1);
+    store_release32(&self->arena.control->num_info_keys, count + 1);
+    return PyLong_FromUnsignedLong(count);
+}
+
+const char vecenv_hub_add_info_key_doc[] = PyDoc_STR(
+"add_info_key($self, name, /)\n--\n\n"
+"Give an info key a column; its index, or -1 when the name or the table is too long.");

@@ -1,0 +1,277 @@
+/* Serve: the worker's loop. Takes commands from the queue, steps and resets envs; whatever is
+ * not a plain step is handed to Python as an event and finished by `publish`. Stands between
+ * the doorbell and the row on the data path. */
+#include "slot.h"
+
+/* A sleeping slot looks around this often, as a second net below its doorbell. */
+#define PARK_SLICE_NS INT64_C(1000000000)
+
+/* What the argument of EVENT_RESULT says of its result. */
+enum { RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH };
+
+/* ---- what an env returned -------------------------------------------------------- */
+
+static int
+read_flag(PyObject *value)
+{
+    return value == Py_True ? 1 : value == Py_False ? 0 : PyObject_IsTrue(value);
+}
+
+static PyObject *
+call_reset(Slot *self)
+{
+    hosted_env *env = &self->envs[self->command.env_id];
+    PyObject *result = PyObject_CallMethod(env->env, "reset", NULL);
+    PyObject *step_method = result == NULL ? NULL : PyObject_GetAttrString(env->env, "step");
+    if (step_method == NULL) {
+        Py_XDECREF(result);
+        return NULL;
+    }
+    Py_XSETREF(env->step, step_method); /* a reset may have put another env behind it */
+    return result;
+}
+
+static int
+is_plain_reset(const Slot *self, PyObject *result)
+{
+    return !self->has_objects && PyTuple_CheckExact(result) && PyTuple_GET_SIZE(result) == 2
+           && PyDict_Check(PyTuple_GET_ITEM(result, 1));
+}
+
+/* SAME_STEP, an episode has ended: reset the env and answer with both observations.
+ * TREE_ODD: before the reset, *reset_result is NULL; after it, it holds what the reset
+ * returned, and the final observation is staged for `publish`. */
+static int
+begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
+{
+    if (self->envs[self->command.env_id].env == NULL || PyDict_GET_SIZE(row->info) > 0
+        || self->final_obs == NULL || vecenv_slot_stage_final(self, row->obs) != TREE_OK
+        || reward_read(row->reward, self->reward, self->arena.reward_size) != TREE_OK) {
+        self->num_staged = 0;
+        return TREE_ODD;
+    }
+    PyObject *result = call_reset(self);
+    if (result == NULL) {
+        self->num_staged = 0;
+        return TREE_ERROR;
+    }
+    int status = TREE_ODD;
+    if (is_plain_reset(self, result)) {
+        row->obs = PyTuple_GET_ITEM(result, 0);
+        row->info = PyTuple_GET_ITEM(result, 1);
+        row->flags = VECENV_F_FINAL;
+        status = vecenv_slot_answer(self, row);
+    }
+    if (status == TREE_ODD) {
+        *reset_result = result;
+    } else {
+        Py_DECREF(result);
+    }
+    return status;
+}
+
+/* Answer with the five-tuple of a step. TREE_ODD: Python must look at it, and at
+ * *reset_result if that has been set. */
+static int
+answer_step(Slot *self, PyObject *result, PyObject **reset_result)
+{
+    if (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != 5) {
+        return TREE_ODD;
+    }
+    answer row = {
+        .obs = PyTuple_GET_ITEM(result, 0),
+        .reward = PyTuple_GET_ITEM(result, 1),
+        .terminated = read_flag(PyTuple_GET_ITEM(result, 2)),
+        .truncated = read_flag(PyTuple_GET_ITEM(result, 3)),
+        .info = PyTuple_GET_ITEM(result, 4),
+    };
+    if (row.terminated < 0 || row.truncated < 0) {
+        return TREE_ERROR;
+    }
+    int is_done = row.terminated || row.truncated;
+    if (self->has_objects || !PyDict_Check(row.info)) {
+        return TREE_ODD;
+    }
+    if (is_done && self->autoreset == AUTORESET_SAME_STEP) {
+        return begin_in_same_step(self, &row, reset_result);
+    }
+    uint32_t env_id = self->command.env_id;
+    int status = vecenv_slot_answer(self, &row);
+    if (status == TREE_OK && is_done && self->autoreset == AUTORESET_NEXT_STEP) {
+        self->envs[env_id].needs_reset = 1;
+    }
+    return status;
+}
+
+/* ---- events ---------------------------------------------------------------------- */
+
+static PyObject *
+make_event(Slot *self, int kind, PyObject *result)
+{
+    const vecenv_command *command = &self->command;
+    return Py_BuildValue("(iIIKLIN)", kind, command->env_id, (unsigned int)command->op,
+                         (unsigned long long)command->step_id,
+                         (long long)command->argument, (unsigned int)command->flags,
+                         result);
+}
+
+static PyObject *
+take_exception(void)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace != NULL) {
+        PyException_SetTraceback(value, trace);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return value;
+}
+
+/* ---- the loop -------------------------------------------------------------------- */
+
+static void
+begin(Slot *self)
+{
+    vecenv_slot_lines *lines = lines_of(self);
+    uint32_t head = load_acquire32(&lines->head);
+    self->command = queue_of(&self->arena, self->slot)[head & (self->arena.queue_size - 1)];
+    if (self->now_ns == 0) {
+        self->now_ns = vecenv_now_ns();
+    }
+    store_release(&lines->started_ns, (uint64_t)self->now_ns);
+    store_release32(&lines->current_env, self->command.env_id);
+    store_release(&lines->current_step_id, self->command.step_id);
+    store_release32(&lines->current_op, self->command.op);
+}
+
+/* Step the env of the command under way. Returns NULL when that answered it (or set
+ * *failed), else the event for Python. */
+static PyObject *
+step(Slot *self, int *failed)
+{
+    hosted_env *env = &self->envs[self->command.env_id];
+    PyObject *action = tree_load(self->action, self->arena.base, self->command.env_id,
+                                 self->command.flags & VECENV_C_FORM);
+    if (action == NULL) {
+        *failed = 1;
+        return NULL;
+    }
+    PyObject *result = PyObject_CallOneArg(env->step, action);
+    Py_DECREF(action);
+    if (result == NULL) {
+        return make_event(self, EVENT_RAISED, take_exception());
+    }
+    vecenv_word *num_steps = &lines_of(self)->num_steps;
+    store_release(num_steps, load_acquire(num_steps) + 1);
+    PyObject *reset_result = NULL;
+    int status = answer_step(self, result, &reset_result);
+    if (status == TREE_ODD && reset_result != NULL) {
+        self->command.argument = RESULT_OF_BOTH;
+        return make_event(self, EVENT_RESULT, Py_BuildValue("(NN)", result, reset_result));
+    }
+    if (status == TREE_ODD) {
+        return make_event(self, EVENT_RESULT, result);
+    }
+    Py_DECREF(result);
+    if (status == TREE_ERROR) {
+        return make_event(self, EVENT_RAISED, take_exception());
+    }
+    return NULL;
+}
+
+/* NEXT_STEP: the episode is over, so the command under way begins the next one. Returns
+ * as `step` does. */
+static PyObject *
+autoreset(Slot *self, int *failed)
+{
+    hosted_env *env = &self->envs[self->command.env_id];
+    PyObject *result = call_reset(self);
+    if (result == NULL) {
+        return make_event(self, EVENT_RAISED, take_exception());
+    }
+    env->tally.seed = -1;
+    int status = TREE_ODD;
+    if (is_plain_reset(self, result)) {
+        answer row = {
+            .obs = PyTuple_GET_ITEM(result, 0),
+            .info = PyTuple_GET_ITEM(result, 1),
+            .flags = VECENV_F_AUTORESET,
+        };
+        status = vecenv_slot_answer(self, &row);
+    }
+    if (status == TREE_ODD) {
+        self->command.argument = RESULT_OF_RESET;
+        return make_event(self, EVENT_RESULT, result);
+    }
+    Py_DECREF(result);
+    env->needs_reset = 0;
+    *failed = status == TREE_ERROR;
+    return NULL;
+}
+
+PyObject *
+vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    Slot *self = (Slot *)op;
+    vecenv_slot_lines *lines = lines_of(self);
+    for (;;) {
+        if (load_acquire32(&self->arena.control->stop)) {
+            return make_event(self, EVENT_STOP, Py_NewRef(Py_None));
+        }
+        uint32_t superseded = load_acquire32(&lines->num_superseded);
+        if (load_acquire32(&lines->tail) == load_acquire32(&lines->head)) {
+            /* read before the empty queue: what was overtaken by then has been dropped */
+            self->seen_superseded = superseded;
+            self->now_ns = 0;
+            if (!self->waits) {
+                return make_event(self, EVENT_IDLE, Py_NewRef(Py_None));
+            }
+            Py_BEGIN_ALLOW_THREADS
+            vecenv_slot_park(&self->arena, self->slot, &self->patience, PARK_SLICE_NS);
+            Py_END_ALLOW_THREADS
+            if (PyErr_CheckSignals() < 0) {
+                return NULL;
+            }
+            continue;
+        }
+        if (load_acquire32(&self->arena.control->stop)) {
+            continue; /* Hub.stop stores stop, then moves tail with no command behind it */
+        }
+        begin(self);
+        if (self->command.env_id >= self->arena.num_envs
+            || self->envs[self->command.env_id].step == NULL) {
+            PyErr_SetString(PyExc_RuntimeError, "command for an env of another slot");
+            return NULL;
+        }
+        const hosted_env *env = &self->envs[self->command.env_id];
+        int plain = self->command.op == VECENV_OP_STEP
+                    && !(self->command.flags & VECENV_C_LETTER)
+                    && (!env->needs_reset || env->env != NULL);
+        if (!(self->command.flags & VECENV_C_LETTER) && is_superseded(self)) {
+            vecenv_slot_drop(self);
+            continue;
+        }
+        if (!plain) {
+            if (self->command.op == VECENV_OP_STEP) { /* whose letter may hold an action */
+                self->command.argument = self->envs[self->command.env_id].needs_reset;
+            }
+            return make_event(self, EVENT_COMMAND, Py_NewRef(Py_None));
+        }
+        int failed = 0;
+        PyObject *event = env->needs_reset ? autoreset(self, &failed) : step(self, &failed);
+        if (event != NULL || failed) {
+            return event;
+        }
+    }
+}
+
+const char vecenv_slot_serve_doc[] = PyDoc_STR(
+"serve($self, /)\n--\n\n"
+"Step envs until something needs Python; return that event.\n\n"
+"An event is (kind, env_id, op, step_id, argument, flags, result). EVENT_COMMAND: a reset,\n"
+"a call or a step with a letter is under way. EVENT_RESULT: a step returned `result`,\n"
+"which needs conversion, mail or an autoreset. EVENT_RAISED: it raised `result`.\n"
+"EVENT_STOP and EVENT_IDLE: nothing is under way. All but the last two must be finished\n"
+"by `publish` or `finish`. Sleeps without the GIL while the queue is empty.");
