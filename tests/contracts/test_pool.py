@@ -485,7 +485,7 @@ def test_an_exception_comes_back_as_itself_and_the_others_step_on(open_pool: Ope
     assert batch.env_ids.tolist() == [0, 1, 2] and batch.lengths.tolist()[::2] == [2, 2]
     with pytest.raises(ZeroDivisionError) as caught:
         batch.raise_errors()
-    assert "toys.py" in str(caught.value.__cause__)
+    assert "faults.py" in str(caught.value.__cause__)
     pool.reset([1])
     pool.recv().raise_errors()
 
@@ -509,7 +509,7 @@ def test_an_exception_that_cannot_travel_is_described(crime: Any, open_pool: Ope
     pool.send(np.zeros(1, np.int64))
     errors = pool.recv().errors()
     assert isinstance(errors[0], EnvError) and "Error" in str(errors[0]) and errors[0].env_ids == (0,)
-    assert "toys.py" in str(errors[0].__cause__)
+    assert "faults.py" in str(errors[0].__cause__)
 
 
 def test_an_info_that_cannot_be_pickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:

@@ -144,7 +144,7 @@ def test_busy_env_takes_its_time():
 
 def test_sleep_env_sleeps_by_its_seed(monkeypatch):
     asked: list[float] = []
-    monkeypatch.setattr(toys.time, "sleep", asked.append)
+    monkeypatch.setattr(time, "sleep", asked.append)
     for _ in range(2):
         env = toys.SleepEnv(mean_ms=20)
         env.reset(seed=3)

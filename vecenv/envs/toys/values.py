@@ -1,0 +1,125 @@
+"""Toys that watch values on their way: actions kept, observations of any space, shared arrays, global draws."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from .plain import StepResult, ToyEnv
+
+
+class KeepsAction(ToyEnv):
+    """Keep every action object it was given, and notice when one changes afterwards.
+
+    That happens if a library hands out a view of a buffer that it reuses. Info describes the last
+    action: `action_type` (class name), `action_dtype`, `action_writeable`, `own_memory` (False
+    if the array borrows memory that is no NumPy array's). `kept` is the list.
+
+    Raises:
+        RuntimeError: from `step`, if an earlier action has changed or shares memory with this one.
+    """
+
+    def __init__(self, action_space: spaces.Space[Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if action_space is not None:
+            self.action_space = copy.deepcopy(action_space)
+        self.kept: list[Any] = []
+        self._as_given: list[Any] = []
+
+    def step(self, action: Any) -> StepResult:
+        for number, (kept, as_given) in enumerate(zip(self.kept, self._as_given), 1):
+            if not _equal(kept, as_given):
+                raise RuntimeError(f"action {number} was {as_given!r} when given and is {kept!r} now")
+            if any(np.may_share_memory(a, b) for a in _arrays(kept) for b in _arrays(action)):
+                raise RuntimeError(f"action {number} shares memory with action {len(self.kept) + 1}")
+        self.kept.append(action)
+        self._as_given.append(copy.deepcopy(action))
+        return super().step(action)
+
+    def inform(self) -> dict[str, Any]:
+        if not self.kept:
+            return {}
+        arrays = _arrays(self.kept[-1])
+        return {
+            "action_type": type(self.kept[-1]).__name__,
+            "action_dtype": " ".join(str(array.dtype) for array in arrays),
+            "action_writeable": all(array.flags.writeable for array in arrays),
+            "own_memory": all(_owner(array) is not None for array in arrays),
+        }
+
+
+class NoisyGlobal(ToyEnv):
+    """Draw from the global generators of `random` and NumPy at every call.
+
+    Its last two numbers are such draws, so its results depend on who else draws in the process.
+    """
+
+    def observe(self) -> Any:
+        obs = super().observe()
+        if isinstance(obs, np.ndarray):
+            obs[2:] = random.random(), np.random.random()
+        return obs
+
+
+class SpaceEnv(ToyEnv):
+    """Observe samples of any space you name, seeded from `np_random` at each reset."""
+
+    def __init__(
+        self,
+        space: spaces.Space[Any] | None = None,
+        action_space: spaces.Space[Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        # Copies: a space carries the generator that samples it.
+        self.observation_space = copy.deepcopy(self.observation_space if space is None else space)
+        self.action_space = copy.deepcopy(self.action_space if action_space is None else action_space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        gym.Env.reset(self, seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        return super().reset(options=options)
+
+    def observe(self) -> Any:
+        return self.observation_space.sample()
+
+
+class AliasedObs(ToyEnv):
+    """Write each observation into the same array, as many simulators do."""
+
+    def __init__(self, length: int | None = 10, **kwargs: Any) -> None:
+        super().__init__(length, **kwargs)
+        self._buffer = np.zeros(4, np.float32)
+
+    def observe(self) -> Any:
+        self._buffer[:] = super().observe()
+        return self._buffer
+
+
+def _arrays(value: Any) -> list[np.ndarray[Any, Any]]:
+    """List the arrays of a nested action, in order."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    return [array for child in children for array in _arrays(child)]
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, dict):
+        return all(_equal(left[key], right[key]) for key in left)
+    if isinstance(left, (tuple, list)):
+        return len(left) == len(right) and all(map(_equal, left, right))
+    return type(left) is type(right) and bool(np.all(left == right))
+
+
+def _owner(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """Return the array that owns the memory, None if no array does."""
+    base: Any = array
+    while isinstance(base, np.ndarray) and not base.flags.owndata:
+        base = base.base
+    return base if isinstance(base, np.ndarray) else None
