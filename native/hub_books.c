@@ -166,6 +166,53 @@ const char vecenv_hub_reap_doc[] = PyDoc_STR(
 "and empty its queue. Its envs owe what they owed.");
 
 PyObject *
+vecenv_hub_revive(PyObject *op, PyObject *args)
+{
+    Hub *self = (Hub *)op;
+    unsigned long slot;
+    unsigned long long answered;
+    if (!PyArg_ParseTuple(args, "kK:revive", &slot, &answered)
+        || check_slot(self, slot) < 0) {
+        return NULL;
+    }
+    vecenv_slot_lines *lines = &self->arena.slots[slot];
+    const vecenv_command *queue = queue_of(&self->arena, (uint32_t)slot);
+    uint32_t mask = self->arena.queue_size - 1;
+    uint32_t head = load_acquire32(&lines->head), tail = self->sender.tails[slot];
+    if (head != tail) { /* the slot may have died after its answer, before it moved on */
+        const vecenv_command *first = &queue[head & mask];
+        head += first->op == VECENV_OP_CALL ? first->step_id == answered
+                                            : vecenv_ring_is_answered(&self->ring, first) != 0;
+    }
+    vecenv_ring_reap_claims(&self->ring, (uint32_t)slot, head, tail - head);
+    store_release32(&lines->current_op, VECENV_OP_NONE);
+    store_release32(&lines->blocked, 0);
+    store_release32(&lines->sleeping, 0);
+    store_release32(&lines->head, head);
+    store_release(&lines->down_read, load_acquire(&lines->down_written));
+    store_release(&lines->up_read, load_acquire(&lines->up_written));
+    PyObject *left = PyList_New(0);
+    for (; left != NULL && head != tail; head++) {
+        const vecenv_command *command = &queue[head & mask];
+        PyObject *item = Py_BuildValue("(IIKI)", (unsigned int)command->op, command->env_id,
+                                       (unsigned long long)command->step_id,
+                                       (unsigned int)command->flags);
+        if (item == NULL || PyList_Append(left, item) < 0) {
+            Py_CLEAR(left);
+        }
+        Py_XDECREF(item);
+    }
+    return left;
+}
+
+const char vecenv_hub_revive_doc[] = PyDoc_STR(
+"revive($self, slot, answered, /)\n--\n\n"
+"After the slot's process has ended and its mail is drained, before a successor takes over:\n"
+"void what it claimed and did not write, and return the commands that are left to do, as\n"
+"(op, env_id, step_id, flags). Their letters must be posted again. answered: step_id of a\n"
+"call of this slot whose answer is in, or 0.");
+
+PyObject *
 vecenv_hub_state(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;

@@ -34,6 +34,7 @@ vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes)
     arena->mail_up = start + header[VECENV_H_MAIL_UP];
     arena->mail_down = start + header[VECENV_H_MAIL_DOWN];
     arena->mail_nbytes = (size_t)header[VECENV_H_MAIL_NBYTES];
+    arena->records = (vecenv_record *)(void *)(start + header[VECENV_H_RECORDS]);
     arena->blocks = start + header[VECENV_H_BLOCKS];
     arena->block_stride = (size_t)header[VECENV_H_BLOCK_STRIDE];
     return VECENV_OK;

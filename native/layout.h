@@ -7,6 +7,7 @@
  *   envs        per env, the newest step_id sent to it
  *   mail up     per slot, a byte ring worker -> parent
  *   mail down   per slot, a byte ring parent -> worker
+ *   records     per env, two lines about the answers it gave last
  *   actions     one column per action leaf, one row per env
  *   blocks      num_blocks times: one column per quantity, `rows` rows each
  *
@@ -21,7 +22,7 @@
 #include "atomics.h"
 
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
-#define VECENV_ABI 1
+#define VECENV_ABI 2
 #define VECENV_LINE 64
 #define VECENV_INFO_KEYS 32      /* info keys that get a column */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
@@ -46,6 +47,7 @@ enum {
     VECENV_H_ENVS,
     VECENV_H_MAIL_UP,
     VECENV_H_MAIL_DOWN,
+    VECENV_H_RECORDS,
     VECENV_H_BLOCKS,
     VECENV_H_BLOCK_STRIDE,
     /* columns, as offsets inside a block */
@@ -132,6 +134,18 @@ typedef struct {
 
 _Static_assert(sizeof(vecenv_tally) == 32, "two rows share a line");
 
+/* What is known of an env after its answer to step_id. Each env has two, written in turn
+ * before the row is committed: whichever instant its worker dies at, the one for the last
+ * committed answer is whole. step_id is stored last, and is 0 while the rest changes. */
+typedef struct {
+    vecenv_word step_id;
+    uint64_t digest; /* of all its answers since a known start, see digest.h */
+    vecenv_tally tally;
+    uint8_t pad[VECENV_LINE - 48];
+} vecenv_record;
+
+_Static_assert(sizeof(vecenv_record) == VECENV_LINE, "a record is a line");
+
 /* What an armed parent waits for. */
 enum {
     VECENV_WAIT_NOT,  /* awake */
@@ -148,6 +162,8 @@ enum { VECENV_OP_NONE, VECENV_OP_STEP, VECENV_OP_RESET, VECENV_OP_CALL };
 #define VECENV_C_FORM 0x000f   /* form of a scalar action, VECENV_FORM_* */
 #define VECENV_C_LETTER 0x0010 /* the payload lies in mail down */
 #define VECENV_C_SEED 0x0020   /* argument is a seed */
+#define VECENV_C_STATE 0x0040  /* look at the env's state before this reset */
+#define VECENV_C_START 0x0080  /* in a journal: the digest of the env's answers starts anew */
 enum {
     VECENV_FORM_NATIVE,  /* what gymnasium.vector.utils.iterate gives */
     VECENV_FORM_INT,     /* a Python int */
@@ -218,6 +234,7 @@ typedef struct {
     vecenv_word *newest; /* per env */
     uint8_t *mail_up, *mail_down;
     size_t mail_nbytes;
+    vecenv_record *records; /* two per env */
     uint8_t *blocks;
     size_t block_stride;
 } vecenv_arena;

@@ -95,6 +95,8 @@ add_layout_constants(PyObject *module)
         {"F_VOID", VECENV_F_VOID},
         {"C_LETTER", VECENV_C_LETTER},
         {"C_SEED", VECENV_C_SEED},
+        {"C_STATE", VECENV_C_STATE},
+        {"C_START", VECENV_C_START},
         {"OP_STEP", VECENV_OP_STEP},
         {"OP_RESET", VECENV_OP_RESET},
         {"OP_CALL", VECENV_OP_CALL},

@@ -285,9 +285,27 @@ vecenv_ring_deliver(vecenv_ring *ring, uint32_t count, vecenv_piece *run)
     return VECENV_OK;
 }
 
+/* Commands that a successor of a dead slot will answer. */
+typedef struct {
+    uint32_t head, count;
+} heritage;
+
+static int
+is_inherited(const vecenv_arena *arena, uint32_t slot, heritage left, uint64_t place)
+{
+    for (uint32_t i = 0; i < left.count; i++) {
+        uint32_t at = (left.head + i) & (arena->queue_size - 1);
+        if (queue_of(arena, slot)[at].place == place) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Commit as void the uncommitted rows that `slot` owns among the first `limit`. */
 static void
-reap_block(const vecenv_ring *ring, uint64_t place, uint32_t limit, uint32_t slot)
+reap_block(const vecenv_ring *ring, uint64_t place, uint32_t limit, uint32_t slot,
+           heritage left)
 {
     const vecenv_arena *arena = ring->arena;
     uint64_t epoch = place_epoch(place);
@@ -295,7 +313,8 @@ reap_block(const vecenv_ring *ring, uint64_t place, uint32_t limit, uint32_t slo
     uint64_t mark = owner_of(epoch, slot + 1);
     for (uint32_t row = 0; row < limit; row++) {
         if (load_acquire(&word_column(arena, block, VECENV_H_OWNER)[row]) == mark
-            && !vecenv_is_committed(arena, epoch, block, row)) {
+            && !vecenv_is_committed(arena, epoch, block, row)
+            && !is_inherited(arena, slot, left, place_of(epoch, block, row))) {
             ((uint64_t *)(void *)column(arena, block, VECENV_H_STEP_ID))[row] = 0;
             ((int64_t *)(void *)column(arena, block, VECENV_H_ENV_ID))[row] = 0;
             vecenv_commit(arena, place_of(epoch, block, row));
@@ -304,16 +323,47 @@ reap_block(const vecenv_ring *ring, uint64_t place, uint32_t limit, uint32_t slo
 }
 
 void
-vecenv_ring_reap(vecenv_ring *ring, uint32_t slot)
+vecenv_ring_reap_claims(vecenv_ring *ring, uint32_t slot, uint32_t head, uint32_t count)
 {
+    heritage left = {head, count};
     for (int i = 0; i < VECENV_CHAIN; i++) {
-        reap_block(ring, ring->chain[i], ring->arena->rows, slot);
+        reap_block(ring, ring->chain[i], ring->arena->rows, slot, left);
     }
     if (ring->assigned_rows > 0) {
-        reap_block(ring, ring->assigned, ring->assigned_rows, slot);
+        reap_block(ring, ring->assigned, ring->assigned_rows, slot, left);
     }
     for (size_t i = 0; i < ring->num_late; i++) {
         uint64_t place = ring->late[i];
-        reap_block(ring, place, place_row(place) + 1, slot);
+        reap_block(ring, place, place_row(place) + 1, slot, left);
     }
+}
+
+void
+vecenv_ring_reap(vecenv_ring *ring, uint32_t slot)
+{
+    vecenv_ring_reap_claims(ring, slot, 0, 0);
+}
+
+int
+vecenv_ring_is_answered(const vecenv_ring *ring, const vecenv_command *command)
+{
+    const vecenv_arena *arena = ring->arena;
+    uint64_t place = command->place;
+    if (place != VECENV_CLAIM) {
+        return vecenv_is_committed(arena, place_epoch(place), place_block(place),
+                                   place_row(place));
+    }
+    if (ring->outstanding[command->env_id] != command->step_id) {
+        return 1; /* delivered, or nobody waits for it any more */
+    }
+    for (uint32_t block = 0; block < arena->num_blocks; block++) {
+        const uint64_t *step_ids = (const void *)column(arena, block, VECENV_H_STEP_ID);
+        for (uint32_t row = 0; ring->pins[block] > 0 && row < arena->rows; row++) {
+            if (step_ids[row] == command->step_id
+                && vecenv_is_committed(arena, ring->epochs[block], block, row)) {
+                return 1;
+            }
+        }
+    }
+    return 0;
 }

@@ -89,4 +89,11 @@ int vecenv_ring_deliver(vecenv_ring *ring, uint32_t count, vecenv_piece *run);
 /* After a slot's process has been reaped: commit its uncommitted rows as void. */
 void vecenv_ring_reap(vecenv_ring *ring, uint32_t slot);
 
+/* The same when a successor takes over its `count` commands from queue entry `head` on: rows
+ * assigned to them stay theirs. */
+void vecenv_ring_reap_claims(vecenv_ring *ring, uint32_t slot, uint32_t head, uint32_t count);
+
+/* Whether a dead slot's command has been answered: its row is committed, or delivered. */
+int vecenv_ring_is_answered(const vecenv_ring *ring, const vecenv_command *command);
+
 #endif

@@ -33,7 +33,9 @@ finish(Slot *self)
     store_release32(&lines->head, head);
     self->command.op = VECENV_OP_NONE;
     self->now_ns = vecenv_now_ns();
-    self->envs[self->command.env_id].last_ns = self->now_ns - began;
+    hosted_env *env = &self->envs[self->command.env_id];
+    env->last_ns = self->now_ns - began;
+    env->busy_ns += env->last_ns;
     if (is_last || self->now_ns - self->told_ns > TELL_NS || !is_quick(self, head)) {
         self->told_ns = self->now_ns;
         vecenv_wake_parent(&self->arena, self->event_fd, is_last);
@@ -120,11 +122,13 @@ write_row(Slot *self, hosted_env *env, const answer *row, size_t num_held, uint6
         begin_episode(&env->tally);
         env->tally.seed = -1;
     }
+    if (self->keeps_records) {
+        vecenv_slot_keep_record(self, env, row, num_held);
+    }
 }
 
-/* Check everything that can fail into self->held and self->reward. */
-static int
-check_answer(Slot *self, answer *row, size_t *num_held)
+int
+vecenv_slot_check(Slot *self, answer *row, size_t *num_held)
 {
     int status = TREE_OK;
     if (row->obs != NULL) {
@@ -151,7 +155,7 @@ vecenv_slot_answer(Slot *self, answer *row)
 {
     hosted_env *env = &self->envs[self->command.env_id];
     size_t num_held = self->num_staged;
-    int status = check_answer(self, row, &num_held);
+    int status = vecenv_slot_check(self, row, &num_held);
     if (status == TREE_OK) {
         if (is_superseded(self)) {
             vecenv_slot_drop(self);

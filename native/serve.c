@@ -44,7 +44,8 @@ is_plain_reset(const Slot *self, PyObject *result)
 static int
 begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
 {
-    if (self->envs[self->command.env_id].env == NULL || PyDict_GET_SIZE(row->info) > 0
+    const hosted_env *env = &self->envs[self->command.env_id];
+    if (env->env == NULL || is_state_due(env) || PyDict_GET_SIZE(row->info) > 0
         || self->final_obs == NULL || vecenv_slot_stage_final(self, row->obs) != TREE_OK
         || reward_read(row->reward, self->reward, self->arena.reward_size) != TREE_OK) {
         self->num_staged = 0;
@@ -248,7 +249,7 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
         const hosted_env *env = &self->envs[self->command.env_id];
         int plain = self->command.op == VECENV_OP_STEP
                     && !(self->command.flags & VECENV_C_LETTER)
-                    && (!env->needs_reset || env->env != NULL);
+                    && (!env->needs_reset || (env->env != NULL && !is_state_due(env)));
         if (!(self->command.flags & VECENV_C_LETTER) && is_superseded(self)) {
             vecenv_slot_drop(self);
             continue;

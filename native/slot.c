@@ -179,15 +179,20 @@ PyDoc_STRVAR(set_seed_doc,
 "Record the seed of the episode that begins; rows carry it. -1: unseeded.");
 
 static PyObject *
-slot_action(PyObject *op, PyObject *Py_UNUSED(ignored))
+slot_action(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;
-    return tree_load(self->action, self->arena.base, self->command.env_id,
-                     self->command.flags & VECENV_C_FORM);
+    int form = self->command.flags & VECENV_C_FORM;
+    if (!PyArg_ParseTuple(args, "|i:action", &form)) {
+        return NULL;
+    }
+    return tree_load(self->action, self->arena.base, self->command.env_id, form);
 }
 
 PyDoc_STRVAR(action_doc,
-"action($self, /)\n--\n\nA new action object for the command under way.");
+"action($self, form=None, /)\n--\n\n"
+"A new action object out of the row of actions of the env of the command under way, in the\n"
+"form that the command asks for or another.");
 
 /* ---- the type -------------------------------------------------------------------- */
 
@@ -197,9 +202,17 @@ static PyMethodDef slot_methods[] = {
     {"finish", vecenv_slot_finish, METH_NOARGS, vecenv_slot_finish_doc},
     {"host", slot_host, METH_VARARGS, host_doc},
     {"set_seed", slot_set_seed, METH_VARARGS, set_seed_doc},
-    {"action", slot_action, METH_NOARGS, action_doc},
+    {"action", slot_action, METH_VARARGS, action_doc},
     {"mail", vecenv_slot_mail, METH_O, vecenv_slot_mail_doc},
     {"letter", vecenv_slot_letter, METH_NOARGS, vecenv_slot_letter_doc},
+    {"keep_records", vecenv_slot_keep_records, METH_O, vecenv_slot_keep_records_doc},
+    {"start_digest", vecenv_slot_start_digest, METH_O, vecenv_slot_start_digest_doc},
+    {"absorb", vecenv_slot_absorb, METH_VARARGS, vecenv_slot_absorb_doc},
+    {"records", vecenv_slot_records, METH_O, vecenv_slot_records_doc},
+    {"resume", vecenv_slot_resume, METH_VARARGS, vecenv_slot_resume_doc},
+    {"look_after", vecenv_slot_look_after, METH_VARARGS, vecenv_slot_look_after_doc},
+    {"is_look_due", vecenv_slot_is_look_due, METH_O, vecenv_slot_is_look_due_doc},
+    {"touch", vecenv_slot_touch, METH_O, vecenv_slot_touch_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,8 +1,9 @@
-/* Slot: the worker's end, a Python type in four files.
+/* Slot: the worker's end, a Python type in five files.
  *
  *   slot.c       life of the type; hosting envs
  *   serve.c      the loop: commands out of the queue, env.step, env.reset
  *   row.c        one answer into one row, then the end of its command
+ *   slot_records.c  what is known of each env's answers, should this process die
  *   slot_mail.c  messages and letters, for what has no column
  *
  * One thread uses a Slot. Where a function below says "the command under way" it is the one
@@ -30,6 +31,11 @@ typedef struct {
     int needs_reset; /* NEXT_STEP: the episode is over, the next step resets */
     int64_t last_ns; /* how long its last command took */
     vecenv_tally tally;
+    uint64_t digest;        /* of its answers since a known start */
+    int starts_digest;      /* the next row is the first of them */
+    uint32_t turn;          /* which of its two records is written next */
+    int64_t busy_ns;        /* time spent on it since its state was last looked at */
+    int64_t state_after_ns; /* how much of that is due for another look; 0: never */
 } hosted_env;
 
 typedef struct {
@@ -55,6 +61,8 @@ typedef struct {
     int64_t now_ns;         /* when the last command ended, 0 after a wait */
     int64_t told_ns;        /* when the parent was last told */
     uint32_t seen_superseded;
+    int keeps_records;
+    size_t final_offset; /* where the columns of final observations begin */
 } Slot;
 
 static inline vecenv_slot_lines *
@@ -73,6 +81,13 @@ is_superseded(const Slot *self)
                   != self->command.step_id;
 }
 
+/* Whether the host wants to look at the env's state before its next reset. */
+static inline int
+is_state_due(const hosted_env *env)
+{
+    return env->state_after_ns > 0 && env->busy_ns >= env->state_after_ns;
+}
+
 /* ---- row.c ----------------------------------------------------------------------- */
 
 typedef struct {
@@ -86,12 +101,21 @@ typedef struct {
  * written, the command is still under way. TREE_ERROR: the same, with an exception. */
 int vecenv_slot_answer(Slot *self, answer *row);
 
+/* Check everything that can fail into self->held (behind what is staged) and self->reward.
+ * *num_held leaves must be released, whatever is returned. */
+int vecenv_slot_check(Slot *self, answer *row, size_t *num_held);
+
 /* End the command under way without an answer. */
 void vecenv_slot_drop(Slot *self);
 
 /* Copy the observation that ends an episode, since the reset that follows may overwrite it
  * in place; the next answer carries it as its final observation. */
 int vecenv_slot_stage_final(Slot *self, PyObject *obs);
+
+/* ---- slot_records.c -------------------------------------------------------------- */
+
+/* Note the answer that stands in self->held and self->reward; its row comes next. */
+void vecenv_slot_keep_record(Slot *self, hosted_env *env, const answer *row, size_t num_held);
 
 /* ---- methods, each with its docstring -------------------------------------------- */
 
@@ -104,5 +128,13 @@ SLOT_METHOD(publish); /* row.c */
 SLOT_METHOD(finish);
 SLOT_METHOD(mail); /* slot_mail.c */
 SLOT_METHOD(letter);
+SLOT_METHOD(keep_records); /* slot_records.c */
+SLOT_METHOD(start_digest);
+SLOT_METHOD(absorb);
+SLOT_METHOD(records);
+SLOT_METHOD(resume);
+SLOT_METHOD(look_after);
+SLOT_METHOD(is_look_due);
+SLOT_METHOD(touch);
 
 #endif

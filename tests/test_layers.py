@@ -57,9 +57,22 @@ ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FACES
 
 # Inside core a module imports only what stands before it.
 CORE_ORDER = [
-    *("clock", "shm", "threads", "spec", "arena", "rows", "native", "mail", "hub", "batch", "options"),
-    *("inbox", "watchdog", "host", "twin_words", "twin_slot", "twin", "worker", "preload", "spawning", "supervise"),
-    *("life", "pool", "serial", "process"),
+    *("clock", "shm", "threads", "stacks", "spec", "arena", "rows", "native", "mail", "hub", "batch"),
+    "options",
+    *("journal", "inbox", "watchdog", "replay", "keeping", "host", "twin_words", "twin_slot", "twin", "worker"),
+    *(
+        "preload",
+        "spawning",
+        "supervise",
+        "crew",
+        "reproducer",
+        "recovery",
+        "life",
+        "pool",
+        "serial",
+        "deaths",
+        "process",
+    ),
 ]
 
 FILES = sorted(PACKAGE.rglob("*.py"))

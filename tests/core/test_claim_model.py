@@ -184,9 +184,7 @@ class Model:
             owner[0] if owner[1] == i and owner[0] > cell else cell for owner, cell in zip(state.owners, state.cells)
         )
         dead = Actor("dead", 0)
-        return collect(
-            state._replace(cells=cells, claimers=replaced(state.claimers, i, dead), has_killed=True)
-        )
+        return collect(state._replace(cells=cells, claimers=replaced(state.claimers, i, dead), has_killed=True))
 
     def moves(self, state: State) -> Iterator[tuple[str, State]]:
         """Yield every state that may come next."""

@@ -7,6 +7,7 @@
                queues        per slot, commands of 32 bytes
                newest        per env, the newest step_id sent to it
                mail          per slot, one byte ring up and one down
+               records       per env, two lines about the answers it gave last
                actions       one column per action leaf, one row per env
                blocks        num_blocks times one column per quantity, `rows` rows each
 
@@ -27,7 +28,7 @@ from .spec import Array, Spec
 __all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "ArenaPlan", "BlockViews"]
 
 MAGIC = 0x766E6365766E6501
-ABI = 1
+ABI = 2
 LINE = 64
 PAGE = 4096
 INFO_KEYS = 32
@@ -48,7 +49,7 @@ MAX_ROWS, MAX_BLOCKS, MAX_SLOTS = 65535, 255, 65533
 #: Names of the header's words, in the order of the enum in native/layout.h.
 HEADER_WORDS = (
     "magic", "abi", "total_nbytes", "num_envs", "num_slots", "num_blocks", "rows", "queue_size", "mail_nbytes",
-    "reward_size", "has_final", "control", "info_keys", "slots", "queues", "newest", "mail_up", "mail_down",
+    "reward_size", "has_final", "control", "info_keys", "slots", "queues", "newest", "mail_up", "mail_down", "records",
     "blocks", "block_stride", "link", "owner", "cell", "step_id", "env_id", "reward", "terminated", "truncated",
     "flags", "tally", "info_tags", "info_values",
 )  # fmt: skip
@@ -132,6 +133,7 @@ class ArenaPlan:
         words["newest"] = group(self.num_envs * 8)
         words["mail_up"] = group(self.num_slots * MAIL_NBYTES)
         words["mail_down"] = group(self.num_slots * MAIL_NBYTES)
+        words["records"] = group(self.num_envs * 2 * LINE)
         self.action_offsets = [group(self.num_envs * leaf.nbytes) for leaf in self.action.leaves]
         words["blocks"] = group(0, PAGE)
 

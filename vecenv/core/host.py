@@ -8,7 +8,8 @@ processes and `SerialPool` drive this same class.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,8 +17,10 @@ import numpy as np
 from ..errors import SpaceError
 from . import mail
 from .arena import ArenaPlan
+from .keeping import Keeping
+from .replay import Keeper, Replay, Replayer, ReplaySlot
 from .rows import Autoreset, CommandFlag, Op, RowFlag
-from .spec import Spec
+from .spec import Array, Spec
 
 __all__ = ["Host", "Slot", "SlotEvent"]
 
@@ -32,7 +35,7 @@ RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH = range(3)
 STOP, IDLE, COMMAND, RESULT, RAISED = range(5)
 
 
-class Slot(Protocol):
+class Slot(ReplaySlot, Protocol):
     """The worker's end of the rows: `_native.Slot` or `twin.PipeSlot`."""
 
     def serve(self) -> SlotEvent:
@@ -52,14 +55,33 @@ class Slot(Protocol):
     def set_seed(self, env_id: int, seed: int) -> None:
         """Record the seed of the episode that begins."""
 
-    def action(self) -> Any:
-        """Return the action of the command under way."""
-
     def mail(self, data: bytes) -> None:
         """Send a message up."""
 
     def letter(self) -> bytes | bytearray:
         """Read the letter of the command under way."""
+
+    def keep_records(self, final_offset: int) -> None:
+        """Keep records of the answers of every env from now on."""
+
+    def start_digest(self, env_id: int) -> None:
+        """Begin the env's digest with its next row."""
+
+    def look_after(self, env_id: int, busy_ns: int) -> None:
+        """Leave the autoreset to the host that comes after so much of the env's own time."""
+
+    def is_look_due(self, env_id: int) -> bool:
+        """Tell whether that time has come."""
+
+
+@dataclass
+class _Comeback:
+    """What is left to be brought back; `needs_reset` is of the env that came back last."""
+
+    replays: dict[int, Replay]
+    replayer: Replayer
+    rebuild: Callable[[int], Any]
+    needs_reset: bool = False
 
 
 class Host:
@@ -78,15 +100,53 @@ class Host:
     def __init__(self, slot: Slot, envs: dict[int, Any], plan: ArenaPlan, autoreset: Autoreset) -> None:
         self._slot = slot
         self._envs = envs
+        self._plan = plan
         self._obs: Spec = plan.obs
         self._reward_shape = plan.reward_shape
         self._autoreset = autoreset
         self.interrupted: int | None = None  # the env whose command a Ctrl-C cut short
         self._current = (0, 0)  # env_id and step_id of the command under way
+        self._keeping: Keeping | None = None
+        self._comeback: _Comeback | None = None
+        self._marks: dict[int, str] = {}  # what the next info of an env says of its recovery
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
         for env_id, env in envs.items():
             slot.host(env_id, env.step, env)
+
+    def keep(self, keeper: Keeper | None, final_offset: int) -> None:
+        """Keep records and states of the envs from now on, so that a crash can be made good."""
+        self._slot.keep_records(final_offset)
+        self._keeping = Keeping(
+            self._slot, keeper, lambda answer: self._slot.mail(mail.dump(answer)), lambda *w: self._warnings.append(w)
+        )
+
+    def come_back(
+        self,
+        replays: dict[int, Replay],
+        actions: Sequence[Array],
+        rebuild: Callable[[int], Any],
+        keeper: Keeper | None,
+    ) -> None:
+        """Bring each of these envs to where it was, right before its first command.
+
+        Args:
+            replays: how, by env_id.
+            actions: the action columns, (num_envs, *S) each.
+            rebuild: builds an env anew.
+            keeper: restores states.
+        """
+        replayer = Replayer(self._slot, self._plan, actions, self._obs.conform, self._reward, self._autoreset, keeper)
+        self._comeback = _Comeback(
+            {env_id: replays[env_id] for env_id in self._envs if env_id in replays}, replayer, rebuild
+        )
+        for env_id in self._comeback.replays:
+            self._divert(env_id)
+
+    def _divert(self, env_id: int) -> None:
+        """Have the env's next command come here: no step of it is plain."""
+        self._slot.resume(env_id, 0, True)
+        self._slot.host(env_id, self._envs[env_id].step, None)
 
     def serve(self) -> int:
         """Answer commands until the slot stops or, if it does not wait, is idle.
@@ -126,28 +186,41 @@ class Host:
     # ---- commands ---------------------------------------------------------------------
 
     def _handle(self, kind: int, env_id: int, op: int, argument: int, flags: int, result: Any) -> None:
-        env = self._envs[env_id]
         if kind == RAISED:
             raise result
         if kind == RESULT:
             self._answer_result(env_id, argument, result)
             return
         letter: Any = mail.load(self._slot.letter()) if flags & CommandFlag.LETTER else None
+        begins, seed = bool(argument), argument  # of a step, and of a reset
+        if self._comeback is not None and env_id in self._comeback.replays:
+            lost = self._catch_up(env_id)
+            if lost is not None and op == Op.STEP:
+                self._answer_lost(env_id, lost)
+                return
+            begins = self._comeback.needs_reset
+        env = self._envs[env_id]
         if op == Op.CALL:
             self._answer_call(env, letter)
         elif op == Op.RESET:
             kwargs = dict(letter.kwargs) if letter else {}
             if flags & CommandFlag.SEED:
-                kwargs["seed"] = argument
-            self._answer_reset(env_id, kwargs, RowFlag.RESET)
-        elif letter is not None and not argument:
-            self._answer_step(env_id, env.step(letter.action))
-        else:  # NEXT_STEP: the episode is over, as `argument` says of steps; this one begins the next
+                kwargs["seed"] = seed
+            self._answer_reset(env_id, kwargs, RowFlag.RESET, forced=bool(flags & CommandFlag.STATE))
+        elif begins:  # NEXT_STEP: the episode is over; this step begins the next
             self._answer_reset(env_id, {}, RowFlag.AUTORESET)
+        else:
+            self._answer_step(env_id, env.step(letter.action if letter is not None else self._slot.action()))
 
-    def _answer_reset(self, env_id: int, kwargs: dict[str, Any], flag: RowFlag) -> None:
-        obs, info = _pair(self._envs[env_id].reset(**kwargs))
+    def _begin_episode(self, env_id: int, *, seeded: bool = False, forced: bool = False) -> None:
+        """Do what comes before a reset."""
+        if self._keeping is not None:
+            self._keeping.before_reset(env_id, self._current[1], self._envs[env_id], seeded=seeded, forced=forced)
+
+    def _answer_reset(self, env_id: int, kwargs: dict[str, Any], flag: RowFlag, *, forced: bool = False) -> None:
         seed = kwargs.get("seed")
+        self._begin_episode(env_id, seeded=seed is not None, forced=forced)
+        obs, info = _pair(self._envs[env_id].reset(**kwargs))
         self._slot.set_seed(env_id, seed if seed is not None and 0 <= seed < _MANY_SEEDS else -1)
         # a reset may have put another env behind this one
         self._slot.host(env_id, self._envs[env_id].step, self._envs[env_id])
@@ -174,6 +247,7 @@ class Host:
         if (terminated or truncated) and self._autoreset == Autoreset.SAME_STEP:
             # before the reset, which may write into the same arrays and dicts
             obs, info, reward = _copy_arrays(obs), _copy_arrays(info), self._reward(reward)
+            self._begin_episode(env_id)
             first_obs, first_info = _pair(self._envs[env_id].reset())
             self._publish(first_obs, reward, terminated, truncated, first_info, RowFlag.FINAL, obs, info)
         else:
@@ -187,6 +261,41 @@ class Host:
         self._slot.host(env_id, env.step, env)  # as after a reset
         self._slot.mail(mail.dump(mail.Answer(step_id, env_id, value=value)))
         self._slot.finish()
+
+    # ---- coming back ------------------------------------------------------------------
+
+    def _catch_up(self, env_id: int) -> list[Array] | None:
+        """Bring an env to where it was; return what the caller saw last if that is impossible."""
+        comeback = self._comeback
+        assert comeback is not None
+        replay = comeback.replays.pop(env_id)
+        _, step_id = self._current
+        env, needs_reset, outcome = comeback.replayer.run(env_id, self._envs[env_id], replay, step_id, comeback.rebuild)
+        self._envs[env_id] = env
+        comeback.needs_reset = needs_reset
+        self._slot.resume(env_id, comeback.replayer.last_record(env_id, step_id)[0], needs_reset)
+        self._slot.host(env_id, env.step, env)
+        if self._keeping is not None:
+            self._keeping.resume(env_id, env)
+        self._slot.mail(mail.dump(mail.Answer(step_id, env_id, outcome=outcome)))
+        if outcome.kind != "truncated":
+            if replay.mark and outcome.kind == "replayed":
+                self._marks[env_id] = "replayed"
+            return None
+        self._marks[env_id] = "truncated"
+        return replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
+
+    def _answer_lost(self, env_id: int, shown: list[Array]) -> None:
+        """End an episode that could not be brought back: truncated, with what was seen last."""
+        last = self._obs.batch(lambda leaf: shown[leaf.index], lambda node: None)
+        if self._autoreset == Autoreset.SAME_STEP:
+            first_obs, first_info = _pair(self._envs[env_id].reset())
+            self._publish(first_obs, self._no_reward(), False, True, first_info, RowFlag.FINAL, last, {})
+            return
+        self._publish(last, self._no_reward(), False, True, {}, RowFlag(0))
+        self._marks[env_id] = "restarted"  # its next episode is not the one that would have come
+        if self._keeping is not None:
+            self._keeping.hurry(env_id)
 
     # ---- rows -------------------------------------------------------------------------
 
@@ -203,6 +312,8 @@ class Host:
     ) -> None:
         if not isinstance(info, dict):
             raise TypeError(f"info must be a dict, got {_kind_of(info)}")
+        if self._marks and (mark := self._marks.pop(self._current[0], "")):
+            info = {**info, "recovered": mark}
         no_mail = not self._obs.num_objects and not final_info
         if no_mail and self._slot.publish(obs, reward, terminated, truncated, info, flags, final_obs):
             return

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from .arena import ArenaPlan, BlockViews
 from .native import load
 from .rows import Form, Op, Rows, Run
@@ -79,6 +81,18 @@ class Hub(Protocol):
 
     def reap(self, slot: int) -> None:
         """Clear up after the process of a slot has ended."""
+
+    def revive(self, slot: int, answered: int) -> list[tuple[int, int, int, int]]:
+        """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags).
+
+        `answered`: a call of this slot whose answer is in, or 0.
+        """
+
+    def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
+        """Give the successor of a slot the letters of what `revive` returned; None: has none."""
+
+    def seen(self, env_id: int, before: int) -> list[Array] | None:
+        """Return a copy of the newest observation of an env before a step_id; None: it is gone."""
 
     def adopt(self, worker: Any) -> None:
         """Take over a replacement of a worker, before anything is sent to it."""
@@ -204,6 +218,29 @@ class NativeHub:
         self._pieces.pop(slot, None)
         self._letters.pop(slot, None)
         self._hub.reap(slot)
+
+    def revive(self, slot: int, answered: int) -> list[tuple[int, int, int, int]]:
+        """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
+        self._pieces.pop(slot, None)
+        self._letters.pop(slot, None)
+        left: list[tuple[int, int, int, int]] = self._hub.revive(slot, answered)
+        return left
+
+    def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
+        """Give the successor of a slot the letters of what `revive` returned."""
+        for letter in letters:
+            if letter is not None:
+                self._post(slot, letter)
+
+    def seen(self, env_id: int, before: int) -> list[Array] | None:
+        """Return a copy of the newest observation of an env before a step_id; None: it is gone."""
+        best, found = 0, None
+        for views in self._views:
+            step_ids, env_ids = views.columns["step_id"], views.columns["env_id"]
+            for row in np.flatnonzero((env_ids == env_id) & (step_ids != 0)).tolist():
+                if best < int(step_ids[row]) < (before or 1 << 63):
+                    best, found = int(step_ids[row]), [column[row].copy() for column in views.obs]
+        return found
 
     def state(self, slot: int) -> SlotState:
         """Return what a slot is doing."""

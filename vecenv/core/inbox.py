@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from . import mail
 from .batch import InfoColumns
 from .hub import Hub
-from .mail import Answer
+from .journal import Start
+from .mail import Answer, Outcome
 from .rows import RowFlag, Rows
 
-__all__ = ["Inbox"]
+__all__ = ["Inbox", "Listener"]
+
+
+class Listener(Protocol):
+    """Who wants to hear what workers say about recovery."""
+
+    def note_state(self, env_id: int, start: Start, is_answered: bool) -> None:
+        """An env was looked at before the reset of a command."""
+
+    def note_outcome(self, env_id: int, outcome: Outcome) -> None:
+        """An env was brought back, or not."""
 
 
 class Inbox:
@@ -24,8 +35,9 @@ class Inbox:
         infos: the info keys that have a column; new ones are given here.
     """
 
-    def __init__(self, hub: Hub, num_slots: int) -> None:
+    def __init__(self, hub: Hub, num_slots: int, listener: Listener | None = None) -> None:
         self._hub = hub
+        self._listener = listener
         self._num_slots = num_slots
         self._answers: dict[int, Answer] = {}
         self._calls: range = range(0)
@@ -39,13 +51,28 @@ class Inbox:
                 answer: Answer = mail.load(data)
                 for key, text in answer.warnings:
                     self.warn_once(key, text, UserWarning)
-                if self._is_wanted(answer, delivered):
+                if answer.start is not None or answer.outcome is not None:
+                    self._tell(answer)
+                elif self._is_wanted(answer, delivered):
                     self._answers[answer.step_id] = answer
                     self._learn_keys(answer.info)
 
     def _is_wanted(self, answer: Answer, delivered: Collection[int]) -> bool:
         step_id = answer.step_id
         return step_id in delivered or step_id in self._calls or self._hub.owed(answer.env_id)[1] == step_id
+
+    def _tell(self, answer: Answer) -> None:
+        if self._listener is None:
+            return
+        if answer.start is not None:
+            is_answered = self._hub.owed(answer.env_id)[1] != answer.step_id
+            self._listener.note_state(answer.env_id, Start(answer.step_id, *answer.start), is_answered)
+        if answer.outcome is not None:
+            self._listener.note_outcome(answer.env_id, answer.outcome)
+
+    def has_call(self, step_ids: Collection[int]) -> int:
+        """Return one of these step_ids that has been answered as a call; 0: none."""
+        return next((step_id for step_id in step_ids if step_id in self._answers and step_id in self._calls), 0)
 
     def expect_calls(self, step_ids: range) -> None:
         """Keep the answers to these calls when they come."""

@@ -17,7 +17,7 @@ import cloudpickle
 
 from ..errors import EnvError
 
-__all__ = ["Answer", "Letter", "RemoteTraceback", "dump", "load", "pack_error", "unpack_error"]
+__all__ = ["Answer", "Letter", "Outcome", "RemoteTraceback", "dump", "load", "pack_error", "unpack_error"]
 
 
 #: Names of the main script mean something else in a worker.
@@ -28,7 +28,9 @@ _MAIN = b"__main__"
 class Answer:
     """One message up: everything about step `step_id` of an env that has no column.
 
-    `value` is the result of a call; `warnings` are (key, text) to be shown once per key.
+    `value` is the result of a call; `warnings` are (key, text) to be shown once per key; `start`
+    is (state, whether it is complete) of the env before the reset that this step makes;
+    `outcome` says how an env was brought to where it was before its worker died.
     """
 
     step_id: int
@@ -39,7 +41,25 @@ class Answer:
     final_objects: list[Any] | None = None
     error: tuple[bytes | None, str, str, str] | None = None
     value: Any = None
+    start: tuple[bytes, bool] | None = None
+    outcome: Outcome | None = None
     warnings: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass
+class Outcome:
+    """How bringing an env to where it was ended.
+
+    Attributes:
+        kind: 'replayed', 'truncated', or 'fresh': nothing was to be repeated.
+        num_steps: commands repeated.
+        reason: why it was truncated, in words.
+    """
+
+    kind: str
+    num_steps: int = 0
+    seconds: float = 0.0
+    reason: str = ""
 
 
 @dataclass

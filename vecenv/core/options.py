@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigError
 from .rows import Autoreset, Op
 
-__all__ = ["Limits", "PoolOptions", "check_env_fns", "check_options"]
+__all__ = ["FailurePolicy", "Limits", "PoolOptions", "check_env_fns", "check_options"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,42 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class FailurePolicy:
+    """What a ProcessPool does about a worker that dies or hangs.
+
+    Attributes:
+        on_failure: 'recover': replace it and bring its envs to where they were; 'raise'.
+        on_repeat: the same call of an env kills a second worker. 'truncate': end that episode
+            honestly, truncated; 'raise'.
+        recover_hangs: whether an operation over its limit is a failure like a death; else it
+            raises WorkerTimeoutError.
+        max_restarts: how often an env may be the cause within `restart_window` seconds (all
+            envs together: ten times as often).
+        max_log_bytes: most memory for what is kept to bring envs to where they were.
+        recovery_timeout: seconds that repeating one env's episode may take; None: the larger of
+            60 s and ten step limits. Each repeated step has the limit of its own, too.
+        recycle_after: replace workers between two batches, after this many 'episodes' of an
+            env or above this much memory, 'rss_mb' (MiB).
+        reproducer_dir: where reproducer files are written; None: the system's temporary folder.
+    """
+
+    on_failure: str = "raise"
+    on_repeat: str = "truncate"
+    recover_hangs: bool = True
+    max_restarts: int = 32
+    restart_window: float = 60.0
+    max_log_bytes: int = 64 << 20
+    recovery_timeout: float | None = None
+    recycle_after: Mapping[str, float] | None = None
+    reproducer_dir: str | None = None
+
+    @property
+    def recovers(self) -> bool:
+        """Whether workers are replaced at all."""
+        return self.on_failure == "recover"
+
+
+@dataclass(frozen=True)
 class PoolOptions:
     """How a pool works, whatever its engine.
 
@@ -47,6 +83,8 @@ class PoolOptions:
         num_threads: threads that numeric libraries may use in a worker.
         spin: longest busy wait in seconds before a wait sleeps.
         debug: fill expired batches with garbage and let `Batch.is_valid` tell.
+        limits: how long operations may take.
+        failures: what to do about workers that die or hang.
     """
 
     num_workers: int | None = None
@@ -60,6 +98,7 @@ class PoolOptions:
     spin: float = 100e-6
     debug: bool = False
     limits: Limits = Limits()
+    failures: FailurePolicy = FailurePolicy()
 
 
 def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
@@ -93,3 +132,25 @@ def check_options(options: PoolOptions) -> None:
         limit = getattr(options.limits, name)
         if limit is not None and not limit > 0:
             raise ConfigError(f"{name}_timeout: expected seconds above 0, got {limit!r}", key=f"{name}_timeout")
+    _check_failures(options.failures)
+
+
+def _check_failures(policy: FailurePolicy) -> None:
+    for name, choices in (("on_failure", ("recover", "raise")), ("on_repeat", ("truncate", "raise"))):
+        if getattr(policy, name) not in choices:
+            raise ConfigError(f"{name}: expected one of {choices}, got {getattr(policy, name)!r}", key=name)
+    for name in ("max_restarts", "max_log_bytes"):
+        value = getattr(policy, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ConfigError(f"{name}: expected a whole number of at least 0, got {value!r}", key=name)
+    for name in ("restart_window", "recovery_timeout"):
+        value = getattr(policy, name)
+        if value is not None and not value > 0:
+            raise ConfigError(f"{name}: expected seconds above 0, got {value!r}", key=name)
+    for key, value in (policy.recycle_after or {}).items():
+        if key not in ("episodes", "rss_mb"):
+            raise ConfigError(
+                f"recycle_after: unknown key {key!r}; known are 'episodes' and 'rss_mb'", key="recycle_after"
+            )
+        if not value > 0:
+            raise ConfigError(f"recycle_after[{key!r}]: expected a number above 0, got {value!r}", key="recycle_after")

@@ -14,6 +14,7 @@ envs live is for `SerialPool` and `ProcessPool`.
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -28,9 +29,12 @@ from .batch import Batch
 from .clock import NEVER_NS, Deadline, now_ns
 from .hub import Event, Hub, Refusal
 from .inbox import Inbox
+from .journal import Journal
 from .life import Life, this_process
 from .mail import Answer, Letter, unpack_error
 from .options import Limits, PoolOptions, check_env_fns, check_options
+from .recovery import Recovery
+from .replay import Keeper
 from .rows import Autoreset, CommandFlag, Form, Op, RowFlag, Rows
 from .spec import Array, Leaf, Space, Spec, split_batch
 from .watchdog import Watchdog
@@ -65,13 +69,28 @@ class Pool(Life):
         options: PoolOptions | None = None,
         *,
         adapt: Callable[[Any], Any] | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
+        """Check and remember; builds nothing.
+
+        Args:
+            env_fns: one constructor per env.
+            options: how to work.
+            adapt: makes whatever a constructor returns speak Gymnasium's calls.
+            keeper: looks into envs for what they carry from one episode to the next, so that a
+                worker's death can be made good from there; None: from seeded resets only.
+        """
         super().__init__()
         self.options = options or PoolOptions()
         self.env_fns = check_env_fns(env_fns)
         self.num_envs = len(self.env_fns)
         check_options(self.options)
         self._adapt = adapt or _identity
+        self._keeper = keeper
+        self._recovery: Recovery | None = None
+        self._journal: Journal | None = None
+        self._unseeded = np.ones(self.num_envs, np.bool_)  # envs never reset so far
+        self._call_letters: dict[int, bytes] = {}  # of calls under way
         self._held: deque[Batch] = deque()
         self._called: frozenset[int] = frozenset()  # envs that a call under way asks
         self._ids = np.arange(self.num_envs, dtype=np.int64)
@@ -132,7 +151,7 @@ class Pool(Life):
     def _go(self) -> None:
         self._start()
         num_slots = self._plan.num_slots
-        self._inbox = Inbox(self._hub, num_slots)
+        self._inbox = Inbox(self._hub, num_slots, self._recovery)
         self._watchdog = Watchdog(self._hub, num_slots, self.options.limits, self, self._inbox)
         self._look_ns = self._watchdog.look_ns
         self._infos = self._inbox.infos
@@ -171,6 +190,8 @@ class Pool(Life):
                 and actions.flags.c_contiguous
             ):  # what collectors send, without a second look
                 refusal = self._hub.send((actions,), None, ordered, form)
+                if self._journal is not None and refusal is None:
+                    self._journal.note_steps((actions,), None, form)
             else:
                 ids = self._check_ids(env_ids)
                 if self.action_spec.num_objects:
@@ -178,6 +199,8 @@ class Pool(Life):
                     return
                 leaves = self.action_spec.flatten_batch(actions, self.num_envs if ids is None else len(ids))
                 refusal = self._hub.send(leaves, ids, ordered, form)
+                if self._journal is not None and refusal is None:
+                    self._journal.note_steps(leaves, ids, form)
             if refusal is not None:
                 self._refuse("send", refusal)
         finally:
@@ -208,6 +231,7 @@ class Pool(Life):
         seeds: Sequence[int | None] | None = None,
         kwargs: Sequence[dict[str, Any] | None] | None = None,
         ordered: bool = True,
+        draw_seeds: bool = True,
     ) -> None:
         """Reset envs; each owes its first observation, in a row flagged RESET.
 
@@ -218,15 +242,20 @@ class Pool(Life):
             seeds: one per env asked, None for unseeded.
             kwargs: further arguments of each env's `reset`, such as `{'options': ...}`.
             ordered: as for `send`.
+            draw_seeds: give an env that is reset for the first time a seed if it has none, so
+                that what follows can be repeated; only where workers are replaced.
         """
         self._enter("reset")
         try:
             chosen = self._check_ids(env_ids)
             ids = self._ids if chosen is None else chosen
             overtaken = self._owed_by(ids)
+            if draw_seeds:
+                seeds = self._draw_seeds(ids, seeds, kwargs)
             numbers = np.zeros(len(ids), np.int64)
             flags = np.zeros(len(ids), np.uint8)
             letters: list[bytes | None] = [None] * len(ids)
+            seeded = [False] * len(ids)
             for i in range(len(ids)):
                 seed = None if seeds is None else seeds[i]
                 extra = {} if kwargs is None else dict(kwargs[i] or {})
@@ -234,13 +263,29 @@ class Pool(Life):
                     numbers[i], flags[i] = seed, CommandFlag.SEED
                 elif seed is not None:
                     extra["seed"] = seed
+                if overtaken and self._journal is not None:
+                    flags[i] |= CommandFlag.STATE
                 if extra:
                     letters[i] = mail.dump(Letter(kwargs=extra))
-            self._command("reset", Op.RESET, ids, numbers, flags, letters, ordered)
+                    seed = extra.get("seed", seed)
+                seeded[i] = seed is not None
+            self._command("reset", Op.RESET, ids, numbers, flags, letters, ordered, seeded=seeded)
+            self._unseeded[ids] = False
             for step_id in overtaken:
                 self._inbox.forget(step_id)
         finally:
             self._lock.release()
+
+    def _draw_seeds(self, ids: Array, seeds: Any, kwargs: Any) -> Any:
+        """Give the first reset of an env a seed of ours where it has none: then it can be repeated."""
+        if self._journal is None or not self._unseeded[ids % self.num_envs].any():
+            return seeds
+        drawn = [None] * len(ids) if seeds is None else list(seeds)
+        for i, env_id in enumerate((ids % self.num_envs).tolist()):
+            has_own = drawn[i] is not None or (kwargs is not None and "seed" in (kwargs[i] or {}))
+            if self._unseeded[env_id] and not has_own:
+                drawn[i] = secrets.randbits(31)
+        return drawn
 
     def _owed_by(self, ids: Array) -> list[int]:
         """Return the step_ids that these envs owe; ids out of range are refused later."""
@@ -257,6 +302,9 @@ class Pool(Life):
         flags: Array | CommandFlag,
         letters: Sequence[bytes | None],
         ordered: bool,
+        *,
+        seeded: Sequence[bool] = (),
+        names: Sequence[str | None] = (),
     ) -> int:
         bits = flags if isinstance(flags, np.ndarray) else np.full(len(ids), int(flags), np.uint8)
         bits = bits | np.array([CommandFlag.LETTER if letter else 0 for letter in letters], np.uint8)
@@ -264,6 +312,18 @@ class Pool(Life):
         if isinstance(result, Refusal):
             self._refuse(what, result)
         self._attention = self._attention or any(letters)
+        if self._journal is not None:
+            count = len(ids)
+            self._journal.note_commands(
+                op,
+                result,
+                ids.tolist(),
+                numbers.tolist(),
+                bits.tolist(),
+                letters,
+                names or [None] * count,
+                seeded or [False] * count,
+            )
         return result
 
     def _refuse(self, what: str, refusal: Refusal) -> NoReturn:
@@ -371,7 +431,19 @@ class Pool(Life):
                 self._watchdog.notice_gap(tick, deadline)
                 if deadline.is_over():
                     self._raise_patience(least, timeout)
-                next_look = self._watchdog.check()
+                next_look = self._judge()
+
+    def _judge(self) -> int:
+        """Look who is over a limit; return when to look again."""
+        try:
+            return self._watchdog.check()
+        except WorkerTimeoutError as error:
+            self._overdue(error)
+            return now_ns() + self._look_ns
+
+    def _overdue(self, error: WorkerTimeoutError) -> None:
+        """Deal with an operation over its limit: raise, or make it good."""
+        raise error
 
     def _look(self) -> int:
         """Return how long a wait may sleep before it looks around; writes letters on the way."""
@@ -408,10 +480,28 @@ class Pool(Life):
                 self._held.popleft().expire()
         return batch
 
+    def statistics(self) -> dict[str, Any]:
+        """Return counts since the start.
+
+        Returns:
+            steps: env steps made; restarts: workers replaced; replayed, truncated: episodes brought
+            back or given up after a crash; steps_replayed, replay_seconds: what that took;
+            log_nbytes: memory kept for it.
+        """
+        counts = {"restarts": 0, "replayed": 0, "truncated": 0, "steps_replayed": 0}
+        found: dict[str, Any] = {**counts, "replay_seconds": 0.0, "log_nbytes": 0}
+        if self._recovery is not None:
+            found.update(self._recovery.statistics())
+        slots = range(self._plan.num_slots) if self._open_in is not None else ()
+        found["steps"] = sum(self._hub.state(slot).num_steps for slot in slots)
+        return found
+
     def set_limits(self, limits: Limits) -> None:
         """Change how long operations of envs may take, those under way included."""
         self.options = dataclasses.replace(self.options, limits=limits)
         self._watchdog.set_limits(limits)
+        if self._recovery is not None:
+            self._recovery.limits = limits
 
     # ---- calls ---------------------------------------------------------------------------
 
@@ -421,17 +511,27 @@ class Pool(Life):
         env_ids: Sequence[int] | Array | None = None,
         *,
         timeout: float | None = None,
+        pure: bool = False,
+        name: str | None = None,
     ) -> list[Any]:
         """Run a function of the env where each env lives; return its results in request order.
 
         Waits for running steps of these envs; their rows stay for the next `recv`.
+
+        Args:
+            function: called with the env.
+            env_ids: distinct ids; None for all.
+            timeout: seconds that the caller is willing to wait.
+            pure: it changes nothing in the env; then it is not repeated after a crash.
+            name: its effect lasts beyond the episode, and replaces that of the last call of this
+                name: then it is repeated even if the episode began later.
 
         Raises:
             Exception: what the function raised for the lowest env, remote traceback chained.
             WorkerTimeoutError, WorkerDiedError: as `recv`.
         """
         count = self.num_envs if env_ids is None else len(env_ids)
-        return self.call_each([function] * count, env_ids, timeout=timeout)
+        return self.call_each([function] * count, env_ids, timeout=timeout, pure=pure, name=name)
 
     def call_each(
         self,
@@ -439,6 +539,8 @@ class Pool(Life):
         env_ids: Sequence[int] | Array | None = None,
         *,
         timeout: float | None = None,
+        pure: bool = False,
+        name: str | None = None,
     ) -> list[Any]:
         """As `call`, with a function of its own for each env."""
         self._enter("call")
@@ -448,13 +550,16 @@ class Pool(Life):
             letters = [mail.dump(Letter(function=function)) for function in functions]
             self._called = frozenset(ids.tolist())
             numbers = np.zeros(len(ids), np.int64)
-            first = self._command("call", Op.CALL, ids, numbers, CommandFlag(0), letters, False)
+            names = ["" if pure else name] * len(ids)
+            first = self._command("call", Op.CALL, ids, numbers, CommandFlag(0), letters, False, names=names)
             self._inbox.expect_calls(range(first, first + len(ids)))
+            self._call_letters = dict(zip(range(first, first + len(ids)), letters))
             try:
                 return self._collect_calls(len(ids), timeout)
             finally:
                 self._inbox.forget_calls()
                 self._called = frozenset()
+                self._call_letters = {}
         finally:
             self._lock.release()
 
@@ -474,8 +579,11 @@ class Pool(Life):
                 self._watchdog.notice_gap(tick, deadline)
                 if deadline.is_over():
                     self._raise_patience(count, timeout)
-                next_look = self._watchdog.check()
+                next_look = self._judge()
         answers = self._inbox.take_calls()
+        for answer in answers:
+            if answer.error is not None and self._journal is not None:
+                self._journal.forget_call(answer.env_id, answer.step_id)
         for answer in answers:
             if answer.error is not None:
                 where = {"env_ids": (answer.env_id,), "op": "call", "step_id": answer.step_id}

@@ -1,29 +1,31 @@
 """ProcessPool: the waist over worker processes and shared memory.
 
-    caller -> Pool.send -> Hub -> doorbell -> worker: Slot, Host, env.step -> row
-    caller <- Batch <- Hub <- committed rows           one wait: rows, mail, deaths, deadlines
+caller -> Pool.send -> Hub -> doorbell -> worker: Slot, Host, env.step -> row
+caller <- Batch <- Hub <- committed rows           one wait: rows, mail, deaths, deadlines
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import select
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import cloudpickle
 
-from ..errors import ConfigError, SpaceError, StateError, WorkerDiedError, WorkerTimeoutError, describe_exit
-from . import supervise
+from ..errors import ConfigError, SpaceError, StateError, WorkerTimeoutError
+from . import reproducer, supervise
 from .clock import Deadline
-from .hub import Hub, NativeHub
+from .crew import Crew
+from .deaths import MortalPool
+from .hub import NativeHub
+from .journal import Journal, Start
 from .mail import unpack_error
 from .native import implementation
-from .pool import Pool
-from .rows import Op
+from .recovery import Recovery
+from .replay import Replay
 from .shm import Segment
 from .spec import foreign_registrations
 from .supervise import Worker
@@ -38,59 +40,7 @@ __all__ = ["ProcessPool"]
 _PARENT_SPIN_NS = 20_000
 
 
-class Crew:
-    """What must be ended with the pool, apart from it so that a finalizer can hold it."""
-
-    def __init__(self) -> None:
-        self.owner_pid = os.getpid()
-        self.workers: list[Worker] = []
-        self.hub: Hub | None = None
-        self.segment: Segment | None = None
-        self.event_fd = -1
-        self.epoll: select.epoll | None = None
-        self.close_seconds = 5.0
-        self.is_gone = False
-
-    def end(self) -> None:
-        """Stop all workers, kill those that do not end in time, close all descriptors."""
-        if self.is_gone or os.getpid() != self.owner_pid:
-            return
-        self.is_gone = True
-        deadline = Deadline(self.close_seconds)
-        try:
-            if self.hub is not None:
-                self.hub.stop()
-            else:  # still constructing: there is nothing to wait for
-                deadline = Deadline(0.0)
-            for worker in self.workers:
-                with contextlib.suppress(OSError):
-                    self._end_one(worker, deadline)
-        finally:
-            for worker in self.workers:
-                worker.kill()
-            self._release()
-
-    def _end_one(self, worker: Worker, deadline: Deadline) -> None:
-        if worker.is_dead:
-            return
-        while worker.goodbye is None and not deadline.is_over():
-            ready = supervise.any_ready([worker.control, worker.pidfd], deadline.seconds_left())
-            worker.say_goodbye()  # without C, late rows may come before it
-            if worker.pidfd in ready:
-                break
-        worker.reap(deadline)
-
-    def _release(self) -> None:
-        if self.epoll is not None:
-            self.epoll.close()
-        if self.event_fd >= 0:
-            os.close(self.event_fd)
-        if self.segment is not None:
-            self.segment.close_fd()
-        self.hub = self.segment = None  # the mapping goes with the caller's last view
-
-
-class ProcessPool(Pool):
+class ProcessPool(MortalPool):
     """Envs in worker processes, k per worker, with results in shared memory."""
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], *args: Any, **kwargs: Any) -> None:
@@ -118,6 +68,10 @@ class ProcessPool(Pool):
 
     def _start(self) -> None:
         self.implementation = implementation()
+        policy = self.options.failures
+        if policy.recovers and self.implementation == "native":
+            self._journal = Journal(self.num_envs, policy.max_log_bytes)
+            self._recovery = Recovery(policy, self._journal, self.options.limits, self._reproduce)
         crew = self._crew
         shares = split_evenly(self.num_envs, self.num_workers)
         slots = self._assign_slots(shares)
@@ -183,6 +137,8 @@ class ProcessPool(Pool):
             "parent_started": started_at(os.getpid()),
             "implementation": self.implementation,
             "seeds": [(entropy + i) % 2**31 for i in range(self.num_envs)],
+            "keeper": cloudpickle.dumps(self._keeper, protocol=5),
+            "keeps": self._recovery is not None,
         }
 
     def _spawn(self, boot: Boot, slots: list[int]) -> Worker:
@@ -270,13 +226,16 @@ class ProcessPool(Pool):
         crowded = len(self._worker_of_slot) > supervise.usable_cores()
         return 0 if crowded else int(self.options.spin * 1e9)
 
-    def _attach(self, worker: Worker, slots: list[tuple[int, list[int]]]) -> None:
+    def _attach(
+        self, worker: Worker, slots: list[tuple[int, list[int]]], replays: dict[int, Replay] | None = None
+    ) -> None:
         assert self._crew.segment is not None
         descriptors = [self._crew.segment.fd]
         if self.implementation == "native":
             descriptors.append(self._crew.event_fd)
         try:
-            worker.hand_over(Attach(self._plan, slots, self.options.autoreset, self._spin_ns()), descriptors)
+            attach = Attach(self._plan, slots, self.options.autoreset, self._spin_ns(), replays or {})
+            worker.hand_over(attach, descriptors)
         except (BrokenPipeError, ConnectionError):
             self._raise_died(worker, "construct", None)
 
@@ -288,118 +247,40 @@ class ProcessPool(Pool):
             except (EOFError, ConnectionError):
                 self._raise_died(worker, "construct", None)
 
-    # ---- deaths --------------------------------------------------------------------------
+    def _start_again(self, old: Worker, replays: dict[int, Replay]) -> Worker:
+        assert old.boot is not None
+        worker = self._spawn(old.boot, old.slots)
+        self._crew.workers[old.worker_id] = worker
+        self._compare(worker, self._await_reports([worker])[0])
+        slots = [(slot, [i for i in old.env_ids if self._slot_of[i] == slot]) for slot in old.slots]
+        self._attach(worker, slots, replays)
+        self._await_ready([worker])
+        self._hub.adopt(worker)
+        self._watch(worker)
+        return worker
 
-    def _work(self) -> None:
-        """Workers work by themselves."""
-
-    def _interrupt(self) -> None:
-        if self._crew.event_fd >= 0:
-            os.eventfd_write(self._crew.event_fd, 1)
-
-    def _has_dead(self) -> bool:
-        return any(worker.is_dead for worker in self._crew.workers)
-
-    def place(self, slot: int) -> str:
-        return self._crew.workers[self._worker_of_slot[slot]].name
-
-    def worker_of(self, slot: int) -> int | None:
-        return self._worker_of_slot[slot]
-
-    def _hear(self, descriptor: int) -> None:
-        for worker in self._crew.workers:
-            if worker.pidfd == descriptor:
-                self._bury(worker)
-
-    def _bury(self, worker: Worker) -> None:
-        """Note a death: after the reap no write of the dead process can still arrive."""
-        if self._crew.epoll is not None:
-            self._crew.epoll.unregister(worker.pidfd)
-        worker.reap(Deadline(None))
-        self._attention = True
-        self._inbox.drain()
-        self._check_alive()
-
-    def _check_alive(self) -> None:
-        for worker in self._crew.workers:
-            if worker.is_dead and (self._owes_rows(worker) or self._is_called(worker)):
-                self._raise_died_at_work(worker)
-
-    def _owes_rows(self, worker: Worker) -> bool:
-        return any(self._hub.owed(env_id)[0] != Op.NONE for env_id in worker.env_ids)
-
-    def _is_called(self, worker: Worker) -> bool:
-        return not self._called.isdisjoint(worker.env_ids)
-
-    def _raise_died_at_work(self, worker: Worker) -> NoReturn:
-        """Name what the worker was doing: the operation under way, else the first that waits."""
-        for slot in worker.slots:
-            state = self._hub.state(slot)
-            if state.op != Op.NONE:
-                self._raise_died(worker, Op(state.op).name.lower(), state.env_id, state.step_id)
-        for env_id in worker.env_ids:
-            op, step_id = self._hub.owed(env_id)
-            if op != Op.NONE:
-                self._raise_died(worker, Op(op).name.lower(), env_id, step_id)
-        self._raise_died(worker, "call", None)
-
-    def _raise_died(self, worker: Worker, op: str, env_id: int | None, step_id: int | None = None) -> NoReturn:
-        worker.reap(Deadline(None))
-        exitcode = worker.exitcode
-        what = f"{op} of its envs" if env_id is None else f"{op} {step_id} of env {env_id}"
-        raise WorkerDiedError(
-            f"{worker.name} died during {what}: {describe_exit(exitcode)}",
-            exitcode=exitcode,
-            worker_id=worker.worker_id,
-            env_ids=tuple(worker.env_ids) if env_id is None else (env_id,),
-            op=op,
+    def _reproduce(self, env_id: int, step_id: int, why: str) -> str:
+        """Write down what an env was asked until it failed; return the file's path."""
+        assert self._journal is not None
+        history = self._journal.history(env_id, ())
+        boot = self._crew.workers[self._worker_of_slot[self._slot_of[env_id]]].boot
+        assert boot is not None
+        start, entries = history.attempts[0] if history and history.attempts else (Start(0), [])
+        episode = reproducer.Reproducer(
+            env_fn=cloudpickle.dumps(self.env_fns[env_id], protocol=5),
+            adapt=boot.adapt,
+            keeper=boot.keeper,
+            registrations=boot.registrations,
+            seed=boot.seeds[env_id],
+            autoreset=self.options.autoreset,
+            env_id=env_id,
             step_id=step_id,
+            why=why,
+            start=start,
+            entries=entries,
+            kept=history.kept if history else [],
         )
-
-    def kill(self, worker_id: int) -> None:
-        """End a worker that does not answer, with all that its envs started; `close` need not wait for it then."""
-        self._enter("kill")
-        try:
-            self._end_worker(self._crew.workers[worker_id])
-        finally:
-            self._lock.release()
-
-    def _end_worker(self, worker: Worker) -> None:
-        if worker.pidfd >= 0 and self._crew.epoll is not None:
-            self._crew.epoll.unregister(worker.pidfd)
-        worker.kill()
-        self._attention = True
-
-    def restart(self, worker_id: int) -> None:
-        """Replace a worker, dead or alive, by a fresh one that builds the same envs.
-
-        What its envs owe is cancelled; their finished rows stay for `recv`. They must be reset
-        before they are stepped. Other workers notice nothing.
-
-        Raises:
-            As `start`, for the envs of this worker.
-        """
-        self._enter("restart")
-        try:
-            old = self._crew.workers[worker_id]
-            self._end_worker(old)
-            self._inbox.drain()
-            for slot in old.slots:
-                self._hub.reap(slot)
-            for env_id in old.env_ids:
-                self._inbox.forget(self._hub.owed(env_id)[1])
-                self._hub.cancel(env_id)
-            assert old.boot is not None and self._crew.epoll is not None
-            worker = self._spawn(old.boot, old.slots)
-            self._crew.workers[worker_id] = worker
-            self._compare(worker, self._await_reports([worker])[0])
-            slots = [(slot, [i for i in old.env_ids if self._slot_of[i] == slot]) for slot in old.slots]
-            self._attach(worker, slots)
-            self._await_ready([worker])
-            self._hub.adopt(worker)
-            self._crew.epoll.register(worker.pidfd, select.EPOLLIN)
-        finally:
-            self._lock.release()
+        return reproducer.write(episode, self.options.failures.reproducer_dir)
 
     # ---- end -----------------------------------------------------------------------------
 

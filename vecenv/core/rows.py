@@ -44,6 +44,8 @@ class CommandFlag(IntFlag):
 
     LETTER = 0x10
     SEED = 0x20
+    STATE = 0x40  #: a reset overtook a step: look at the env's state before it
+    START = 0x80  #: in a journal only: the checksum of the env's answers starts anew
 
 
 class Form(IntEnum):

@@ -249,9 +249,7 @@ class Spec:
         got = f"{array.dtype} {array.shape}"
         fits = array.shape == shape and _can_convert(array, leaf.dtype)
         if not fits or (self.strict and array.dtype != leaf.dtype):
-            raise SpaceError(
-                f"{leaf.path}: expected {expected}, got {got}", path=leaf.path, expected=expected, got=got
-            )
+            raise SpaceError(f"{leaf.path}: expected {expected}, got {got}", path=leaf.path, expected=expected, got=got)
         if isinstance(value, np.ndarray | np.generic) and leaf.path not in self._warned:
             self._warned.add(leaf.path)
             self.warn(

@@ -22,6 +22,7 @@ from typing import Any
 from ..errors import ConfigError
 from .clock import Deadline
 from .spawning import START_METHODS, make_process
+from .stacks import StackFile
 from .worker import Attach, Boot, Goodbye, Report, worker_main
 
 __all__ = ["START_METHODS", "Worker", "kill_tree", "start_worker", "usable_cores"]
@@ -35,7 +36,9 @@ class Worker:
         pid: process id, also of its session and process group.
         pidfd: readable once the process has exited; -1 where the system has none.
         slots: indices of its slots.
-        is_dead: it has been found dead and reaped; then `exitcode` says how it ended.
+        stack: where it writes its Python stack when it crashes or is asked to.
+        is_dead: it has been found dead and reaped; then `exitcode` says how it ended, and
+            `last_stack` what it was doing, if it could write that.
     """
 
     worker_id: int
@@ -45,8 +48,10 @@ class Worker:
     control: Connection
     pid: int
     pidfd: int
+    stack: StackFile
     is_dead: bool = False
     exitcode: int | None = None
+    last_stack: str = ""
     goodbye: Goodbye | None = None
     boot: Boot | None = field(default=None, repr=False)
 
@@ -97,6 +102,8 @@ class Worker:
 
     def release(self) -> None:
         """Close the parent's descriptors of this worker."""
+        self.last_stack = self.last_stack or self.stack.read()
+        self.stack.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
@@ -165,9 +172,13 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
             process.kill()
             process.join()
         raise ConfigError(f"worker {boot.worker_id} cannot be started: {error}; {_limits()}") from error
-    worker = Worker(boot.worker_id, boot.env_ids, slots, process, ours, process.pid or -1, pidfd, boot=boot)
+    stack = StackFile(f"vecenv worker {boot.worker_id}")
+    worker = Worker(boot.worker_id, boot.env_ids, slots, process, ours, process.pid or -1, pidfd, stack, boot=boot)
+    boot.has_stack_file = worker.stack.fd >= 0
     try:
         worker.control.send(boot)
+        if boot.has_stack_file:
+            reduction.send_handle(worker.control, worker.stack.fd, worker.pid)
     except (BrokenPipeError, ConnectionError):
         pass  # it died at once: found by its pidfd, told by who waits for its report
     return worker

@@ -36,7 +36,7 @@ from .twin_words import (
     SharedWords,
 )
 
-__all__ = ["PipeSlot", "Socket"]
+__all__ = ["PipeSlot", "Socket", "load_action"]
 
 
 class _Carrier(Protocol):
@@ -233,7 +233,7 @@ class PipeSlot:
         """Return a new action object for the command under way."""
         command = self._command
         assert command is not None, "no command is under way"
-        return _load(self._plan.action.root, self._words.actions, command.env_id, command.flags & FORM_MASK)
+        return load_action(self._plan.action.root, self._words.actions, command.env_id, command.flags & FORM_MASK)
 
     def letter(self) -> bytes:
         """Return the letter of the command under way."""
@@ -319,14 +319,14 @@ def _read_reward(value: Any, shape: tuple[int, ...], size: int) -> Array | None:
     return array.astype(np.float64).reshape(shape) if array.flags.c_contiguous else None
 
 
-def _load(node: Node, columns: list[Array], row: int, form: int) -> Any:
+def load_action(node: Node, columns: list[Array], row: int, form: int) -> Any:
     """Return a new action, of the type that `gymnasium.vector.utils.iterate` gives."""
     if isinstance(node, Leaf):
         return _load_leaf(node, columns[node.index], row, form)
     if isinstance(node, DictNode):
-        return {key: _load(child, columns, row, form) for key, child in zip(node.keys, node.children)}
+        return {key: load_action(child, columns, row, form) for key, child in zip(node.keys, node.children)}
     if isinstance(node, TupleNode):
-        return tuple(_load(child, columns, row, form) for child in node.children)
+        return tuple(load_action(child, columns, row, form) for child in node.children)
     assert isinstance(node, ObjectNode)
     raise RuntimeError("an action with object leaves travels as a letter")
 

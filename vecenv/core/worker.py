@@ -34,8 +34,10 @@ from . import mail
 from .arena import ArenaPlan
 from .host import Host
 from .native import load
+from .replay import Keeper, Replay
 from .rows import Autoreset
 from .spec import register_missing
+from .stacks import arm
 from .threads import cap_environment, cap_loaded_libraries
 
 __all__ = ["Attach", "Boot", "Goodbye", "Report", "build_env", "make_slot", "reward_shape_of", "worker_main"]
@@ -51,7 +53,10 @@ class Boot:
         env_fns: pickle of a list of constructors, one per env of `env_ids`.
         adapt: makes whatever a constructor returns speak Gymnasium's calls.
         registrations: pickled Gymnasium specs that a fresh process lacks.
-        seeds: seeds of the global random generators, one per env.
+        seeds: seeds of the global random generators, by env_id.
+        keeper: pickled `replay.Keeper` or None.
+        keeps: whether records and states are kept, so that a crash can be made good.
+        has_stack_file: whether the descriptor of a file for stacks follows.
     """
 
     worker_id: int
@@ -67,6 +72,9 @@ class Boot:
     parent_started: str
     implementation: str
     seeds: list[int]
+    keeper: bytes = b""
+    keeps: bool = False
+    has_stack_file: bool = False
 
 
 @dataclass
@@ -86,12 +94,16 @@ class Report:
 
 @dataclass
 class Attach:
-    """How to serve: the arena's plan and one slot per thread, with the envs of each."""
+    """How to serve: the arena's plan and one slot per thread, with the envs of each.
+
+    `replays` says of envs of a worker that died how to bring them to where they were.
+    """
 
     plan: ArenaPlan
     slots: list[tuple[int, list[int]]]
     autoreset: Autoreset
     spin_ns: int
+    replays: dict[int, Replay] = field(default_factory=dict)
 
 
 @dataclass
@@ -152,8 +164,8 @@ def _construct(boot: Boot, envs: dict[int, Any]) -> Report:
     try:
         register_missing(pickle.loads(boot.registrations))
         env_fns, adapt = pickle.loads(boot.env_fns), pickle.loads(boot.adapt)
-        for env_id, env_fn, seed in zip(boot.env_ids, env_fns, boot.seeds):
-            envs[env_id] = build_env(env_fn, adapt, seed)
+        for env_id, env_fn in zip(boot.env_ids, env_fns):
+            envs[env_id] = build_env(env_fn, adapt, boot.seeds[env_id])
         return _report_on(boot.env_ids, envs)
     except BaseException as error:  # the parent raises it; SystemExit of a constructor too
         return Report(error=(env_id, mail.pack_error(error)))
@@ -242,10 +254,30 @@ def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], control: Conne
         memory = mmap.mmap(segment_fd, attach.plan.nbytes)
         os.close(segment_fd)
         ends = make_pipe_slots(attach, memory, control)
-    return [
+    hosts = [
         Host(end, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset)
         for end, (_, env_ids) in zip(ends, attach.slots)
     ]
+    if boot.keeps:
+        _prepare_for_crashes(hosts, boot, attach, memory)
+    return hosts
+
+
+def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, memory: Any) -> None:
+    plan = attach.plan
+    keeper: Keeper | None = pickle.loads(boot.keeper)
+    final_offset = min(plan.final_offsets, default=plan.words["block_stride"])
+    leaves = zip(plan.action_offsets, plan.action.leaves)
+    actions = [plan.view(memory, offset, leaf.dtype, (plan.num_envs, *leaf.shape)) for offset, leaf in leaves]
+
+    def rebuild(env_id: int) -> Any:
+        index = boot.env_ids.index(env_id)
+        return build_env(pickle.loads(boot.env_fns)[index], pickle.loads(boot.adapt), boot.seeds[env_id])
+
+    for host in hosts:
+        host.keep(keeper, final_offset)
+        if attach.replays:
+            host.come_back(attach.replays, actions, rebuild, keeper)
 
 
 def _serve(hosts: list[Host]) -> None:
@@ -281,6 +313,8 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
         os.close(descriptor)
     try:
         boot: Boot = control.recv()
+        if boot.has_stack_file:
+            arm(_take_descriptor(control))
         _watch(boot)
         _settle_in(boot)
         envs: dict[int, Any] = {}

@@ -1,0 +1,70 @@
+"""Crew: the processes, descriptors and memory of one ProcessPool, and how they end.
+
+Apart from the pool, so that a finalizer can hold it: whatever happens to the pool, this ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+
+from . import supervise
+from .clock import Deadline
+from .hub import Hub
+from .shm import Segment
+from .supervise import Worker
+
+__all__ = ["Crew"]
+
+
+class Crew:
+    """What must be ended with the pool, apart from it so that a finalizer can hold it."""
+
+    def __init__(self) -> None:
+        self.owner_pid = os.getpid()
+        self.workers: list[Worker] = []
+        self.hub: Hub | None = None
+        self.segment: Segment | None = None
+        self.event_fd = -1
+        self.epoll: select.epoll | None = None
+        self.close_seconds = 5.0
+        self.is_gone = False
+
+    def end(self) -> None:
+        """Stop all workers, kill those that do not end in time, close all descriptors."""
+        if self.is_gone or os.getpid() != self.owner_pid:
+            return
+        self.is_gone = True
+        deadline = Deadline(self.close_seconds)
+        try:
+            if self.hub is not None:
+                self.hub.stop()
+            else:  # still constructing: there is nothing to wait for
+                deadline = Deadline(0.0)
+            for worker in self.workers:
+                with contextlib.suppress(OSError):
+                    self._end_one(worker, deadline)
+        finally:
+            for worker in self.workers:
+                worker.kill()
+            self._release()
+
+    def _end_one(self, worker: Worker, deadline: Deadline) -> None:
+        if worker.is_dead:
+            return
+        while worker.goodbye is None and not deadline.is_over():
+            ready = supervise.any_ready([worker.control, worker.pidfd], deadline.seconds_left())
+            worker.say_goodbye()  # without C, late rows may come before it
+            if worker.pidfd in ready:
+                break
+        worker.reap(deadline)
+
+    def _release(self) -> None:
+        if self.epoll is not None:
+            self.epoll.close()
+        if self.event_fd >= 0:
+            os.close(self.event_fd)
+        if self.segment is not None:
+            self.segment.close_fd()
+        self.hub = self.segment = None  # the mapping goes with the caller's last view

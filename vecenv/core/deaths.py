@@ -1,0 +1,205 @@
+"""Deaths: how a pool hears that a worker died or hangs, and replaces it or says so.
+
+pidfd readable, or an operation over its limit
+    -> reap -> raise                      on_failure='raise'
+    -> reap -> replace -> go on waiting   on_failure='recover', see `recovery`
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from abc import abstractmethod
+from typing import NoReturn
+
+from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError, describe_exit
+from .clock import Deadline, now_ns
+from .crew import Crew
+from .hub import SlotState
+from .pool import Pool
+from .replay import Replay
+from .rows import CommandFlag, Op
+from .supervise import Worker
+
+__all__ = ["MortalPool"]
+
+
+class MortalPool(Pool):
+    """A pool whose workers can die."""
+
+    _crew: Crew
+    _worker_of_slot: list[int]
+
+    @abstractmethod
+    def _start_again(self, old: Worker, replays: dict[int, Replay]) -> Worker:
+        """Start a worker in the place of one that has been reaped; it maps the arena and waits for work."""
+
+    # ---- hearing ---------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Workers work by themselves."""
+
+    def _interrupt(self) -> None:
+        if self._crew.event_fd >= 0:
+            os.eventfd_write(self._crew.event_fd, 1)
+
+    def _has_dead(self) -> bool:
+        return any(worker.is_dead for worker in self._crew.workers)
+
+    def place(self, slot: int) -> str:
+        """Name a slot's worker in messages."""
+        return self._crew.workers[self._worker_of_slot[slot]].name
+
+    def worker_of(self, slot: int) -> int | None:
+        """Return a slot's worker_id."""
+        return self._worker_of_slot[slot]
+
+    def _hear(self, descriptor: int) -> None:
+        for worker in self._crew.workers:
+            if worker.pidfd == descriptor:
+                self._bury(worker)
+                return
+
+    def _bury(self, worker: Worker) -> None:
+        """Note a death: after the reap no write of the dead process can still arrive."""
+        self._unwatch(worker)
+        worker.reap(Deadline(None))
+        self._attention = True
+        self._inbox.drain()
+        if self._recovery is not None:
+            self._rescue(worker, self._death_of(worker), worker.exitcode)
+        else:
+            self._check_alive()
+
+    def _unwatch(self, worker: Worker) -> None:
+        if worker.pidfd >= 0 and self._crew.epoll is not None:
+            self._crew.epoll.unregister(worker.pidfd)
+
+    def _overdue(self, error: WorkerTimeoutError) -> None:
+        if error.worker_id is None:
+            raise error
+        worker = self._crew.workers[error.worker_id]
+        stack = worker.stack.ask(worker.pid)
+        if stack:
+            error.args = (f"{error}\n{stack}", *error.args[1:])
+        if self._recovery is None or not self._recovery.policy.recover_hangs:
+            raise error
+        self._end_worker(worker)
+        self._inbox.drain()
+        self._rescue(worker, error, None)
+
+    def _check_alive(self) -> None:
+        for worker in self._crew.workers:
+            if worker.is_dead and (self._owes_rows(worker) or self._is_called(worker)):
+                raise self._death_of(worker)
+
+    def _owes_rows(self, worker: Worker) -> bool:
+        return any(self._hub.owed(env_id)[0] != Op.NONE for env_id in worker.env_ids)
+
+    def _is_called(self, worker: Worker) -> bool:
+        return not self._called.isdisjoint(worker.env_ids)
+
+    # ---- saying so -------------------------------------------------------------------------
+
+    def _states(self, worker: Worker) -> list[SlotState]:
+        return [self._hub.state(slot) for slot in worker.slots]
+
+    def _death_of(self, worker: Worker) -> WorkerDiedError:
+        """Name what the worker was doing: the operation under way, else the first that waits."""
+        for state in self._states(worker):
+            if state.op != Op.NONE:
+                return self._died(worker, Op(state.op).name.lower(), state.env_id, state.step_id)
+        for env_id in worker.env_ids:
+            op, step_id = self._hub.owed(env_id)
+            if op != Op.NONE:
+                return self._died(worker, Op(op).name.lower(), env_id, step_id)
+        return self._died(worker, "call" if self._is_called(worker) else "idling", None)
+
+    def _died(self, worker: Worker, op: str, env_id: int | None, step_id: int | None = None) -> WorkerDiedError:
+        worker.reap(Deadline(None))
+        exitcode = worker.exitcode
+        what = f"{op} of its envs" if env_id is None else f"{op} {step_id} of env {env_id}"
+        if op == "idling":
+            what = "idling"
+        stack = f"\n{worker.last_stack}" if worker.last_stack else ""
+        return WorkerDiedError(
+            f"{worker.name} died during {what}: {describe_exit(exitcode)}{stack}",
+            exitcode=exitcode,
+            worker_id=worker.worker_id,
+            env_ids=tuple(worker.env_ids) if env_id is None else (env_id,),
+            op=op,
+            step_id=step_id,
+        )
+
+    def _raise_died(self, worker: Worker, op: str, env_id: int | None) -> NoReturn:
+        raise self._died(worker, op, env_id)
+
+    # ---- replacing -------------------------------------------------------------------------
+
+    def _rescue(self, worker: Worker, error: WorkerError, exitcode: int | None, *, mark: bool = True) -> None:
+        """Replace a worker that has been reaped and go on as if nothing had happened.
+
+        Raises:
+            WorkerError: `error`, when the policy says so, or what the new worker's start raised.
+        """
+        assert self._recovery is not None
+        began = now_ns()
+        given_up = self._recovery.judge(error, exitcode, self._states(worker)) if mark else {}
+        left = []
+        for slot in worker.slots:
+            left.append(self._hub.revive(slot, self._inbox.has_call(list(self._call_letters))))
+        queued = [command for commands in left for command in commands]
+        replays = self._recovery.plan(worker.env_ids, queued, given_up, self._hub.seen, mark=mark)
+        self._start_again(worker, replays)
+        for slot, commands in zip(worker.slots, left):
+            self._hub.repost(slot, [self._letter_of(*command) for command in commands])
+        self._recovery.begin(str(error).partition("\n")[0], began, replays)
+
+    def _letter_of(self, op: int, env_id: int, step_id: int, flags: int) -> bytes | None:
+        if not flags & CommandFlag.LETTER:
+            return None
+        assert self._journal is not None
+        return self._call_letters.get(step_id) or self._journal.letter(env_id, step_id)
+
+    def kill(self, worker_id: int) -> None:
+        """End a worker that does not answer, with all that its envs started; `close` need not wait for it then."""
+        self._enter("kill")
+        try:
+            self._end_worker(self._crew.workers[worker_id])
+        finally:
+            self._lock.release()
+
+    def _end_worker(self, worker: Worker) -> None:
+        self._unwatch(worker)
+        worker.kill()
+        self._attention = True
+
+    def restart(self, worker_id: int) -> None:
+        """Replace a worker, dead or alive, by a fresh one that builds the same envs.
+
+        What its envs owe is cancelled; their finished rows stay for `recv`. They must be reset
+        before they are stepped. Other workers notice nothing.
+
+        Raises:
+            As `start`, for the envs of this worker.
+        """
+        self._enter("restart")
+        try:
+            old = self._crew.workers[worker_id]
+            self._end_worker(old)
+            self._inbox.drain()
+            for slot in old.slots:
+                self._hub.reap(slot)
+            for env_id in old.env_ids:
+                self._inbox.forget(self._hub.owed(env_id)[1])
+                self._hub.cancel(env_id)
+                self._unseeded[env_id] = True
+                if self._journal is not None:
+                    self._journal.forget(env_id)
+            self._start_again(old, {})
+        finally:
+            self._lock.release()
+
+    def _watch(self, worker: Worker) -> None:
+        assert self._crew.epoll is not None
+        self._crew.epoll.register(worker.pidfd, select.EPOLLIN)

@@ -1,0 +1,337 @@
+"""Journal: what each env was asked since the newest point from which it can be built again.
+
+Kept by the parent, outside the workers, so that it survives them:
+
+    a request of steps     one chunk: its first step_id, the envs asked, a copy of its actions
+    resets, calls          one entry each, in the list of its env
+    starts                 per env: a seeded reset, or a snapshot of its state between episodes
+
+A chunk is one array copy per action leaf, whatever the number of envs. Chunks that every env's
+start has left behind are dropped; a crash gathers what one env needs from those that are left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from .rows import CommandFlag, Op
+from .spec import Array
+
+__all__ = ["Entry", "History", "Journal", "Start"]
+
+#: Requests between two looks at what can be dropped.
+_PRUNE_EVERY = 256
+#: What a chunk, an entry and a start cost beside their payload, as `sys.getsizeof` adds them up.
+_CHUNK_NBYTES, _ENTRY_NBYTES = 320, 200
+_NEVER = np.iinfo(np.int64).max
+
+
+class Entry(NamedTuple):
+    """One command to one env; `payload` is its letter, or the bytes of each action leaf."""
+
+    step_id: int
+    op: int
+    flags: int
+    argument: int
+    payload: bytes | tuple[bytes, ...] | None
+
+
+class Start(NamedTuple):
+    """A point from which an env can be brought to where it was.
+
+    Attributes:
+        step_id: the first command to repeat. With a state, of this command only the reset.
+        state: what `Keeper.capture` returned between two episodes; None: a new env, or one
+            that this command resets with a seed, is enough.
+        is_complete: whether the state is known to be all that the env carries on.
+    """
+
+    step_id: int
+    state: bytes | None = None
+    is_complete: bool = True
+
+
+@dataclass
+class History:
+    """How to bring one env to where it was.
+
+    Attributes:
+        attempts: starts and what to repeat after them, to be tried in this order.
+        kept: calls before the starts whose effect lasts, in their order.
+    """
+
+    attempts: list[tuple[Start, list[Entry]]] = field(default_factory=list)
+    kept: list[Entry] = field(default_factory=list)
+
+
+class _Chunk(NamedTuple):
+    first: int
+    num_rows: int
+    env_ids: Array | None  # None: all, in order
+    leaves: tuple[Array, ...]
+    form: int
+    nbytes: int
+
+
+class Journal:
+    """The journal of one pool.
+
+    Args:
+        num_envs: how many envs.
+        max_nbytes: most bytes to keep; what goes beyond costs the envs with the longest
+            histories theirs, until they have a new start.
+    """
+
+    def __init__(self, num_envs: int, max_nbytes: int) -> None:
+        self._num_envs = num_envs
+        self._max_nbytes = max_nbytes
+        self._chunks: deque[_Chunk] = deque()
+        self._rare: list[list[Entry]] = [[] for _ in range(num_envs)]
+        self._kept: list[dict[str, Entry]] = [{} for _ in range(num_envs)]
+        self._starts = [Start(0)] * num_envs
+        self._older: dict[int, Start] = {}  # the start before those that may not be complete
+        self._uncertain: dict[int, list[int]] = {}  # step_ids of those, since then
+        self._candidates: dict[int, Start] = {}  # starts whose command has not been answered yet
+        self._floor = np.zeros(num_envs, np.int64)  # first step_id still needed, per env
+        self._next_step_id = 1
+        self._until_prune = _PRUNE_EVERY
+        self.nbytes = 0
+
+    # ---- writing -------------------------------------------------------------------------
+
+    def note_steps(self, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
+        """Note a request of steps that has just been sent."""
+        if self._candidates:
+            self._confirm(env_ids)
+        count = self._num_envs if env_ids is None else len(env_ids)
+        copies = tuple([leaf.copy() for leaf in leaves])
+        nbytes = _CHUNK_NBYTES
+        for leaf in copies:
+            nbytes += leaf.nbytes
+        if env_ids is not None:
+            env_ids = env_ids.copy()
+            nbytes += env_ids.nbytes
+        self._chunks.append(_Chunk(self._next_step_id, count, env_ids, copies, form, nbytes))
+        self._next_step_id += count
+        self.nbytes += nbytes
+        self._until_prune -= 1
+        if self._until_prune <= 0 or self.nbytes > self._max_nbytes:
+            self._prune()
+
+    def note_commands(
+        self,
+        op: int,
+        first: int,
+        env_ids: Sequence[int],
+        arguments: Sequence[int],
+        flags: Sequence[int],
+        letters: Sequence[bytes | None],
+        names: Sequence[str | None],
+        seeded: Sequence[bool],
+    ) -> None:
+        """Note a request of resets, calls or steps by letter.
+
+        Args:
+            op: one operation for all.
+            first: step_id of the first; they count up.
+            names: of calls whose effect lasts: only the last of a name is kept, for good. ''
+                for a call without effect, which is not noted at all.
+            seeded: of resets: whether the reset itself brings a new env to this point.
+        """
+        self._next_step_id = first + len(env_ids)
+        for i, env_id in enumerate(env_ids):
+            if op != Op.CALL:
+                self._confirm_one(env_id)
+            name = names[i]
+            if name == "":
+                continue
+            entry = Entry(first + i, int(op), int(flags[i]), int(arguments[i]), letters[i])
+            if name is not None:
+                self._kept[env_id].pop(name, None)
+                self._kept[env_id][name] = entry
+            self._rare[env_id].append(entry)
+            self.nbytes += _nbytes_of(entry)
+            if seeded[i]:
+                self._candidates[env_id] = Start(first + i)
+        self._until_prune -= 1
+        if self._until_prune <= 0 or self.nbytes > self._max_nbytes:
+            self._prune()
+
+    def note_state(self, env_id: int, start: Start, is_answered: bool) -> None:
+        """Note the state that an env had before the reset of command `start.step_id`."""
+        known = self._candidates.get(env_id, self._starts[env_id])
+        if start.step_id < known.step_id:
+            return
+        self.nbytes += len(start.state or b"")
+        self._candidates[env_id] = start
+        if not start.is_complete:
+            self._uncertain.setdefault(env_id, []).append(start.step_id)
+        if is_answered:
+            self._confirm_one(env_id)
+
+    def forget(self, env_id: int, *, lasting: bool = True) -> None:
+        """Begin anew with an env that has been built anew and is told everything again."""
+        self._candidates.pop(env_id, None)
+        self._drop_older(env_id)
+        self._begin(env_id, Start(self._next_step_id))
+        if lasting:
+            self._kept[env_id].clear()
+
+    def _confirm(self, env_ids: Array | None) -> None:
+        for env_id in list(self._candidates) if env_ids is None else env_ids.tolist():
+            self._confirm_one(env_id)
+
+    def _confirm_one(self, env_id: int) -> None:
+        """The env is asked again, so its last answer is in: what began with that is a start."""
+        start = self._candidates.pop(env_id, None)
+        if start is None:
+            return
+        before = self._starts[env_id]
+        if start.is_complete or before.step_id == _NEVER:
+            self._drop_older(env_id)
+            self._begin(env_id, start)
+            return
+        if before.is_complete:
+            self._older[env_id] = before
+        else:
+            self.nbytes -= len(before.state or b"")
+        self._starts[env_id] = start
+
+    def _drop_older(self, env_id: int) -> None:
+        self._uncertain.pop(env_id, None)
+        older = self._older.pop(env_id, None)
+        if older is not None:
+            self.nbytes -= len(older.state or b"")
+
+    def _begin(self, env_id: int, start: Start) -> None:
+        self.nbytes -= len(self._starts[env_id].state or b"")
+        self._starts[env_id] = start
+        self._floor[env_id] = start.step_id
+        rare = self._rare[env_id]
+        if rare and rare[0].step_id < start.step_id:
+            self._rare[env_id] = [entry for entry in rare if entry.step_id >= start.step_id]
+            self.nbytes -= sum(_nbytes_of(entry) for entry in rare if entry.step_id < start.step_id)
+
+    # ---- keeping it small ----------------------------------------------------------------
+
+    def _prune(self) -> None:
+        self._until_prune = _PRUNE_EVERY
+        chunks = self._chunks
+        floor = int(self._floor.min())
+        while chunks and chunks[0].first + chunks[0].num_rows <= floor:
+            self.nbytes -= chunks.popleft().nbytes
+        if self.nbytes > self._max_nbytes:
+            self._compact()
+        while self.nbytes > self._max_nbytes and self._give_up_longest():
+            self._compact()
+
+    def _compact(self) -> None:
+        """Keep only those rows of the chunks that some env still needs."""
+        everyone = np.arange(self._num_envs)
+        kept: deque[_Chunk] = deque()
+        for chunk in self._chunks:
+            env_ids = everyone if chunk.env_ids is None else chunk.env_ids
+            step_ids = chunk.first + np.arange(chunk.num_rows)
+            wanted = step_ids >= self._floor[env_ids]
+            if wanted.all():
+                kept.append(chunk)
+            elif wanted.any():
+                kept.extend(_pick(chunk, env_ids, np.flatnonzero(wanted)))
+        self._chunks = kept
+        self.nbytes = sum(chunk.nbytes for chunk in kept)
+        self.nbytes += sum(_nbytes_of(entry) for rare in self._rare for entry in rare)
+        for start in (*self._starts, *self._older.values(), *self._candidates.values()):
+            self.nbytes += len(start.state or b"")
+
+    def _give_up_longest(self) -> bool:
+        """Give up the oldest start of all; False if every history has been given up."""
+        env_id = int(self._floor.argmin())
+        if self._floor[env_id] == _NEVER:
+            return False
+        self._drop_older(env_id)
+        start = self._starts[env_id]
+        if start.is_complete or self._floor[env_id] == start.step_id:
+            self._begin(env_id, Start(int(_NEVER)))
+        else:  # what came before an uncertain start goes first
+            self._begin(env_id, start)
+        return True
+
+    # ---- reading -------------------------------------------------------------------------
+
+    def history(self, env_id: int, queued: Collection[int]) -> History | None:
+        """Return how to bring an env to where its `queued` commands find it; None: no way."""
+        starts = [self._starts[env_id]]
+        candidate = self._candidates.get(env_id)
+        if candidate is not None and candidate.step_id not in queued:
+            starts.insert(0, candidate)
+        elif candidate is not None and candidate.state is not None:
+            # Its command will be done again, with or without another look at the state.
+            del self._candidates[env_id]
+            self.nbytes -= len(candidate.state)
+        if env_id in self._older:
+            starts.append(self._older[env_id])
+        starts = [start for start in starts if start.step_id != _NEVER]
+        if not starts:
+            return None
+        entries = [entry for entry in self._entries(env_id, starts[-1].step_id) if entry.step_id not in queued]
+        again = {start.step_id for start in starts}.union(self._uncertain.get(env_id, ()))
+        entries = [
+            entry._replace(flags=entry.flags | CommandFlag.START) if entry.step_id in again else entry
+            for entry in entries
+        ]
+        attempts = [(start, [entry for entry in entries if entry.step_id >= start.step_id]) for start in starts]
+        kept = sorted(self._kept[env_id].values())
+        first = starts[0].step_id
+        return History(attempts, [entry for entry in kept if entry.step_id < first and entry.step_id not in queued])
+
+    def forget_call(self, env_id: int, step_id: int) -> None:
+        """Drop a call that raised: it has no effect that lasts."""
+        kept = self._kept[env_id]
+        for name in [name for name, entry in kept.items() if entry.step_id == step_id]:
+            del kept[name]
+
+    def letter(self, env_id: int, step_id: int) -> bytes | None:
+        """Return the letter of a reset or call that has been noted."""
+        for entry in reversed(self._rare[env_id]):
+            if entry.step_id == step_id and isinstance(entry.payload, bytes):
+                return entry.payload
+        return None
+
+    def _entries(self, env_id: int, floor: int) -> list[Entry]:
+        """Return the commands to an env from `floor` on, in their order."""
+        found = [entry for entry in self._rare[env_id] if entry.step_id >= floor]
+        for chunk in self._chunks:
+            if chunk.first + chunk.num_rows <= floor:
+                continue
+            if chunk.env_ids is None:
+                rows = [env_id]
+            else:
+                rows = np.flatnonzero(chunk.env_ids == env_id).tolist()
+            for row in rows:
+                if chunk.first + row >= floor:
+                    actions = tuple(leaf[row].tobytes() for leaf in chunk.leaves)
+                    found.append(Entry(chunk.first + row, int(Op.STEP), chunk.form, 0, actions))
+        found.sort(key=lambda entry: entry.step_id)
+        return found
+
+
+def _pick(chunk: _Chunk, env_ids: Array, rows: Array) -> list[_Chunk]:
+    """Return the chosen rows of a chunk, as chunks of runs, since step_ids count up in a chunk."""
+    picked = []
+    for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
+        part = slice(int(run[0]), int(run[-1]) + 1)
+        leaves = tuple(leaf[part].copy() for leaf in chunk.leaves)
+        ids = env_ids[part].copy()
+        nbytes = _CHUNK_NBYTES + ids.nbytes + sum(leaf.nbytes for leaf in leaves)
+        picked.append(_Chunk(chunk.first + part.start, len(ids), ids, leaves, chunk.form, nbytes))
+    return picked
+
+
+def _nbytes_of(entry: Entry) -> int:
+    payload = entry.payload
+    return _ENTRY_NBYTES + (len(payload) if isinstance(payload, bytes) else 0)

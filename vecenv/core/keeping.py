@@ -1,0 +1,100 @@
+"""Keeping: when a worker looks at what an env carries from one episode into the next.
+
+    reset of the worker or the caller -> Keeping -> Keeper.capture -> mail to the parent's journal
+
+A state is a point from which a crash can be made good without repeating all that came before.
+Looking costs as much as some dozen steps of a quick env, so it is done only when the env has
+been busy for a hundred times as long; what lies between is repeated from the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .clock import now_ns
+from .mail import Answer
+from .replay import Keeper
+
+__all__ = ["Keeping"]
+
+#: An env's own time before the first look at it, and the least between two.
+_LEAST_NS = 1_000_000
+#: Time between two looks over the time of one: the parent spends as long on it as the worker.
+_SHARE = 200
+
+
+class _Slot(Protocol):
+    def start_digest(self, env_id: int) -> None: ...
+
+    def look_after(self, env_id: int, busy_ns: int) -> None: ...
+
+    def is_look_due(self, env_id: int) -> bool: ...
+
+
+class Keeping:
+    """Looks at the envs of one slot.
+
+    Args:
+        slot: counts the envs' time.
+        keeper: looks into envs; None: only seeded resets are starts.
+        post: sends an answer to the parent.
+        warn: shows a text to the user, once per key.
+    """
+
+    def __init__(
+        self, slot: _Slot, keeper: Keeper | None, post: Callable[[Answer], None], warn: Callable[[str, str], None]
+    ) -> None:
+        self._slot = slot
+        self._keeper = keeper
+        self._post = post
+        self._warn = warn
+        self._spans: dict[int, bool] = {}  # of the envs that have been reset
+        self._blind: set[int] = set()  # envs that cannot be looked into
+
+    def before_reset(self, env_id: int, step_id: int, env: Any, *, seeded: bool, forced: bool = False) -> None:
+        """Look at an env that is about to be reset, if that is due or cannot be left out.
+
+        Args:
+            seeded: the reset has a seed, which is all that most envs depend on.
+            forced: what the env has done since its last answer is not certain.
+        """
+        is_new = env_id not in self._spans
+        if is_new:
+            self._spans[env_id] = self._keeper is not None and self._keeper.spans_episodes(env)
+            self._slot.look_after(env_id, _LEAST_NS if self._keeper else 0)
+        if seeded:
+            self._slot.start_digest(env_id)
+        is_start = seeded and (is_new or not self._spans[env_id])
+        if is_new or is_start or not (seeded or forced or self._slot.is_look_due(env_id)):
+            return
+        self._look(env_id, step_id, env)
+
+    def resume(self, env_id: int, env: Any) -> None:
+        """Take over an env that has been brought to where another one was."""
+        self._spans[env_id] = self._keeper is not None and self._keeper.spans_episodes(env)
+        self._slot.look_after(env_id, _LEAST_NS if self._keeper else 0)
+
+    def hurry(self, env_id: int) -> None:
+        """Have the env's next autoreset come to the host."""
+        self._slot.look_after(env_id, 1)
+
+    def _look(self, env_id: int, step_id: int, env: Any) -> None:
+        began = now_ns()
+        snapshot = None
+        if self._keeper is not None and env_id not in self._blind:
+            try:
+                snapshot = self._keeper.capture(env)
+            except Exception as error:  # of a hook that users wrote: the env itself goes on
+                self._warn(
+                    f"state {env_id}",
+                    f"the state of env {env_id} cannot be kept, so its episodes cannot be brought back after a crash: "
+                    f"{type(error).__name__}: {error}",
+                )
+        if snapshot is None:
+            self._blind.add(env_id)
+            self._slot.look_after(env_id, 0)
+            return
+        self._post(Answer(step_id, env_id, start=(snapshot.state, snapshot.is_complete)))
+        self._slot.start_digest(env_id)
+        self._slot.look_after(env_id, max(_LEAST_NS, _SHARE * (now_ns() - began)))

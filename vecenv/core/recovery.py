@@ -1,0 +1,216 @@
+"""Recovery: what a ProcessPool does about workers that died or hang, so that nothing is lost.
+
+    death, or limit -> reap -> what its slots had left to do, what its envs had done
+                    -> a new worker on the same slots, told both -> it goes on in the old queue
+
+The new worker repeats each env's commands before the first one that is new (`replay`). Rows that
+were committed stay, rows that were claimed are void, rows that were assigned wait for their new
+writer: the caller's batch comes out as if nothing had happened. Mechanism is the pool's; here
+are the books: who is to blame, how often, and what it cost.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import WorkerError
+from .clock import now_ns
+from .hub import SlotState
+from .journal import Journal, Start
+from .mail import Outcome
+from .options import FailurePolicy, Limits
+from .replay import Replay
+from .rows import Op
+from .spec import Array
+
+__all__ = ["Queued", "Recovery"]
+
+_LOG = logging.getLogger("vecenv")
+_NS = 1_000_000_000
+#: Failures in one call of an env before it is given up, and how many more it may have when the
+#: signal came from outside, which the env need not have anything to do with.
+_STRIKES, _STRIKES_FROM_OUTSIDE = 2, 8
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT)
+#: Failures that no env is to blame for, over `max_restarts`, before the pool gives up.
+_POOL_FACTOR = 10
+
+#: (op, env_id, step_id, flags) of a command that a dead slot has left.
+Queued = tuple[int, int, int, int]
+
+
+@dataclass
+class _Rescue:
+    """Envs that are still on their way back, for the line that says how it ended."""
+
+    what: str
+    began_ns: int
+    waiting: set[int]
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+class Recovery:
+    """The books of one pool's failures.
+
+    Args:
+        policy: what users want.
+        journal: what envs were asked.
+        limits: of operations.
+        reproduce: writes a reproducer file for (env_id, step_id, why); returns its path.
+    """
+
+    def __init__(
+        self, policy: FailurePolicy, journal: Journal, limits: Limits, reproduce: Callable[[int, int, str], str]
+    ) -> None:
+        self.policy = policy
+        self.journal = journal
+        self.limits = limits
+        self._reproduce = reproduce
+        self._strikes: Counter[tuple[int, int]] = Counter()
+        self._blamed: dict[int, deque[int]] = {}  # times of failures; -1: nobody's
+        self._rescues: dict[int, _Rescue] = {}  # by env_id
+        self._counts = Counter[str]()
+        self._replay_seconds = 0.0
+
+    # ---- judging ---------------------------------------------------------------------------
+
+    def judge(self, error: WorkerError, exitcode: int | None, states: Sequence[SlotState]) -> dict[int, str]:
+        """Decide about a failed worker: return {env_id: why} of envs whose episodes are given up.
+
+        Args:
+            error: what would be raised without recovery.
+            exitcode: of the process; None: it hangs.
+            states: of its slots as it left them.
+
+        Raises:
+            WorkerError: the policy allows no recovery; it names a reproducer file if an env is
+                to blame.
+        """
+        running = [state for state in states if state.op != Op.NONE]
+        self._charge([state.env_id for state in running], error)
+        limit = _STRIKES_FROM_OUTSIDE if exitcode in _FROM_OUTSIDE else _STRIKES
+        given_up: dict[int, str] = {}
+        for state in running:
+            key = (state.env_id, state.step_id)
+            for old in [other for other in self._strikes if other[0] == key[0] and other != key]:
+                del self._strikes[old]  # that call was answered in the end
+            self._strikes[key] += 1
+            if self._strikes[key] < limit:
+                continue
+            path = self._reproduce(state.env_id, state.step_id, str(error))
+            count = _ordinal(self._strikes[key])
+            told = f"{error}; it is the {count} time in this call. `vecenv replay {path}` repeats it"
+            if self.policy.on_repeat == "raise" or state.op != Op.STEP:
+                _say_more(error, told)
+                raise error
+            _LOG.warning("%s. The episode of env %d ends here, truncated", told, state.env_id)
+            given_up[state.env_id] = str(error)
+        return given_up
+
+    def _charge(self, env_ids: list[int], error: WorkerError) -> None:
+        """Note a failure; raise if there have been too many lately."""
+        now = now_ns()
+        oldest = now - int(self.policy.restart_window * _NS)
+        for who in env_ids or [-1]:
+            times = self._blamed.setdefault(who, deque())
+            times.append(now)
+            while times[0] < oldest:
+                times.popleft()
+            most = self.policy.max_restarts * (_POOL_FACTOR if who == -1 else 1)
+            if len(times) > most:
+                whose = "no env to blame" if who == -1 else f"env {who} at work"
+                _say_more(
+                    error,
+                    f"{error}; {len(times)} failures within {self.policy.restart_window:g} s with {whose}, which is "
+                    f"more than max_restarts={self.policy.max_restarts} allows",
+                )
+                raise error
+
+    # ---- telling the new worker --------------------------------------------------------------
+
+    def plan(
+        self,
+        env_ids: Sequence[int],
+        queued: Sequence[Queued],
+        given_up: dict[int, str],
+        seen: Callable[[int, int], list[Array] | None],
+        *,
+        mark: bool = True,
+    ) -> dict[int, Replay]:
+        """Return how each env is to be brought back, by env_id.
+
+        Args:
+            env_ids: the worker's.
+            queued: what its slots have left to do.
+            given_up: as `judge` returned it.
+            seen: newest observation that the caller has of an env, before a step_id.
+        """
+        step = self.limits.step
+        seconds = self.policy.recovery_timeout or max(60.0, 10 * (step or 0.0))
+        left: dict[int, list[int]] = {}
+        for _, env_id, step_id, _ in queued:
+            left.setdefault(env_id, []).append(step_id)
+        replays = {}
+        for env_id in env_ids:
+            waiting = left.get(env_id, [])
+            history = self.journal.history(env_id, waiting)
+            replay = Replay(mark=mark, seconds=seconds, shown=seen(env_id, min(waiting, default=0)))
+            if history is not None:
+                replay.kept = history.kept
+                replay.attempts = [] if env_id in given_up else history.attempts
+            replay.give_up = given_up.get(env_id, "")
+            replays[env_id] = replay
+        return replays
+
+    # ---- what came of it ---------------------------------------------------------------------
+
+    def begin(self, what: str, began_ns: int, replays: dict[int, Replay]) -> None:
+        """Note that these envs are on their way back."""
+        rescue = _Rescue(what, began_ns, set(replays))
+        for env_id in replays:
+            self._rescues[env_id] = rescue
+        self._counts["restarts"] += 1
+
+    def note_state(self, env_id: int, start: Start, is_answered: bool) -> None:
+        """Note a point from which an env can be brought back."""
+        self.journal.note_state(env_id, start, is_answered)
+
+    def note_outcome(self, env_id: int, outcome: Outcome) -> None:
+        """Note how an env came back; the last one of its worker ends the story with a line."""
+        self._counts[outcome.kind] += 1
+        self._counts["steps_replayed"] += outcome.num_steps
+        self._replay_seconds += outcome.seconds
+        if outcome.kind == "truncated":
+            _LOG.warning("env %d: its episode could not be brought back: %s", env_id, outcome.reason)
+        rescue = self._rescues.pop(env_id, None)
+        if rescue is None:
+            return
+        rescue.waiting.discard(env_id)
+        rescue.outcomes.append(outcome)
+        if not rescue.waiting:
+            _LOG.warning("%s", _summary(rescue))
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts since the start; see `Pool.statistics`."""
+        counts = {name: self._counts[name] for name in ("restarts", "replayed", "truncated", "steps_replayed")}
+        return {**counts, "replay_seconds": self._replay_seconds, "log_nbytes": self.journal.nbytes}
+
+
+def _summary(rescue: _Rescue) -> str:
+    seconds = (now_ns() - rescue.began_ns) / _NS
+    steps = sum(outcome.num_steps for outcome in rescue.outcomes)
+    lost = sum(outcome.kind == "truncated" for outcome in rescue.outcomes)
+    end = "nothing was lost" if not lost else f"{lost} of {len(rescue.outcomes)} episodes ended truncated"
+    return f"{rescue.what}; replaced, {steps} commands repeated, {end} ({seconds:.3g} s)"
+
+
+def _say_more(error: WorkerError, text: str) -> None:
+    error.args = (text, *error.args[1:])
+
+
+def _ordinal(count: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(count, f"{count}th")

@@ -1,0 +1,320 @@
+"""Replay: brings a new env to where another was when its worker died, inside the new worker.
+
+    constructor -> calls that last -> start (seeded reset, or a state) -> the same commands again
+
+Every repeated answer is counted into the env's digest as the row of the original was; where the
+parent knows the original's digest the two must agree. Nothing that is repeated is published.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from . import mail
+from .arena import ArenaPlan
+from .clock import Deadline
+from .journal import Entry, Start
+from .mail import Outcome
+from .rows import Autoreset, CommandFlag, Op, RowFlag
+from .spec import Array
+
+__all__ = ["REPLAYING", "Keeper", "Replay", "Replayer", "ReplaySlot", "Snapshot", "replaying"]
+
+#: Set in a worker's environment while it repeats what an env has done already.
+REPLAYING = "VECENV_REPLAYING"
+
+
+class Snapshot(Protocol):
+    """What an env carries from one episode to the next, as bytes, and whether that is all."""
+
+    @property
+    def state(self) -> bytes:
+        """The state, for `Keeper.restore`."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every layer of the env is known to be covered."""
+
+
+class Keeper(Protocol):
+    """Looks into envs, which the engine does not; `envs.state.KEEPER` is one."""
+
+    def spans_episodes(self, env: Any) -> bool:
+        """Tell whether the env has state that a seeded reset does not restore."""
+
+    def capture(self, env: Any) -> Snapshot | None:
+        """Return the env's state between two episodes; None if it has no way."""
+
+    def restore(self, env: Any, state: bytes) -> None:
+        """Put the state into an env that has just been built."""
+
+
+class ReplaySlot(Protocol):
+    """What a replay needs of a slot."""
+
+    def absorb(
+        self,
+        env_id: int,
+        step_id: int,
+        obs: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        flags: int,
+        final_obs: Any,
+        starts: bool,
+    ) -> bool:
+        """Count a repeated answer into the digest; False if a value needs conversion first."""
+
+    def records(self, env_id: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
+        """Return the digest, and both records as (step_id, digest)."""
+
+    def resume(self, env_id: int, step_id: int, needs_reset: bool) -> None:
+        """Go on where the record of step_id says that the env was; 0: with no record."""
+
+    def action(self, form: int = ...) -> Any:
+        """Return a new action object out of the row of the env of the command under way."""
+
+    def touch(self, op: int) -> None:
+        """Say that an operation begins within the command under way."""
+
+
+@dataclass
+class Replay:
+    """What a new worker is told about one env.
+
+    Attributes:
+        attempts: starts with the commands to repeat, best first.
+        kept: calls whose effect lasts, from before the starts.
+        mark: whether the next answer says that the env was recovered.
+        give_up: why nothing is to be repeated, '' otherwise: the episode ends here.
+        shown: the newest observation that the caller has seen, one array per leaf; None: not
+            known any more.
+        seconds: how long all of it may take.
+    """
+
+    attempts: list[tuple[Start, list[Entry]]] = field(default_factory=list)
+    kept: list[Entry] = field(default_factory=list)
+    mark: bool = True
+    give_up: str = ""
+    shown: list[Array] | None = None
+    seconds: float = 60.0
+
+
+class ReplayError(Exception):
+    """The env did not arrive where the original was."""
+
+
+class Replayer:
+    """Repeats commands of one env.
+
+    Args:
+        slot: counts answers into digests.
+        plan: of the arena.
+        actions: the action columns, one array (num_envs, *S) per leaf.
+        conform: gives an observation the exact dtypes and shapes of its space.
+        reward: gives a reward its exact form.
+        keeper: restores states; None: there are none.
+    """
+
+    def __init__(
+        self,
+        slot: ReplaySlot,
+        plan: ArenaPlan,
+        actions: Sequence[Array],
+        conform: Callable[[Any], Any],
+        reward: Callable[[Any], Any],
+        autoreset: Autoreset,
+        keeper: Keeper | None,
+    ) -> None:
+        self._slot = slot
+        self._plan = plan
+        self._actions = actions
+        self._conform = conform
+        self._reward = reward
+        self._autoreset = autoreset
+        self._keeper = keeper
+        self._needs_reset = False
+
+    def run(
+        self, env_id: int, env: Any, replay: Replay, before: int, rebuild: Callable[[int], Any]
+    ) -> tuple[Any, bool, Outcome]:
+        """Bring an env to where it was.
+
+        Args:
+            env: built, and nothing else.
+            before: the command that it is to be ready for.
+            rebuild: builds another one, for a second attempt.
+
+        Returns:
+            The env (another one if the first attempt failed), whether its next step begins an
+            episode (NEXT_STEP), and how it went.
+        """
+        deadline = Deadline(replay.seconds)
+        reason = replay.give_up or "nothing from which the episode could be repeated was kept"
+        for attempt, (start, entries) in enumerate(replay.attempts):
+            if attempt:
+                with suppress(Exception):
+                    env.close()
+                env = rebuild(env_id)
+            try:
+                with replaying(), self._own_action(env_id):
+                    check = self.last_record(env_id, before)
+                    self._repeat(env_id, env, start, replay.kept, entries, check, deadline)
+            except ReplayError as error:
+                reason = str(error)
+                continue
+            spent = replay.seconds - (deadline.seconds_left() or 0.0)
+            kind = "replayed" if entries or start.state is not None else "fresh"
+            return env, self._needs_reset, Outcome(kind, len(entries), spent)
+        if replay.give_up:
+            with replaying():
+                for entry in replay.kept:
+                    _call(env, entry)
+        return env, False, Outcome("truncated", reason=reason)
+
+    def last_record(self, env_id: int, before: int) -> tuple[int, int]:
+        """Return (step_id, digest) of the newest answer before a command; (0, 0): there is none."""
+        _, *records = self._slot.records(env_id)
+        known = [(step_id, digest) for step_id, digest in records if 0 < step_id < before]
+        return max(known, default=(0, 0))
+
+    def _repeat(
+        self,
+        env_id: int,
+        env: Any,
+        start: Start,
+        kept: list[Entry],
+        entries: list[Entry],
+        check: tuple[int, int],
+        deadline: Deadline,
+    ) -> None:
+        self._needs_reset = False
+        for entry in kept:
+            _call(env, entry)
+        if start.state is not None:
+            assert self._keeper is not None
+            try:
+                self._keeper.restore(env, start.state)
+            except Exception as error:
+                raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
+        resets_only = start.state is not None
+        for entry in entries:
+            if deadline.is_over():
+                raise ReplayError("repeating it took longer than recovery_timeout")
+            if entry.op == Op.CALL:
+                self._slot.touch(Op.CALL)
+                _call(env, entry)
+                continue
+            self._step_or_reset(env_id, env, entry, resets_only)
+            resets_only = False
+            if entry.step_id == check[0] and self._slot.records(env_id)[0] != check[1]:
+                raise ReplayError(f"its answers differ when they are repeated (checked at step {check[0]})")
+
+    def _step_or_reset(self, env_id: int, env: Any, entry: Entry, resets_only: bool) -> None:
+        starts = bool(entry.flags & (CommandFlag.START | CommandFlag.SEED)) or resets_only
+        letter = mail.load(entry.payload) if isinstance(entry.payload, bytes) else None
+        try:
+            if entry.op == Op.RESET:
+                kwargs = dict(letter.kwargs) if letter else {}
+                if entry.flags & CommandFlag.SEED:
+                    kwargs["seed"] = entry.argument
+                self._slot.touch(Op.RESET)
+                obs, _ = env.reset(**kwargs)
+                self._absorb(env_id, entry, obs, RowFlag.RESET, starts=starts or "seed" in kwargs)
+            elif resets_only or self._needs_reset:
+                self._slot.touch(Op.RESET)
+                obs, _ = env.reset()
+                flag = RowFlag.FINAL if self._autoreset == Autoreset.SAME_STEP else RowFlag.AUTORESET
+                self._absorb(env_id, entry, obs, flag, starts=starts)
+            else:
+                self._slot.touch(Op.STEP)
+                self._step(env_id, env, entry, letter.action if letter else self._action_of(env_id, entry), starts)
+                return
+        except ReplayError:
+            raise
+        except BaseException:  # what an env raises is its answer: then, and now again
+            flags = RowFlag.ERROR | (RowFlag.RESET if entry.op == Op.RESET else RowFlag(0))
+            self._absorb(env_id, entry, None, flags, starts=starts)
+        self._needs_reset = False
+
+    def _step(self, env_id: int, env: Any, entry: Entry, action: Any, starts: bool) -> None:
+        obs, reward, terminated, truncated, _ = env.step(action)
+        is_done = bool(terminated) or bool(truncated)
+        final = None
+        flags = RowFlag(0)
+        if is_done and self._autoreset == Autoreset.SAME_STEP:
+            final, reward = self._conform(obs), self._reward(reward)
+            final = _copied(final)
+            obs, _ = env.reset()
+            flags = RowFlag.FINAL
+        self._absorb(env_id, entry, obs, flags, reward, bool(terminated), bool(truncated), final, starts)
+        self._needs_reset = is_done and self._autoreset == Autoreset.NEXT_STEP
+
+    def _absorb(
+        self,
+        env_id: int,
+        entry: Entry,
+        obs: Any,
+        flags: int,
+        reward: Any = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        final_obs: Any = None,
+        starts: bool = False,
+    ) -> None:
+        if obs is not None:
+            obs = self._conform(obs)
+        exact = self._reward(np.zeros(self._plan.reward_shape) if reward is None else reward)
+        step_id = entry.step_id
+        if not self._slot.absorb(env_id, step_id, obs, exact, terminated, truncated, int(flags), final_obs, starts):
+            raise ReplayError(f"its answer to step {step_id} does not fit its spaces when it is repeated")
+
+    def _action_of(self, env_id: int, entry: Entry) -> Any:
+        assert isinstance(entry.payload, tuple)
+        for column, data, leaf in zip(self._actions, entry.payload, self._plan.action.leaves):
+            column[env_id] = np.frombuffer(data, leaf.dtype).reshape(leaf.shape)
+        return self._slot.action(entry.flags & 0x0F)
+
+    @contextmanager
+    def _own_action(self, env_id: int) -> Iterator[None]:
+        """Use the env's row of actions for repeated ones; the pending one is put back."""
+        pending = [column[env_id].copy() for column in self._actions]
+        try:
+            yield
+        finally:
+            for column, action in zip(self._actions, pending):
+                column[env_id] = action
+
+
+def _call(env: Any, entry: Entry) -> None:
+    """Make a call again; what it raises was its answer."""
+    assert isinstance(entry.payload, bytes)
+    function = mail.load(entry.payload).function
+    with suppress(Exception):
+        function(env)
+
+
+def _copied(nested: Any) -> Any:
+    """Copy the arrays of a nested observation: the reset that follows may overwrite them."""
+    if isinstance(nested, np.ndarray):
+        return nested.copy()
+    if isinstance(nested, dict):
+        return {key: _copied(part) for key, part in nested.items()}
+    return tuple(_copied(part) for part in nested) if type(nested) is tuple else nested
+
+
+@contextmanager
+def replaying() -> Iterator[None]:
+    """Let envs see in their process environment that they only repeat."""
+    os.environ[REPLAYING] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(REPLAYING, None)

@@ -1,0 +1,83 @@
+"""Stacks: what a worker was doing when it crashed or hung, as its Python stack.
+
+`faulthandler` writes it in C, into a file in memory that the parent made and keeps: on SIGSEGV
+and its like by itself, and when the parent asks with a signal, even if the worker holds the
+interpreter's lock in a loop of C. A stopped process writes nothing; then its state is told.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import time
+
+__all__ = ["StackFile", "arm"]
+
+#: The parent asks with this signal; simulators have no use for the last real-time signals.
+_ASK = getattr(signal, "SIGRTMAX", signal.SIGUSR1) - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
+#: How long the parent waits for the answer, and for how long it sleeps in between.
+_PATIENCE_SECONDS, _NAP_SECONDS = 0.005, 0.0005
+_MOST_NBYTES = 1 << 16
+_STATES = {
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "D": "in an uninterruptible system call",
+    "Z": "dead and not reaped",
+}
+
+
+def arm(fd: int) -> None:
+    """Worker: write stacks to this file from now on."""
+    faulthandler.enable(file=fd, all_threads=True)
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(_ASK, file=fd, all_threads=True, chain=False)
+
+
+class StackFile:
+    """Parent: the file of one worker."""
+
+    def __init__(self, name: str) -> None:
+        self.fd = os.memfd_create(name, os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else -1
+
+    def close(self) -> None:
+        """Close the descriptor; may be repeated."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def read(self) -> str:
+        """Return what has been written, '' for nothing."""
+        if self.fd < 0:
+            return ""
+        return os.pread(self.fd, _MOST_NBYTES, 0).decode(errors="replace").strip()
+
+    def ask(self, pid: int) -> str:
+        """Return the present stack of a process, or why it has none; waits at most 5 ms.
+
+        The process is alive or not reaped yet, so that the pid is still its own.
+        """
+        state = _state_of(pid)
+        if state in _STATES:
+            return f"no stack: the process is {_STATES[state]}"
+        if self.fd < 0:
+            return ""
+        before = os.fstat(self.fd).st_size
+        os.kill(pid, _ASK)
+        until = time.monotonic() + _PATIENCE_SECONDS
+        size = before
+        while time.monotonic() < until:
+            time.sleep(_NAP_SECONDS)
+            now = os.fstat(self.fd).st_size
+            if now == size and now > before:  # it has grown, and come to rest
+                break
+            size = now
+        return os.pread(self.fd, _MOST_NBYTES, before).decode(errors="replace").strip()
+
+
+def _state_of(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
