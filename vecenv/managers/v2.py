@@ -7,18 +7,49 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.spec import DictNode, Leaf, Node, ObjectNode, Spec, TupleNode
 from ..errors import SpaceError
 from ..registry import ENV_MANAGER_REGISTRY
 from ..tree import TreeArray
 from .base import BaseEnvManager
 from .life import EnvLife
 from .subprocess import SyncSubprocessEnvManager
+from .timesteps import Blanks
 
 __all__ = ["BaseEnvManagerV2", "SubprocessEnvManagerV2"]
 
 
+class TreeBlanks(Blanks):
+    """The same as trees."""
+
+    def _make(self) -> list[Any]:
+        count = len(self.ids)
+        self._done = np.zeros(count, np.bool_)
+        done, env_ids = self._done, np.array(self.ids, np.int64)
+        infos = TreeArray.from_rows([{} for _ in range(count)])
+        self._children = [
+            {"obs": obs, "reward": reward, "done": done[row, ...], "info": info, "env_id": env_ids[row, ...]}
+            for row, (obs, reward, info) in enumerate(zip(tree_rows(self._spec, self.batch, self.rows), self.rewards, infos))
+        ]
+        return TreeArray.from_rows(self._children)
+
+    def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
+        """Make one result anew."""
+        self._done[row] = done
+        self._children[row].update(obs=_as_tree(obs), reward=reward)
+
+    def finish(self) -> list[Any]:
+        """Return the results; infos are complete now."""
+        for info, children in zip(self.infos, self._children):
+            if info:
+                children["info"] = _info_tree(info)
+        return self.results
+
+
 class TreeSteps(EnvLife):
     """Sequences in, trees out; goes before a manager in the list of bases."""
+
+    _blanks_class = TreeBlanks
 
     @property
     def ready_obs(self) -> Any:
@@ -31,10 +62,10 @@ class TreeSteps(EnvLife):
         ids = self.ready_obs_id
         if not ids:
             return _as_tree(pool.obs_spec.batch(lambda leaf: np.empty((0, *leaf.shape), leaf.dtype), lambda _: ()))
-        if self._shown_batch is None:
-            return TreeArray.stack([_as_tree(self._shown[env_id]) for env_id in ids])
-        whole = _as_tree(self._shown_batch)
-        return whole if len(ids) == self.env_num else whole[ids]
+        whole = self._shown.stacked(ids)
+        if whole is None:
+            return TreeArray.stack([_as_tree(self._shown.rows[env_id]) for env_id in ids])
+        return _as_tree(whole)
 
     def step(self, actions: Any) -> list[TreeArray]:
         """Step envs and wait for all of them.
@@ -55,21 +86,7 @@ class TreeSteps(EnvLife):
         ids, values = self._read_actions(actions)
         if not ids:
             return []
-        timesteps = self._step_envs(ids, values)
-        done = np.array([timestep.done for timestep in timesteps])
-        env_ids = np.array(ids, np.int64)
-        infos = _info_trees([timestep.info for timestep in timesteps])
-        is_nested = isinstance(timesteps[0].obs, dict | tuple)
-        return TreeArray.from_rows(
-            {
-                "obs": _as_tree(obs) if is_nested else obs,
-                "reward": reward,
-                "done": done[row, ...],
-                "info": infos[row],
-                "env_id": env_ids[row, ...],
-            }
-            for row, (obs, reward, _, _) in enumerate(timesteps)
-        )
+        return self._step_envs(ids, values)
 
     if TYPE_CHECKING:
 
@@ -97,18 +114,12 @@ _names: dict[tuple[str, ...], tuple[str, ...]] = {}
 _MOST_NAMES = 1000
 
 
-def _info_trees(infos: list[dict[str, Any]]) -> list[TreeArray]:
-    """Make infos trees; the usual ones, empty or of a few numbers, in a microsecond each."""
-    rows: list[dict[str, Any]] = []
-    for info in infos:
-        if not info:
-            rows.append({})
-        elif _SIMPLE.issuperset(map(type, info.values())):
-            names = _names.get(tuple(info)) or _learn_names(info)
-            rows.append(dict(zip(names, map(np.asarray, info.values()))))
-        else:
-            rows.append(dict(TreeArray(info, identifiers=True).items()))
-    return TreeArray.from_rows(rows)
+def _info_tree(info: dict[str, Any]) -> TreeArray:
+    """Make an info a tree; the usual ones, of a few numbers, in a microsecond or two."""
+    if not _SIMPLE.issuperset(map(type, info.values())):
+        return TreeArray(info, identifiers=True)
+    names = _names.get(tuple(info)) or _learn_names(info)
+    return TreeArray.from_rows([dict(zip(names, map(np.asarray, info.values())))])[0]
 
 
 def _learn_names(info: dict[str, Any]) -> tuple[str, ...]:
@@ -126,6 +137,28 @@ def _plain(action: Any) -> Any:
 def _as_tree(nested: Any) -> Any:
     """Give dicts and tuples as trees; arrays and other values as they are."""
     return TreeArray(nested) if isinstance(nested, dict | tuple) else nested
+
+
+def tree_rows(spec: Spec, batch: Any, rows: list[Any]) -> list[Any]:
+    """Give rows of observations as trees; `batch` is what they were cut from, None if there is no such thing."""
+    if isinstance(spec.root, Leaf | ObjectNode):
+        return rows
+    if batch is None:
+        return [_as_tree(row) for row in rows]
+    return _cut(spec.root, batch, len(rows))
+
+
+def _cut(node: Node, nested: Any, count: int) -> list[Any]:
+    if isinstance(node, DictNode):
+        names: list[str] = [str(key) for key in node.keys]
+        columns = [_cut(child, nested[key], count) for key, child in zip(node.keys, node.children)]
+    elif isinstance(node, TupleNode):
+        names = [f"_{i}" for i in range(len(node.children))]
+        columns = [_cut(child, part, count) for child, part in zip(node.children, nested)]
+    else:
+        return list(nested) if nested.ndim > 1 else [nested[row, ...] for row in range(count)]
+    rows = zip(*columns) if columns else [()] * count
+    return TreeArray.from_rows([dict(zip(names, row)) for row in rows])
 
 
 @ENV_MANAGER_REGISTRY.register("base_v2")
