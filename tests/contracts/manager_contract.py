@@ -478,8 +478,12 @@ class ManagerContract:
 
     def test_a_renewed_env_keeps_seed_and_parameters(self, launched, tmp_path):
         flag = tmp_path / "failed"
-        manager = launched([functools.partial(FailsOnce, flag), functools.partial(FailsOnce, None)], max_retry=2,
-                           retry_type="renew", retry_waiting_time=0)
+        manager = launched(
+            [functools.partial(FailsOnce, flag), functools.partial(FailsOnce, None)],
+            max_retry=2,
+            retry_type="renew",
+            retry_waiting_time=0,
+        )
         before = manager.time_id
         manager.seed(8, dynamic_seed=False)
         manager.reset({0: {"stat": "mine"}})

@@ -99,8 +99,13 @@ def test_a_killed_worker_is_noticed_by_attributes(launched):
 
 
 def test_a_hanging_reset_is_tried_again_in_a_fresh_worker(launched, tmp_path):
-    manager = launched([functools.partial(_HangsOnce, tmp_path / "hung"), *actors(1)], max_retry=2, reset_timeout=0.5,
-                       retry_waiting_time=0, num_workers=2)
+    manager = launched(
+        [functools.partial(_HangsOnce, tmp_path / "hung"), *actors(1)],
+        max_retry=2,
+        reset_timeout=0.5,
+        retry_waiting_time=0,
+        num_workers=2,
+    )
     manager.seed(3, dynamic_seed=False)
     pids = manager.worker_pids
     manager.reset({0: {"stat": "hang once"}})

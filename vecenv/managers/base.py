@@ -94,7 +94,7 @@ class BaseEnvManager(EnvResets):
 
     def _make_blanks(self, ids: list[int]) -> Blanks:
         spec = self._open_pool("step").obs_spec
-        return self._blanks_class(ids, spec, self._reward_shape, copies=self._copies)
+        return self._blanks_class(ids, spec, self._reward_shape, self._builder, copies=self._copies)
 
     def _send(self, ids: list[int], actions: Sequence[Any], *, ordered: bool) -> None:
         pool = self._open_pool("step")

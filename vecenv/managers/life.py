@@ -19,11 +19,12 @@ from ..core.rows import Autoreset
 from ..core.serial import SerialPool
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from .access import EnvAccess, has_attribute
+from .build import builder_of
 from .managed import EnvMaker, Orders, Settings
 from .options import BASE_CONFIG, check_config, check_limit, limits_of, pool_options
 from .seeds import seeds_by_env
-from .states import EnvState
 from .shown import Shown
+from .states import EnvState
 
 __all__ = ["EnvLife"]
 
@@ -192,6 +193,7 @@ class EnvLife(EnvAccess):
             self._env_episode_count[env_id] = 0
             self._set_state(env_id, EnvState.INIT)
         self._reward_shape = tuple(self.reward_space.shape or (1,))
+        self._builder = builder_of(pool.implementation)
         try:
             self.reset(reset_param)
         except BaseException:

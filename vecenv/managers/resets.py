@@ -1,8 +1,8 @@
 """Resets: begins episodes, by force or because one ended, as often as `max_retry` allows.
 
-    reset_param, seeds -> Orders -> Pool.reset -> env.reset -> first observation: RUN
-                                         ^                  -> exception: ERROR at last
-                                         +-- pause, 'renew' --+
+reset_param, seeds -> Orders -> Pool.reset -> env.reset -> first observation: RUN
+                                     ^                  -> exception: ERROR at last
+                                     +-- pause, 'renew' --+
 """
 
 from __future__ import annotations
@@ -174,8 +174,7 @@ class EnvResets(EnvLife):
         self._close_after(error)
         times = f"in {self._max_retry} attempts" if self._max_retry > 1 else "in its only attempt (max_retry=1)"
         raise EnvError(
-            f"env {env_id} could not be reset {times}; the manager is closed. "
-            f"Last: {type(error).__name__}: {error}",
+            f"env {env_id} could not be reset {times}; the manager is closed. Last: {type(error).__name__}: {error}",
             exception_type=type(error).__qualname__,
             env_ids=(env_id,),
             op="reset",

@@ -10,10 +10,10 @@ __all__ = ["EnvState"]
 class EnvState(IntEnum):
     """What an env is ready for.
 
-        VOID --launch--> INIT --reset--> RESET --first observation--> RUN
-        RUN  --episode ends--> RESET (automatic), NEED_RESET (the caller resets), DONE (had all its episodes)
-        RUN  --step fails, or an abnormal timestep--> ERROR; a reset brings it back
-        any  --close--> VOID
+    VOID --launch--> INIT --reset--> RESET --first observation--> RUN
+    RUN  --episode ends--> RESET (automatic), NEED_RESET (the caller resets), DONE (had all its episodes)
+    RUN  --step fails, or an abnormal timestep--> ERROR; a reset brings it back
+    any  --close--> VOID
     """
 
     VOID = 0

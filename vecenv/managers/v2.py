@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from ..errors import SpaceError
 from ..registry import ENV_MANAGER_REGISTRY
 from ..tree import TreeArray
 from .base import BaseEnvManager
+from .build import Builder
 from .life import EnvLife
 from .subprocess import SyncSubprocessEnvManager
 from .timesteps import Blanks
@@ -19,37 +20,39 @@ from .timesteps import Blanks
 __all__ = ["BaseEnvManagerV2", "SubprocessEnvManagerV2"]
 
 
+_FIELDS = ("obs", "reward", "done", "info", "env_id")
+
+
 class TreeBlanks(Blanks):
     """The same as trees."""
 
-    def _make(self) -> list[Any]:
+    def _make(self) -> None:
         count = len(self.ids)
         self._done = np.zeros(count, np.bool_)
-        done, env_ids = self._done, np.array(self.ids, np.int64)
-        infos = TreeArray.from_rows([{} for _ in range(count)])
-        self._children = [
-            {"obs": obs, "reward": reward, "done": done[row, ...], "info": info, "env_id": env_ids[row, ...]}
-            for row, (obs, reward, info) in enumerate(zip(tree_rows(self._spec, self.batch, self.rows), self.rewards, infos))
-        ]
-        return TreeArray.from_rows(self._children)
+        env_ids = np.array(self.ids, np.int64)
+        obs = tree_rows(self._builder, self._spec, self.batch, self.rows)
+        columns = (obs, self.rewards, self._done, self._builder.trees(count, (), ()), env_ids)
+        self.infos = [{} for _ in range(count)]
+        self.results = self._builder.trees(count, _FIELDS, columns)
 
     def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
         """Make one result anew."""
+        tree = self.results[row]
         self._done[row] = done
-        self._children[row].update(obs=_as_tree(obs), reward=reward)
+        tree["obs"], tree["reward"] = obs, reward
 
     def finish(self) -> list[Any]:
         """Return the results; infos are complete now."""
-        for info, children in zip(self.infos, self._children):
+        for tree, info in zip(self.results, self.infos):
             if info:
-                children["info"] = _info_tree(info)
+                tree["info"] = _info_tree(info)
         return self.results
 
 
 class TreeSteps(EnvLife):
     """Sequences in, trees out; goes before a manager in the list of bases."""
 
-    _blanks_class = TreeBlanks
+    _blanks_class: ClassVar[type[Blanks]] = TreeBlanks
 
     @property
     def ready_obs(self) -> Any:
@@ -139,26 +142,27 @@ def _as_tree(nested: Any) -> Any:
     return TreeArray(nested) if isinstance(nested, dict | tuple) else nested
 
 
-def tree_rows(spec: Spec, batch: Any, rows: list[Any]) -> list[Any]:
+def tree_rows(builder: Builder, spec: Spec, batch: Any, rows: list[Any]) -> list[Any]:
     """Give rows of observations as trees; `batch` is what they were cut from, None if there is no such thing."""
     if isinstance(spec.root, Leaf | ObjectNode):
         return rows
     if batch is None:
         return [_as_tree(row) for row in rows]
-    return _cut(spec.root, batch, len(rows))
+    found: list[Any] = _cut(builder, spec.root, batch, len(rows))
+    return found
 
 
-def _cut(node: Node, nested: Any, count: int) -> list[Any]:
+def _cut(builder: Builder, node: Node, nested: Any, count: int) -> Any:
+    """Return a column for `Builder.trees`."""
     if isinstance(node, DictNode):
-        names: list[str] = [str(key) for key in node.keys]
-        columns = [_cut(child, nested[key], count) for key, child in zip(node.keys, node.children)]
+        names = tuple(str(key) for key in node.keys)
+        parts = [nested[key] for key in node.keys]
     elif isinstance(node, TupleNode):
-        names = [f"_{i}" for i in range(len(node.children))]
-        columns = [_cut(child, part, count) for child, part in zip(node.children, nested)]
+        names, parts = tuple(f"_{i}" for i in range(len(node.children))), list(nested)
     else:
-        return list(nested) if nested.ndim > 1 else [nested[row, ...] for row in range(count)]
-    rows = zip(*columns) if columns else [()] * count
-    return TreeArray.from_rows([dict(zip(names, row)) for row in rows])
+        return list(nested) if nested.ndim > 1 else nested
+    columns = tuple(_cut(builder, child, part, count) for child, part in zip(node.children, parts))
+    return builder.trees(count, names, columns)
 
 
 @ENV_MANAGER_REGISTRY.register("base_v2")
