@@ -6,6 +6,7 @@
 
 #include "layout.h"
 #include "module.h"
+#include "timestep.h"
 #include "watch.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -42,7 +43,20 @@ PyDoc_STRVAR(watch_parent_doc,
 "watch_parent(pidfd, /)\n--\n\n"
 "Kill this process group once the process behind `pidfd` has exited (a native thread).");
 
+PyDoc_STRVAR(timesteps_doc,
+"timesteps(type, obs, rewards, /)\n--\n\n"
+"Make one `type(obs, reward, False, {})` per row; return them and a list of their dicts.\n\n"
+"obs, rewards: lists of one length. type: a tuple type of four fields.");
+
+PyDoc_STRVAR(trees_doc,
+"trees(type, slot, count, names, columns, /)\n--\n\n"
+"Make `count` objects of `type`, `slot` of each being {name: item of its column}.\n\n"
+"slot: the type's only slot, a member descriptor. columns: one per name, a list of `count`\n"
+"items or an array (count,), of which rows are views of shape ().");
+
 static PyMethodDef module_methods[] = {
+    {"timesteps", vecenv_timesteps, METH_VARARGS, timesteps_doc},
+    {"trees", vecenv_trees, METH_VARARGS, trees_doc},
     {"watch_parent", watch_parent, METH_O, watch_parent_doc},
     {NULL, NULL, 0, NULL},
 };

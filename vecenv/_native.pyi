@@ -1,10 +1,12 @@
 """Types of the C extension; native/README.md says what stands behind them."""
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from numpy.typing import NDArray
 from typing_extensions import Buffer
+
+_T = TypeVar("_T")
 
 MAGIC: int
 ABI: int
@@ -56,6 +58,10 @@ EVENT_RESULT: int
 EVENT_RAISED: int
 
 def watch_parent(pidfd: int, /) -> None: ...
+def timesteps(type: type[_T], obs: list[Any], rewards: list[Any], /) -> tuple[list[_T], list[dict[str, Any]]]: ...
+def trees(
+    type: type[_T], slot: Any, count: int, names: tuple[str, ...], columns: tuple[list[Any] | NDArray[Any], ...], /
+) -> list[_T]: ...
 
 @final
 class Hub:

@@ -94,9 +94,21 @@ def find_attr(env: Any, name: str, default: Any = None) -> Any:
         try:
             return getattr(env, name)
         except AttributeError:
-            inner = getattr(env, "__dict__", {}).get("env")
+            inner = own_attr(env, "env")
             env = inner if inner is not env else None
     return default
+
+
+def own_attr(layer: Any, name: str) -> Any:
+    """Read an attribute of this very layer, None where it has none of that name.
+
+    Never through `__dict__`: once that has been asked for, CPython 3.11 and 3.12 look up the attributes of this
+    object the slow way for good, and a step of CartPole takes 10% longer.
+    """
+    try:
+        return object.__getattribute__(layer, name)
+    except AttributeError:
+        return None
 
 
 class AdaptedEnv(gymnasium.Env[Any, Any]):

@@ -11,19 +11,19 @@ a time limit or more than one attempt they are commands of their own.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, NoReturn
 
 from ..core.batch import Batch, raise_first
 from ..core.rows import RowFlag
-from ..envs.base import BaseEnvTimestep
+from ..core.spec import Array
 from ..errors import ConfigError, EnvError, StateError
 from ..registry import ENV_MANAGER_REGISTRY
 from .actions import pack_actions
 from .managed import renew_env
 from .resets import EnvResets
 from .states import EnvState
-from .timesteps import HAS_INFO, final_rows, infos_of, make_timesteps, mark_end, rewards_of, split_rows, take_abnormal
+from .timesteps import HAS_INFO, Blanks, abnormal_values, final_rows, mark_end
 
 __all__ = ["BaseEnvManager"]
 
@@ -43,6 +43,8 @@ class BaseEnvManager(EnvResets):
         ...     sorted(timesteps), timesteps[0].reward, timesteps[0].done
         ([0, 1], array([1.], dtype=float32), False)
     """
+
+    _blanks_class: ClassVar[type[Blanks]] = Blanks
 
     def step(self, actions: Any) -> Any:
         """Step envs and wait for all of them.
@@ -75,19 +77,24 @@ class BaseEnvManager(EnvResets):
             states = {env_id: self._env_states[env_id].name for env_id in ids if env_id in self._absent}
             raise StateError(f"step: envs must be in RUN, but these are not: {states}; reset them first")
 
-    def _step_envs(self, ids: list[int], actions: Sequence[Any]) -> list[BaseEnvTimestep]:
-        """Step envs and return their timesteps in request order."""
+    def _step_envs(self, ids: list[int], actions: Sequence[Any]) -> list[Any]:
+        """Step envs and return what their rows become, in request order."""
         self._check_ready(ids)
-        batch = self._exchange(ids, actions)
+        batch, blanks = self._exchange(ids, actions)
         if batch.flags & _ERROR:
-            return self._step_with_errors(ids, actions, batch)
-        return self._take(ids, batch)
+            return self._step_with_errors(ids, actions, batch, blanks)
+        return self._take(ids, batch, blanks)
 
-    def _exchange(self, ids: list[int], actions: Sequence[Any]) -> Batch:
+    def _exchange(self, ids: list[int], actions: Sequence[Any]) -> tuple[Batch, Blanks]:
         self._send(ids, actions, ordered=True)
+        blanks = self._make_blanks(ids)  # while the envs step
         batch = self._recv(len(ids))
         assert batch is not None, "only a reset under way is given another chance"
-        return batch
+        return batch, blanks
+
+    def _make_blanks(self, ids: list[int]) -> Blanks:
+        spec = self._open_pool("step").obs_spec
+        return self._blanks_class(ids, spec, self._reward_shape, self._builder, copies=self._copies)
 
     def _send(self, ids: list[int], actions: Sequence[Any], *, ordered: bool) -> None:
         pool = self._open_pool("step")
@@ -97,65 +104,60 @@ class BaseEnvManager(EnvResets):
         else:
             batch, form = packed
             pool.send(batch, None if ids == self._all_ids else ids, ordered=ordered, form=form)
+        self._shown.release(ids)
 
     # ---- from rows to timesteps ----------------------------------------------------------------
 
-    def _take(self, ids: list[int], batch: Batch, skip: Iterable[int] = ()) -> list[BaseEnvTimestep]:
-        """Turn rows into timesteps, and into states and observations to show.
+    def _take(self, ids: list[int], batch: Batch, blanks: Blanks, skip: Collection[int] = ()) -> list[Any]:
+        """Turn rows into what the caller gets, and into states and observations to show.
 
         Args:
             ids: the env of each row.
+            blanks: made for these rows.
             skip: envs whose rows mean nothing.
         """
-        spec = self._open_pool("step").obs_spec
-        kept = self._keep(batch.obs)
-        obs = split_rows(spec, kept, len(ids))
-        infos = infos_of(batch)
-        ends_array = batch.terminated | batch.truncated
-        ends = ends_array.tolist()
-        self._show(ids, kept, obs, skip)
-        ended = ends_array.nonzero()[0]
-        if len(ended) and self._worker_resets:
-            # These rows have the first observation of a new episode, the timestep what ended the old one.
-            for row, final in zip(ended.tolist(), final_rows(spec, batch, ended)):
-                if self._reset_inplace:
-                    infos[row]["final_obs"] = final
-                else:
-                    obs[row] = final
-        timesteps = make_timesteps(obs, rewards_of(batch, self._reward_shape), ends, infos)
-        if batch.flags & HAS_INFO:
-            self._take_abnormal(ids, timesteps)
+        blanks.fill(batch)
+        self._shown.put(ids, blanks.batch, blanks.rows, skip)
+        terminated, truncated = batch.terminated, batch.truncated
+        ended = (terminated | truncated).nonzero()[0]
         if len(ended):
-            self._end_episodes(ids, batch, infos, ended.tolist())
-        return timesteps
+            self._mark_ends(blanks, batch, ended, terminated[ended].tolist(), truncated[ended].tolist())
+        if batch.flags & HAS_INFO:
+            self._take_abnormal(ids, blanks)
+        if len(ended):
+            self._end_episodes([ids[row] for row in ended.tolist()])
+        return blanks.finish()
 
-    def _show(self, ids: list[int], kept: Any, obs: list[Any], skip: Iterable[int]) -> None:
-        if ids == self._all_ids and not skip:
-            self._shown = obs.copy()
-            self._shown_batch = kept
-            return
-        self._shown_batch = None
-        for env_id, value in zip(ids, obs):
-            if env_id not in skip:
-                self._shown[env_id] = value
+    def _mark_ends(
+        self, blanks: Blanks, batch: Batch, ended: Array, terminated: list[bool], truncated: list[bool]
+    ) -> None:
+        """Make these rows the last timesteps of their episodes."""
+        rows = ended.tolist()
+        # Where the worker resets, a row has the first observation of a new episode beside what ended the old one.
+        finals = final_rows(self._open_pool("step").obs_spec, batch, ended) if self._worker_resets else None
+        for i, row in enumerate(rows):
+            obs = blanks.rows[row]
+            if finals is not None and self._reset_inplace:
+                blanks.infos[row]["final_obs"] = finals[i]
+            elif finals is not None:
+                obs = finals[i]
+            blanks.replace(row, obs, blanks.rewards[row], True)
+            mark_end(blanks.infos[row], terminated[i], truncated[i])
 
-    def _take_abnormal(self, ids: list[int], timesteps: list[BaseEnvTimestep]) -> None:
-        for row, timestep in enumerate(timesteps):
-            if timestep.info.get("abnormal", False):
-                timesteps[row] = take_abnormal(timestep)
+    def _take_abnormal(self, ids: list[int], blanks: Blanks) -> None:
+        for row, info in enumerate(blanks.infos):
+            if info.get("abnormal", False):
+                own = abnormal_values(info)
+                if own is not None:
+                    blanks.replace(row, *own)
                 if self._abnormal_is_error:
                     self._set_state(ids[row], EnvState.ERROR)
 
-    def _end_episodes(self, ids: list[int], batch: Batch, infos: list[dict[str, Any]], ended: list[int]) -> None:
-        terminated, truncated = batch.terminated, batch.truncated
-        to_reset = []
-        for row in ended:
-            env_id = ids[row]
-            if self._env_states[env_id] is EnvState.ERROR:
-                continue
-            mark_end(infos[row], bool(terminated[row]), bool(truncated[row]))
-            if self._count_episode(env_id):
-                to_reset.append(env_id)
+    def _end_episodes(self, ended_ids: list[int]) -> None:
+        states = self._env_states
+        to_reset = [
+            env_id for env_id in ended_ids if states[env_id] is not EnvState.ERROR and self._count_episode(env_id)
+        ]
         if to_reset:
             self._reset_ended(to_reset)
 
@@ -179,10 +181,10 @@ class BaseEnvManager(EnvResets):
 
     # ---- failing steps ---------------------------------------------------------------------------
 
-    def _step_with_errors(self, ids: list[int], actions: Sequence[Any], batch: Batch) -> list[BaseEnvTimestep]:
+    def _step_with_errors(self, ids: list[int], actions: Sequence[Any], batch: Batch, blanks: Blanks) -> list[Any]:
         errors = batch.errors()
         self._check_reset_errors(errors)
-        timesteps = dict(zip(ids, self._take(ids, batch, skip=errors)))
+        timesteps = dict(zip(ids, self._take(ids, batch, blanks, skip=errors)))
         given = dict(zip(ids, actions))
         attempts = self._max_retry if self._retries_steps else 1
         for _ in range(attempts - 1):
@@ -190,10 +192,10 @@ class BaseEnvManager(EnvResets):
                 break
             time.sleep(self._retry_waiting_time)
             again = list(errors)
-            batch = self._exchange(again, [given[env_id] for env_id in again])
+            batch, blanks = self._exchange(again, [given[env_id] for env_id in again])
             errors = batch.errors()
             self._check_reset_errors(errors)
-            timesteps.update(zip(again, self._take(again, batch, skip=errors)))
+            timesteps.update(zip(again, self._take(again, batch, blanks, skip=errors)))
         if errors:
             self._fail_steps(errors)
         return [timesteps[env_id] for env_id in ids]

@@ -19,11 +19,12 @@ from ..core.rows import Autoreset
 from ..core.serial import SerialPool
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from .access import EnvAccess, has_attribute
+from .build import builder_of
 from .managed import EnvMaker, Orders, Settings
 from .options import BASE_CONFIG, check_config, check_limit, limits_of, pool_options
 from .seeds import seeds_by_env
+from .shown import Shown
 from .states import EnvState
-from .timesteps import copy_arrays, split_rows
 
 __all__ = ["EnvLife"]
 
@@ -89,6 +90,7 @@ class EnvLife(EnvAccess):
         self._retry_waiting_time: float = self._cfg["retry_waiting_time"]
         self._auto_reset = bool(self._cfg["auto_reset"])
         self._reset_inplace = bool(self._cfg.get("reset_inplace", False))
+        self._copies = bool(self._cfg.get("copy_on_get", True))
         self._closed = True
         self._all_ids = list(range(len(fns)))
         self._env_states = dict.fromkeys(self._all_ids, EnvState.VOID)
@@ -102,8 +104,7 @@ class EnvLife(EnvAccess):
         self._attempts: dict[int, int] = {}  # left, of resets not answered yet
         self._replay_paths: list[str] | None = None
         self._recording: set[int] = set()
-        self._shown: list[Any] = [None] * len(fns)  # newest observation of each env
-        self._shown_batch: Any = None  # the same as one batch, if they are one
+        self._shown = Shown(len(fns), None)
 
     # ---- properties ------------------------------------------------------------------------
 
@@ -141,7 +142,7 @@ class EnvLife(EnvAccess):
     @property
     def ready_obs(self) -> dict[int, Any]:
         """Newest observation of each env that can be stepped, {env_id: obs}; {} when none can."""
-        shown = self._shown
+        shown = self._shown.rows
         return {env_id: shown[env_id] for env_id in self.ready_obs_id}
 
     def env_state_done(self, env_id: int) -> bool:
@@ -187,10 +188,12 @@ class EnvLife(EnvAccess):
         self._attempts.clear()
         self._orders.clear()
         self._recording.clear()
+        self._shown = Shown(self.env_num, None if self._copies else pool.options.depth)
         for env_id in self._all_ids:
             self._env_episode_count[env_id] = 0
             self._set_state(env_id, EnvState.INIT)
         self._reward_shape = tuple(self.reward_space.shape or (1,))
+        self._builder = builder_of(pool.implementation)
         try:
             self.reset(reset_param)
         except BaseException:
@@ -223,8 +226,7 @@ class EnvLife(EnvAccess):
         self._closed = True
         for env_id in self._all_ids:
             self._set_state(env_id, EnvState.VOID)
-        self._shown = [None] * self.env_num
-        self._shown_batch = None
+        self._shown = Shown(self.env_num, None)
         try:
             if pool is not None:
                 pool.close()
@@ -293,8 +295,10 @@ class EnvLife(EnvAccess):
         Raises:
             WorkerTimeoutError, WorkerDiedError: the manager is closed.
         """
+        pool = self._open_pool("recv")
+        self._shown.expect_batch()
         try:
-            return self._open_pool("recv").recv(min_count, timeout=timeout)
+            return pool.recv(min_count, timeout=timeout)
         except (WorkerTimeoutError, WorkerDiedError) as error:
             if not self._can_go_on(error):
                 self._give_up_worker(error)
@@ -309,12 +313,3 @@ class EnvLife(EnvAccess):
         for env_id in error.env_ids:
             self._set_state(env_id, EnvState.ERROR)
         self._close_after(error)
-
-    def _rows(self, batch: Batch) -> list[Any]:
-        """Return each row's observation."""
-        pool = self._open_pool("recv")
-        return split_rows(pool.obs_spec, self._keep(batch.obs), len(batch))
-
-    def _keep(self, nested: Any) -> Any:
-        """Return arrays that no later batch writes to."""
-        return copy_arrays(nested) if self._cfg.get("copy_on_get", True) else nested

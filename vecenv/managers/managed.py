@@ -17,7 +17,7 @@ from typing import Any
 
 import gymnasium
 
-from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, original, reward_space_of
+from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, original, own_attr, reward_space_of
 from ..envs.replay import EpisodeRecorder
 from ..envs.seeding import EpisodeSeeds, episode_seed
 from ..errors import ConfigError, EnvError, StateError
@@ -323,5 +323,5 @@ def _find_adapted(env: Any) -> AdaptedEnv | None:
     while env is not None:
         if isinstance(env, AdaptedEnv):
             return env
-        env = vars(env).get("env")
+        env = own_attr(env, "env")
     return None

@@ -18,6 +18,7 @@ from ..errors import ConfigError, EnvError, WorkerDiedError, WorkerTimeoutError
 from .life import EnvLife
 from .managed import Orders, renew_env
 from .states import EnvState
+from .timesteps import copy_arrays, split_rows
 
 __all__ = ["EnvResets"]
 
@@ -114,7 +115,7 @@ class EnvResets(EnvLife):
 
     def _absorb(self, batch: Batch) -> None:
         """Take in a batch that has answers to resets."""
-        obs = self._rows(batch)
+        obs = split_rows(self._open_pool("reset").obs_spec, copy_arrays(batch.obs), len(batch))
         errors = batch.errors()
         failed: dict[int, Exception] = {}
         is_reset = (batch.row_flags & RowFlag.RESET != 0).tolist()
@@ -140,8 +141,7 @@ class EnvResets(EnvLife):
                 self._pending_seeds.pop(env_id, None)
             if orders.replay_path is not None:
                 self._recording.add(env_id)
-        self._shown[env_id] = obs
-        self._shown_batch = None
+        self._shown.put_one(env_id, obs)
         self._set_state(env_id, EnvState.RUN)
 
     def _retry_resets(self, failed: dict[int, Exception]) -> None:

@@ -21,7 +21,6 @@ from ..registry import ENV_MANAGER_REGISTRY
 from .base import BaseEnvManager
 from .options import PROCESS_CONFIG
 from .states import EnvState
-from .timesteps import copy_arrays
 
 __all__ = ["AsyncSubprocessEnvManager", "SyncSubprocessEnvManager"]
 
@@ -142,7 +141,7 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         """
         while not (ids := self.ready_obs_id) and self._attempts:
             self._absorb_next()
-        return {env_id: self._shown[env_id] for env_id in ids}
+        return {env_id: self._shown.rows[env_id] for env_id in ids}
 
     def step(self, actions: Any) -> Any:
         """Step envs and wait for enough answers, of these envs or of earlier ones.
@@ -225,15 +224,11 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         ids = batch.env_ids.tolist()
         self._busy.difference_update(ids)
         errors = batch.errors()
-        timesteps = self._take(ids, batch, skip=errors)
+        timesteps = self._take(ids, batch, self._make_blanks(ids), skip=errors)
         self._arrived.update(pair for pair in zip(ids, timesteps) if pair[0] not in errors)
         if errors:
             self._check_reset_errors(errors)
             self._fail_steps(errors)
-
-    def _keep(self, nested: Any) -> Any:
-        # One step may receive several batches, so that views could expire before it returns.
-        return copy_arrays(nested)
 
     def _reset_ended(self, ids: list[int]) -> None:
         self._begin_resets(ids)  # answered later: `_absorb`

@@ -1,13 +1,13 @@
 """Timesteps: takes a batch apart into what the callers of managers get, one value per env.
 
-Stands behind the batch on the data path. A step of 64 envs passes here in some ten
-microseconds, so everything is done for the whole batch and rows are cut off last.
+Stands behind the batch on the data path. While the parent builds objects, the workers wait for
+their next actions. So what does not depend on the answers is built before they come, while the
+envs step (`Blanks`); then numbers are copied into it and the few rows that differ are replaced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -16,18 +16,15 @@ from ..core.batch import Batch
 from ..core.rows import RowFlag
 from ..core.spec import Array, DictNode, Leaf, Node, Spec, TupleNode
 from ..envs.base import BaseEnvTimestep
+from .build import Builder
 from .managed import ABNORMAL
 
-__all__ = ["copy_arrays", "final_rows", "infos_of", "make_timesteps", "mark_end", "rewards_of", "split_rows"]
+__all__ = ["Blanks", "abnormal_values", "copy_arrays", "final_rows", "mark_end", "split_rows"]
 
 # Plain ints: operators of the flag classes take 0.5 us each.
 _FINAL = int(RowFlag.FINAL)
 #: Flags of rows that may have an info.
 HAS_INFO = int(RowFlag.INFO | RowFlag.MAIL)
-
-# Without the argument parsing of the class: 0.1 us a row instead of 0.4.
-_new_tuple = tuple.__new__
-_timestep_class = repeat(BaseEnvTimestep)
 
 
 def copy_arrays(nested: Any) -> Any:
@@ -39,6 +36,18 @@ def copy_arrays(nested: Any) -> Any:
     if isinstance(nested, tuple):
         return tuple(copy_arrays(part) for part in nested)
     return nested
+
+
+def fill_arrays(target: Any, source: Any) -> None:
+    """Copy the arrays of a nested batch into those of another."""
+    if isinstance(target, np.ndarray):
+        target[...] = source
+    elif isinstance(target, dict):
+        for key, part in target.items():
+            fill_arrays(part, source[key])
+    else:
+        for part, own in zip(target, source):
+            fill_arrays(part, own)
 
 
 def split_rows(spec: Spec, nested: Any, count: int) -> list[Any]:
@@ -59,6 +68,9 @@ def _split(node: Node, nested: Any, count: int) -> list[Any]:
 
 def final_rows(spec: Spec, batch: Batch, rows: Array) -> list[Any]:
     """Return the observations that ended the episodes of these rows, with memory of their own."""
+    root = spec.root
+    if isinstance(root, Leaf):
+        return list(batch.rows.final(0)[rows])
 
     def pick(node: Node, nested: Any) -> Any:
         if isinstance(node, Leaf):
@@ -69,12 +81,7 @@ def final_rows(spec: Spec, batch: Batch, rows: Array) -> list[Any]:
             return tuple(pick(child, part) for child, part in zip(node.children, nested))
         return tuple(nested[row] for row in rows.tolist())
 
-    return split_rows(spec, pick(spec.root, batch.final_obs), len(rows))
-
-
-def rewards_of(batch: Batch, shape: tuple[int, ...]) -> list[Any]:
-    """Return each row's reward, float32 of the reward's shape, which is (1,) for plain numbers."""
-    return list(batch.rewards.astype(np.float32).reshape(len(batch), *shape))
+    return split_rows(spec, pick(root, batch.final_obs), len(rows))
 
 
 def infos_of(batch: Batch) -> list[dict[str, Any]]:
@@ -97,19 +104,71 @@ def mark_end(info: dict[str, Any], terminated: bool, truncated: bool) -> None:
     info.setdefault("TimeLimit.truncated", truncated and not terminated)
 
 
-def make_timesteps(
-    obs: Sequence[Any], rewards: Sequence[Any], ends: Sequence[bool], infos: Sequence[dict[str, Any]]
-) -> list[BaseEnvTimestep]:
-    """Join columns into one timestep per row."""
-    return list(map(_new_tuple, _timestep_class, zip(obs, rewards, ends, infos)))
+class Blanks:
+    """The timesteps of one step, made while the envs are busy with it; `fill` puts the answers in.
+
+    Attributes:
+        batch: observations as one batch (B, *S), nested like the space; None if some have no layout.
+        ids, rows, rewards: env, observation and float32 reward of each row.
+        infos: one dict per row, the very one of its result.
+        results: one timestep per row.
+    """
+
+    def __init__(
+        self, ids: Sequence[int], spec: Spec, reward_shape: tuple[int, ...], builder: Builder, *, copies: bool
+    ) -> None:
+        count = len(ids)
+        self.ids = ids
+        self._spec = spec
+        self._builder = builder
+        self._copies = copies
+        self.batch: Any = None
+        self.rows: list[Any] = [None] * count
+        # Views on request, single numbers and values without layout have to be taken as they come.
+        self._is_early = copies and not spec.num_objects and all(leaf.shape for leaf in spec.leaves)
+        if self._is_early:
+            self.batch = spec.batch(lambda leaf: np.empty((count, *leaf.shape), leaf.dtype), lambda _: ())
+            self.rows = split_rows(spec, self.batch, count)
+        self._reward_array = np.empty((count, *reward_shape), np.float32)
+        self.rewards: list[Any] = list(self._reward_array)
+        self.infos: list[dict[str, Any]] = []
+        self.results: list[Any] = []
+        if self._is_early:
+            self._make()
+
+    def _make(self) -> None:
+        """Make the results, of steps that go on, and their infos."""
+        self.results, self.infos = self._builder.timesteps(self.rows, self.rewards)
+
+    def fill(self, batch: Batch) -> None:
+        """Put in observations, rewards and infos."""
+        self._reward_array[...] = batch.rewards.reshape(self._reward_array.shape)
+        if self._is_early:
+            fill_arrays(self.batch, batch.obs)
+        else:
+            obs = copy_arrays(batch.obs) if self._copies else batch.obs
+            self.batch = None if self._spec.num_objects else obs
+            self.rows = split_rows(self._spec, obs, len(self.ids))
+            self._make()
+        if batch.flags & HAS_INFO:
+            for info, own in zip(self.infos, infos_of(batch)):
+                info.update(own)
+
+    def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
+        """Make one result anew."""
+        self.results[row] = BaseEnvTimestep(obs, reward, done, self.infos[row])
+
+    def finish(self) -> list[Any]:
+        """Return the results; infos are complete now."""
+        return self.results
 
 
-def take_abnormal(timestep: BaseEnvTimestep) -> BaseEnvTimestep:
-    """Give an abnormal timestep the observation, reward and end that its env gave it."""
-    own = timestep.info.pop(ABNORMAL, None)
+def abnormal_values(info: dict[str, Any]) -> tuple[Any, Any, bool] | None:
+    """Return observation, reward and end of an abnormal timestep as its env gave them, if they are not in the row."""
+    own = info.pop(ABNORMAL, None)
     if own is None:
-        return timestep
+        return None
     obs, reward, terminated, truncated = own
     if reward is not None:
         reward = np.atleast_1d(np.asarray(reward, np.float32))
-    return BaseEnvTimestep(obs, reward, bool(terminated or truncated), timestep.info)
+    return obs, reward, bool(terminated or truncated)

@@ -3,22 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.spec import DictNode, Leaf, Node, ObjectNode, Spec, TupleNode
 from ..errors import SpaceError
 from ..registry import ENV_MANAGER_REGISTRY
 from ..tree import TreeArray
 from .base import BaseEnvManager
+from .build import Builder
 from .life import EnvLife
 from .subprocess import SyncSubprocessEnvManager
+from .timesteps import Blanks
 
 __all__ = ["BaseEnvManagerV2", "SubprocessEnvManagerV2"]
 
 
+_FIELDS = ("obs", "reward", "done", "info", "env_id")
+
+
+class TreeBlanks(Blanks):
+    """The same as trees."""
+
+    def _make(self) -> None:
+        count = len(self.ids)
+        self._done = np.zeros(count, np.bool_)
+        env_ids = np.array(self.ids, np.int64)
+        obs = tree_rows(self._builder, self._spec, self.batch, self.rows)
+        columns = (obs, self.rewards, self._done, self._builder.trees(count, (), ()), env_ids)
+        self.infos = [{} for _ in range(count)]
+        self.results = self._builder.trees(count, _FIELDS, columns)
+
+    def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
+        """Make one result anew."""
+        tree = self.results[row]
+        self._done[row] = done
+        tree["obs"], tree["reward"] = obs, reward
+
+    def finish(self) -> list[Any]:
+        """Return the results; infos are complete now."""
+        for tree, info in zip(self.results, self.infos):
+            if info:
+                tree["info"] = _info_tree(info)
+        return self.results
+
+
 class TreeSteps(EnvLife):
     """Sequences in, trees out; goes before a manager in the list of bases."""
+
+    _blanks_class: ClassVar[type[Blanks]] = TreeBlanks
 
     @property
     def ready_obs(self) -> Any:
@@ -31,10 +65,10 @@ class TreeSteps(EnvLife):
         ids = self.ready_obs_id
         if not ids:
             return _as_tree(pool.obs_spec.batch(lambda leaf: np.empty((0, *leaf.shape), leaf.dtype), lambda _: ()))
-        if self._shown_batch is None:
-            return TreeArray.stack([_as_tree(self._shown[env_id]) for env_id in ids])
-        whole = _as_tree(self._shown_batch)
-        return whole if len(ids) == self.env_num else whole[ids]
+        whole = self._shown.stacked(ids)
+        if whole is None:
+            return TreeArray.stack([_as_tree(self._shown.rows[env_id]) for env_id in ids])
+        return _as_tree(whole)
 
     def step(self, actions: Any) -> list[TreeArray]:
         """Step envs and wait for all of them.
@@ -55,21 +89,7 @@ class TreeSteps(EnvLife):
         ids, values = self._read_actions(actions)
         if not ids:
             return []
-        timesteps = self._step_envs(ids, values)
-        done = np.array([timestep.done for timestep in timesteps])
-        env_ids = np.array(ids, np.int64)
-        infos = _info_trees([timestep.info for timestep in timesteps])
-        is_nested = isinstance(timesteps[0].obs, dict | tuple)
-        return TreeArray.from_rows(
-            {
-                "obs": _as_tree(obs) if is_nested else obs,
-                "reward": reward,
-                "done": done[row, ...],
-                "info": infos[row],
-                "env_id": env_ids[row, ...],
-            }
-            for row, (obs, reward, _, _) in enumerate(timesteps)
-        )
+        return self._step_envs(ids, values)
 
     if TYPE_CHECKING:
 
@@ -97,18 +117,12 @@ _names: dict[tuple[str, ...], tuple[str, ...]] = {}
 _MOST_NAMES = 1000
 
 
-def _info_trees(infos: list[dict[str, Any]]) -> list[TreeArray]:
-    """Make infos trees; the usual ones, empty or of a few numbers, in a microsecond each."""
-    rows: list[dict[str, Any]] = []
-    for info in infos:
-        if not info:
-            rows.append({})
-        elif _SIMPLE.issuperset(map(type, info.values())):
-            names = _names.get(tuple(info)) or _learn_names(info)
-            rows.append(dict(zip(names, map(np.asarray, info.values()))))
-        else:
-            rows.append(dict(TreeArray(info, identifiers=True).items()))
-    return TreeArray.from_rows(rows)
+def _info_tree(info: dict[str, Any]) -> TreeArray:
+    """Make an info a tree; the usual ones, of a few numbers, in a microsecond or two."""
+    if not _SIMPLE.issuperset(map(type, info.values())):
+        return TreeArray(info, identifiers=True)
+    names = _names.get(tuple(info)) or _learn_names(info)
+    return TreeArray.from_rows([dict(zip(names, map(np.asarray, info.values())))])[0]
 
 
 def _learn_names(info: dict[str, Any]) -> tuple[str, ...]:
@@ -126,6 +140,29 @@ def _plain(action: Any) -> Any:
 def _as_tree(nested: Any) -> Any:
     """Give dicts and tuples as trees; arrays and other values as they are."""
     return TreeArray(nested) if isinstance(nested, dict | tuple) else nested
+
+
+def tree_rows(builder: Builder, spec: Spec, batch: Any, rows: list[Any]) -> list[Any]:
+    """Give rows of observations as trees; `batch` is what they were cut from, None if there is no such thing."""
+    if isinstance(spec.root, Leaf | ObjectNode):
+        return rows
+    if batch is None:
+        return [_as_tree(row) for row in rows]
+    found: list[Any] = _cut(builder, spec.root, batch, len(rows))
+    return found
+
+
+def _cut(builder: Builder, node: Node, nested: Any, count: int) -> Any:
+    """Return a column for `Builder.trees`."""
+    if isinstance(node, DictNode):
+        names = tuple(str(key) for key in node.keys)
+        parts = [nested[key] for key in node.keys]
+    elif isinstance(node, TupleNode):
+        names, parts = tuple(f"_{i}" for i in range(len(node.children))), list(nested)
+    else:
+        return list(nested) if nested.ndim > 1 else nested
+    columns = tuple(_cut(builder, child, part, count) for child, part in zip(node.children, parts))
+    return builder.trees(count, names, columns)
 
 
 @ENV_MANAGER_REGISTRY.register("base_v2")

@@ -1,0 +1,85 @@
+"""Results made by the extension and by its twins: the same objects, whoever makes them."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import numpy as np
+import pytest
+
+from vecenv import BaseEnvTimestep, TreeArray
+from vecenv.core.native import load
+from vecenv.managers.build import builder_of, python_builder
+
+
+@pytest.fixture(params=["native", "python"])
+def builder(request):
+    if request.param == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    return builder_of(request.param)
+
+
+def test_a_timestep_has_the_rows_of_its_columns(builder):
+    obs, rewards = list(np.arange(6.0).reshape(3, 2)), list(np.ones((3, 1), np.float32))
+    timesteps, infos = builder.timesteps(obs, rewards)
+    assert [type(timestep) for timestep in timesteps] == [BaseEnvTimestep] * 3
+    for row, timestep in enumerate(timesteps):
+        assert timestep.obs is obs[row] and timestep.reward is rewards[row] and timestep.done is False
+        assert timestep.info is infos[row] and timestep.info == {}
+    infos[0]["a"] = 1
+    assert timesteps[1].info == {} and timesteps[0]._replace(done=True).done is True
+    assert gc.is_tracked(timesteps[0])
+
+
+def test_numbers_of_a_tree_are_views_that_can_be_written_to(builder):
+    numbers = np.arange(3)
+    trees = builder.trees(3, ("name", "number"), (["a", "b", "c"], numbers))
+    assert [type(tree) for tree in trees] == [TreeArray] * 3
+    assert trees[1].name == "b" and trees[1].number.shape == () and trees[1].number.item() == 1
+    numbers[1] = 7
+    assert trees[1].number.item() == 7 and list(trees[0].keys()) == ["name", "number"]
+    trees[1]["name"] = "d"
+    assert trees[1].name == "d" and trees[2].name == "c"
+
+
+def test_no_rows_and_no_names(builder):
+    assert builder.timesteps([], []) == ([], [])
+    assert builder.trees(2, (), ()) == [TreeArray(), TreeArray()] and builder.trees(0, ("a",), ([],)) == []
+
+
+def test_nothing_is_leaked_and_nothing_freed_twice(builder):
+    obs, rewards = [np.zeros(2)] * 5, [np.zeros(1, np.float32)] * 5
+    before = sys.getrefcount(obs[0]), sys.getrefcount(rewards[0]), sys.getrefcount(BaseEnvTimestep)
+    for _ in range(3):
+        timesteps, infos = builder.timesteps(obs, rewards)
+        trees = builder.trees(5, ("obs", "reward"), (obs, rewards))
+    del timesteps, infos, trees
+    gc.collect()
+    assert (sys.getrefcount(obs[0]), sys.getrefcount(rewards[0]), sys.getrefcount(BaseEnvTimestep)) == before
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda native: native.timesteps(dict, [], []),
+        lambda native: native.timesteps(BaseEnvTimestep, [1], []),
+        lambda native: native.timesteps(BaseEnvTimestep, (1,), (1,)),
+        lambda native: native.trees(TreeArray, None, 1, (), ()),
+        lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], 2, ("a",), ([1],)),
+        lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], 1, ("a",), ()),
+        lambda native: native.trees(dict, TreeArray.__dict__["_children"], 1, (), ()),
+        lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], 3, ("a",), (np.arange(2),)),
+    ],
+)
+def test_wrong_arguments_are_refused(call):
+    native = load()
+    if native is None:
+        pytest.skip("the extension was not built")
+    with pytest.raises((TypeError, ValueError, IndexError)):
+        call(native)
+
+
+def test_the_twin_builds_in_python():
+    assert builder_of("python") is python_builder
