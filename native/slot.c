@@ -28,6 +28,7 @@ typedef struct {
     PyObject *env;   /* whose `reset` begins the next episode here; NULL: the host does it */
     int needs_reset; /* NEXT_STEP: the episode is over, the next step resets */
     int64_t last_ns; /* how long its last command took */
+    int64_t began_ns; /* when its episode began */
     vecenv_tally tally;
 } hosted_env;
 
@@ -47,9 +48,10 @@ typedef struct {
     size_t num_staged; /* of them, in front of `held`, for the row under way */
     double *reward;
     hosted_env *envs;
-    info_names names;
+    int infos; /* which infos travel, INFOS_* */
+    info_table info_table;
     info_cells cells;
-    PyTypeObject *numpy_scalar;
+    PyObject *numpy_scalar, *numpy_array; /* types */
     vecenv_command command; /* under way */
     int64_t now_ns;         /* when the last command ended, 0 after a wait */
     int64_t told_ns;        /* when the parent was last told */
@@ -64,6 +66,7 @@ slot_traverse(PyObject *op, visitproc visit, void *arg)
     Slot *self = (Slot *)op;
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->numpy_scalar);
+    Py_VISIT(self->numpy_array);
     for (uint32_t i = 0; self->envs != NULL && i < self->arena.num_envs; i++) {
         Py_VISIT(self->envs[i].step);
         Py_VISIT(self->envs[i].env);
@@ -83,11 +86,9 @@ slot_clear(PyObject *op)
         Py_CLEAR(self->envs[i].step);
         Py_CLEAR(self->envs[i].env);
     }
-    for (uint32_t i = 0; i < self->names.count; i++) {
-        Py_CLEAR(self->names.names[i]);
-    }
-    self->names.count = 0;
+    info_clear(&self->info_table);
     Py_CLEAR(self->numpy_scalar);
+    Py_CLEAR(self->numpy_array);
     node_free(self->obs);
     node_free(self->final_obs);
     node_free(self->action);
@@ -149,22 +150,28 @@ static PyObject *
 slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"mapping", "slot", "event_fd", "obs", "final_obs", "action",
-                            "autoreset", "spin_ns", "waits", "numpy_scalar", NULL};
-    PyObject *mapping, *obs, *final_obs, *action, *numpy_scalar;
+                            "autoreset", "spin_ns", "waits", "numpy_scalar",
+                            "numpy_array", "infos", NULL};
+    PyObject *mapping, *obs, *final_obs, *action, *numpy_scalar, *numpy_array;
     unsigned int slot;
-    int event_fd, autoreset, waits;
+    int event_fd, autoreset, waits, infos;
     long long spin_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIiOOOiLpO!:Slot", names, &mapping,
-                                     &slot, &event_fd, &obs, &final_obs, &action,
-                                     &autoreset, &spin_ns, &waits, &PyType_Type,
-                                     &numpy_scalar)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIiOOOiLpO!O!i:Slot", names,
+                                     &mapping, &slot, &event_fd, &obs, &final_obs,
+                                     &action, &autoreset, &spin_ns, &waits, &PyType_Type,
+                                     &numpy_scalar, &PyType_Type, &numpy_array,
+                                     &infos)) {
         return NULL;
     }
     Slot *self = (Slot *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }
-    self->numpy_scalar = (PyTypeObject *)Py_NewRef(numpy_scalar);
+    self->numpy_scalar = Py_NewRef(numpy_scalar);
+    self->numpy_array = Py_NewRef(numpy_array);
+    self->info_table.scalar_type = (PyTypeObject *)numpy_scalar;
+    self->info_table.array_type = (PyTypeObject *)numpy_array;
+    self->infos = infos;
     self->slot = slot;
     self->event_fd = event_fd;
     self->autoreset = autoreset;
@@ -284,21 +291,22 @@ typedef struct {
 } answer;
 
 static void
-begin_episode(vecenv_tally *tally)
+begin_episode(hosted_env *env)
 {
-    tally->episode++;
-    tally->length = 0;
-    tally->episode_return = 0.0;
+    env->began_ns = vecenv_now_ns();
+    env->tally.episode++;
+    env->tally.length = 0;
+    env->tally.episode_return = 0.0;
 }
 
 static void
-count_step(vecenv_tally *tally, const answer *row, double reward)
+count_step(hosted_env *env, const answer *row, double reward)
 {
     if (row->flags & (VECENV_F_RESET | VECENV_F_AUTORESET)) {
-        begin_episode(tally);
+        begin_episode(env);
     } else if (!(row->flags & VECENV_F_ERROR)) {
-        tally->length++;
-        tally->episode_return += reward;
+        env->tally.length++;
+        env->tally.episode_return += reward;
     }
 }
 
@@ -306,7 +314,7 @@ static void
 write_row(Slot *self, hosted_env *env, const answer *row, size_t num_held, uint64_t place)
 {
     const vecenv_arena *arena = &self->arena;
-    count_step(&env->tally, row, self->reward[0]);
+    count_step(env, row, self->reward[0]);
     CELL(self, place, VECENV_H_STEP_ID, uint64_t) = self->command.step_id;
     CELL(self, place, VECENV_H_ENV_ID, int64_t) = self->command.env_id;
     memcpy(column(arena, place_block(place), VECENV_H_REWARD)
@@ -316,12 +324,16 @@ write_row(Slot *self, hosted_env *env, const answer *row, size_t num_held, uint6
     CELL(self, place, VECENV_H_TRUNCATED, uint8_t) = (uint8_t)row->truncated;
     CELL(self, place, VECENV_H_FLAGS, uint32_t) = row->flags;
     CELL(self, place, VECENV_H_TALLY, vecenv_tally) = env->tally;
+    if (row->terminated || row->truncated) {
+        double seconds = (double)(vecenv_now_ns() - env->began_ns) / 1e9;
+        CELL(self, place, VECENV_H_SECONDS, double) = seconds;
+    }
     if (row->flags & VECENV_F_INFO) {
         info_store(arena, &self->cells, place_block(place), place_row(place));
     }
     tree_store(self->held, num_held, block_start(self, place), place_row(place));
     if (row->flags & VECENV_F_FINAL) { /* the same step began a new episode */
-        begin_episode(&env->tally);
+        begin_episode(env);
         env->tally.seed = -1;
     }
 }
@@ -343,9 +355,9 @@ check_answer(Slot *self, answer *row, size_t *num_held)
         memset(self->reward, 0, self->arena.reward_size * sizeof(double));
     }
     if (status == TREE_OK && row->info != NULL && PyDict_GET_SIZE(row->info) > 0) {
-        status = info_read(&self->arena, &self->names, row->info, self->numpy_scalar,
+        status = info_read(&self->arena, &self->info_table, row->info, self->infos,
                            &self->cells);
-        row->flags |= VECENV_F_INFO;
+        row->flags |= status == TREE_OK && self->cells.used > 0 ? VECENV_F_INFO : 0;
     }
     return status;
 }
@@ -426,7 +438,8 @@ stage_final(Slot *self, PyObject *obs)
 static int
 begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
 {
-    if (self->envs[self->command.env_id].env == NULL || PyDict_GET_SIZE(row->info) > 0
+    int has_final_info = info_is_wanted(self->infos, 1) && PyDict_GET_SIZE(row->info) > 0;
+    if (self->envs[self->command.env_id].env == NULL || has_final_info
         || self->final_obs == NULL || stage_final(self, row->obs) != TREE_OK
         || reward_read(row->reward, self->reward, self->arena.reward_size) != TREE_OK) {
         self->num_staged = 0;
@@ -440,7 +453,7 @@ begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
     int status = TREE_ODD;
     if (is_plain_reset(self, result)) {
         row->obs = PyTuple_GET_ITEM(result, 0);
-        row->info = PyTuple_GET_ITEM(result, 1);
+        row->info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL;
         row->flags = VECENV_F_FINAL;
         status = answer_with(self, row);
     }
@@ -476,6 +489,9 @@ answer_step(Slot *self, PyObject *result, PyObject **reset_result)
     }
     if (is_done && self->autoreset == AUTORESET_SAME_STEP) {
         return begin_in_same_step(self, &row, reset_result);
+    }
+    if (!info_is_wanted(self->infos, is_done)) {
+        row.info = NULL;
     }
     uint32_t env_id = self->command.env_id;
     int status = answer_with(self, &row);
@@ -561,7 +577,7 @@ autoreset(Slot *self, int *failed)
     if (is_plain_reset(self, result)) {
         answer row = {
             .obs = PyTuple_GET_ITEM(result, 0),
-            .info = PyTuple_GET_ITEM(result, 1),
+            .info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL,
             .flags = VECENV_F_AUTORESET,
         };
         status = answer_with(self, &row);
@@ -675,7 +691,7 @@ PyDoc_STRVAR(publish_doc,
 "publish($self, obs, reward, terminated, truncated, info, flags, final_obs, /)\n--\n\n"
 "Answer the command under way with one row; True when it was written.\n\n"
 "False: a value needs conversion (observation leaves must have exactly their dtype and\n"
-"shape, info values must be scalars under known keys) and nothing was written. obs,\n"
+"shape, info values must have cells under known keys) and nothing was written. obs,\n"
 "info and final_obs may be None: their columns are left as they are.");
 
 static PyObject *
@@ -851,7 +867,7 @@ static PyMethodDef slot_methods[] = {
 
 PyDoc_STRVAR(slot_doc,
 "Slot(mapping, slot, event_fd, obs, final_obs, action, autoreset, spin_ns, waits, "
-"numpy_scalar)\n--\n\n"
+"numpy_scalar, numpy_array, infos)\n--\n\n"
 "The worker's end of one slot: commands in, rows out. One thread uses it.");
 
 static PyType_Slot slot_slots[] = {

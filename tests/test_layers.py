@@ -57,7 +57,7 @@ ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FACES
 
 # Inside core a module imports only what stands before it.
 CORE_ORDER = [
-    *("clock", "shm", "threads", "spec", "arena", "rows", "native", "mail", "hub", "batch", "options"),
+    *("clock", "shm", "threads", "spec", "arena", "rows", "infos", "native", "mail", "hub", "batch", "options"),
     *("inbox", "watchdog", "host", "twin_words", "twin_slot", "twin", "worker", "preload", "spawning", "supervise"),
     *("life", "pool", "serial", "process"),
 ]

@@ -275,8 +275,9 @@ class ProcessPool(Pool):
         descriptors = [self._crew.segment.fd]
         if self.implementation == "native":
             descriptors.append(self._crew.event_fd)
+        attach = Attach(self._plan, slots, self.options.autoreset, self._spin_ns(), self.options.infos)
         try:
-            worker.hand_over(Attach(self._plan, slots, self.options.autoreset, self._spin_ns()), descriptors)
+            worker.hand_over(attach, descriptors)
         except (BrokenPipeError, ConnectionError):
             self._raise_died(worker, "construct", None)
 
