@@ -24,7 +24,7 @@
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
 #define VECENV_ABI 2
 #define VECENV_LINE 64
-#define VECENV_INFO_KEYS 32      /* info keys that get a column */
+#define VECENV_INFO_KEYS 32      /* cells for infos: numbers, elements of arrays */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
 
 /* Indices of the header's int64 words. */
@@ -63,6 +63,7 @@ enum {
     VECENV_H_TALLY,
     VECENV_H_INFO_TAGS,
     VECENV_H_INFO_VALUES,
+    VECENV_H_SECONDS,
     VECENV_H_WORDS
 };
 

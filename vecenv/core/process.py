@@ -233,8 +233,9 @@ class ProcessPool(MortalPool):
         descriptors = [self._crew.segment.fd]
         if self.implementation == "native":
             descriptors.append(self._crew.event_fd)
+        options = self.options
+        attach = Attach(self._plan, slots, options.autoreset, self._spin_ns(), options.infos, replays or {})
         try:
-            attach = Attach(self._plan, slots, self.options.autoreset, self._spin_ns(), replays or {})
             worker.hand_over(attach, descriptors)
         except (BrokenPipeError, ConnectionError):
             self._raise_died(worker, "construct", None)
@@ -287,6 +288,8 @@ class ProcessPool(MortalPool):
     def _shut_down(self) -> None:
         """Raise what an env's close raised, after everything has been ended."""
         workers = self._crew.workers
+        if self._close_timeout is not None:
+            self._crew.close_seconds = self._close_timeout
         self._finalizer.detach()
         self._crew.end()
         self._forget()
