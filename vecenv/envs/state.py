@@ -31,6 +31,8 @@ __all__ = [
     "restore_state",
 ]
 
+# Neither counters nor statistics: what is inside, what a layer was made with, and generators, which go another way.
+NO_STATE = ("env", "_env", "_saved_kwargs", "_metadata", "_cached_spec", "_np_random", "_np_random_seed")
 PLAIN_TYPES = (bool, int, float, str, bytes, type(None), np.generic, np.ndarray)
 CONTAINER_TYPES = (list, tuple, deque)
 
@@ -139,7 +141,7 @@ def plain_attributes(layer: Any) -> dict[str, Any]:
     return {
         name: copy.deepcopy(value)
         for name, value in getattr(layer, "__dict__", {}).items()
-        if name not in ("env", "_env", "_saved_kwargs", "_metadata", "_cached_spec") and _is_plain(value)
+        if name not in NO_STATE and _is_plain(value)
     }
 
 
