@@ -56,6 +56,7 @@ _MODULE_OF = {
     "ObsPlusPrevActRewWrapper": "wrappers",
     "ObsTransposeWrapper": "wrappers",
     "RamWrapper": "wrappers",
+    "RecordVideo": "wrappers",
     "RecoveryReport": "envs.check_recovery",
     "Registry": "registry",
     "RewardNormEnv": "wrappers",

@@ -31,7 +31,7 @@ from ..core.pool import Pool
 from ..core.process import ProcessPool
 from ..core.rows import Autoreset, Op
 from ..core.serial import SerialPool
-from ..envs.adapt import adapt
+from ..envs.adapt import adapt_built
 from ..errors import ClosedError, ConfigError, SpaceError, StateError
 from .arguments import combine_spaces, read_autoreset_mode, read_mask, read_seeds, wants_same_spaces
 from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
@@ -142,7 +142,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             debug=debug,
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
         )
-        pool = self._pool = _BACKENDS[backend](env_fns, options, adapt=adapt if is_same else disguise)
+        pool = self._pool = _BACKENDS[backend](env_fns, options, adapt=adapt_built if is_same else disguise)
         self.env_fns = pool.env_fns
         self.num_envs = pool.num_envs
         self._start(is_same)

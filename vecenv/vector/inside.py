@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 
-from ..envs.adapt import adapt
+from ..envs.adapt import adapt_built
 
 __all__ = ["Assignment", "Call", "Disguise", "EnvMaker", "disguise", "has_generator"]
 
@@ -57,7 +57,7 @@ class Disguise:
 
 def disguise(env: Any) -> Disguise:
     """Adapt an env and hide the bounds of its observation space."""
-    return Disguise(adapt(env))
+    return Disguise(adapt_built(env))
 
 
 def _without_bounds(space: Space[Any]) -> Space[Any]:
