@@ -82,7 +82,6 @@ _MODULE_OF = {
     "WorkerError": "errors",
     "WorkerTimeoutError": "errors",
     "affine_transform": "envs.arrays",
-    "capture_state": "envs.state",
     "check_all": "envs.check",
     "check_array_space": "envs.check",
     "check_different_memory": "envs.check",
@@ -100,8 +99,6 @@ _MODULE_OF = {
     "get_env_manager_cls": "managers",
     "get_vec_env_setting": "envs.base",
     "make_vec": "vector",
-    "register_state_adapter": "envs.state",
-    "restore_state": "envs.state",
     "to_ndarray": "envs.arrays",
     "update_shape": "wrappers",
 }
@@ -114,7 +111,6 @@ if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this names
     from vecenv.envs.check import *
     from vecenv.envs.check_recovery import *
     from vecenv.envs.ding import *
-    from vecenv.envs.state import *
     from vecenv.errors import *
     from vecenv.managers import *
     from vecenv.registry import *

@@ -142,7 +142,6 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         self.env = env
         self._read_step: Callable[[Any], FiveTuple] | None = None
         self._read_reset: Callable[[Any], tuple[Any, dict[str, Any]]] | None = None
-        self._was_reset = False
         self._reset_takes_seed = _accepts(env.reset, "seed")
         self._reset_takes_options = _accepts(env.reset, "options")
         seed_method = getattr(env, "seed", None)
@@ -173,7 +172,6 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         if options is not None and self._reset_takes_options:
             reset_param["options"] = options
         result = self.env.reset(**reset_param)
-        self._was_reset = True
         if self._read_reset is None:
             self._read_reset = _reset_reader(result, self)
         return self._read_reset(result)
@@ -190,7 +188,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         """
         result = self.env.step(action)
         if self._read_step is None:
-            if not self._was_reset:
+            if self._read_reset is None:
                 raise StateError(f"step of {self.env!r} before its first reset")
             self._read_step = step_reader(result)
         return self._read_step(result)
@@ -219,23 +217,6 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         action_space = getattr(self, "action_space", None)
         if action_space is not None and not getattr(type(self.env), "uses_old_calls", False):
             action_space.seed(seed)
-
-    def get_state(self) -> dict[str, Any]:
-        """Give a picklable copy of this layer's own state, the seeds that wait for resets; the env's is not in it."""
-        seeds = self._seeds
-        return {
-            "was_reset": self._was_reset,
-            "once": isinstance(seeds, _OneSeed),
-            "seeds": None if seeds is None else seeds.get_state(),
-        }
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take over a state of `get_state`."""
-        self._was_reset = state["was_reset"]
-        self._seeds = None
-        if state["seeds"] is not None:
-            self._seeds = _OneSeed() if state["once"] else EpisodeSeeds()
-            self._seeds.set_state(state["seeds"])
 
     def close(self) -> None:
         """Close the env if it has a `close`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar
 
 import gymnasium
@@ -45,8 +44,6 @@ class TwoAgentEnv(BaseEnv):
         >>> env.step({"left": 2, "right": 1}).info["agent_done"].tolist()
         [False, False]
     """
-
-    _game: ClassVar[tuple[str, ...]] = ("_generator", "_distances", "_returns", "_steps")
 
     config: ClassVar[dict[str, Any]] = {"mode": "double", "form": "tuple", "size": 6, "max_steps": 30}
 
@@ -154,17 +151,6 @@ class TwoAgentEnv(BaseEnv):
         if isinstance(action, dict):
             return {name: np.array([part], np.int64) for name, part in action.items()}
         return np.atleast_1d(np.asarray(action, np.int64))
-
-    def get_state(self) -> dict[str, Any]:
-        """Give seeds and game."""
-        game = {name: copy.deepcopy(vars(self)[name]) for name in self._game}
-        return {**super().get_state(), "seeds": self._seeds.get_state(), "game": game}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take over a state of `get_state`, amid an episode too."""
-        super().set_state(state)
-        self._seeds.set_state(state["seeds"])
-        vars(self).update(copy.deepcopy(state["game"]))
 
     def close(self) -> None:
         """Forget the game."""

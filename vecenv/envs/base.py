@@ -99,19 +99,6 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
         self._seed = seed
         self._dynamic_seed = dynamic_seed
 
-    def get_state(self) -> dict[str, Any]:
-        """Give a picklable copy of this object's own state between two episodes, for `set_state` of one built anew.
-
-        The default is the seed alone. An env whose next episode depends on more of what happened so far adds that,
-        and takes it back, to be recovered exactly after a crash; an inner env in `env` or `_env`, and random
-        generators among the attributes, are carried without it.
-        """
-        return {name: vars(self)[name] for name in ("_seed", "_dynamic_seed") if name in vars(self)}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take over a state of `get_state`."""
-        vars(self).update((name, state[name]) for name in ("_seed", "_dynamic_seed") if name in state)
-
     def __repr__(self) -> str:
         cfg = getattr(self, "_cfg", None)
         name = cfg.get("env_id") if isinstance(cfg, Mapping) else None

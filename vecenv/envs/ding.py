@@ -196,29 +196,6 @@ class DingEnvWrapper(BaseEnv):
             ) from error
         return DingEnvWrapper(raw_env, cfg, self._seed_api, caller)
 
-    def get_state(self) -> dict[str, Any]:
-        """Give a picklable copy of this layer's own state, seeds and folder for videos; the env's is not in it."""
-        return {
-            "seeds": self._seeds.get_state(),
-            "replay_path": self._replay_path,
-            "is_built": self._env is not None,
-            "is_recording": self._recorder is not None,
-        }
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take over a state of `get_state`, making env and recorder where that one had them.
-
-        Raises:
-            StateError: closed, and there is no env_id to make a new env from.
-        """
-        self._seeds.set_state(state["seeds"])
-        if self._seeds.base is not None:
-            self._seed, self._dynamic_seed = self._seeds.base, self._seeds.dynamic
-        self._replay_path = state["replay_path"] if state["is_recording"] else None
-        if state["is_built"]:
-            self._prepare()
-        self._replay_path = state["replay_path"]
-
     def render(self) -> Any:
         """Render the env in the mode it was made with.
 

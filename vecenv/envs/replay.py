@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 import uuid
@@ -16,7 +15,6 @@ from gymnasium.wrappers import RecordVideo
 from vecenv.errors import ConfigError, DependencyError, require
 
 DEFAULT_FOLDER = "./video"
-_RECORDER_STATE = ("video_folder", "name_prefix", "episode_id", "step_id", "video_paths")
 
 
 class EpisodeRecorder(RecordVideo[Any, Any]):
@@ -60,14 +58,6 @@ class EpisodeRecorder(RecordVideo[Any, Any]):
         self.video_paths: list[str] = []
         """Finished files, oldest first."""
         self._final_name = ""
-
-    def get_state(self) -> dict[str, Any]:
-        """Give a picklable copy of the names used and to be used; frames of a running episode are not in it."""
-        return {name: copy.copy(getattr(self, name)) for name in _RECORDER_STATE}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the names of a state of `get_state`, so that an episode begun again writes the same file."""
-        vars(self).update({name: copy.copy(state[name]) for name in _RECORDER_STATE})
 
     def step(self, action: Any) -> Any:
         """Step, record a frame, and finish the file if that ended the episode."""

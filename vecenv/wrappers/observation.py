@@ -419,12 +419,6 @@ class AllinObsWrapper(EnvWrapper):
         """The env's own, or None."""
         return reward_space_of(self.env)
 
-    def get_state(self) -> dict[str, Any]:
-        return {"seeds": self._seeds.get_state()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self._seeds.set_state(state["seeds"])
-
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """Pass both to the env if it has a `seed`, else give its resets seeds by `seeding.episode_seed`."""
         inner_seed = getattr(self.env, "seed", None)
