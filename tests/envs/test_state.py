@@ -19,6 +19,7 @@ from vecenv import ConfigError, DingEnvWrapper, StateError, create_env_wrapper, 
 from vecenv.envs import state as state_module
 from vecenv.envs.adapt import adapt
 from vecenv.envs.agents import TwoAgentEnv
+from vecenv.envs.base import BaseEnv
 from vecenv.envs.state import KEEPER, Keeper, describe, dotted_name
 from vecenv.envs.state_known import KNOWN, UNCOVERED
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
@@ -286,6 +287,68 @@ def test_a_managers_env_goes_on_with_its_seeds(env_fn, seed):
     assert KEEPER.spans_episodes(env)
     KEEPER.restore(twin, KEEPER.capture(env).state)
     assert play(twin, 100) == play(env, 100)
+    close(env, twin)
+
+
+class Lazy(BaseEnv):
+    """Makes its env at the first reset, and seeds it only then, as many a `BaseEnv` does."""
+
+    def __init__(self, cfg=None):
+        self._env = None
+        self.observation_space = make_cart_pole().observation_space
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self):
+        if self._env is None:
+            self._env = make_cart_pole()
+            return self._env.reset(seed=getattr(self, "_seed", None))[0]
+        return self._env.reset()[0]
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        return BaseEnv.timestep(obs, np.array([reward]), terminated or truncated, info)
+
+    def close(self):
+        if self._env is not None:
+            self._env.close()
+
+
+def test_an_env_that_makes_its_env_at_the_first_reset_is_made_and_goes_on():
+    env, twin = adapt(Lazy()), adapt(Lazy())
+    env.reset(seed=3)
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert twin.env._seed == 3
+    assert continue_run(twin) == continue_run(env)
+    close(env, twin)
+
+
+def test_an_env_not_made_yet_is_not_called_complete():
+    env = DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
+    assert not KEEPER.capture(env).is_complete
+    assert "not made its env yet" in describe(env)[0]
+    env.reset()
+    assert KEEPER.capture(env).is_complete
+    env.close()
+
+
+def test_a_recording_goes_on_under_the_same_name(tmp_path):
+    pytest.importorskip("moviepy")
+
+    def make_recordable():
+        return make("CartPole-v1", render_mode="rgb_array")
+
+    maker = EnvMaker(make_recordable, 0, Settings(autoresets=False, abnormal_ends=False))
+    env, twin = maker(), maker()
+    env.reset(orders=Orders({}, seed=(3, True), replay_path=str(tmp_path)))
+    first_run = [env.step(1) for _ in range(30) if env.env.recording]
+    assert any(first_run[-1][2:4])
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    twin.reset()
+    while twin.env.recording:
+        twin.step(1)
+    (first,), paths = env.env.video_paths, twin.env.video_paths
+    assert paths == [first, first.replace("episode-0", "episode-1")]
+    assert sorted(map(str, tmp_path.iterdir())) == sorted(paths)
     close(env, twin)
 
 

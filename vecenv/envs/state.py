@@ -293,6 +293,9 @@ def _goes_on(layer: Any) -> bool:
 def _find_gap(plan: _Plan, layer: Any, goes_on: bool) -> str | None:
     if plan.gap is not None:
         return plan.gap
+    own = getattr(layer, "__dict__", {})
+    if own.get("_env", own) is None or own.get("env", own) is None:
+        return "it has not made its env yet"
     if goes_on and not plan.is_whole:
         return "a wrapper around it goes on with its episode over a reset, and only what lasts longer is kept"
     return plan.find_gap(layer) if plan.find_gap is not None else None

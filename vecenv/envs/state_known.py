@@ -197,8 +197,8 @@ KNOWN: dict[str, Known] = {
     ),
     "vecenv.envs.agents.TwoAgentEnv": _RESTING,
     "vecenv.envs.agents.HybridEnv": _RESTING,
-    "vecenv.envs.toys.ToyEnv": _RESTING_FAMILY,
-    "vecenv.envs.toys.CountEnv": attributes(
+    "vecenv.envs.toys.plain.ToyEnv": _RESTING_FAMILY,
+    "vecenv.envs.toys.plain.CountEnv": attributes(
         *("seed_given", "episode"), lasts=SEED, is_whole=False, with_subclasses=True
     ),
     "vecenv.vector.inside.Disguise": _STATELESS,
