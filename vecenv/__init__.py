@@ -99,6 +99,7 @@ _MODULE_OF = {
     "get_env_manager_cls": "managers",
     "get_vec_env_setting": "envs.base",
     "make_vec": "vector",
+    "register_state_adapter": "envs.state",
     "to_ndarray": "envs.arrays",
     "update_shape": "wrappers",
 }
@@ -111,6 +112,7 @@ if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this names
     from vecenv.envs.check import *
     from vecenv.envs.check_recovery import *
     from vecenv.envs.ding import *
+    from vecenv.envs.state import *
     from vecenv.errors import *
     from vecenv.managers import *
     from vecenv.registry import *

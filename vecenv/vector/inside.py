@@ -47,6 +47,7 @@ class Disguise:
     """An env whose observation space tells shapes and dtypes only, so that bounds may differ."""
 
     def __init__(self, env: Any) -> None:
+        self.env = env
         self.step, self.reset, self.close = env.step, env.reset, env.close
         self.observation_space = _without_bounds(env.observation_space)
         self.action_space = env.action_space
