@@ -56,6 +56,8 @@ _MODULE_OF = {
     "ObsPlusPrevActRewWrapper": "wrappers",
     "ObsTransposeWrapper": "wrappers",
     "RamWrapper": "wrappers",
+    "RecordVideo": "wrappers",
+    "RecoveryReport": "envs.check_recovery",
     "Registry": "registry",
     "RewardNormEnv": "wrappers",
     "RewardNormWrapper": "wrappers",
@@ -84,6 +86,7 @@ _MODULE_OF = {
     "check_array_space": "envs.check",
     "check_different_memory": "envs.check",
     "check_obs_deepcopy": "envs.check",
+    "check_recovery": "envs.check_recovery",
     "check_reset": "envs.check",
     "check_space_dtype": "envs.check",
     "check_step": "envs.check",
@@ -97,6 +100,7 @@ _MODULE_OF = {
     "get_vec_env_setting": "envs.base",
     "make_vec": "vector",
     "register_vec": "vector",
+    "register_state_adapter": "envs.state",
     "to_ndarray": "envs.arrays",
     "update_shape": "wrappers",
 }
@@ -107,7 +111,9 @@ if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this names
     from vecenv.envs.arrays import *
     from vecenv.envs.base import *
     from vecenv.envs.check import *
+    from vecenv.envs.check_recovery import *
     from vecenv.envs.ding import *
+    from vecenv.envs.state import *
     from vecenv.errors import *
     from vecenv.managers import *
     from vecenv.registry import *

@@ -121,6 +121,37 @@ def test_an_env_that_does_not_render_is_an_error_at_reset():
         env.reset()
 
 
+@pytest.mark.parametrize(
+    "frame, says", [(None, "got NoneType"), ("text", "got str"), (NotImplementedError, "no render")]
+)
+def test_an_env_that_says_it_renders_and_does_not(frame, says, tmp_path):
+    class Blind(Painted):
+        def render(self):
+            if frame is NotImplementedError:
+                raise frame
+            return frame
+
+    recorder = EpisodeRecorder(Blind(numbers_env()), tmp_path)
+    with pytest.raises(ConfigError, match=f"replay of Scripted: .*{says}"):
+        recorder.reset()
+    recorder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_frames_that_come_as_lists(tmp_path):
+    class Listed(Painted):
+        render_mode = "rgb_array_list"
+
+        def render(self):
+            return [super().render()]
+
+    recorder = EpisodeRecorder(Listed(numbers_env(3)), tmp_path)
+    recorder.reset()
+    [recorder.step(0) for _ in range(3)]
+    recorder.close()
+    assert [count_frames(path) for path in tmp_path.iterdir()] == [4]
+
+
 def test_an_unwritable_path_is_an_error_naming_the_env(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="replay of Scripted: cannot make folder"):

@@ -3,33 +3,99 @@
 from __future__ import annotations
 
 import functools
+import os
+import re
+import subprocess
+import sys
 
 import gymnasium
+import numpy as np
 import pytest
 
 from tests.managers.fakes import actors
-from vecenv import BaseEnvManager, DingEnvWrapper, SyncSubprocessEnvManager
+from vecenv import (
+    AsyncSubprocessEnvManager,
+    BaseEnvManager,
+    BaseEnvManagerV2,
+    ConfigError,
+    DependencyError,
+    DingEnvWrapper,
+    SubprocessEnvManagerV2,
+    SyncSubprocessEnvManager,
+)
+from vecenv.envs.toys import CountEnv
 
 pytest.importorskip("moviepy")
 pytest.importorskip("pygame")
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
 
-MANAGERS = [BaseEnvManager, SyncSubprocessEnvManager]
+MANAGERS = [
+    BaseEnvManager,
+    BaseEnvManagerV2,
+    SyncSubprocessEnvManager,
+    AsyncSubprocessEnvManager,
+    SubprocessEnvManagerV2,
+]
+FACES = [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager]  # V2 shares all that is not batches
+SIZE = 64
+
+
+class Painted(CountEnv):
+    """Episodes of `length` steps; each frame's brightness tells the step, eight levels each."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, length):
+        super().__init__(length, render_mode="rgb_array")
+
+    def render(self):
+        return np.full((SIZE, SIZE, 3), self.elapsed_steps * 8, np.uint8)
 
 
 def num_frames(path):
     return imageio_ffmpeg.count_frames_and_secs(str(path))[0]
 
 
+def decode(path):
+    """Give the mean brightness of each frame."""
+    command = [
+        imageio_ffmpeg.get_ffmpeg_exe(),
+        "-v",
+        "error",
+        "-i",
+        str(path),
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "gray",
+        "-",
+    ]
+    data = subprocess.run(command, capture_output=True, check=True).stdout
+    return np.frombuffer(data, np.uint8).reshape(-1, SIZE * SIZE).mean(axis=1)
+
+
+def cartpole(dialect, limit=4):
+    make = functools.partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array", max_episode_steps=limit)
+    return functools.partial(_ding, make) if dialect == "ding" else make
+
+
+def _ding(make):
+    return DingEnvWrapper(make())
+
+
+def play(manager):
+    """Step all that are ready until every env has had its episodes."""
+    while not manager.done:
+        manager.ready_obs  # noqa: B018  # the asynchronous one waits here for its resets
+        manager.step({env_id: manager.action_space.sample() for env_id in manager.ready_obs_id})
+
+
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 @pytest.mark.parametrize("when", ["before", "later"])
 @pytest.mark.parametrize("dialect", ["gymnasium", "ding"])
 def test_each_episode_is_a_video(manager_cls, when, dialect, tmp_path):
-    make = functools.partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array", max_episode_steps=4)
-    if dialect == "ding":
-        make = functools.partial(_ding, make)
     folders = [tmp_path / "a", tmp_path / "b"]
-    with manager_cls([make] * 2, {"episode_num": 2}) as manager:
+    with manager_cls([cartpole(dialect)] * 2, {"episode_num": 2}) as manager:
         if when == "before":
             manager.enable_save_replay(folders)
         manager.launch()
@@ -38,26 +104,130 @@ def test_each_episode_is_a_video(manager_cls, when, dialect, tmp_path):
             manager.reset()
         with pytest.warns(UserWarning, match="recording"):
             manager.reset()
-        while not manager.done:
-            manager.step({env_id: manager.action_space.sample() for env_id in manager.ready_obs_id})
-    for folder in folders:
-        videos = sorted(folder.glob("*.mp4"))
-        assert len(videos) == 2 and all(num_frames(video) == 5 for video in videos)
-
-
-def _ding(make):
-    return DingEnvWrapper(make())
+        play(manager)
+        complete = [sorted(folder.glob("*.mp4")) for folder in folders]  # before the envs are closed
+    for folder, videos in zip(folders, complete):
+        assert sorted(folder.iterdir()) == videos  # nothing half written
+        assert len(videos) == 2 and [num_frames(video) for video in videos] == [5, 5]
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_an_env_that_cannot_be_recorded_is_named_before_the_first_step(manager_cls, tmp_path):
-    manager = manager_cls(actors(2))
+def test_the_frames_are_those_of_the_episode(manager_cls, tmp_path):
+    lengths = [3, 7]
+    with manager_cls([functools.partial(Painted, length) for length in lengths], {"episode_num": 2}) as manager:
+        manager.enable_save_replay([tmp_path / str(length) for length in lengths])
+        manager.launch()
+        play(manager)
+    for length in lengths:
+        videos = sorted((tmp_path / str(length)).iterdir())
+        assert len(videos) == 2
+        for video in videos:
+            levels = decode(video)
+            assert len(levels) == length + 1
+            assert np.allclose(levels, [8 * step for step in range(length + 1)], atol=3), levels
+
+
+@pytest.mark.parametrize("manager_cls", FACES)
+def test_envs_that_share_a_folder_do_not_overwrite_each_other(manager_cls, tmp_path):
+    with manager_cls([functools.partial(Painted, 2)] * 3, {"episode_num": 2}) as manager:
+        manager.enable_save_replay(str(tmp_path))
+        manager.launch()
+        play(manager)
+    videos = sorted(tmp_path.iterdir())
+    assert len(videos) == 6 and all(num_frames(video) == 3 for video in videos)
+    prefixes = {re.fullmatch(r"(.*)-episode-[01]\.mp4", video.name)[1] for video in videos}
+    assert len(prefixes) == 3
+
+
+@pytest.mark.parametrize("manager_cls", FACES)
+def test_later_means_from_each_envs_next_reset(manager_cls, tmp_path):
+    with manager_cls([functools.partial(Painted, 3)] * 2, {"episode_num": 3, "auto_reset": False}) as manager:
+        manager.launch()
+        manager.step(dict.fromkeys(manager.ready_obs_id, 0))
+        manager.enable_save_replay(str(tmp_path))
+        for _ in range(2):
+            manager.step(dict.fromkeys(manager.ready_obs_id, 0))
+        assert list(tmp_path.iterdir()) == []  # the episode that was running is not recorded
+        manager.reset({1: None})
+        for _ in range(3):
+            manager.step({1: 0})
+        (video,) = tmp_path.iterdir()  # of env 1 alone
+        assert num_frames(video) == 4
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
+def test_the_path_holds_for_a_relaunch(manager_cls, tmp_path):
+    manager = manager_cls([functools.partial(Painted, 2)] * 2, {"episode_num": 1})
     manager.enable_save_replay(str(tmp_path))
-    with pytest.raises(RuntimeError, match="env 0.*rgb_array"):
+    for launches in (1, 2):
+        with manager:
+            manager.launch()
+            play(manager)
+        assert len(list(tmp_path.iterdir())) == 2 * launches
+
+
+@pytest.mark.parametrize("manager_cls", FACES)
+def test_closing_amid_an_episode_keeps_what_there_is(manager_cls, tmp_path):
+    with manager_cls([functools.partial(Painted, 9)] * 2) as manager:
+        manager.enable_save_replay(str(tmp_path))
+        manager.launch()
+        manager.step({0: 0, 1: 0})
+        assert list(tmp_path.glob("*.mp4")) == []
+    videos = list(tmp_path.iterdir())
+    assert [num_frames(video) for video in videos] == [2, 2]
+
+
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+@pytest.mark.parametrize("when", ["before", "later"])
+def test_an_env_that_cannot_be_recorded_is_named_before_the_first_step(manager_cls, when, tmp_path):
+    manager = manager_cls(actors(2))
+    if when == "later":
+        manager.launch()
+    manager.enable_save_replay(str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"env \d.*rgb_array") as caught:
+        manager.reset() if when == "later" else manager.launch()
+    assert manager.closed and isinstance(caught.value.__cause__, ConfigError)
+
+
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_a_path_that_cannot_be_written_is_named_with_its_env(manager_cls, tmp_path):
+    (tmp_path / "file").write_text("")
+    manager = manager_cls([functools.partial(Painted, 2)] * 2)
+    manager.enable_save_replay([tmp_path / "fine", tmp_path / "file" / "below"])
+    with pytest.raises(RuntimeError, match=r"env 1.*cannot make folder"):
         manager.launch()
     assert manager.closed
 
 
-def test_one_folder_per_env():
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
+def test_a_missing_encoder_is_named_with_the_command_that_installs_it(manager_cls, tmp_path):
+    manager = manager_cls([functools.partial(_without_moviepy)] * 1)
+    manager.enable_save_replay(str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"env 0.*pip install \"vecenv\[video\]\"") as caught:
+        manager.launch()
+    assert isinstance(caught.value.__cause__, DependencyError)
+    if manager_cls is BaseEnvManager:
+        sys.modules.pop("moviepy", None)
+
+
+def _without_moviepy():
+    sys.modules["moviepy"] = None
+    return Painted(2)
+
+
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_one_folder_per_env(manager_cls):
     with pytest.raises(AssertionError, match="expected 2"):
-        BaseEnvManager(actors(2)).enable_save_replay(["a", "b", "c"])
+        manager_cls(actors(2)).enable_save_replay(["a", "b", "c"])
+
+
+def test_folders_are_those_of_the_caller_whatever_the_worker_does(tmp_path, monkeypatch):
+    """Relative paths mean the caller's working directory at the time of the call."""
+    monkeypatch.chdir(tmp_path)
+    with SyncSubprocessEnvManager([functools.partial(Painted, 1)], {"episode_num": 1}) as manager:
+        manager.enable_save_replay("videos")
+        os.mkdir(tmp_path / "elsewhere")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        manager.launch()
+        play(manager)
+    assert len(list((tmp_path / "videos").iterdir())) == 1

@@ -7,14 +7,13 @@ Those are imported when the command runs, so that `vecenv --version` and wrong o
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vecenv.cli.options import count, key_value, seconds
 from vecenv.errors import ConfigError, require
 
 if TYPE_CHECKING:
@@ -38,12 +37,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="NAME", help="registered env (default: %(default)s)")
-    add("--envs", type=_count, default=64, metavar="N", help="number of envs (default: %(default)s)")
-    add("--workers", type=_count, metavar="W", help="vecenv's worker processes (default: one per usable core)")
-    add("--wait-num", type=_count, metavar="K", help="answers that the async mode waits for (default: half the envs)")
-    add("--seconds", type=_seconds, default=3.0, metavar="S", help="time for each mode (default: %(default)s)")
-    add("--rounds", type=_count, default=5, metavar="R", help="windows per mode, in turns (default: %(default)s)")
-    add("--env-kwarg", type=_key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
+    add("--envs", type=count, default=64, metavar="N", help="number of envs (default: %(default)s)")
+    add("--workers", type=count, metavar="W", help="vecenv's worker processes (default: one per usable core)")
+    add("--wait-num", type=count, metavar="K", help="answers that the async mode waits for (default: half the envs)")
+    add("--seconds", type=seconds, default=3.0, metavar="S", help="time for each mode (default: %(default)s)")
+    add("--rounds", type=count, default=5, metavar="R", help="windows per mode, in turns (default: %(default)s)")
+    add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
     add("--atari", action="store_true", help="84x84 grey frames in stacks of 4")
     add("--copy", action=argparse.BooleanOptionalAction, default=True, help="hand out copies (default) or views")
     add("--skip", action="append", choices=_MODES, default=[], help="leave a mode out; repeatable")
@@ -82,9 +81,9 @@ def run(options: argparse.Namespace) -> int:
     windows: dict[str, list[Window]] = {}
     with contextlib.ExitStack() as stack:
         modes = _open_modes(stack, maker, settings, options.skip)
-        seconds = options.seconds / options.rounds
+        window_seconds = options.seconds / options.rounds
         with report.progress(len(modes) * options.rounds) as advance:
-            for name, window in measure.interleave(modes, seconds, options.rounds):
+            for name, window in measure.interleave(modes, window_seconds, options.rounds):
                 windows.setdefault(name, []).append(window)
                 advance(name)
     results = measure.summarise(modes, windows)
@@ -149,33 +148,3 @@ def _written(flag: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"{flag} {path}: {error.strerror or error}") from error
-
-
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, got {text!r}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text!r}")
-    return value
-
-
-def _key_value(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.isidentifier():
-        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
-    try:
-        return key, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return key, value

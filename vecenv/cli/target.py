@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vecenv.errors import ConfigError, VecenvError, require
 
-__all__ = ["EnvFn", "EnvMaker", "action_batches", "action_rows", "check_env", "take_rows"]
+__all__ = ["EnvFn", "EnvMaker", "action_batches", "action_rows", "build_env", "check_env", "take_rows"]
 
 EnvFn: TypeAlias = "Callable[[], gymnasium.Env[Any, Any]]"
 
@@ -71,16 +71,26 @@ def check_env(maker: EnvMaker) -> EnvMaker:
         ConfigError: the name is unknown, or the env cannot be built with these arguments.
         DependencyError: the env needs a package that is not installed.
     """
+    build_env(maker, maker.env_name).close()
+    return dataclasses.replace(maker, quiet=True)
+
+
+def build_env(env_fn: Callable[[], Any], name: str) -> Any:
+    """Build an env that was asked for by name.
+
+    Raises:
+        ConfigError: it cannot be built.
+        DependencyError: it needs a package that is not installed.
+    """
     try:
-        maker().close()
+        return env_fn()
     except VecenvError:
         raise
     except gymnasium.error.Error as error:
         raise ConfigError(str(error)) from error
     except Exception as error:
         # Any class: the constructor is foreign code, and its reason is all that the user needs.
-        raise ConfigError(f"cannot make {maker.env_name!r}: {type(error).__name__}: {error}") from error
-    return dataclasses.replace(maker, quiet=True)
+        raise ConfigError(f"cannot make {name!r}: {type(error).__name__}: {error}") from error
 
 
 def action_batches(space: gymnasium.Space[Any], num_envs: int, seed: int = 0) -> Iterator[Any]:

@@ -51,6 +51,18 @@ def adapt(env: Any) -> gymnasium.Env[Any, Any]:
     return AdaptedEnv(env)
 
 
+def adapt_built(env: Any) -> gymnasium.Env[Any, Any]:
+    """Adapt, and have an env that builds itself lazily build itself now: what a worker needs to know its spaces.
+
+    Raises:
+        TypeError: no env.
+        SpaceError: there are no spaces, also after a reset.
+    """
+    adapted = adapt(env)
+    ensure_spaces(adapted)
+    return adapted
+
+
 def has_old_calls(env: Any) -> bool:
     """Tell whether the env speaks the old dialect, by its type; results are looked at later."""
     if getattr(type(env), "uses_old_calls", False) or not isinstance(env, gymnasium.Env):

@@ -66,6 +66,7 @@ def check_all(
     max_steps: int = MAX_STEPS,
     spawn: bool = True,
     report: Report | None = None,
+    env_fn: Callable[[], Any] | None = None,
 ) -> None:
     """Check an env of any dialect against every rule; plays a few episodes and leaves it open.
 
@@ -80,6 +81,8 @@ def check_all(
         max_steps: an episode that goes on for longer counts as endless.
         spawn: False leaves the fresh interpreter out (about a second).
         report: called with a line on each part; None logs them.
+        env_fn: what workers build the env from; it is sent to the fresh interpreter and called there. None sends
+            the env itself, or its spec.
 
     Raises:
         CheckError: with all violations found.
@@ -96,7 +99,7 @@ def check_all(
         report(f"{part}: {'ok' if len(found) == before else f'{len(found) - before} violation(s)'}")
 
     if spawn:
-        run("pickling", _pickling_violations(env))
+        run("pickling", _pickling_violations(env, env_fn))
     run("reset", _reset_violations(env, seed))
     run("spaces", _space_violations(env, strict_dtypes=_is_ding(env)))
     if not any(violation.rule == "spaces" and "missing" in violation.message for violation in found):
@@ -194,7 +197,7 @@ def demonstrate_correct_procedure(
     _expect(obs is not None, "reset", "reset gave no observation")
     for episode in range(3):
         for _ in range(max_steps):
-            timestep = env.step(_env_action(env, env.action_space))
+            timestep = env.step(sample_action(env, env.action_space))
             if timestep.done:
                 break
         else:
@@ -260,11 +263,11 @@ class _Player:
 
     def step(self) -> tuple[Any, Any]:
         """Give the env's own result and the same as a five-tuple."""
-        result = self.env.step(_env_action(self.env, self.actions))
+        result = self.env.step(sample_action(self.env, self.actions))
         return result, step_reader(result)(result)
 
 
-def _env_action(env: Any, space: Any) -> Any:
+def sample_action(env: Any, space: Any) -> Any:
     """Draw an action in the form the env's dialect has them."""
     action = space.sample()
     if not _is_ding(env):
@@ -373,23 +376,28 @@ def _seeded_run(env: Any, seed: int) -> list[tuple[Any, ...]]:
     return run
 
 
-def _pickling_violations(env: Any) -> Iterator[Violation]:
-    trouble = _spawn_trouble(env)
+def _pickling_violations(env: Any, env_fn: Callable[[], Any] | None) -> Iterator[Violation]:
+    trouble = _spawn_trouble(env) if env_fn is None else _spawn_trouble(env_fn, "().close()")
     spec = getattr(env, "spec", None)
-    if trouble is not None and spec is not None and not _is_ding(env):
+    if env_fn is None and trouble is not None and spec is not None and not _is_ding(env):
         trouble = _spawn_trouble(spec)  # what workers make it from
     if trouble is not None:
         yield Violation("pickling", f"cannot be sent to a new process: {trouble}")
 
 
-def _spawn_trouble(value: Any) -> str | None:
-    """Send a value to a fresh interpreter, which imports nothing of the running program's main module."""
+def _spawn_trouble(value: Any, use: str = "") -> str | None:
+    """Send a value to a fresh interpreter, which imports nothing of the running program's main module.
+
+    Args:
+        value: what to send.
+        use: what is done with it there, as code that follows it.
+    """
     try:
         data = cloudpickle.dumps(value)
     except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
         return f"{type(error).__name__}: {error}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    program = "import pickle, sys; pickle.load(sys.stdin.buffer)"
+    program = f"import pickle, sys; pickle.load(sys.stdin.buffer){use}"
     try:
         child = subprocess.run(
             [sys.executable, "-c", program], input=data, env=environment, capture_output=True, timeout=SPAWN_TIMEOUT

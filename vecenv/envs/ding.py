@@ -206,6 +206,22 @@ class DingEnvWrapper(BaseEnv):
             raise StateError(f"render of {self!r} before a reset")
         return self._env.render()
 
+    def get_state(self) -> dict[str, Any]:
+        """Give what this layer itself carries into the next episode; picklable."""
+        return {
+            "seeds": self._seeds.get_state(),
+            "replay_path": self._replay_path,
+            "has_env": self._env is not None,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where `get_state` was called; makes the env if there was one."""
+        self._seeds.set_state(state["seeds"])
+        self._seed, self._dynamic_seed = self._seeds.base, self._seeds.dynamic
+        self._replay_path = state["replay_path"]
+        if state["has_env"]:
+            self._prepare()
+
     @staticmethod
     def create_collector_env_cfg(cfg: dict[str, Any]) -> list[dict[str, Any]]:
         """As `BaseEnv`'s, with `is_train` True in each."""

@@ -66,6 +66,25 @@ class EpisodeRecorder(RecordVideo[Any, Any]):
             self.stop_recording()
         return result
 
+    def _capture_frame(self) -> None:
+        """Keep what the env renders now.
+
+        Raises:
+            ConfigError: it renders nothing, whatever its render_mode says.
+        """
+        try:
+            frame: Any = self.env.render()
+        except NotImplementedError as error:
+            raise ConfigError(f"replay of {_label(self.env)}: it has no render()") from error
+        if isinstance(frame, list):  # of mode 'rgb_array_list': everything since the last call
+            self.render_history += frame
+            frame = frame[-1] if frame else None
+        if not isinstance(frame, np.ndarray):
+            raise ConfigError(
+                f"replay of {_label(self.env)}: expected an array from render(), got {type(frame).__name__}"
+            )
+        self.recorded_frames.append(frame)
+
     def start_recording(self, video_name: str) -> None:
         """Begin to gather frames for a file of this name."""
         super().start_recording(video_name)

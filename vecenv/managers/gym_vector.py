@@ -276,15 +276,15 @@ class GymVectorEnvManager(EnvAccess):
                 self._env_states[env_id] = EnvState.RUN
             elif state is EnvState.RUN:
                 ends = bool(terminated[row]), bool(truncated[row])
-                timesteps[env_id] = self._make_timestep(env_id, row, rows[row], float(rewards[row]), ends, infos)
+                timesteps[env_id] = self._make_timestep(env_id, row, rows[row], rewards[row], ends, infos)
         if self._mode is AutoresetMode.DISABLED and (terminated | truncated).any():
             self._reset_ended(terminated | truncated)
         return {env_id: timesteps[env_id] for env_id in actions}
 
     def _make_timestep(
-        self, env_id: int, row: int, obs: Any, reward: float, ends: tuple[bool, bool], infos: dict[str, Any]
+        self, env_id: int, row: int, obs: Any, reward: Any, ends: tuple[bool, bool], infos: dict[str, Any]
     ) -> BaseEnvTimestep:
-        self._returns[env_id] += reward
+        self._returns[env_id] += float(np.sum(reward))  # of all agents, where each has its own
         info = row_info(infos, row)
         done = ends[0] or ends[1]
         if done:
@@ -294,7 +294,7 @@ class GymVectorEnvManager(EnvAccess):
             self._returns[env_id] = 0.0
             mark_end(info, *ends)
             self._count_episode(env_id)
-        return BaseEnvTimestep(obs, np.array([reward], np.float32), done, info)
+        return BaseEnvTimestep(obs, np.atleast_1d(np.array(reward, np.float32)), done, info)
 
     def _count_episode(self, env_id: int) -> None:
         self._env_episode_count[env_id] += 1

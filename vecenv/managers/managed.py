@@ -207,6 +207,25 @@ class ManagedEnv:
             # A sequence that starts at 0 again would repeat episodes; one from a derived seed does not.
             self._start_seeds((episode_seed(number, episode, dynamic is not False), dynamic))
 
+    def get_state(self) -> dict[str, Any]:
+        """Give the orders in force and how far they have been followed; picklable if the reset parameters are."""
+        return {
+            "params": self._params,
+            "seed": self._seed,
+            "seeds": self._seeds.get_state(),
+            "episodes_left": self._episodes_left,
+            "replay_path": self._replay_path,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on following orders where `get_state` was called, in a new process."""
+        self._params, self._episodes_left = state["params"], state["episodes_left"]
+        if state["replay_path"] is not None and state["replay_path"] != self._replay_path:
+            self._record_to(state["replay_path"])
+        if state["seed"] is not None:
+            self._start_seeds(state["seed"])
+        self._seeds.set_state(state["seeds"])
+
     # ---- abnormal timesteps ---------------------------------------------------------------
 
     def _step_old_dialect(self, action: Any) -> Any:
@@ -221,8 +240,10 @@ class ManagedEnv:
     def _fill(self) -> Any:
         """Give any observation that fits the space, for rows that need one."""
         if self._filler is None:
-            # A copy: sampling moves the generator of a space.
-            self._filler = copy.deepcopy(self.env.observation_space).sample()
+            # A copy, because sampling moves the generator of a space; seeded, so that a rebuilt env fills alike.
+            space = copy.deepcopy(self.env.observation_space)
+            space.seed(0)
+            self._filler = space.sample()
         return self._filler
 
     # ---- what a pool reads ----------------------------------------------------------------

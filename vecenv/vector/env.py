@@ -29,7 +29,7 @@ from ..core.pool import Pool
 from ..core.process import ProcessPool
 from ..core.rows import Autoreset, Op
 from ..core.serial import SerialPool
-from ..envs.adapt import adapt
+from ..envs.adapt import adapt_built
 from ..errors import ConfigError, SpaceError, StateError
 from .arguments import (
     combine_spaces,
@@ -168,7 +168,7 @@ class VectorEnv(CallableEnvs):
             debug=debug,
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
         )
-        pool = self._pool = _BACKENDS[backend](env_fns, options, adapt=adapt if is_same else disguise)
+        pool = self._pool = _BACKENDS[backend](env_fns, options, adapt=adapt_built if is_same else disguise)
         self.env_fns = pool.env_fns
         self.num_envs = pool.num_envs
         self.batch_size = read_count("batch_size", batch_size, self.num_envs)

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 
-from ..envs.adapt import adapt
+from ..envs.adapt import adapt_built
 
 __all__ = ["Assignment", "Call", "Disguise", "EnvMaker", "disguise", "has_generator"]
 
@@ -47,6 +47,7 @@ class Disguise:
     """An env whose observation space tells shapes and dtypes only, so that bounds may differ."""
 
     def __init__(self, env: Any) -> None:
+        self.env = env
         self.step, self.reset, self.close = env.step, env.reset, env.close
         self.observation_space = _without_bounds(env.observation_space)
         self.action_space = env.action_space
@@ -57,7 +58,7 @@ class Disguise:
 
 def disguise(env: Any) -> Disguise:
     """Adapt an env and hide the bounds of its observation space."""
-    return Disguise(adapt(env))
+    return Disguise(adapt_built(env))
 
 
 def _without_bounds(space: Space[Any]) -> Space[Any]:

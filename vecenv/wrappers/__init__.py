@@ -28,6 +28,7 @@ from vecenv.wrappers.observation import (
     TransposeWrapper,
     WarpFrameWrapper,
 )
+from vecenv.wrappers.record import RecordVideo
 from vecenv.wrappers.reward import ClipRewardWrapper, DelayRewardWrapper, EvalEpisodeReturnWrapper
 
 NoopResetEnv = NoopResetWrapper
@@ -67,6 +68,7 @@ __all__ = [
     "ObsPlusPrevActRewWrapper",
     "ObsTransposeWrapper",
     "RamWrapper",
+    "RecordVideo",
     "RewardNormEnv",
     "RewardNormWrapper",
     "RunningMeanStd",

@@ -1,0 +1,107 @@
+"""`vecenv record`: files that decode, named on standard output."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_bench import WITHOUT_PACKAGE
+from vecenv.cli import main
+
+pytest.importorskip("moviepy")
+pytest.importorskip("pygame")
+imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+
+
+MODULE = """
+import gymnasium
+
+def short(render_mode=None):
+    return gymnasium.make("CartPole-v1", render_mode=render_mode, max_episode_steps=4)
+"""
+
+DING = """
+from vecenv import DingEnvWrapper
+
+def make():
+    return DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
+"""
+
+
+@pytest.fixture
+def record(capfd):
+    def record(*argv):
+        code = main(["record", *map(str, argv)])
+        captured = capfd.readouterr()
+        return code, captured.out.splitlines(), captured.err
+
+    return record
+
+
+def frames(paths):
+    return [imageio_ffmpeg.count_frames_and_secs(str(path))[0] for path in paths]
+
+
+def test_as_many_files_as_episodes_in_order(record, tmp_path):
+    code, files, _ = record("CartPole-v1", "--episodes", 3, "--out", tmp_path / "new" / "folder", "--seed", 1)
+    assert code == 0 and len(files) == 3
+    assert sorted(map(Path, files)) == sorted((tmp_path / "new" / "folder").iterdir())
+    assert [Path(file).stem[-9:] for file in files] == ["episode-0", "episode-1", "episode-2"]
+    assert len(set(frames(files))) > 1
+
+
+def test_a_seed_repeats_the_videos(record, tmp_path):
+    runs = [record("CartPole-v1", "--episodes", 2, "--out", tmp_path, "--seed", seed)[1] for seed in (4, 4, 5)]
+    assert frames(runs[0]) == frames(runs[1]) and len({*runs[0], *runs[1], *runs[2]}) == 6
+    contents = [[Path(file).read_bytes() for file in files] for files in runs]
+    assert contents[0] == contents[1] != contents[2]
+
+
+def test_an_env_of_ones_own(record, tmp_path, monkeypatch):
+    (tmp_path / "recorded_envs.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code, files, _ = record("recorded_envs:short", "--episodes", 2)
+    assert code == 0 and frames(files) == [5, 5] and Path(files[0]).parent.name == "video"
+    sys.modules.pop("recorded_envs")
+
+
+def test_a_base_env_records_by_its_own_means(record, tmp_path, monkeypatch):
+    (tmp_path / "recorded_ding.py").write_text(DING)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code, files, _ = record("recorded_ding:make", "--seed", 3, "--out", "here")
+    assert code == 0 and len(files) == 1 and frames(files)[0] > 5
+    sys.modules.pop("recorded_ding")
+
+
+@pytest.mark.parametrize(
+    "env, says",
+    [
+        ("vecenv.envs.toys:ToyEnv", "replay of ToyEnv: it has no render()"),
+        ("vecenv.envs.agents:HybridEnv", "expected render_mode 'rgb_array', got None"),
+        ("NoSuch-v0", "NoSuch"),
+    ],
+)
+def test_what_cannot_be_recorded_is_one_line_before_the_first_step(record, tmp_path, env, says):
+    code, files, err = record(env, "--out", tmp_path / "out")
+    assert code == 2 and files == [] and says in err and err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_made(record, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = record("CartPole-v1", "--out", tmp_path / "file" / "below")
+    assert code == 2 and "cannot make folder" in err
+
+
+@pytest.mark.parametrize("package, extra", [("rich", "cli"), ("moviepy", "video"), ("pygame", None)])
+def test_a_missing_package_is_named(package, extra, tmp_path):
+    program = WITHOUT_PACKAGE.format(package=package, argv=["record", "CartPole-v1", "--out", str(tmp_path)])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+    assert package in done.stderr and "pip install" in done.stderr
+    if extra:
+        assert done.returncode == 2 and f'pip install "vecenv[{extra}]"' in done.stderr

@@ -1,0 +1,1 @@
+"""Programs written for other systems, with their imports changed: same calls, same outcomes."""

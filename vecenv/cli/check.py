@@ -1,0 +1,88 @@
+"""`vecenv check`: play an env and print every rule it breaks; say whether its episodes survive a crash.
+
+Only the options are here; the rules stand in `envs.check` and `envs.check_recovery`, imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from vecenv.cli.options import count, key_value, natural
+from vecenv.errors import ConfigError
+
+__all__ = ["add_parser"]
+
+_BROKEN = 1
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `check` and its options."""
+    parser = subparsers.add_parser(
+        "check",
+        allow_abbrev=False,
+        help="every rule an env breaks: spaces, dtypes, bounds, aliasing, seeds, pickling, endless episodes",
+        description="Play a few episodes of an env with random actions and print every rule that it breaks. "
+        "Exit code 1 if there is one.",
+    )
+    add = parser.add_argument
+    add("env", metavar="ENV", help="registered id, or module:factory (a function or class that builds the env)")
+    add("--seed", type=natural, default=0, metavar="S", help="of the runs that must be equal (default: %(default)s)")
+    add("--episodes", type=count, default=3, metavar="K", help="episodes to play through (default: %(default)s)")
+    add("--max-steps", type=count, default=10_000, metavar="N", help="longer is endless (default: %(default)s)")
+    add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
+    add("--no-spawn", action="store_true", help="leave out building the env in a fresh interpreter")
+    add("--determinism", action="store_true", help="also say whether episodes can be recovered after a crash")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, print; return 0 if no rule is broken, else 1.
+
+    Raises:
+        ConfigError: there is no such env.
+        DependencyError: a package of the env is missing.
+    """
+    from vecenv.cli.env_names import find_env_fn
+    from vecenv.cli.target import build_env
+    from vecenv.envs.check import CheckError, check_all
+
+    env_fn = find_env_fn(options.env, dict(options.env_kwarg))
+    env = build_env(env_fn, options.env)
+    violations: list[Any] = []
+    try:
+        check_all(
+            env,
+            seed=options.seed,
+            episodes=options.episodes,
+            max_steps=options.max_steps,
+            spawn=not options.no_spawn,
+            report=print,
+            env_fn=env_fn,
+        )
+    except CheckError as error:
+        violations.extend(error.violations)
+    finally:
+        env.close()
+    if options.determinism:
+        violations.extend(_print_recovery(env_fn, options.seed))
+    for violation in violations:
+        print(f"  {violation}")
+    count = len(violations)
+    print(f"{options.env}: " + (f"{count} rule{'s' * (count > 1)} broken" if count else "keeps every rule"))
+    return _BROKEN if violations else 0
+
+
+def _print_recovery(env_fn: Any, seed: int) -> list[Any]:
+    from vecenv.envs.check_data import Violation
+    from vecenv.envs.check_recovery import check_recovery
+
+    try:
+        report = check_recovery(env_fn, seed=seed)
+    except ConfigError:
+        raise
+    except Exception as error:  # of the env: what it breaks stands above, and this with it
+        return [Violation("recovery", f"{type(error).__name__} raised: {error}")]
+    for line in report.lines():
+        print(line)
+    return [] if report.seeded is None else [Violation("recovery", f"not reproducible: {report.seeded}")]

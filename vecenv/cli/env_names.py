@@ -1,0 +1,71 @@
+"""What a command's ENV means: a registered id, or `module:factory` for an env of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+
+from vecenv.cli.target import EnvMaker
+from vecenv.errors import ConfigError
+
+__all__ = ["find_env_fn"]
+
+
+@dataclass(frozen=True)
+class Factory:
+    """Build an env by a function or class; calling it needs nothing but its fields."""
+
+    function: Callable[..., Any]
+    kwargs: Mapping[str, Any]
+
+    def __call__(self) -> Any:
+        """Build it; a constructor that wants a config (BaseEnv's) gets the arguments as one dict."""
+        return self.function(dict(self.kwargs)) if _wants_config(self.function) else self.function(**self.kwargs)
+
+
+def find_env_fn(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    """Give a constructor for what is called `name`, without calling it.
+
+    Args:
+        name: an id of Gymnasium's registry, `module:id` for one that importing the module registers, or
+            `module:factory`, where factory is a function, a class or a dotted path to one. Modules are looked
+            for in the working directory too.
+        kwargs: for the constructor.
+
+    Raises:
+        ConfigError: the module cannot be imported, or has no such name.
+    """
+    module_name, colon, path = name.partition(":")
+    if not colon:
+        return EnvMaker(name, {"disable_env_checker": True, **kwargs})
+    if os.getcwd() not in sys.path:  # the console script's path begins with its own directory
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"{name!r}: cannot import {module_name!r}: {error}") from error
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if callable(found):
+        return Factory(found, kwargs)
+    if path in gymnasium.registry:
+        return EnvMaker(name, {"disable_env_checker": True, **kwargs})
+    raise ConfigError(f"{name!r}: module {module_name!r} has no function or class {path!r}, and registers no such id")
+
+
+def _wants_config(function: Any) -> bool:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    if not parameters or parameters[0].kind not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD):
+        return False
+    first = parameters[0]
+    return first.name in ("cfg", "config") or first.default is first.empty

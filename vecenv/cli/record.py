@@ -1,0 +1,96 @@
+"""`vecenv record`: play episodes of an env with random actions and write a video of each."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import inspect
+from pathlib import Path
+from typing import Any
+
+from vecenv.cli.options import count, key_value, natural
+from vecenv.errors import ConfigError, DependencyError, EnvError, require
+
+__all__ = ["add_parser"]
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `record` and its options."""
+    parser = subparsers.add_parser(
+        "record",
+        allow_abbrev=False,
+        help="videos of an env's episodes",
+        description="Play episodes of an env with random actions, write a video of each, and print the files.",
+    )
+    add = parser.add_argument
+    add("env", metavar="ENV", help="registered id, or module:factory (a function or class that builds the env)")
+    add("--episodes", type=count, default=1, metavar="K", help="how many (default: %(default)s)")
+    add("--out", type=Path, default=Path("video"), metavar="DIR", help="folder, made if missing (default: %(default)s)")
+    add("--seed", type=natural, metavar="S", help="repeat a run exactly (default: a new one every time)")
+    add("--env-kwarg", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="repeatable")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Record, print the files; return exit code 0.
+
+    Raises:
+        ConfigError: there is no such env, it does not render RGB arrays, or the folder cannot be written.
+        DependencyError: rich, moviepy, the encoder or a package of the env is missing.
+    """
+    require("rich", "cli")
+    from vecenv.cli import report
+    from vecenv.cli.env_names import find_env_fn
+    from vecenv.cli.target import build_env
+    from vecenv.managers import BaseEnvManager
+
+    env_fn = _rendering(find_env_fn, options.env, dict(options.env_kwarg))
+    before = _videos(options.out)
+    with BaseEnvManager(
+        [functools.partial(build_env, env_fn, options.env)], {"episode_num": options.episodes}
+    ) as manager:
+        if options.seed is not None:
+            manager.seed(options.seed)
+        manager.enable_save_replay(options.out)
+        try:
+            manager.launch()
+        except EnvError as error:
+            if isinstance(error.__cause__, (ConfigError, DependencyError)):
+                raise error.__cause__ from None
+            raise
+        with report.progress(options.episodes) as advance:
+            for episode in range(options.episodes):
+                _play_episode(manager)
+                advance(f"episode {episode + 1}")
+    for path in sorted(_videos(options.out) - before, key=lambda path: (path.stat().st_mtime_ns, path.name)):
+        print(path)
+    return 0
+
+
+def _play_episode(manager: Any) -> None:
+    from vecenv.envs.check import sample_action
+
+    env, space = manager.env_ref, manager.action_space
+    ended = manager.env_episode_count[0] + 1
+    while manager.env_episode_count[0] < ended:
+        manager.step({0: sample_action(env, space)})
+
+
+def _rendering(find_env_fn: Any, name: str, kwargs: dict[str, Any]) -> Any:
+    """Find the env's constructor and have it make an env that renders, where it takes `render_mode`."""
+    env_fn = find_env_fn(name, kwargs)
+    function = getattr(env_fn, "function", None)
+    if "render_mode" not in kwargs and (function is None or _takes_render_mode(function)):
+        env_fn = find_env_fn(name, {**kwargs, "render_mode": "rgb_array"})
+    return env_fn
+
+
+def _takes_render_mode(function: Any) -> bool:
+    try:
+        return "render_mode" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _videos(folder: Path) -> set[Path]:
+    return set(folder.glob("*.mp4"))

@@ -1,0 +1,160 @@
+"""Can an env's episodes be had again in another process? Plays them, rebuilds the env, plays them once more."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cloudpickle
+import gymnasium
+import numpy as np
+
+from vecenv.envs.adapt import adapt, ensure_spaces
+from vecenv.envs.check_data import equal
+from vecenv.envs.seeding import GlobalStreams, global_positions
+from vecenv.envs.state import capture_state, has_carrier, layers_of, plain_attributes, restore_state
+
+__all__ = [
+    "RecoveryReport",
+    "check_recovery",
+]
+
+MAX_STEPS = 300
+NAMES = ("observation", "reward", "terminated", "truncated")
+
+
+class RecoveryReport(NamedTuple):
+    """What `check_recovery` found; each difference is a sentence, None where there is none."""
+
+    seeded: str | None
+    """First difference between two envs that were seeded alike and played on into an unseeded episode."""
+    carried: str | None
+    """First difference of that unseeded episode in a fresh env that was given the state before it."""
+    lost: tuple[str, ...]
+    """Attributes, as layer.name, that the fresh env had otherwise and no hook carries; () unless `carried`."""
+    draws_globally: bool
+    """Whether the env drew from `random` or `numpy.random`, whose streams it shares with its process."""
+
+    @property
+    def verdict(self) -> str:
+        """'any episode', 'from the last seeded reset' or 'none': what can be recovered after a crash."""
+        if self.carried is None and self.seeded is None:
+            return "any episode"
+        return "none" if self.seeded is not None else "from the last seeded reset"
+
+    def lines(self) -> list[str]:
+        """Say it in full sentences."""
+        lines = [
+            f"two runs from one seed: {self.seeded or 'alike'}",
+            f"fresh env with the state carried over: {self.carried or 'alike'}",
+        ]
+        if self.lost:
+            lines.append(f"not carried over: {', '.join(self.lost)}; give the layer get_state() and set_state()")
+        if self.draws_globally:
+            lines.append("draws from the global generators: give it a worker of its own, or use np_random")
+        return [*lines, f"recovery after a crash: {self.verdict}"]
+
+
+def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int = MAX_STEPS) -> RecoveryReport:
+    """Find out whether a crashed worker's episodes could be replayed exactly.
+
+    Plays a seeded episode and the unseeded one after it, with random actions, in an env; the same in a second
+    one; and the second episode in a third, whose state is set by `envs.state` alone. Infos are not compared.
+
+    Args:
+        env_fn: builds the env; called three times.
+        seed: of the first episode and of the actions.
+        max_steps: where an episode is broken off.
+
+    Raises:
+        Exception: whatever the env raises.
+
+    Example:
+        >>> check_recovery(lambda: gymnasium.make("CartPole-v1")).verdict
+        'any episode'
+    """
+    with contextlib.ExitStack() as stack:
+        first, second, third = (stack.enter_context(contextlib.closing(_Run(env_fn, seed))) for _ in range(3))
+        one, other = first.play(max_steps, {"seed": seed}), second.play(max_steps, {"seed": seed})
+        state = cloudpickle.dumps((capture_state(first.env), first.streams.get_state(), first.actions))
+        one_after, other_after = first.play(max_steps, {}), second.play(max_steps, {})
+        seeded = _difference(one, other, "the seeded episode")
+        seeded = seeded or _difference(one_after, other_after, "the unseeded episode after it")
+        third.take_over(pickle.loads(state))
+        carried = _difference(one_after, third.play(max_steps, {}), "the unseeded episode")
+        lost = tuple(_lost(first.at_start, third.at_start)) if carried is not None else ()
+        return RecoveryReport(seeded, carried, lost, first.draws_globally)
+
+
+class _Run:
+    """One env that plays episodes with global generators and actions of its own."""
+
+    def __init__(self, env_fn: Callable[[], Any], seed: int) -> None:
+        self.streams = GlobalStreams.from_seed(seed)
+        self.draws_globally = False
+        self.at_start: dict[str, Any] = {}  # plain attributes after the newest reset, of layers nobody carries
+        with self.streams:
+            self.env: gymnasium.Env[Any, Any] = adapt(env_fn())
+            try:
+                ensure_spaces(self.env)
+                self.actions: Any = pickle.loads(cloudpickle.dumps(self.env.action_space))
+            except BaseException:
+                self.env.close()
+                raise
+        self.actions.seed(seed)
+
+    def take_over(self, state: tuple[Any, Any, Any]) -> None:
+        """Continue where another run's env, global generators and actions were."""
+        stack, streams, self.actions = state
+        with self.streams:
+            restore_state(self.env, stack)
+        self.streams.set_state(streams)
+
+    def play(self, max_steps: int, reset: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Play one episode; what it gave, the reset first."""
+        with self.streams:
+            before = global_positions()
+            obs, _ = self.env.reset(**reset)
+            self.at_start = _uncarried(self.env)
+            given: list[tuple[Any, ...]] = [(pickle.dumps(obs),)]
+            for _ in range(max_steps):
+                # Pickled: envs may hand out their own buffers.
+                obs, reward, terminated, truncated, _ = self.env.step(self.actions.sample())
+                given.append((pickle.dumps(obs), np.array(reward), bool(terminated), bool(truncated)))
+                if terminated or truncated:
+                    break
+            self.draws_globally |= global_positions() != before
+        return given
+
+    def close(self) -> None:
+        with self.streams:
+            self.env.close()
+
+
+def _difference(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]], what: str) -> str | None:
+    for step, (left, right) in enumerate(zip(one, other, strict=False)):
+        for name, a, b in zip(NAMES, left, right, strict=False):
+            values = (pickle.loads(a), pickle.loads(b)) if isinstance(a, bytes) else (a, b)
+            if not equal(*values):
+                where = "its reset" if step == 0 else f"step {step - 1}"
+                return f"{what} differs, {name} of {where}"
+    return None
+
+
+def _uncarried(env: Any) -> dict[str, Any]:
+    found = {}
+    for layer in layers_of(env):
+        if not has_carrier(layer):
+            for name, value in plain_attributes(layer).items():
+                found[f"{type(layer).__name__}.{name}"] = value
+    return found
+
+
+def _lost(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    return sorted(name for name in one.keys() | other.keys() if not _same(one.get(name), other.get(name)))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and equal(one, other)

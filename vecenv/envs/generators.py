@@ -1,0 +1,147 @@
+"""Random generators among the attributes of an env layer and in its spaces: found, read, and put back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from vecenv.envs.seeding import EpisodeSeeds
+from vecenv.errors import StateError
+
+_GENERATOR, _SPACE, _NEITHER = 1, 2, 0
+_PLAIN_SPACES = {spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Text}
+_GENERATOR_CLASSES = (np.random.Generator, np.random.RandomState, random.Random, EpisodeSeeds)
+_kinds: dict[type, int] = {}  # an attribute's class decides whether it is looked at: one look-up each
+
+
+def _kind_of(cls: type) -> int:
+    if issubclass(cls, _GENERATOR_CLASSES):
+        kind = _GENERATOR
+    elif issubclass(cls, spaces.Space):
+        kind = _SPACE
+    else:
+        kind = _NEITHER
+    _kinds[cls] = kind
+    return kind
+
+
+def find_generators(layer: Any, depth: int) -> list[tuple[int, tuple[Any, ...], Any]]:
+    """List (depth, path, generator) for each among a layer's attributes and in its spaces.
+
+    A path is attribute names, keys and indices that lead from the layer to it. `EpisodeSeeds` count as generators.
+    """
+    found: list[tuple[int, tuple[Any, ...], Any]] = []
+    for name, value in getattr(layer, "__dict__", {}).items():
+        cls = type(value)
+        kind = _kinds.get(cls)
+        if kind is None:
+            kind = _kind_of(cls)
+        if kind == _NEITHER:
+            continue
+        if kind == _GENERATOR:
+            found.append((depth, (name,), value))
+        elif cls in _PLAIN_SPACES:
+            if value._np_random is not None:
+                found.append((depth, (name, "_np_random"), value._np_random))
+        else:
+            found.extend((depth, path, generator) for path, generator in _in_space(value, (name,)))
+    return found
+
+
+def _in_space(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the generators of a space and of the spaces in it."""
+    if isinstance(value, spaces.Space):
+        for name, part in vars(value).items():
+            yield from _in_space(part, (*path, name))
+    elif isinstance(value, np.random.Generator):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _in_space(part, (*path, key))
+    elif isinstance(value, (list, tuple)):
+        for index, part in enumerate(value):
+            if isinstance(part, spaces.Space):
+                yield from _in_space(part, (*path, index))
+
+
+def get_generator_state(generator: Any) -> Any:
+    """Give the state of a generator of NumPy or `random`; picklable."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.getstate()
+
+
+def _set_generator_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(state)
+    else:
+        generator.setstate(state)
+
+
+def put_generators(layers: list[Any], places: list[Any], generators: list[Any]) -> None:
+    """Give each place its generator: the object that lies there where possible, for others may hold it too."""
+    taken: list[Any] = []
+    for index, (cls, state) in enumerate(generators):
+        mine = [(_container(layers[depth], path), path[-1]) for depth, path, i in places if i == index]
+        chosen = None
+        # A seeded reset replaces `_np_random`, so what lies in other places has the older right to an object.
+        for container, key in sorted(mine, key=lambda place: place[1] == "_np_random"):
+            present = _get_part(container, key)
+            if _fits(present, cls, state) and not any(present is other for other in taken):
+                chosen = present
+                break
+        if chosen is None:
+            chosen = _make_generator(cls, state)
+        _set_generator_state(chosen, state)
+        taken.append(chosen)
+        for container, key in mine:
+            if _get_part(container, key) is not chosen:
+                _set_part(container, key, chosen)
+
+
+def _container(layer: Any, path: tuple[Any, ...]) -> Any:
+    part = layer
+    for key in path[:-1]:
+        part = _get_part(part, key)
+        if part is None:
+            raise StateError(f"restore of {type(layer).__name__}: it has no {'.'.join(map(str, path))}")
+    return part
+
+
+def _get_part(container: Any, key: Any) -> Any:
+    if isinstance(container, dict):
+        return container.get(key)
+    if isinstance(container, (list, tuple)):
+        return container[key] if key < len(container) else None
+    return vars(container).get(key)
+
+
+def _set_part(container: Any, key: Any, value: Any) -> None:
+    if isinstance(container, (dict, list)):
+        container[key] = value
+    else:
+        setattr(container, key, value)
+
+
+def _fits(present: Any, cls: type, state: Any) -> bool:
+    if type(present) is not cls:
+        return False
+    if isinstance(present, np.random.RandomState):
+        return bool(present.get_state(legacy=False)["bit_generator"] == state["bit_generator"])
+    if isinstance(present, np.random.Generator):
+        return bool(present.bit_generator.state["bit_generator"] == state["bit_generator"])
+    return True
+
+
+def _make_generator(cls: Any, state: Any) -> Any:
+    if issubclass(cls, random.Random):
+        return cls()
+    return cls(getattr(np.random, state["bit_generator"])())
