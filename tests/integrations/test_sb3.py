@@ -22,8 +22,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 from tests.vector.same import assert_same
-from vecenv import ClosedError, ConfigError, SpaceError, StateError, VectorEnv, WorkerTimeoutError
-from vecenv.envs.toys import AliasedObs, HangAtStep, RaiseAtStep, SpaceEnv, ToyEnv
+from vecenv import ClosedError, ConfigError, SpaceError, StateError, VectorEnv, WorkerDiedError, WorkerTimeoutError
+from vecenv.envs.toys import AliasedObs, HangAtStep, RaiseAtStep, SegfaultAtStep, SpaceEnv, ToyEnv
 from vecenv.integrations.sb3 import SB3VecEnv
 
 pytestmark = pytest.mark.sb3
@@ -214,6 +214,17 @@ def test_make_vec_env_builds_it_with_monitors():
         assert episodes > 3
 
 
+def test_monitors_write_their_files(tmp_path):
+    kwargs = {"env_kwargs": {"max_episode_steps": 10}, "monitor_dir": str(tmp_path), "vec_env_cls": SB3VecEnv}
+    with contextlib.closing(make_vec_env("CartPole-v1", 2, **kwargs)) as envs:
+        envs.reset()
+        num_episodes = sum(int(envs.step([0, 1])[2].sum()) for _ in range(40))
+    files = sorted(tmp_path.glob("*.monitor.csv"))
+    assert [file.name for file in files] == ["0.monitor.csv", "1.monitor.csv"]
+    # Two lines come before the episodes: what the file is, and the columns.
+    assert sum(len(file.read_text().splitlines()) - 2 for file in files) == num_episodes > 4
+
+
 @pytest.mark.parametrize("wrap", [VecMonitor, VecNormalize, functools.partial(VecFrameStack, n_stack=3)], ids=repr)
 def test_vec_env_wrappers_work_on_top(wrap):
     wrapped = []
@@ -357,6 +368,15 @@ def test_an_exception_of_an_env_arrives_as_itself(backend):
     with contextlib.closing(SB3VecEnv([RaiseAtStep] * 2, backend=backend)) as envs:
         envs.reset()
         with pytest.raises(ZeroDivisionError):
+            for _ in range(10):
+                envs.step([0, 0])
+        assert envs.reset().shape == (2, 4)  # they live
+
+
+def test_a_dead_worker_is_named():
+    with contextlib.closing(SB3VecEnv([SegfaultAtStep, ToyEnv], num_workers=2)) as envs:
+        envs.reset()
+        with pytest.raises(WorkerDiedError, match=r"worker 0 .*SIGSEGV"):
             for _ in range(10):
                 envs.step([0, 0])
 
