@@ -1,16 +1,16 @@
-"""More ways to step envs than `vecenv bench` has: the manager of DI-engine's shape, and Stable-Baselines3."""
+"""More ways to step envs than `vecenv bench` has: DI-engine's manager, Stable-Baselines3's VecEnvs, vectorised envs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vecenv.cli.machine import cpu_seconds, no_interrupts
 from vecenv.cli.measure import Mode, Window
 from vecenv.cli.target import EnvFn, action_batches, action_rows
 
-__all__ = ["ManagerMode", "StableBaselines3Mode"]
+__all__ = ["BatchedMode", "ManagerMode", "SB3VecEnvMode", "StableBaselines3Mode", "VectorLoopMode"]
 
 
 class ManagerMode(Mode):
@@ -50,21 +50,19 @@ class ManagerMode(Mode):
         return time.process_time() + sum(cpu_seconds(pid) for pid in self._manager.worker_pids)
 
 
-class StableBaselines3Mode(Mode):
-    """`stable_baselines3.common.vec_env.SubprocVecEnv.step`: one process per env, resets in the same step.
+class _VecEnvMode(Mode):
+    """`step` of a VecEnv of Stable-Baselines3, which resets in the same step."""
 
-    Its workers are forked: started afresh, each of them would import torch. So it is built before other modes.
-    """
-
-    def __init__(self, env_fns: Sequence[EnvFn], name: str = "sb3 SubprocVecEnv") -> None:
-        from stable_baselines3.common.vec_env import SubprocVecEnv
-
+    def __init__(self, name: str, envs: Any, pids: Sequence[int | None]) -> None:
         super().__init__(name)
-        with no_interrupts():
-            self._envs = SubprocVecEnv(list(env_fns), start_method="fork")
-        self._pids = [process.pid for process in self._envs.processes]
-        self._actions = action_batches(self._envs.action_space, len(env_fns))
-        self._envs.reset()
+        self._envs = envs
+        self._pids = [pid for pid in pids if pid]
+        self._actions = action_batches(envs.action_space, envs.num_envs)
+        try:
+            envs.reset()
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, seconds: float) -> Window:
         """Step all envs, again and again; a batch is one call."""
@@ -84,3 +82,83 @@ class StableBaselines3Mode(Mode):
 
     def _cpu_seconds(self) -> float:
         return time.process_time() + sum(cpu_seconds(pid) for pid in self._pids)
+
+
+class StableBaselines3Mode(_VecEnvMode):
+    """`stable_baselines3.common.vec_env.SubprocVecEnv.step`: one process per env.
+
+    Its workers are forked: started afresh, each of them would import torch. So it is built before other modes.
+    """
+
+    def __init__(self, env_fns: Sequence[EnvFn], name: str = "sb3 SubprocVecEnv") -> None:
+        from stable_baselines3.common.vec_env import SubprocVecEnv
+
+        with no_interrupts():
+            envs = SubprocVecEnv(list(env_fns), start_method="fork")
+        super().__init__(name, envs, [process.pid for process in envs.processes])
+
+
+class SB3VecEnvMode(_VecEnvMode):
+    """`vecenv.integrations.sb3.SB3VecEnv.step`."""
+
+    def __init__(self, env_fns: Sequence[EnvFn], name: str = "vecenv SB3VecEnv", **kwargs: Any) -> None:
+        from vecenv.integrations.sb3 import SB3VecEnv
+
+        envs = SB3VecEnv(list(env_fns), **kwargs)
+        self.implementation = envs.vector_env.implementation
+        super().__init__(name, envs, envs.vector_env.worker_pids)
+
+
+class VectorLoopMode(Mode):
+    """Vectorised envs in this process, stepped in turn; steps that only reset count here as any other."""
+
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], name: str = "vectorised loop") -> None:
+        super().__init__(name)
+        self._envs = [env_fn() for env_fn in env_fns]
+        self._pids: tuple[int, ...] = ()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._actions = [action_batches(envs.single_action_space, envs.num_envs) for envs in self._envs]
+        for envs in self._envs:
+            envs.reset(seed=0)
+
+    def run(self, seconds: float) -> Window:
+        """Step all envs, again and again; a batch is one step of each of them."""
+        pairs, clock = [(envs.step, actions) for envs, actions in zip(self._envs, self._actions)], time.perf_counter
+        batches = 0
+        cpu, start = self._cpu_seconds(), clock()
+        now, deadline = start, start + seconds
+        while now < deadline:
+            for step, actions in pairs:
+                step(next(actions))
+            batches += 1
+            now = clock()
+        steps = batches * sum(envs.num_envs for envs in self._envs)
+        return Window(steps, batches, now - start, self._cpu_seconds() - cpu)
+
+    def close(self) -> None:
+        """Close the envs."""
+        for envs in self._envs:
+            envs.close()
+
+    def _cpu_seconds(self) -> float:
+        return time.process_time() + sum(cpu_seconds(pid) for pid in self._pids)
+
+
+class BatchedMode(VectorLoopMode):
+    """`vecenv.BatchedVectorEnv.step` over the same envs, a worker for each."""
+
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], name: str = "vecenv batched", **kwargs: Any) -> None:
+        from vecenv import BatchedVectorEnv
+
+        envs = BatchedVectorEnv(env_fns, **kwargs)
+        Mode.__init__(self, name)
+        self.implementation = envs.implementation
+        self._envs = [envs]
+        self._pids = envs.worker_pids
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise

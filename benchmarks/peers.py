@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.modes import ManagerMode, StableBaselines3Mode
+from benchmarks.modes import ManagerMode, SB3VecEnvMode, StableBaselines3Mode
 from vecenv.cli import machine, measure, report
 from vecenv.cli.measure import Mode, Window
 from vecenv.cli.target import EnvMaker, check_env
@@ -60,8 +60,9 @@ def _openers(maker: EnvMaker, num_envs: int) -> list[Callable[[], Mode]]:
     ]
     if importlib.util.find_spec("stable_baselines3"):
         openers.insert(0, lambda: StableBaselines3Mode(env_fns))
+        openers.append(lambda: SB3VecEnvMode(env_fns))
     else:
-        print('stable_baselines3 is not installed, its row is left out: pip install "vecenv[sb3]"')
+        print('stable_baselines3 is not installed, its rows are left out: pip install "vecenv[sb3]"')
     return openers
 
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import memory, rows
-from benchmarks.modes import ManagerMode
+from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBaselines3Mode, VectorLoopMode
 from benchmarks.rows import Effort
 from vecenv.cli import machine, measure
 from vecenv.cli.target import EnvFn, EnvMaker
@@ -96,6 +97,20 @@ def _cartpole_to_gymnasium(effort: Effort) -> list[float]:
     )
 
 
+def _sb3_to_subproc(effort: Effort) -> list[float]:
+    env_fns = [_CARTPOLE] * 64
+    return rows.ratio(
+        functools.partial(SB3VecEnvMode, env_fns), functools.partial(StableBaselines3Mode, env_fns), effort
+    )
+
+
+def _batched_to_one_process(sizes: list[int], effort: Effort) -> list[float]:
+    """Compare 2 workers x 1024 vectorised envs with vectorised envs of these sizes in one process."""
+    ours = [functools.partial(CartPoleVectorEnv, 1024)] * 2
+    theirs = [functools.partial(CartPoleVectorEnv, size) for size in sizes]
+    return rows.ratio(functools.partial(BatchedMode, ours), functools.partial(VectorLoopMode, theirs), effort)
+
+
 def _round_trip(opener: Callable[[], Any]) -> Callable[[Effort], list[float]]:
     return functools.partial(rows.round_trip_us, opener)
 
@@ -156,6 +171,13 @@ _ROWS = [
         at_least=False,
     ),
     Row("against AsyncVectorEnv, CartPole-v1, 64 envs", 10.0, _cartpole_to_gymnasium, "x gymnasium"),
+    Row("SB3VecEnv against SubprocVecEnv, CartPole-v1, 64 envs", 6.0, _sb3_to_subproc, "x subproc"),
+    Row(
+        "vectorised CartPole, 2 workers x 1024 envs, against 2 x 1024 in one process",
+        1.6,
+        functools.partial(_batched_to_one_process, [1024, 1024]),
+        "x one process",
+    ),
     Row("async, 64 sleeping envs, 64 workers", 0.90, _sleepers(num_workers=64), "x closed form"),
     Row(
         "async, 64 sleeping envs, 2 workers with 32 threads",

@@ -19,6 +19,7 @@ _MODULE_OF = {
     "BaseEnvManager": "managers",
     "BaseEnvManagerV2": "managers",
     "BaseEnvTimestep": "envs.base",
+    "BatchedVectorEnv": "vector",
     "CheckError": "envs.check",
     "ClipRewardEnv": "wrappers",
     "ClipRewardWrapper": "wrappers",

@@ -103,6 +103,8 @@ class Pool(Life):
 
     _hub: Hub
     _plan: ArenaPlan
+    #: the mapping that the arena lies in
+    _memory: Any
     #: whether envs run in the thread that receives
     _works_here = False
     #: dtype and shape of all envs' actions where they are one array
@@ -111,11 +113,11 @@ class Pool(Life):
 
     @abstractmethod
     def _start(self) -> None:
-        """Build the envs and the arena; set _hub, _plan and the spaces."""
+        """Build the envs and the arena; set _hub, _plan, _memory and the spaces."""
 
     def _forget(self) -> None:
         """Let go of the arena; what the caller still looks at keeps it mapped."""
-        for name in ("_hub", "_inbox", "_watchdog"):
+        for name in ("_hub", "_inbox", "_watchdog", "_memory"):
             self.__dict__.pop(name, None)
         self._held.clear()
 
@@ -147,6 +149,22 @@ class Pool(Life):
     @abstractmethod
     def worker_pids(self) -> tuple[int, ...]:
         """Process id of each worker, by worker_id; empty when there are none."""
+
+    @property
+    def memory(self) -> Array:
+        """The arena as bytes, uint8 (nbytes,), read-only and page aligned, for who registers it with a device.
+
+        All batches lie in it. The array keeps the mapping alive.
+
+        Raises:
+            StateError: the pool is not started.
+            ClosedError: it is closed.
+        """
+        if self._open_in is not this_process[0]:
+            self._explain("memory")
+        memory = np.frombuffer(self._memory, np.uint8)
+        memory.flags.writeable = False
+        return memory
 
     def _go(self) -> None:
         self._start()

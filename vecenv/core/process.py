@@ -203,7 +203,8 @@ class ProcessPool(MortalPool):
         per_slot = max(len(env_ids) for share in slots for _, env_ids in share)
         self._plan = self._make_plan(len(self._worker_of_slot), per_slot)
         segment = crew.segment = Segment.create(self._plan.nbytes)
-        self._plan.write_header(segment.memory)
+        self._memory = segment.memory
+        self._plan.write_header(self._memory)
         crew.epoll = select.epoll()
         for worker in crew.workers:
             crew.epoll.register(worker.pidfd, select.EPOLLIN)

@@ -90,7 +90,7 @@ class SerialPool(Pool):
         check_same_spaces(self._envs)
         self.properties = properties_of(first)
         self._plan = self._make_plan(num_slots=1, envs_per_slot=self.num_envs)
-        memory = private_segment(self._plan.nbytes)
+        memory = self._memory = private_segment(self._plan.nbytes)
         self._plan.write_header(memory)
         attach = Attach(self._plan, [(0, list(self._envs))], self.options.autoreset, 0, self.options.infos)
         self.implementation = implementation()

@@ -44,10 +44,12 @@ def adapt(env: Any) -> gymnasium.Env[Any, Any]:
         (False, True)
 
     Raises:
-        TypeError: the object has no `reset` or no `step`.
+        TypeError: the object has no `reset` or no `step`, or is a vector env.
     """
     if isinstance(env, gymnasium.Env) and not has_old_calls(env):
         return env
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise TypeError(f"{type(env).__name__} is a vector env, not one env: host it by vecenv.BatchedVectorEnv")
     return AdaptedEnv(env)
 
 

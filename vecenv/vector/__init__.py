@@ -8,13 +8,15 @@
     inside     what is sent to the workers
     make       by name, also by Gymnasium's `make_vec`
     by_id      where Gymnasium finds that
+    batched    a vector env of vector envs, `BatchedVectorEnv`; batched_data: its reshaping
 
 Stands above the waist: a batch of the pool comes in, Gymnasium's five-tuple goes out.
 """
 
 from __future__ import annotations
 
+from .batched import BatchedVectorEnv
 from .env import VectorEnv
 from .make import make_vec, register_vec
 
-__all__ = ["VectorEnv", "make_vec", "register_vec"]
+__all__ = ["BatchedVectorEnv", "VectorEnv", "make_vec", "register_vec"]

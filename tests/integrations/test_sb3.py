@@ -1,0 +1,403 @@
+"""SB3VecEnv keeps the contract of Stable-Baselines3's VecEnv: what DummyVecEnv gives, it gives."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import pickle
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+pytest.importorskip("stable_baselines3")
+
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecMonitor, VecNormalize
+
+from tests.vector.same import assert_same
+from vecenv import ClosedError, ConfigError, SpaceError, StateError, VectorEnv, WorkerDiedError, WorkerTimeoutError
+from vecenv.envs.toys import AliasedObs, HangAtStep, RaiseAtStep, SegfaultAtStep, SpaceEnv, ToyEnv
+from vecenv.integrations.sb3 import SB3VecEnv
+
+pytestmark = pytest.mark.sb3
+
+BACKENDS = ["serial", "process"]
+CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=20)
+
+
+def compare(env_fns, num_steps=60, options=None, **kwargs):
+    """Step both with the same actions from the same seeds and compare all that they return."""
+    with (
+        contextlib.closing(DummyVecEnv(env_fns)) as theirs,
+        contextlib.closing(SB3VecEnv(env_fns, **kwargs)) as ours,
+    ):
+        assert ours.observation_space == theirs.observation_space
+        assert ours.action_space == theirs.action_space
+        assert ours.render_mode == theirs.render_mode
+        actions = copy.deepcopy(ours.action_space)
+        actions.seed(3)
+        for envs in (ours, theirs):
+            assert list(envs.seed(5)) == list(range(5, 5 + len(env_fns)))
+            envs.set_options(options)
+        assert_same(ours.reset(), theirs.reset(), "reset")
+        assert_same(ours.reset_infos, theirs.reset_infos, "reset_infos")
+        for i in range(num_steps):
+            action = np.stack([actions.sample() for _ in env_fns])
+            assert_same(ours.step(action), theirs.step(action), f"step {i}")
+            assert_same(list(ours.reset_infos), list(theirs.reset_infos), f"reset_infos {i}")
+        assert_same(ours.reset(), theirs.reset(), "second reset")
+
+
+class InfoEnv(ToyEnv):
+    """Infos of every kind, whose keys come and go from step to step and from env to env."""
+
+    def inform(self):
+        draw = int(self.np_random.integers(4))
+        info: dict[str, Any] = {"steps": self.elapsed_steps, "half": self.elapsed_steps / 2, "flag": draw > 1}
+        if draw & 1:
+            info.update(small=np.float32(draw), name=f"env {draw}", nested={"array": np.arange(draw)})
+        return info if draw else {}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_cartpole_is_what_dummy_vec_env_gives(backend):
+    compare([CARTPOLE] * 3, num_steps=200, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_infos_are_what_dummy_vec_env_gives(backend):
+    compare([functools.partial(InfoEnv, length) for length in (3, 4, 5)], backend=backend)
+
+
+@pytest.mark.parametrize(
+    "observations",
+    [
+        Box(-1, 1, (2, 3), np.float32),
+        Box(0, 255, (4, 4, 3), np.uint8),
+        Discrete(5),
+        MultiDiscrete([3, 4]),
+        MultiBinary(3),
+        Dict(camera=Box(0, 255, (2, 2), np.uint8), speed=Box(-1, 1, (1,), np.float32)),
+        Tuple((Box(-1, 1, (2,), np.float32), Discrete(3))),
+    ],
+    ids=lambda space: type(space).__name__,
+)
+@pytest.mark.parametrize("actions", [Box(-1, 1, (2,), np.float32), MultiDiscrete([2, 3])], ids=["box", "multi"])
+def test_spaces(observations, actions):
+    compare(
+        [functools.partial(SpaceEnv, observations, actions, length=n) for n in (3, 4)], num_steps=12, backend="serial"
+    )
+
+
+class Truncating(ToyEnv):
+    """Ends by its time limit."""
+
+    def step(self, action):
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, False, terminated, info
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_time_limits_and_terminal_observations_are_told_apart_and_belong_to_the_caller(backend):
+    env_fns = [functools.partial(Truncating, 3), functools.partial(AliasedObs, 2)]
+    with contextlib.closing(SB3VecEnv(env_fns, backend=backend)) as envs:
+        envs.seed(0)
+        envs.reset()
+        results = [envs.step([1, 1]) for _ in range(6)]
+    assert [list(dones) for _, _, dones, _ in results][:3] == [[False, False], [False, True], [True, False]]
+    assert results[2][3][0]["TimeLimit.truncated"] is True
+    assert results[1][3][1]["TimeLimit.truncated"] is False
+    assert all(("terminal_observation" in info) == done for r in results for done, info in zip(r[2], r[3]))
+    first, second = (results[i][3][1]["terminal_observation"] for i in (1, 3))
+    assert not np.shares_memory(first, second)
+    assert not any(np.shares_memory(one[0], other[0]) for one in results for other in results if one is not other)
+
+
+def test_options_reach_the_envs_once():
+    class Optional(ToyEnv):
+        def reset(self, *, seed=None, options=None):
+            obs, _ = super().reset(seed=seed)
+            return obs, {"given": repr(options)}
+
+    compare([functools.partial(Optional, 3)] * 2, num_steps=8, options={"level": 1}, backend="process")
+    compare([functools.partial(Optional, 3)] * 2, num_steps=8, options=[{"level": 1}, {}], backend="serial")
+
+
+# ---- calls ------------------------------------------------------------------------------------
+
+
+class Marked(gymnasium.Wrapper):
+    """A wrapper with things to ask for."""
+
+    def __init__(self, env, number):
+        super().__init__(env)
+        self.number = number
+
+    def plus(self, other, *, times=1):
+        return self.number + other * times
+
+    def fail(self):
+        raise LookupError(f"number {self.number}")
+
+
+@pytest.fixture(params=BACKENDS)
+def marked(request):
+    env_fns = [functools.partial(lambda n: Marked(gymnasium.make("CartPole-v1"), n), n) for n in range(4)]
+    with contextlib.closing(SB3VecEnv(env_fns, backend=request.param)) as envs:
+        yield envs
+
+
+@pytest.mark.parametrize(
+    "indices, expected",
+    [(None, [0, 1, 2, 3]), (2, [2]), ([3, 1], [3, 1]), (range(2), [0, 1]), (-1, [3]), ([1, 1], [1, 1]), ([], [])],
+    ids=repr,
+)
+def test_indices_choose_envs_in_their_order(marked, indices, expected):
+    assert marked.get_attr("number", indices) == expected
+    assert marked.env_method("plus", 10, indices=indices, times=2) == [20 + number for number in expected]
+    assert marked.env_is_wrapped(Marked, indices) == [True] * len(expected)
+    marked.set_attr("number", 7, indices)
+    assert marked.get_attr("number") == [7 if n in expected else n for n in range(4)]
+
+
+def test_attributes_are_found_below_and_tested_without_travelling(marked):
+    assert marked.get_attr("spec", 0)[0].id == "CartPole-v1"
+    assert marked.get_attr("gravity") == [9.8] * 4
+    assert marked.has_attr("gravity")
+    assert marked.has_attr("plus")
+    assert not marked.has_attr("no_such_thing")
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        marked.get_attr("no_such_thing")
+    with pytest.raises(IndexError):
+        marked.get_attr("number", 4)
+
+
+def test_an_exception_of_a_method_arrives_as_itself(marked):
+    with pytest.raises(LookupError, match="number 2") as caught:
+        marked.env_method("fail", indices=[2, 3])
+    assert "in fail" in str(caught.value.__cause__)
+    assert marked.get_attr("number") == [0, 1, 2, 3]
+
+
+def test_wrappers_are_known_by_class_and_base_class(marked):
+    assert marked.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [True] * 4
+    assert marked.env_is_wrapped(gymnasium.Wrapper) == [True] * 4
+    assert marked.env_is_wrapped(Monitor) == [False] * 4
+
+
+# ---- with Stable-Baselines3's own ------------------------------------------------------------------
+
+
+def test_make_vec_env_builds_it_with_monitors():
+    kwargs = {"n_envs": 3, "seed": 4, "env_kwargs": {"max_episode_steps": 15}}
+    ours = make_vec_env("CartPole-v1", vec_env_cls=SB3VecEnv, vec_env_kwargs={"num_workers": 2}, **kwargs)
+    with contextlib.closing(ours), contextlib.closing(make_vec_env("CartPole-v1", **kwargs)) as theirs:
+        assert isinstance(ours, VecEnv)
+        assert ours.env_is_wrapped(Monitor) == [True] * 3
+        assert_same(ours.reset(), theirs.reset())
+        episodes = 0
+        for _ in range(40):
+            got, expected = ours.step([1, 0, 1]), theirs.step(np.array([1, 0, 1]))
+            for info, other in zip(got[3], expected[3]):
+                assert ("episode" in info) == ("episode" in other)
+                if "episode" in info:
+                    episodes += 1
+                    info["episode"].pop("t"), other["episode"].pop("t")  # seconds
+            assert_same(got, expected)
+        assert episodes > 3
+
+
+def test_monitors_write_their_files(tmp_path):
+    kwargs = {"env_kwargs": {"max_episode_steps": 10}, "monitor_dir": str(tmp_path), "vec_env_cls": SB3VecEnv}
+    with contextlib.closing(make_vec_env("CartPole-v1", 2, **kwargs)) as envs:
+        envs.reset()
+        num_episodes = sum(int(envs.step([0, 1])[2].sum()) for _ in range(40))
+    files = sorted(tmp_path.glob("*.monitor.csv"))
+    assert [file.name for file in files] == ["0.monitor.csv", "1.monitor.csv"]
+    # Two lines come before the episodes: what the file is, and the columns.
+    assert sum(len(file.read_text().splitlines()) - 2 for file in files) == num_episodes > 4
+
+
+@pytest.mark.parametrize("wrap", [VecMonitor, VecNormalize, functools.partial(VecFrameStack, n_stack=3)], ids=repr)
+def test_vec_env_wrappers_work_on_top(wrap):
+    wrapped = []
+    for vec_env in (SB3VecEnv([CARTPOLE] * 3), DummyVecEnv([CARTPOLE] * 3)):
+        envs = wrap(vec_env)
+        envs.seed(2)
+        first = envs.reset()
+        results = [envs.step(np.array([1, 0, 1])) for _ in range(30)]
+        for _, _, _, infos in results:
+            for info in infos:
+                info.get("episode", {}).pop("t", None)  # seconds
+        wrapped.append((first, results))
+        envs.close()
+    assert_same(*wrapped)
+
+
+def test_a_learner_learns_the_same_and_evaluates():
+    weights = []
+    for vec_env in (SB3VecEnv([CARTPOLE] * 2, num_workers=1), DummyVecEnv([CARTPOLE] * 2)):
+        with contextlib.closing(vec_env):
+            model = PPO("MlpPolicy", VecMonitor(vec_env), n_steps=16, batch_size=16, n_epochs=2, seed=1, device="cpu")
+            model.learn(64)
+            weights.append([parameter.detach().numpy().copy() for parameter in model.policy.parameters()])
+            returns, lengths = evaluate_policy(model, model.get_env(), 4, return_episode_rewards=True)
+            assert len(returns) == 4 and max(lengths) <= 20
+    assert_same(*weights)
+
+
+# ---- rendering -------------------------------------------------------------------------------------
+
+
+class Drawing(ToyEnv):
+    """Renders its number as a grey level."""
+
+    def __init__(self, number, render_mode=None):
+        super().__init__(5)
+        self.number, self.render_mode, self.rendered = number, render_mode, 0
+
+    def render(self):
+        self.rendered += 1
+        return np.full((2, 2, 3), self.number, np.uint8) if self.render_mode == "rgb_array" else None
+
+
+def drawings(*modes):
+    return [functools.partial(Drawing, 10 + i, mode) for i, mode in enumerate(modes)]
+
+
+def test_images_are_tiled():
+    with contextlib.closing(SB3VecEnv(drawings(*["rgb_array"] * 3))) as envs:
+        assert envs.render_mode == "rgb_array"
+        assert envs.metadata == {"render_modes": ["human", "rgb_array"]}
+        assert [int(image.max()) for image in envs.get_images()] == [10, 11, 12]
+        assert envs.render().shape == (4, 4, 3)
+
+
+def test_without_images_it_says_so():
+    with contextlib.closing(SB3VecEnv(drawings(None, None))) as envs:
+        with pytest.warns(UserWarning, match="rgb_array"):
+            assert envs.get_images() == [None, None]
+        with pytest.warns(UserWarning, match="no `render_mode`"):
+            assert envs.render() is None
+
+
+def test_human_rendering_is_left_to_the_envs():
+    with contextlib.closing(SB3VecEnv(drawings("human", "human"), backend="serial")) as envs:
+        assert envs.render() is None
+        assert envs.get_attr("rendered") == [1, 1]
+
+
+def test_render_modes_must_be_the_same():
+    with pytest.raises(AssertionError, match="same"):
+        SB3VecEnv(drawings("human", None))
+
+
+# ---- around a vector env, mistakes, end --------------------------------------------------------------
+
+
+def test_around_a_vector_env():
+    vector_env = VectorEnv([CARTPOLE] * 2, autoreset_mode="SameStep", copy=False)
+    with contextlib.closing(SB3VecEnv(vector_env)) as ours, contextlib.closing(DummyVecEnv([CARTPOLE] * 2)) as theirs:
+        ours.seed(1), theirs.seed(1)
+        results = [[envs.reset(), *(envs.step(np.array([0, 1])) for _ in range(30))] for envs in (ours, theirs)]
+        assert_same(*results)
+    assert vector_env.closed
+
+
+def test_an_unseeded_first_reset_is_told():
+    with contextlib.closing(SB3VecEnv([CARTPOLE] * 2)) as envs:
+        first = envs.reset()
+        envs.seed(envs.vector_env.seeds[0])
+        assert_same(envs.reset(), first)
+
+
+def test_wrong_ways_to_build_it():
+    with contextlib.closing(VectorEnv([CARTPOLE])) as vector_env:
+        with pytest.raises(ConfigError, match="SAME_STEP"):
+            SB3VecEnv(vector_env)
+        with pytest.raises(ConfigError, match="num_workers"):
+            SB3VecEnv(vector_env, num_workers=2)
+    with pytest.raises(ConfigError, match="SAME_STEP"):
+        SB3VecEnv([CARTPOLE], autoreset_mode="NextStep")
+    with (
+        contextlib.closing(gymnasium.make_vec("CartPole-v1", 2, "sync")) as foreign,
+        pytest.raises(ConfigError, match="SyncVectorEnv"),
+    ):
+        SB3VecEnv(foreign)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_env_given_twice_is_refused(backend):
+    env = ToyEnv(3)
+    with pytest.raises(ValueError, match="envs 0 and 1 returned the same env"):
+        SB3VecEnv([lambda: env] * 2, backend=backend, num_workers=1)
+
+
+def test_the_start_method_has_subproc_vec_env_s_name():
+    with contextlib.closing(SB3VecEnv([CARTPOLE], start_method="fork")) as envs:
+        assert envs.reset().shape == (1, 4)
+
+
+def test_calls_at_the_wrong_moment():
+    with contextlib.closing(SB3VecEnv([CARTPOLE] * 2)) as envs:
+        envs.seed(3)
+        first = envs.reset()
+        with pytest.raises(StateError, match="step_async first"):
+            envs.step_wait()
+        envs.step_async([0, 1])
+        with pytest.raises(StateError, match="step_wait first"):
+            envs.step_async([0, 1])
+        envs.seed(3)
+        assert_same(envs.reset(), first)  # the step is given up
+        with pytest.raises(StateError, match="step_async first"):
+            envs.step_wait()
+        with pytest.raises(SpaceError, match="actions|action"):
+            envs.step([0, 1, 1])
+        assert envs.step([0, 1])[0].shape == (2, 4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_exception_of_an_env_arrives_as_itself(backend):
+    with contextlib.closing(SB3VecEnv([RaiseAtStep] * 2, backend=backend)) as envs:
+        envs.reset()
+        with pytest.raises(ZeroDivisionError):
+            for _ in range(10):
+                envs.step([0, 0])
+        assert envs.reset().shape == (2, 4)  # they live
+
+
+def test_a_dead_worker_is_named():
+    with contextlib.closing(SB3VecEnv([SegfaultAtStep, ToyEnv], num_workers=2)) as envs:
+        envs.reset()
+        with pytest.raises(WorkerDiedError, match=r"worker 0 .*SIGSEGV"):
+            for _ in range(10):
+                envs.step([0, 0])
+
+
+def test_a_hanging_env_is_a_timeout():
+    with contextlib.closing(SB3VecEnv([HangAtStep] * 2, step_timeout=0.2, close_timeout=0.2)) as envs:
+        envs.reset()
+        with pytest.raises(WorkerTimeoutError, match="step"):
+            for _ in range(10):
+                envs.step([0, 0])
+
+
+def test_the_end():
+    envs = SB3VecEnv([CARTPOLE])
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(envs)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        copy.deepcopy(envs)
+    envs.reset()
+    envs.close()
+    envs.close()
+    for call in (envs.reset, envs.step_wait, lambda: envs.step([0]), lambda: envs.get_attr("spec")):
+        with pytest.raises(ClosedError):
+            call()

@@ -1,0 +1,142 @@
+"""Batches as tensors: the same bytes on the CPU, pinned and asynchronous where there is CUDA."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.spaces import Box, Dict, Discrete, Text
+
+pytest.importorskip("torch")
+
+import torch
+
+from vecenv import BatchedVectorEnv, ClosedError, ConfigError, VectorEnv
+from vecenv.envs.toys import CountEnv, SpaceEnv
+from vecenv.integrations.torch import PinnedMemory, ToDevice, as_tensors, to_device
+
+BACKENDS = ["serial", "process"]
+NESTED = Dict(camera=Box(0, 255, (3, 4), np.uint8), speed=Discrete(4), note=Text(5))
+WITHOUT_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
+WITH_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA")
+
+
+def lies_in(tensor, memory):
+    """Whether a tensor's bytes are all within an array's."""
+    start = memory.ctypes.data
+    return start <= tensor.data_ptr() and tensor.data_ptr() + tensor.nbytes <= start + memory.nbytes
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tensors_are_the_rows_of_the_arena(backend):
+    with contextlib.closing(VectorEnv([functools.partial(CountEnv, 3)] * 4, backend=backend, copy=False)) as envs:
+        envs.reset(seed=1)
+        for _ in range(5):
+            result = envs.step([0, 1, 0, 1])
+            tensors = as_tensors(result)
+            for tensor, array in zip(tensors[:4], result[:4]):
+                assert isinstance(tensor, torch.Tensor)
+                assert lies_in(tensor, envs._pool.memory)
+                assert tensor.numpy().dtype == array.dtype
+                np.testing.assert_array_equal(tensor.numpy(), array)
+            assert isinstance(tensors[4]["steps"], torch.Tensor)
+        tensors[1][0] = 7
+        assert result[1][0] == 7
+
+
+def test_a_batched_env_s_too():
+    env_fns = [functools.partial(CartPoleVectorEnv, 8)] * 2
+    with contextlib.closing(BatchedVectorEnv(env_fns, copy=False)) as envs:
+        envs.reset(seed=1)
+        obs = as_tensors(envs.step(np.zeros(16, np.int64)))[0]
+        assert obs.shape == (16, 4) and lies_in(obs, envs._pool.memory)
+
+
+def test_nested_observations_and_what_is_no_number():
+    with contextlib.closing(VectorEnv([functools.partial(SpaceEnv, NESTED)] * 2, backend="serial")) as envs:
+        obs, infos = as_tensors(envs.reset(seed=1))
+        assert obs["camera"].dtype == torch.uint8 and obs["camera"].shape == (2, 3, 4)
+        assert obs["speed"].dtype == torch.int64
+        assert all(isinstance(text, str) for text in obs["note"])
+        assert infos == {}
+    kept = [np.array([None, "x"], object), "text", None, 3]
+    assert all(one is other for one, other in zip(as_tensors(kept), kept))
+
+
+def test_on_the_cpu_a_device_is_no_copy():
+    array = np.arange(6.0).reshape(2, 3)
+    moved = to_device({"a": (array,)}, "cpu")["a"][0]
+    assert moved.data_ptr() == array.ctypes.data
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_call_per_batch(backend):
+    env_fns = [functools.partial(CountEnv, 3)] * 2
+    with contextlib.closing(VectorEnv(env_fns, backend=backend, copy=False)) as envs:
+        wrapped = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs, stats_key="stats")
+        with ToDevice(wrapped, "cpu") as to_cpu:
+            assert not to_cpu.is_pinned
+            obs, _ = to_cpu(wrapped.reset(seed=1))
+            assert lies_in(obs, envs._pool.memory)
+            for _ in range(6):
+                obs, rewards, terminations, truncations, _ = to_cpu(wrapped.step([0, 1]))
+            assert obs.device.type == "cpu" and terminations.dtype == torch.bool
+        to_cpu.close()
+
+
+@WITHOUT_CUDA
+def test_without_cuda_it_says_so():
+    with contextlib.closing(VectorEnv([CountEnv], backend="serial")) as envs:
+        for call in (
+            lambda: ToDevice(envs, "cuda"),
+            lambda: PinnedMemory(envs),
+            lambda: to_device(np.ones(2), "cuda:1"),
+        ):
+            with pytest.raises(
+                ConfigError, match=r"device 'cuda.*': torch .* (without CUDA|no CUDA device); use 'cpu'"
+            ):
+                call()
+
+
+def test_only_vecenv_s_own_have_such_memory():
+    with (
+        contextlib.closing(gymnasium.make_vec("CartPole-v1", 2, "sync")) as foreign,
+        pytest.raises(ConfigError, match="expected a vector env of vecenv, got SyncVectorEnv"),
+    ):
+        ToDevice(foreign, "cpu")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_memory_of_a_pool(backend):
+    envs = VectorEnv([CountEnv] * 2, backend=backend)
+    memory = envs._pool.memory
+    assert memory.nbytes == envs._pool._plan.nbytes
+    assert memory.ctypes.data % 4096 == 0
+    assert not memory.flags.writeable
+    envs.close()
+    memory.tobytes()  # still mapped
+    with pytest.raises(ClosedError):
+        _ = envs._pool.memory
+
+
+@WITH_CUDA
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_pinned_copies_hold_what_the_rows_held(backend):
+    env_fns = [functools.partial(CountEnv, 5)] * 8
+    with contextlib.closing(VectorEnv(env_fns, backend=backend, copy=False)) as envs:
+        with ToDevice(envs, "cuda") as to_cuda:
+            assert to_cuda.is_pinned
+            obs, _ = envs.reset(seed=1)
+            assert as_tensors(obs).is_pinned()
+            expected, moved = [obs.copy()], [to_cuda(obs)]
+            for _ in range(50):
+                obs = envs.step([0] * 8)[0]
+                expected.append(obs.copy())
+                moved.append(to_cuda(obs))
+            for one, other in zip(moved, expected):
+                np.testing.assert_array_equal(one.cpu().numpy(), other)
+        assert not as_tensors(obs).is_pinned()

@@ -1,0 +1,350 @@
+"""BatchedVectorEnv: vector envs in workers give what one vector env of all their envs gives."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import pickle
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from tests.spaces import ALL_SPACES
+from tests.vector.same import assert_same
+from vecenv import BatchedVectorEnv, ConfigError, SpaceError, StateError, VectorEnv, WorkerTimeoutError
+from vecenv.envs.batched import BatchedEnv
+from vecenv.envs.toys import CountEnv, HangAtStep, RaiseAtStep, SpaceEnv, ToyEnv
+from vecenv.vector.batched_data import join_infos
+
+MODES = [pytest.param(mode, id=mode.value) for mode in AutoresetMode]
+BACKENDS = ["serial", "process"]
+CARTPOLES = functools.partial(CartPoleVectorEnv, 4, max_episode_steps=9)
+
+
+def batches(env_fns, size, **kwargs):
+    """Constructors of SyncVectorEnvs over `size` of these envs each."""
+    return [functools.partial(SyncVectorEnv, env_fns[i : i + size], **kwargs) for i in range(0, len(env_fns), size)]
+
+
+def compare(env_fns, size, mode, *, backend="serial", num_steps=14, seed: Any = 5, options=None, **kwargs):
+    """Step both with the same actions from the same seeds and compare all that they return."""
+    with (
+        contextlib.closing(SyncVectorEnv(env_fns, autoreset_mode=mode)) as theirs,
+        contextlib.closing(
+            BatchedVectorEnv(batches(env_fns, size, autoreset_mode=mode), backend=backend, **kwargs)
+        ) as ours,
+    ):
+        assert ours.num_envs == theirs.num_envs
+        for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        assert ours.metadata == theirs.metadata
+        actions = copy.deepcopy(ours.action_space)
+        actions.seed(3)
+        results = [envs.reset(seed=seed, options=copy.copy(options)) for envs in (ours, theirs)]
+        assert_same(*results, "reset")
+        for i in range(num_steps):
+            action = actions.sample()
+            result = ours.step(action)
+            assert_same(result, theirs.step(action), f"step {i}")
+            ended = result[2] | result[3]
+            if mode == AutoresetMode.DISABLED and ended.any():
+                resets = [envs.reset(options={"reset_mask": ended, "level": 1}) for envs in (ours, theirs)]
+                assert_same(*resets, f"reset after step {i}")
+
+
+class InfoEnv(ToyEnv):
+    """Infos of every kind, whose keys come and go from step to step and from env to env."""
+
+    def inform(self):
+        draw = int(self.np_random.integers(4))
+        info: dict[str, Any] = {"steps": self.elapsed_steps, "half": self.elapsed_steps / 2}
+        if draw & 1:
+            info.update(small=np.float32(draw), name=f"env {draw}", array=np.full((2, 2), draw), flag=draw > 1)
+        if draw & 2:
+            info["nested"] = {"draw": draw, "deep": {"text": "x" * draw}}
+        return info if draw else {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ALL_SPACES)
+def test_every_space_as_observation_and_action(name, mode):
+    space = ALL_SPACES[name]
+    envs = [functools.partial(SpaceEnv, space, space, length=length) for length in (3, 4, 5, 3)]
+    compare(envs, 2, mode, num_steps=9)
+
+
+NESTED = Tuple((Discrete(5, start=-2), Dict(a=Box(0, 255, (2, 3), np.uint8), b=MultiBinary(3)), ALL_SPACES["text"]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
+def test_nested_spaces_through_processes(mode, copy):
+    envs = [functools.partial(SpaceEnv, NESTED, NESTED, length=length) for length in (3, 4, 5, 6)]
+    compare(envs, 2, mode, backend="process", copy=copy, num_workers=2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("env_class", [InfoEnv, CountEnv], ids=lambda cls: cls.__name__)
+def test_infos_and_counts(env_class, backend, mode):
+    envs = [functools.partial(env_class, length=length) for length in (3, 5, 4, 7, 3, 6)]
+    compare(envs, 3, mode, backend=backend, num_steps=40)
+
+
+@pytest.mark.parametrize("size, num_workers", [(1, 2), (2, 3), (6, 1)])
+def test_any_size_and_number_of_workers(size, num_workers):
+    envs = [functools.partial(CountEnv, length) for length in (3, 4, 5, 6, 7, 8)]
+    compare(envs, size, AutoresetMode.NEXT_STEP, backend="process", num_workers=num_workers)
+
+
+@pytest.mark.parametrize("seed", [0, np.int64(3), [4, None, 9, 1], [None] * 4], ids=["int", "numpy", "list", "nones"])
+def test_seeds(seed):
+    class Own(ToyEnv):
+        """Has its generator from the start, so an unseeded reset is not random."""
+
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.np_random = np.random.default_rng(8)
+
+    seed = int(seed) if isinstance(seed, np.integer) else seed
+    compare([functools.partial(Own, length=4)] * 4, 2, AutoresetMode.NEXT_STEP, backend="process", seed=seed)
+
+
+def test_options_reach_the_envs():
+    class Optional(ToyEnv):
+        def reset(self, *, seed=None, options=None):
+            obs, _ = super().reset(seed=seed)
+            return obs, {"given": repr(options)}
+
+    compare([Optional] * 4, 2, AutoresetMode.NEXT_STEP, options={"level": 3})
+    options = {"reset_mask": np.array([True] * 4), "level": 4}
+    compare([functools.partial(Optional, 3)] * 4, 2, AutoresetMode.DISABLED, options=options)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_vectorised_cartpole(backend):
+    """Batch w gets `seed + w * k`; its arrays lie in Fortran's order, and its rewards are float32."""
+    references = [CARTPOLES() for _ in range(2)]
+    with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, backend=backend)) as envs:
+        assert envs.num_envs == 8 and envs.batch_size == 4
+        assert envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+        obs, infos = envs.reset(seed=7)
+        assert_same(obs, np.concatenate([one.reset(seed=7 + 4 * i)[0] for i, one in enumerate(references)]))
+        assert infos == {}
+        actions = envs.action_space
+        actions.seed(1)
+        for _ in range(30):
+            action = actions.sample()
+            results = [one.step(part) for one, part in zip(references, action.reshape(2, 4))]
+            expected = [np.concatenate(parts) for parts in zip(*(result[:4] for result in results))]
+            expected[1] = expected[1].astype(np.float64)
+            assert_same(envs.step(action), (*expected, {}))
+
+
+def test_results_belong_to_the_caller_unless_copy_is_off():
+    with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2)) as envs:
+        envs.reset(seed=1)
+        results = [envs.step(np.zeros(8, np.int64)) for _ in range(8)]
+        for one in results:
+            assert all(array.base is None for array in one[:4])
+    with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, copy=False)) as envs:
+        envs.reset(seed=1)
+        views = [envs.step(np.zeros(8, np.int64)) for _ in range(8)]
+        assert_same(views[-1], results[-1])
+        assert not any(array.flags.owndata for array in views[-1][:4])
+
+
+def test_a_tensor_of_a_simulator_is_fetched():
+    torch = pytest.importorskip("torch")
+
+    class Simulator(CartPoleVectorEnv):
+        def step(self, action):
+            return *(torch.from_numpy(np.ascontiguousarray(part)) for part in super().step(action)[:4]), {}
+
+    results = []
+    for env_fn in (functools.partial(Simulator, 3), functools.partial(CartPoleVectorEnv, 3)):
+        with contextlib.closing(BatchedVectorEnv([env_fn] * 2)) as envs:
+            envs.reset(seed=1)
+            results.append(envs.step(np.ones(6, np.int64)))
+    assert_same(*results)
+
+
+def test_gymnasium_s_vector_wrappers_work_on_top():
+    env_fns = [functools.partial(ToyEnv, length) for length in (3, 4, 5, 6)]
+    ours, theirs = BatchedVectorEnv(batches(env_fns, 2), backend="serial"), SyncVectorEnv(env_fns)
+    results = []
+    for envs in (ours, theirs):
+        wrapped = gymnasium.wrappers.vector.NormalizeObservation(
+            gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
+        )
+        with contextlib.closing(wrapped):
+            steps = [wrapped.reset(seed=1), *(wrapped.step(np.zeros(4, np.int64)) for _ in range(12))]
+        for step in steps:
+            step[-1].get("episode", {}).pop("t", None)  # seconds
+        results.append(steps)
+    assert_same(*results)
+
+
+# ---- calls -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_calls_go_to_every_env_or_to_every_batch(backend):
+    env_fns = [functools.partial(CountEnv, length) for length in (3, 4, 5, 6)]
+    with contextlib.closing(BatchedVectorEnv(batches(env_fns, 2), backend=backend)) as envs:
+        assert envs.get_attr("length") == (3, 4, 5, 6)
+        envs.set_attr("length", [7, 8, 9, 10])
+        assert envs.call("length") == (7, 8, 9, 10)
+        envs.set_attr("length", 2)
+        assert envs.get_attr("length") == (2, 2, 2, 2)
+        with pytest.raises(ConfigError, match="expected 4 values"):
+            envs.set_attr("length", [1, 2])
+        with pytest.raises(ConfigError, match="step"):
+            envs.call("step", [0, 0])
+        with pytest.raises(AttributeError):
+            envs.get_attr("no_such_thing")
+    with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, backend=backend)) as envs:
+        assert envs.get_attr("max_episode_steps") == (9, 9)
+        envs.set_attr("gravity", 1.0)
+        assert envs.get_attr("gravity") == (1.0, 1.0)
+
+
+def test_rendering():
+    class Drawing(ToyEnv):
+        def render(self):
+            return np.full((2, 2, 3), self.length)
+
+    drawings = [functools.partial(Drawing, length, render_mode="rgb_array") for length in (3, 4, 5, 6)]
+    with contextlib.closing(BatchedVectorEnv(batches(drawings, 2))) as envs:
+        assert envs.render_mode == "rgb_array"
+        assert [frame.max() for frame in envs.render()] == [3, 4, 5, 6]
+
+
+# ---- mistakes, failures, end -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_cannot_be_hosted(backend):
+    with pytest.raises(SpaceError, match="differs"):
+        BatchedVectorEnv([CARTPOLES, functools.partial(CartPoleVectorEnv, 5)], backend=backend)
+    with pytest.raises(TypeError, match="VectorEnv hosts single envs"):
+        BatchedVectorEnv([ToyEnv], backend=backend)
+    with pytest.raises(TypeError, match="BatchedVectorEnv"):
+        VectorEnv([CARTPOLES], backend=backend)
+    with pytest.raises(ConfigError, match="backend"):
+        BatchedVectorEnv([CARTPOLES], backend="thread")
+
+
+def test_actions_that_do_not_fit():
+    with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, backend="serial")) as envs:
+        envs.reset(seed=0)
+        for actions in (np.zeros(7, np.int64), [0] * 9, 0, np.zeros(8), np.zeros((8, 2), np.int64)):
+            with pytest.raises(SpaceError, match="action"):
+                envs.step(actions)
+        assert envs.step([0, 1] * 4)[0].shape == (8, 4)
+
+
+def test_resets_of_some_need_what_the_others_observed():
+    env_fns = [functools.partial(CountEnv, 3)] * 4
+    with contextlib.closing(BatchedVectorEnv(batches(env_fns, 2, autoreset_mode="Disabled"))) as envs:
+        mask = np.array([True, False, False, False])
+        with pytest.raises(StateError, match="reset all first"):
+            envs.reset(options={"reset_mask": mask})
+        with pytest.raises(ConfigError, match="seeds"):
+            envs.reset(seed=[1, 2])
+        with pytest.raises(TypeError, match="bool"):
+            envs.reset(options={"reset_mask": [True]})
+        first, _ = envs.reset(seed=1)
+        first[:] = 0  # the caller's own
+        again, infos = envs.reset(options={"reset_mask": mask})
+        assert again[2:].any()
+        assert infos["_steps"].tolist() == mask.tolist()
+
+
+def test_calls_at_the_wrong_moment():
+    with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2)) as envs:
+        with pytest.raises(NoAsyncCallError, match="reset_async first"):
+            envs.reset_wait()
+        envs.reset(seed=1)
+        with pytest.raises(NoAsyncCallError, match="step_async first"):
+            envs.step_wait()
+        envs.step_async(np.zeros(8, np.int64))
+        for call in (lambda: envs.step_async([0] * 8), envs.reset, envs.render, lambda: envs.call("gravity")):
+            with pytest.raises(AlreadyPendingCallError, match="step_wait first"):
+                call()
+        assert envs.step_wait()[0].shape == (8, 4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_exception_of_an_env_arrives_as_itself(backend):
+    with contextlib.closing(BatchedVectorEnv(batches([RaiseAtStep] * 4, 2), backend=backend)) as envs:
+        envs.reset()
+        with pytest.raises(ZeroDivisionError):
+            envs.step([0] * 4)
+
+
+def test_a_hanging_env_is_a_timeout_and_a_reset_gives_it_up():
+    env_fns = batches([HangAtStep] * 2, 1)
+    with contextlib.closing(BatchedVectorEnv(env_fns, step_timeout=0.2, close_timeout=0.2)) as envs:
+        envs.reset()
+        with pytest.raises(WorkerTimeoutError, match="step"):
+            envs.step([0] * 2)
+
+
+def test_an_unseeded_first_reset_is_told():
+    with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2)) as envs:
+        first = envs.reset()
+        assert envs.seeds[1] == envs.seeds[0] + 4
+        assert_same(envs.reset(seed=envs.seeds[0]), first)
+
+
+def test_the_end():
+    envs = BatchedVectorEnv([CARTPOLES] * 2)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(envs)
+    envs.reset()
+    envs.close()
+    envs.close()
+    for call in (envs.reset, lambda: envs.step([0] * 8), envs.step_wait, lambda: envs.get_attr("gravity"), envs.render):
+        with pytest.raises(ClosedEnvironmentError):
+            call()
+
+
+# ---- single parts ------------------------------------------------------------------------------------
+
+
+def test_infos_that_are_no_arrays_stand_for_each_env():
+    infos = join_infos([{"load": 3, "name": "left"}, {"load": 0.5, "name": None}], 2)
+    assert_same(infos, {"load": np.array([3, 3, 0.5, 0.5]), "name": np.array(["left", "left", None, None], object)})
+
+
+def test_keys_that_some_batches_lack_have_masks():
+    infos = join_infos(
+        [None, {"lives": np.array([3, 2])}, {"lives": np.array([1, 0]), "_lives": np.array([True, False])}], 2
+    )
+    assert_same(
+        infos,
+        {"lives": np.array([0, 0, 3, 2, 1, 0]), "_lives": np.array([False, False, True, True, True, False])},
+    )
+
+
+def test_arrays_of_different_shapes_become_objects():
+    infos = join_infos([{"x": np.zeros((2, 1))}, {"x": np.zeros((2, 3))}], 2)
+    assert infos["x"].dtype == object
+    assert [row.shape for row in infos["x"]] == [(1,), (1,), (3,), (3,)]
+
+
+def test_the_row_of_a_vector_env():
+    with contextlib.closing(BatchedEnv(CARTPOLES())) as env:
+        obs, _ = env.reset(seed=3)
+        assert env.observation_space.contains(obs)
+        obs, rewards, terminated, truncated, _ = env.step(np.zeros(4, np.int64))
+        assert obs[0].flags.c_contiguous and rewards.shape == env.reward_space.shape
+        assert terminated is False and truncated is False

@@ -1,0 +1,161 @@
+"""Batched envs: a `gymnasium.vector.VectorEnv` of k envs becomes one env, k of them in each of its rows.
+
+    inner step   obs (k, *S), rewards (k,), terminations (k,), truncations (k,), infos
+                      |               |          |    |                            |
+    row          obs leaves           reward     two more leaves, bool (k,)        info
+
+So the engine steps k envs by one call, and each of the inner env's arrays is copied into the row once. Episodes
+within the batch are the inner env's own: to the engine such an env never ends. `vector/batched.py` is the way back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+__all__ = ["BatchedAssignment", "BatchedCall", "BatchedEnv", "Inner", "adapt_batched", "inner_of", "render"]
+
+
+@dataclass(frozen=True)
+class Inner:
+    """What the faces must know of a vector env in a worker."""
+
+    num_envs: int
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+
+
+def adapt_batched(env: Any) -> BatchedEnv:
+    """Give a vector env the calls of one env.
+
+    Raises:
+        TypeError: it is no `gymnasium.vector.VectorEnv`.
+    """
+    if not isinstance(env, gymnasium.vector.VectorEnv):
+        raise TypeError(
+            f"expected a gymnasium.vector.VectorEnv, got {type(env).__name__}; vecenv.VectorEnv hosts single envs"
+        )
+    return BatchedEnv(env)
+
+
+class BatchedEnv(gymnasium.Env[Any, Any]):
+    """A vector env of k envs behind the calls of one env.
+
+    Observations are (obs, terminations, truncations), rewards (k,), and no step ends an episode. Seeds,
+    options and infos are the vector env's own, and so is the rewards' dtype up to here.
+
+    Example:
+        >>> env = BatchedEnv(gymnasium.make_vec("CartPole-v1", 3, "sync"))
+        >>> (obs, terminations, truncations), infos = env.reset(seed=1)
+        >>> obs.shape, terminations.tolist()
+        ((3, 4), [False, False, False])
+        >>> env.step(np.array([0, 1, 0]))[1:]
+        (array([1., 1., 1.]), False, False, {})
+
+    Attributes:
+        envs: the vector env.
+        inner: its number of envs and their spaces.
+    """
+
+    def __init__(self, envs: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+        count = envs.num_envs
+        self.envs = envs
+        self.inner = Inner(count, envs.single_observation_space, envs.single_action_space)
+        flag: Any = np.bool_  # Gymnasium's types know floats only
+        flags = spaces.Box(0, 1, (count,), flag)
+        self.observation_space = spaces.Tuple((envs.observation_space, flags, flags))
+        self.action_space = envs.action_space
+        self.reward_space = spaces.Box(-np.inf, np.inf, (count,), np.float64)
+        self.metadata = envs.metadata
+        self.render_mode = envs.render_mode
+        self._no_ends = np.zeros(count, np.bool_)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None, seeds: list[int | None] | None = None
+    ) -> Any:
+        """Reset the vector env by a seed for all, or by `seeds`, one for each of its envs, if it takes lists."""
+        given: Any = seed if seeds is None else seeds
+        obs, infos = self.envs.reset(seed=given, options=options)
+        return (as_arrays(obs), self._no_ends, self._no_ends), infos
+
+    def step(self, action: Any) -> Any:
+        """Step all k envs by one call."""
+        obs, rewards, terminations, truncations, infos = self.envs.step(action)
+        row = (as_arrays(obs), as_array(terminations, np.bool_), as_array(truncations, np.bool_))
+        return row, as_arrays(rewards), False, False, infos
+
+    def render(self) -> Any:
+        """Render all k envs."""
+        return self.envs.render()
+
+    def close(self) -> None:
+        """Close the vector env."""
+        self.envs.close()
+
+
+# ---- what the face asks of it ------------------------------------------------------------------
+
+
+def inner_of(env: BatchedEnv) -> Inner:
+    """Return what there is to know of the vector env."""
+    return env.inner
+
+
+def render(env: BatchedEnv) -> Any:
+    """Return what the vector env renders: k frames, or None."""
+    return env.envs.render()
+
+
+class BatchedCall:
+    """A method to call or an attribute to read, by name: of each env if the vector env can, else its own."""
+
+    def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.name, self.args, self.kwargs = name, args, kwargs
+
+    def __call__(self, env: BatchedEnv) -> tuple[bool, Any]:
+        """Return whether these are results of each env, and the results."""
+        call = getattr(env.envs, "call", None)
+        if call is not None:
+            return True, tuple(call(self.name, *self.args, **self.kwargs))
+        value = getattr(env.envs, self.name)
+        return False, value(*self.args, **self.kwargs) if callable(value) else value
+
+
+class BatchedAssignment:
+    """An attribute to set: of each env if the vector env can, else its own."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+
+    def __call__(self, env: BatchedEnv) -> None:
+        """Set it in one vector env."""
+        set_attr = getattr(env.envs, "set_attr", None)
+        if set_attr is not None:
+            set_attr(self.name, self.value)
+        else:
+            setattr(env.envs, self.name, self.value)
+
+
+# ---- arrays ------------------------------------------------------------------------------------
+
+
+def as_arrays(value: Any) -> Any:
+    """Give nested batches as contiguous arrays, those of a device copied to this machine's memory."""
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value)  # itself, as a rule
+    if isinstance(value, dict):
+        return {key: as_arrays(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(as_arrays(part) for part in value)
+    return as_array(value) if hasattr(value, "cpu") else value
+
+
+def as_array(value: Any, dtype: Any = None) -> NDArray[Any]:
+    """Give one batch as a contiguous array; tensors of a device are fetched."""
+    fetch = getattr(value, "cpu", None)
+    return np.ascontiguousarray(value if fetch is None else fetch(), dtype)

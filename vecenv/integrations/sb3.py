@@ -1,0 +1,292 @@
+"""SB3VecEnv: the engine as a VecEnv of Stable-Baselines3.
+
+    make_vec_env("CartPole-v1", n_envs=64, vec_env_cls=SB3VecEnv)     in place of SubprocVecEnv
+
+Stands above the Gymnasium face, whose pool it steps in SAME_STEP mode: a batch comes in, Stable-Baselines3's four
+values go out, with one dict of infos per env.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from ..core.batch import Batch
+from ..core.pool import Pool
+from ..core.rows import RowFlag
+from ..core.spec import Array
+from ..errors import ConfigError, StateError, require
+from ..vector.env import VectorEnv
+from ..vector.nested import own, row_of
+from .inside import AttributeGetter, AttributeSetter, AttributeTest, MethodCaller, WrapperTest, identity_of
+
+__all__ = ["SB3VecEnv"]
+
+_VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
+
+# Plain ints: the operators of IntFlag cost a microsecond each.
+_FINAL, _ERROR = int(RowFlag.FINAL), int(RowFlag.ERROR)
+_NEWS = int(RowFlag.INFO | RowFlag.MAIL | RowFlag.FINAL | RowFlag.ERROR)
+
+Infos = list[dict[str, Any]]
+
+
+class SB3VecEnv(_VecEnv):
+    """N envs in worker processes for Stable-Baselines3, a few of them per worker.
+
+    The same seeds and actions give what `DummyVecEnv` gives: float32 rewards, bool dones, and infos with
+    `TimeLimit.truncated`, and `terminal_observation` where an episode has ended. Arrays are the caller's own.
+
+    Example:
+        >>> import gymnasium
+        >>> envs = SB3VecEnv([lambda: gymnasium.make("CartPole-v1")] * 2, backend="serial")
+        >>> _ = envs.seed(7)
+        >>> envs.reset().shape
+        (2, 4)
+        >>> obs, rewards, dones, infos = envs.step([0, 1])
+        >>> rewards.tolist(), dones.tolist(), infos
+        ([1.0, 1.0], [False, False], [{'TimeLimit.truncated': False}, {'TimeLimit.truncated': False}])
+        >>> envs.close()
+
+    Attributes:
+        reset_infos: for each env the info of its last reset, by `reset` or at an episode's end.
+        vector_env: the `vecenv.VectorEnv` below, for its timeouts and worker ids.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]] | VectorEnv,
+        start_method: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Build all envs, or put this face on a vector env that has been built.
+
+        Args:
+            env_fns: one constructor per env; or a `vecenv.VectorEnv` with SAME_STEP autoreset, which then is this
+                object's to close.
+            start_method: of the workers, by SubprocVecEnv's name for `context`.
+            **options: of `vecenv.VectorEnv`, such as `num_workers` and `step_timeout`.
+
+        Raises:
+            ConfigError: an option is wrong.
+            ValueError: two constructors returned the same env.
+            Exception: as `vecenv.VectorEnv`.
+        """
+        if start_method is not None:
+            options.setdefault("context", start_method)
+        self.vector_env = _vector_env_of(env_fns, options)
+        self._pool: Pool = self.vector_env._pool
+        self._root = self._pool.obs_spec.root
+        self._ids = list(range(self._pool.num_envs))
+        self._was_reset = False
+        try:
+            self._check_distinct()
+            spaces = self.vector_env.single_observation_space, self.vector_env.single_action_space
+            super().__init__(self._pool.num_envs, *spaces)
+        except BaseException:
+            self.vector_env.close()
+            raise
+
+    def _check_distinct(self) -> None:
+        """Raise ValueError if two envs are one; they would undo each other's resets."""
+        owner: dict[tuple[int, int], int] = {}
+        for env_id, identity in enumerate(self._pool.call(identity_of)):
+            other = owner.setdefault(identity, env_id)
+            if other != env_id:
+                raise ValueError(
+                    f"env_fns: those of envs {other} and {env_id} returned the same env. A constructor has to build a "
+                    "new env at each call: `lambda: gymnasium.make(...)`, not `lambda: env`"
+                )
+
+    # ---- stepping ----------------------------------------------------------------------------
+
+    def reset(self) -> Any:
+        """Begin an episode in every env, with the seeds and options set before; they are used once.
+
+        A step under way is given up. Seeds of an unseeded first reset are drawn here; `vector_env.seeds` tells them.
+
+        Returns:
+            Observations, nested like the space, with N rows.
+
+        Raises:
+            WorkerTimeoutError, WorkerDiedError: a worker did not answer.
+            Exception: what an env raised, with the remote traceback as its cause.
+        """
+        seeds = self._seeds
+        if not self._was_reset and all(seed is None for seed in seeds):
+            seeds = self.vector_env._draw_seeds()
+        if self._pool.outstanding():
+            self._pool.cancel()
+        self._pool.reset(seeds=seeds, kwargs=[{"options": one} if one else None for one in self._options])
+        self._was_reset = True
+        known = self.vector_env.seeds
+        self.vector_env.seeds = tuple(old if seed is None else seed for old, seed in zip(known, seeds))
+        batch = self._pool.recv()
+        batch.raise_errors()
+        self._reset_seeds()
+        self._reset_options()
+        self.reset_infos = batch.infos()
+        return own(self._root, batch.obs)
+
+    def step_async(self, actions: Any) -> None:
+        """Begin a step of every env.
+
+        Args:
+            actions: one row per env.
+
+        Raises:
+            SpaceError: the actions do not fit the space; nothing was sent.
+            StateError: a step is under way already.
+        """
+        try:
+            self._pool.send(actions)
+        except StateError:
+            if self._pool.outstanding():
+                raise StateError("step_async: a step is under way; call step_wait first") from None
+            raise
+
+    def step_wait(self) -> tuple[Any, Array, Array, Infos]:
+        """Wait for the step that `step_async` began.
+
+        Returns:
+            Observations (N rows), rewards float32 (N,), dones bool (N,), and one dict of infos per env. Where an
+            episode has ended, the observation is the first of the next one.
+
+        Raises:
+            StateError: there is none.
+            WorkerTimeoutError, WorkerDiedError, Exception: as `reset`.
+        """
+        if not self._pool.outstanding() and not self._pool.closed:
+            raise StateError("step_wait: call step_async first")
+        batch = self._pool.recv()
+        if batch.flags & _ERROR:
+            batch.raise_errors()
+        dones = batch.terminated | batch.truncated
+        infos = self._infos_of(batch, dones)
+        return own(self._root, batch.obs), batch.rewards.astype(np.float32), dones, infos
+
+    def _infos_of(self, batch: Batch, dones: Array) -> Infos:
+        if not batch.flags & _NEWS:
+            return [{"TimeLimit.truncated": False} for _ in self._ids]
+        infos = batch.infos()
+        for info in infos:
+            info["TimeLimit.truncated"] = False
+        if batch.flags & _FINAL:
+            self._put_finals(infos, batch, dones)
+        return infos
+
+    def _put_finals(self, infos: Infos, batch: Batch, dones: Array) -> None:
+        """Move the infos of resets away, and put those of the last steps in their place."""
+        mailed, space, final_obs = batch.mailed(), self.observation_space, batch.final_obs
+        truncated = batch.truncated & ~batch.terminated
+        reset_infos = list(self.reset_infos)
+        for env_id in np.flatnonzero(dones).tolist():
+            reset_infos[env_id] = infos[env_id]
+            del reset_infos[env_id]["TimeLimit.truncated"]
+            answer = mailed.get(env_id)
+            info = dict(answer.final_info or {}) if answer is not None else {}
+            info["TimeLimit.truncated"] = bool(truncated[env_id])
+            info["terminal_observation"] = row_of(space, final_obs, env_id)
+            infos[env_id] = info
+        self.reset_infos = reset_infos
+
+    # ---- calls -------------------------------------------------------------------------------
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Tell whether every env has the attribute."""
+        return all(self._call(AttributeTest(attr_name), None))
+
+    def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
+        """Return an attribute of envs or of the layers under them.
+
+        Args:
+            attr_name: looked up from the outermost layer inwards.
+            indices: env ids, in the order of the result; None: all.
+
+        Raises:
+            AttributeError: an env has none of this name.
+            IndexError: there is no such env.
+        """
+        return self._call(AttributeGetter(attr_name), indices)
+
+    def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
+        """Set an attribute of the envs' outermost layers to one value."""
+        self._call(AttributeSetter(attr_name, value), indices)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: int | Iterable[int] | None = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method of envs with the same arguments; return its results in the order of `indices`.
+
+        Raises:
+            Exception: what the method raised for the lowest env, with the remote traceback as its cause.
+        """
+        return self._call(MethodCaller(method_name, method_args, method_kwargs), indices)
+
+    def env_is_wrapped(self, wrapper_class: type, indices: int | Iterable[int] | None = None) -> list[bool]:
+        """Tell for each env whether one of its layers is a `wrapper_class`."""
+        return self._call(WrapperTest(wrapper_class), indices)
+
+    def _call(self, function: Callable[[Any], Any], indices: int | Iterable[int] | None) -> list[Any]:
+        if indices is None:
+            return self._pool.call(function)
+        each = [indices] if isinstance(indices, int | np.integer) else indices
+        asked = [self._ids[operator.index(env_id)] for env_id in each]  # from the end, if negative
+        env_ids = sorted(set(asked))
+        results = dict(zip(env_ids, self._pool.call(function, env_ids))) if env_ids else {}
+        return [results[env_id] for env_id in asked]
+
+    def get_images(self) -> list[Any]:
+        """Return what each env renders, None for each unless their render_mode is 'rgb_array'."""
+        if self.render_mode != "rgb_array":
+            warnings.warn(
+                f"get_images: the envs were made with render_mode {self.render_mode!r}; images need 'rgb_array'",
+                stacklevel=2,
+            )
+            return [None for _ in self._ids]
+        return self.env_method("render")
+
+    # ---- end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End envs and workers within `close_timeout` seconds; idempotent."""
+        self.vector_env.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("an SB3VecEnv cannot be pickled or copied; build one from its env_fns")
+
+
+def _vector_env_of(env_fns: Any, options: dict[str, Any]) -> VectorEnv:
+    """Return the vector env to put the face on.
+
+    Raises:
+        ConfigError: it does not reset its envs in the step that ends an episode, or is none of ours.
+    """
+    if isinstance(env_fns, VectorEnv):
+        if options:
+            raise ConfigError(
+                f"SB3VecEnv: {', '.join(options)}: the vector env has been built", key=next(iter(options))
+            )
+        if env_fns.autoreset_mode != AutoresetMode.SAME_STEP:
+            raise ConfigError(
+                f"SB3VecEnv: the vector env has autoreset_mode {env_fns.autoreset_mode.value!r}; Stable-Baselines3 "
+                "needs AutoresetMode.SAME_STEP",
+                key="autoreset_mode",
+            )
+        return env_fns
+    if hasattr(env_fns, "single_observation_space"):
+        raise ConfigError(
+            f"SB3VecEnv: expected constructors of envs or a vecenv.VectorEnv, got {type(env_fns).__name__}",
+            key="env_fns",
+        )
+    mode = options.setdefault("autoreset_mode", AutoresetMode.SAME_STEP)
+    if mode not in (AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP.value):
+        raise ConfigError(
+            f"autoreset_mode: SB3VecEnv works with AutoresetMode.SAME_STEP only, not {mode!r}", key="autoreset_mode"
+        )
+    return VectorEnv(env_fns, **options)

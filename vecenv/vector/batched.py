@@ -1,0 +1,418 @@
+"""BatchedVectorEnv: vector envs of k envs in worker processes, seen as one vector env of all of them.
+
+    env_fn()   a gymnasium.vector.VectorEnv of k envs, in a worker        W of them
+    step       one command per batch, one call of its `step`, one copy of each of its arrays
+    caller     W * k envs: env w * k + j is number j of batch w
+
+Stands above the waist beside VectorEnv; `envs/batched.py` is its other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import batch_space
+
+from ..core.batch import Batch
+from ..core.options import Limits, PoolOptions
+from ..core.pool import Pool
+from ..core.process import ProcessPool
+from ..core.rows import Autoreset, Run
+from ..core.serial import SerialPool
+from ..core.spec import Array, Leaf
+from ..envs.batched import BatchedAssignment, BatchedCall, Inner, adapt_batched, inner_of, render
+from ..errors import ClosedError, ConfigError, SpaceError, StateError
+from .arguments import read_mask
+from .batched_data import flatten, join_infos, split_actions
+from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
+from .nested import merge, own
+from .results import Step
+
+__all__ = ["BatchedVectorEnv"]
+
+_BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool}
+_LOG = logging.getLogger(__name__)
+#: What is pending after `close`, for ever.
+_CLOSED = "close"
+#: Seeds drawn here stay below this, as some simulators ask.
+_SEED_LIMIT = 2**31
+#: Blocks whose views are remembered; a ring has fewer.
+_MAX_VIEWS = 64
+#: Rows of observations (W, k, *S); observations, rewards, terminations, truncations (N, ...).
+_Views = tuple[Any, Any, Array, Array, Array]
+#: Methods that `call` refuses: the engine has to know about them.
+_NOT_BY_CALL = ("reset", "step", "close")
+
+
+class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """W vector envs of k envs each, in worker processes, stepped together.
+
+    For envs that are vectorised themselves: in NumPy, in C++, on a GPU. Autoreset and infos are those of the vector
+    envs. Observations have the dtypes of their spaces, rewards are float64, terminations and truncations bool.
+
+    Example:
+        >>> import functools
+        >>> from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+        >>> envs = BatchedVectorEnv([functools.partial(CartPoleVectorEnv, 8)] * 2, backend="serial")
+        >>> obs, infos = envs.reset(seed=7)
+        >>> obs, rewards, terminations, truncations, infos = envs.step(envs.action_space.sample())
+        >>> obs.shape, rewards.shape, infos
+        ((16, 4), (16,), {})
+        >>> envs.close()
+
+    Attributes:
+        num_envs: of all batches together.
+        batch_size: k, envs of one batch.
+        seeds: the seed that each batch was last given, None where it got none. An unseeded first reset draws them:
+            `reset(seed=envs.seeds[0])` then repeats the run.
+        implementation: 'native' or 'python', what moves the data.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], gymnasium.vector.VectorEnv[Any, Any, Any]]],
+        *,
+        backend: str = "process",
+        num_workers: int | None = None,
+        copy: bool = True,
+        context: str | None = None,
+        depth: int = 3,
+        step_timeout: float | None = None,
+        reset_timeout: float | None = None,
+        construct_timeout: float | None = 60.0,
+        call_timeout: float | None = None,
+        close_timeout: float = 5.0,
+        strict: bool = False,
+        debug: bool = False,
+    ) -> None:
+        """Build all vector envs; blocks at most `construct_timeout` seconds.
+
+        Args:
+            env_fns: one constructor per batch; all batches have the same size and spaces.
+            backend, num_workers, copy, context, depth, strict, debug: as for `vecenv.VectorEnv`; an operation of one
+                env is here one of a batch.
+            step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: seconds that one operation of
+                one batch may take; None: no limit.
+
+        Raises:
+            ConfigError: an argument is wrong, or there are too few resources.
+            SpaceError: the batches' sizes or spaces differ (also a RuntimeError).
+            TypeError: a constructor returned something else than a vector env.
+            WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
+            Exception: what a constructor raised, with the remote traceback as its cause.
+        """
+        self.closed = True  # until there is something to close
+        if backend not in _BACKENDS:
+            raise ConfigError(f"backend: expected one of {tuple(_BACKENDS)}, got {backend!r}", key="backend")
+        options = PoolOptions(
+            num_workers=num_workers,
+            autoreset=Autoreset.DISABLED,  # the vector envs see to it themselves
+            depth=depth,
+            strict=strict,
+            context=context or "forkserver",
+            debug=debug,
+            limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
+        )
+        self.copy = copy
+        pool = self._pool = _BACKENDS[backend](env_fns, options, adapt=adapt_batched)
+        self.env_fns = pool.env_fns
+        self._start()
+        self.metadata = dict(pool.properties.get("metadata") or {})
+        self.render_mode = pool.properties.get("render_mode")
+        self.implementation = pool.implementation
+        self.worker_pids = pool.worker_pids
+        self.seeds: tuple[Any, ...] = (None,) * pool.num_envs
+        # The call that its `..._wait` has to end; _CLOSED in the end.
+        self._pending: str | None = None
+        self._asked: Array | None = None  # the batches that a reset under way is of, None for all
+        self._last_rows: Any = None
+        self._was_reset = False
+        self.closed = False
+
+    def _start(self) -> None:
+        pool = self._pool
+        try:
+            pool.start()
+        except SpaceError as error:
+            raise DifferentSpacesError(str(error), path=error.path) from error
+        try:
+            inner: Inner = pool.call(inner_of, [0])[0]
+        except BaseException:
+            pool.close()
+            raise
+        self._views: dict[Any, _Views] = {}
+        self._node = pool.obs_spec.root.children[0]  # type: ignore[union-attr]  # a tuple, see BatchedEnv
+        self._is_plain = isinstance(self._node, Leaf)
+        self.batch_size = inner.num_envs
+        self.num_envs = inner.num_envs * pool.num_envs
+        self.single_observation_space, self.single_action_space = inner.observation_space, inner.action_space
+        self.observation_space = batch_space(inner.observation_space, self.num_envs)
+        self.action_space = batch_space(inner.action_space, self.num_envs)
+        # Actions that are one array pass by these; of others there are none of such a shape.
+        shape = getattr(inner.action_space, "shape", None) if isinstance(pool.action_spec.root, Leaf) else None
+        self._plain_shape = None if shape is None else (self.num_envs, *shape)
+        self._row_shape = (pool.num_envs, self.batch_size, *(shape or ()))
+
+    # ---- stepping ----------------------------------------------------------------------------
+
+    def step(self, actions: Any) -> Step:
+        """Step all envs and wait for them.
+
+        Args:
+            actions: nested like the action space, one row per env.
+
+        Returns:
+            (obs, rewards, terminations, truncations, infos).
+
+        Raises:
+            SpaceError: the actions do not fit; nothing was stepped.
+            AlreadyPendingCallError: an earlier call is not answered yet.
+            WorkerTimeoutError: a batch is over `step_timeout`; reset before the next step.
+            WorkerDiedError: a worker has gone.
+            Exception: what a vector env raised, with the remote traceback as its cause.
+        """
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: Any) -> None:
+        """Begin a step of all envs; `step_wait` gives its results."""
+        self._check_idle("step_async")
+        if type(actions) is np.ndarray and actions.shape == self._plain_shape:
+            rows = actions.reshape(self._row_shape)
+        else:
+            rows = split_actions(self.single_action_space, actions, self.batch_size, self.num_envs)
+        try:
+            self._pool.send(rows)
+        except StateError as error:
+            self._explain("step_async", error)
+        self._pending = "step"
+
+    def step_wait(self, timeout: float | None = None) -> Step:
+        """Wait for the step that `step_async` began; return and raise as `step` does.
+
+        Args:
+            timeout: seconds to wait; then the step is given up, and a reset must come next.
+        """
+        batch = self._recv("step", timeout)
+        views = self._views.get(batch.rows) or self._look_at(batch)
+        self._last_rows, obs, rewards, terminations, truncations = views
+        infos = self._infos_of(batch, None) if batch.flags else {}
+        if not self.copy:
+            return obs, rewards, terminations, truncations, infos
+        obs = obs.copy() if self._is_plain else self._own(self._last_rows)
+        return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
+
+    def _look_at(self, batch: Batch) -> _Views:
+        """Return views of a whole batch; those of a block are kept, as making them costs more than copying them."""
+        rows, terminations, truncations = batch.obs
+        obs = flatten(self.single_observation_space, rows)
+        views = rows, obs, batch.rewards.reshape(-1), terminations.reshape(-1), truncations.reshape(-1)
+        if type(batch.rows) is Run and not self._pool.obs_spec.num_objects and len(self._views) < _MAX_VIEWS:
+            self._views[batch.rows] = views
+        return views
+
+    def _recv(self, name: str, timeout: float | None) -> Batch:
+        if self._pending == _CLOSED:
+            raise ClosedVectorEnvError(f"{name}_wait: the vector env is closed")
+        if self._pending != name:
+            raise NoCallError(f"{name}_wait: call {name}_async first", name=name)
+        self._pending = None
+        try:
+            batch = self._pool.recv(timeout=timeout)
+        except StateError as error:
+            self._explain(name, error)
+        if batch.flags:
+            batch.raise_errors()
+        return batch
+
+    def _own(self, rows: Any) -> Any:
+        """Return the caller's observations of W rows of k envs."""
+        return flatten(self.single_observation_space, own(self._node, rows) if self.copy else rows)
+
+    def _infos_of(self, batch: Batch, asked: Array | None) -> dict[str, Any]:
+        found = [info or None for info in batch.infos()]
+        if asked is not None:
+            by_id = dict(zip(asked.tolist(), found))
+            found = [by_id.get(i) for i in range(self._pool.num_envs)]
+        return join_infos(found, self.batch_size)
+
+    # ---- resetting ---------------------------------------------------------------------------
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every env, or in those of a mask.
+
+        Steps that are under way are given up.
+
+        Args:
+            seed: an int: batch w gets `seed + w * k`, so that a vector env which counts up gives env i `seed + i`. A
+                list has one per env; batch w gets its share of it, if it takes lists.
+            options: passed to every batch. Of `reset_mask`, bool (N,), each batch gets its share, and one without a
+                True is left alone: its rows repeat the last observations.
+
+        Returns:
+            (obs, infos).
+
+        Raises:
+            ConfigError, TypeError: wrong number of seeds, or no proper mask.
+            AlreadyPendingCallError, WorkerTimeoutError, WorkerDiedError, Exception: as `step`.
+        """
+        self.reset_async(seed, options)
+        return self.reset_wait()
+
+    def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
+        """Begin a reset; `reset_wait` gives its results."""
+        self._check_idle("reset_async")
+        env_ids, rest = read_mask(options, self.num_envs)
+        each: list[dict[str, Any]] = [{} if rest is None else {"options": rest} for _ in range(self._pool.num_envs)]
+        asked = None
+        if env_ids is not None:
+            mask = np.zeros(self.num_envs, np.bool_)
+            mask[env_ids] = True
+            masks = mask.reshape(-1, self.batch_size)
+            asked = np.flatnonzero(masks.any(1))
+            each = [{"options": {**(rest or {}), "reset_mask": own_mask}} for own_mask in masks]
+            if self._last_rows is None and len(asked) < len(masks):
+                raise StateError(
+                    "reset: a reset_mask leaves batches alone that have no observation yet; reset all first"
+                )
+        seeds = self._read_seeds(seed)
+        for kwargs, one in zip(each, seeds):
+            if one is not None:
+                kwargs["seeds" if isinstance(one, list) else "seed"] = one
+        if self._pool.outstanding():
+            self._pool.cancel()
+        chosen = range(self._pool.num_envs) if asked is None else asked.tolist()
+        try:
+            self._pool.reset(asked, kwargs=[each[i] for i in chosen])
+        except StateError as error:
+            self._explain("reset_async", error)
+        given = {i: seeds[i] for i in chosen if seeds[i] is not None}
+        self.seeds = tuple(given.get(i, known) for i, known in enumerate(self.seeds))
+        self._was_reset = True
+        self._asked, self._pending = asked, "reset"
+
+    def _read_seeds(self, seed: Any) -> list[Any]:
+        """Return the seed of each batch: an int, a list of k, or None."""
+        size, count = self.batch_size, self._pool.num_envs
+        if seed is None and self._was_reset:
+            return [None] * count
+        if seed is None:
+            seed = secrets.randbelow(_SEED_LIMIT - self.num_envs)
+            _LOG.info("unseeded reset: batch w gets seed %d + %d * w", seed, size)
+        if isinstance(seed, int | np.integer):
+            return [int(seed) + i * size for i in range(count)]
+        seeds = [None if one is None else int(one) for one in seed]
+        if len(seeds) != self.num_envs:
+            raise ConfigError(f"seed: expected {self.num_envs} seeds, one per env, got {len(seeds)}", key="seed")
+        return [seeds[i * size : (i + 1) * size] for i in range(count)]
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Wait for the reset that `reset_async` began; return and raise as `reset` does.
+
+        Args:
+            timeout: seconds to wait; then the reset is given up, and another must come next.
+        """
+        asked = self._asked
+        last = None if asked is None or self._last_rows is None else own(self._node, self._last_rows)
+        batch = self._recv("reset", timeout)  # what views of the ring showed may end here
+        rows = batch.obs[0]
+        if asked is not None and last is not None:
+            rows = merge(self._node, last, rows, asked)
+        self._last_rows = rows
+        return self._own(rows), self._infos_of(batch, asked)
+
+    # ---- calling -----------------------------------------------------------------------------
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method, or read an attribute, of every env.
+
+        Returns:
+            One result per env, if the vector envs have a `call` of their own as Gymnasium's do; else one per batch:
+            what the vector env's own method or attribute gave.
+
+        Raises:
+            AlreadyPendingCallError: an earlier call is not answered yet.
+            Exception: what the method raised in the lowest batch, with the remote traceback.
+        """
+        self._check_idle("call")
+        if name in _NOT_BY_CALL:
+            raise ConfigError(f"call: {name!r} is a method of the vector env itself, use envs.{name}()", key=name)
+        results = self._ask("call", [BatchedCall(name, args, kwargs)] * self._pool.num_envs)
+        if all(is_each for is_each, _ in results):
+            return tuple(value for _, values in results for value in values)
+        return tuple(values for _, values in results)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of every env, or of every batch, as `call` does."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every env, or of every batch if the vector envs have no `set_attr` of their own.
+
+        Args:
+            name: of the attribute.
+            values: a list or tuple with one value per env, or one value for all.
+        """
+        self._check_idle("set_attr")
+        each = [values] * self._pool.num_envs
+        if isinstance(values, list | tuple):
+            if len(values) != self.num_envs:
+                raise ConfigError(
+                    f"set_attr: expected {self.num_envs} values, one per env, got {len(values)}", key=name
+                )
+            size = self.batch_size
+            each = [values[i : i + size] for i in range(0, self.num_envs, size)]
+        self._ask("set_attr", [BatchedAssignment(name, value) for value in each])
+
+    def render(self) -> tuple[Any, ...]:
+        """Return what each env renders; None for a batch that renders nothing."""
+        self._check_idle("render")
+        found = self._ask("render", [render] * self._pool.num_envs)
+        return tuple(frame for frames in found for frame in ([None] * self.batch_size if frames is None else frames))
+
+    def _ask(self, what: str, functions: list[Callable[[Any], Any]]) -> list[Any]:
+        try:
+            return self._pool.call_each(functions)
+        except StateError as error:
+            self._explain(what, error)
+
+    # ---- states and end ------------------------------------------------------------------------
+
+    def _check_idle(self, what: str) -> None:
+        """Raise if the vector env is closed, or waits for a `..._wait`."""
+        if self._pending == _CLOSED:
+            raise ClosedVectorEnvError(f"{what}: the vector env is closed")
+        if self._pending is not None:
+            name = self._pending
+            raise PendingCallError(f"{what}: {name}_async was called before; call {name}_wait first", name=name)
+
+    def _explain(self, what: str, error: StateError) -> NoReturn:
+        """Raise the pool's complaint in Gymnasium's words."""
+        if isinstance(error, ClosedError):
+            raise ClosedVectorEnvError(str(error)) from error
+        if self._pool.outstanding():
+            raise PendingCallError(str(error), name=what) from error
+        raise error
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """End vector envs and workers within `close_timeout` seconds, by force if need be.
+
+        Args:
+            timeout, terminate: accepted for AsyncVectorEnv's callers.
+        """
+        self._pending = _CLOSED
+        self._pool.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "closed", True):
+            with contextlib.suppress(Exception):  # the interpreter may be half gone
+                self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("a BatchedVectorEnv cannot be pickled or copied; build one from its env_fns")
