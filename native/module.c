@@ -3,6 +3,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <errno.h>
+#include <string.h>
 
 #include "layout.h"
 #include "module.h"
@@ -53,11 +54,68 @@ PyDoc_STRVAR(trees_doc,
 "Make `count` objects of `type`, `slot` of each being {name: item of its column}.\n\n"
 "slot: the type's only slot, a member descriptor. columns: one per name, a list of `count`\n"
 "items or an array (count,), of which rows are views of shape ().");
+/* A stretch of memory that its caller vouches for. */
+typedef struct {
+    uint64_t address, nbytes;
+} area;
+
+/* Copy all areas out to `keep`, then `fill` into them; either may be without memory. */
+static int
+exchange_areas(const Py_buffer *areas, Py_buffer *keep, const Py_buffer *fill)
+{
+    const area *first = areas->buf;
+    size_t count = (size_t)areas->len / sizeof(area);
+    size_t total = 0;
+    for (size_t i = 0; i < count; i++) {
+        total += first[i].nbytes;
+    }
+    if ((keep->buf != NULL && (size_t)keep->len != total)
+        || (fill->buf != NULL && (size_t)fill->len != total)) {
+        PyErr_SetString(PyExc_ValueError, "keep and fill: as many bytes as the areas");
+        return -1;
+    }
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        void *memory = (void *)(uintptr_t)first[i].address;
+        if (keep->buf != NULL) {
+            memcpy((uint8_t *)keep->buf + at, memory, first[i].nbytes);
+        }
+        if (fill->buf != NULL) {
+            memcpy(memory, (const uint8_t *)fill->buf + at, first[i].nbytes);
+        }
+        at += first[i].nbytes;
+    }
+    return 0;
+}
+
+static PyObject *
+exchange(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer areas, keep = {0}, fill = {0};
+    PyObject *to;
+    if (!PyArg_ParseTuple(args, "y*Oz*:exchange", &areas, &to, &fill)) {
+        return NULL;
+    }
+    int status = -1;
+    if (to == Py_None || PyObject_GetBuffer(to, &keep, PyBUF_WRITABLE) == 0) {
+        status = exchange_areas(&areas, &keep, &fill);
+    }
+    PyBuffer_Release(&keep);
+    PyBuffer_Release(&fill);
+    PyBuffer_Release(&areas);
+    return status < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(exchange_doc,
+"exchange(areas, keep, fill, /)\n--\n\n"
+"Copy stretches of memory out to `keep`, then `fill` into them; either may be None.\n\n"
+"areas: uint64 pairs (address, bytes) of memory that the caller vouches for.");
 
 static PyMethodDef module_methods[] = {
     {"timesteps", vecenv_timesteps, METH_VARARGS, timesteps_doc},
     {"trees", vecenv_trees, METH_VARARGS, trees_doc},
     {"watch_parent", watch_parent, METH_O, watch_parent_doc},
+    {"exchange", exchange, METH_VARARGS, exchange_doc},
     {NULL, NULL, 0, NULL},
 };
 

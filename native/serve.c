@@ -11,6 +11,33 @@ enum { RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH };
 
 /* ---- what an env returned -------------------------------------------------------- */
 
+/* Tell the host if the env just called has drawn from a global random generator; an
+ * exception under way stays. NULL instead of `result`: telling failed. */
+static PyObject *
+look_for_draw(Slot *self, PyObject *result)
+{
+    uint32_t moved = 0;
+    for (uint32_t i = 0; i < self->num_watched; i++) {
+        moved |= *self->watched[i].word ^ self->watched[i].value;
+    }
+    if (moved == 0) {
+        return result;
+    }
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *told = PyObject_CallFunction(self->drew, "I", self->command.env_id);
+    if (told == NULL) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+        Py_CLEAR(result);
+        return NULL;
+    }
+    Py_DECREF(told);
+    PyErr_Restore(type, value, trace);
+    return result;
+}
+
 static int
 read_flag(PyObject *value)
 {
@@ -21,7 +48,7 @@ static PyObject *
 call_reset(Slot *self)
 {
     hosted_env *env = &self->envs[self->command.env_id];
-    PyObject *result = PyObject_CallMethod(env->env, "reset", NULL);
+    PyObject *result = look_for_draw(self, PyObject_CallMethod(env->env, "reset", NULL));
     PyObject *step_method = result == NULL ? NULL : PyObject_GetAttrString(env->env, "step");
     if (step_method == NULL) {
         Py_XDECREF(result);
@@ -163,7 +190,7 @@ step(Slot *self, int *failed)
         *failed = 1;
         return NULL;
     }
-    PyObject *result = PyObject_CallOneArg(env->step, action);
+    PyObject *result = look_for_draw(self, PyObject_CallOneArg(env->step, action));
     Py_DECREF(action);
     if (result == NULL) {
         return make_event(self, EVENT_RAISED, take_exception());

@@ -10,6 +10,7 @@ slot_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->numpy_scalar);
     Py_VISIT(self->numpy_array);
+    Py_VISIT(self->drew);
     for (uint32_t i = 0; self->envs != NULL && i < self->arena.num_envs; i++) {
         Py_VISIT(self->envs[i].step);
         Py_VISIT(self->envs[i].env);
@@ -32,6 +33,8 @@ slot_clear(PyObject *op)
     info_clear(&self->info_table);
     Py_CLEAR(self->numpy_scalar);
     Py_CLEAR(self->numpy_array);
+    self->num_watched = 0;
+    Py_CLEAR(self->drew);
     node_free(self->obs);
     node_free(self->final_obs);
     node_free(self->action);
@@ -163,6 +166,39 @@ PyDoc_STRVAR(host_doc,
 "NEXT_STEP by `env.reset()`; without env they are the host's to begin.");
 
 static PyObject *
+slot_watch(PyObject *op, PyObject *args)
+{
+    Slot *self = (Slot *)op;
+    PyObject *words, *drew;
+    if (!PyArg_ParseTuple(args, "O!O:watch", &PyTuple_Type, &words, &drew)) {
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(words);
+    if (count > MAX_WATCHED) {
+        PyErr_Format(PyExc_ValueError, "at most %d words", MAX_WATCHED);
+        return NULL;
+    }
+    self->num_watched = 0;
+    Py_XSETREF(self->drew, Py_NewRef(drew));
+    for (Py_ssize_t i = 0; i < count; i++) {
+        unsigned long long address;
+        unsigned int value;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(words, i), "KI:word", &address, &value)) {
+            return NULL;
+        }
+        self->watched[i] = (watched_word){(const uint32_t *)(uintptr_t)address, value};
+    }
+    self->num_watched = (uint32_t)count;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(watch_doc,
+"watch($self, words, drew, /)\n--\n\n"
+"Call drew(env_id) right after a step or autoreset that changed one of at most four words.\n\n"
+"words: ((address of a uint32, its value), ...). drew owns their memory; it puts the values\n"
+"back, or watches others.");
+
+static PyObject *
 slot_set_seed(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;
@@ -206,6 +242,7 @@ static PyMethodDef slot_methods[] = {
     {"publish", vecenv_slot_publish, METH_VARARGS, vecenv_slot_publish_doc},
     {"finish", vecenv_slot_finish, METH_NOARGS, vecenv_slot_finish_doc},
     {"host", slot_host, METH_VARARGS, host_doc},
+    {"watch", slot_watch, METH_VARARGS, watch_doc},
     {"set_seed", slot_set_seed, METH_VARARGS, set_seed_doc},
     {"action", slot_action, METH_VARARGS, action_doc},
     {"mail", vecenv_slot_mail, METH_O, vecenv_slot_mail_doc},

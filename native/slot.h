@@ -39,6 +39,14 @@ typedef struct {
     int64_t state_after_ns; /* how much of that is due for another look; 0: never */
 } hosted_env;
 
+/* A word of a global random generator, and its value while no env has drawn. */
+typedef struct {
+    const uint32_t *word;
+    uint32_t value;
+} watched_word;
+
+#define MAX_WATCHED 4
+
 typedef struct {
     PyObject_HEAD
     Py_buffer mapping;
@@ -65,6 +73,9 @@ typedef struct {
     uint32_t seen_superseded;
     int keeps_records;
     size_t final_offset; /* where the columns of final observations begin */
+    watched_word watched[MAX_WATCHED];
+    uint32_t num_watched;
+    PyObject *drew; /* told of an env that changed one of them; owns their memory */
 } Slot;
 
 static inline vecenv_slot_lines *

@@ -57,9 +57,8 @@ ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FACES
 
 # Inside core a module imports only what stands before it.
 CORE_ORDER = [
-    *("clock", "shm", "threads", "stacks", "spec", "arena", "rows", "infos", "native", "mail", "hub"),
-    "batch",
-    "options",
+    *("clock", "shm", "threads", "stacks", "spec", "arena", "rows", "infos", "native", "streams", "mail"),
+    *("hub", "batch", "options"),
     *("journal", "inbox", "watchdog", "replay", "keeping", "host", "twin_words", "twin_slot", "twin", "worker"),
     *(
         "preload",

@@ -28,6 +28,7 @@ from vecenv.core.rows import Autoreset, Form, Op, RowFlag
 from vecenv.core.serial import SerialPool
 from vecenv.core.shm import private_segment
 from vecenv.core.spec import Spec
+from vecenv.core.streams import Streams
 from vecenv.core.worker import Attach, make_slot
 from vecenv.envs.toys import CountEnv, ExitAtStep, HangAtStep, HugeInfo, RaiseAtStep, WrongDtype
 from vecenv.errors import WorkerDiedError, WorkerTimeoutError
@@ -532,7 +533,7 @@ def test_a_serial_pool_runs_where_there_is_no_linux():
 def test_a_host_serves_over_the_twin_until_it_is_idle():
     attach = attach_for(obs=CountEnv().observation_space, action=CountEnv().action_space, num_envs=1)
     hub, slot = local_pair(attach)
-    serving = Host(slot, {0: CountEnv()}, attach.plan, attach.autoreset)
+    serving = Host(slot, {0: CountEnv()}, attach.plan, attach.autoreset, Streams())
     reset(hub, [0])
     assert serving.serve() == host.IDLE
     rows, flags = hub.recv(1, 1, FAR)

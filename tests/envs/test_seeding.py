@@ -1,4 +1,4 @@
-"""Seeds of episodes, and the global generators of one env."""
+"""Seeds of episodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from vecenv import ConfigError
-from vecenv.envs import seeding
-from vecenv.envs.seeding import EpisodeSeeds, GlobalStreams, check_seed, episode_seed, global_positions
+from vecenv.envs.seeding import EpisodeSeeds, check_seed, episode_seed
 
 
 def test_episode_seed_is_a_pure_function():
@@ -63,82 +62,3 @@ def test_bad_seeds_are_config_errors(seed):
 
 def test_numpy_integers_are_seeds():
     assert type(check_seed(np.int32(4))) is int
-
-
-def draw():
-    return random.random(), float(np.random.rand())
-
-
-def test_global_streams_give_each_env_its_own_numbers():
-    one, two = GlobalStreams.from_seed(1), GlobalStreams.from_seed(1)
-    interleaved = []
-    for _ in range(3):
-        with one:
-            interleaved.append(draw())
-        with two:
-            assert draw() == interleaved[-1]
-    assert len(set(interleaved)) == 3
-
-
-def test_global_streams_put_the_callers_back():
-    random.seed(4)
-    np.random.seed(4)
-    expected = draw()
-    random.seed(4)
-    np.random.seed(4)
-    with GlobalStreams.from_seed(9):
-        draw()
-    assert draw() == expected
-
-
-def test_global_streams_put_the_callers_back_after_an_error():
-    random.seed(4)
-    state = random.getstate()
-    with pytest.raises(ZeroDivisionError), GlobalStreams.from_seed(9):
-        draw()
-        raise ZeroDivisionError
-    assert random.getstate() == state
-
-
-def test_global_streams_state_repeats_the_draws():
-    streams = GlobalStreams.from_seed(2)
-    state = pickle.loads(pickle.dumps(streams.get_state()))
-    with streams:
-        first = draw()
-    streams.set_state(state)
-    with streams:
-        assert draw() == first
-
-
-def test_making_streams_does_not_draw():
-    before = global_positions()
-    GlobalStreams.from_seed(5)
-    GlobalStreams()
-    assert global_positions() == before
-
-
-@pytest.mark.parametrize("function", [random.random, np.random.rand, lambda: np.random.randint(3)])
-def test_positions_move_with_every_draw(function):
-    for _ in range(700):  # past the point where the state's words are replaced
-        before = global_positions()
-        function()
-        assert global_positions() != before
-
-
-def test_positions_see_a_draw_of_a_whole_lap():
-    before = global_positions()
-    [random.getrandbits(32) for _ in range(624)]
-    np.random.bytes(624 * 4)
-    after = global_positions()
-    assert after[0] != before[0] and after[1] != before[1]
-
-
-def test_positions_without_a_known_layout(monkeypatch):
-    peek = seeding._Peek()
-    monkeypatch.setattr(peek, "_python", None)
-    monkeypatch.setattr(peek, "_numpy", None)
-    before = peek()
-    random.random()
-    middle = peek()
-    np.random.rand()
-    assert before[0] != middle[0] and before[1] == middle[1] and peek()[1] != middle[1]

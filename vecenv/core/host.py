@@ -22,6 +22,7 @@ from .keeping import Keeping
 from .replay import Keeper, Replay, Replayer, ReplaySlot
 from .rows import Autoreset, CommandFlag, Op, RowFlag
 from .spec import Array, Spec
+from .streams import Own, Streams, Watched
 
 __all__ = ["Host", "Slot", "SlotEvent"]
 
@@ -34,6 +35,11 @@ _MANY_SEEDS = 2**63
 RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH = range(3)
 
 STOP, IDLE, COMMAND, RESULT, RAISED = range(5)
+
+_THREADED_DRAW = (
+    "envs draw from the global random generators while several threads of their worker step envs at once: what "
+    "they draw depends on each other. Draw from self.np_random, or use threads_per_worker=1"
+)
 
 
 class Slot(ReplaySlot, Protocol):
@@ -52,6 +58,9 @@ class Slot(ReplaySlot, Protocol):
 
     def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
         """Step env_id by this function from now on, and autoreset it by `env.reset()`."""
+
+    def watch(self, words: Watched, drew: Callable[[int], object] | None, /) -> None:
+        """Call drew(env_id) right after a step or autoreset that changed one of these words."""
 
     def set_seed(self, env_id: int, seed: int) -> None:
         """Record the seed of the episode that begins."""
@@ -93,6 +102,7 @@ class Host:
         envs: env_id -> env with Gymnasium's calls.
         plan: for the observation spec and the reward's shape.
         autoreset: what to do when an episode ends.
+        streams: the global random generators of these envs.
         infos: which infos travel.
 
     Attributes:
@@ -100,7 +110,13 @@ class Host:
     """
 
     def __init__(
-        self, slot: Slot, envs: dict[int, Any], plan: ArenaPlan, autoreset: Autoreset, infos: Infos = Infos.ALL
+        self,
+        slot: Slot,
+        envs: dict[int, Any],
+        plan: ArenaPlan,
+        autoreset: Autoreset,
+        streams: Streams,
+        infos: Infos = Infos.ALL,
     ) -> None:
         self._slot = slot
         self._envs = envs
@@ -116,14 +132,20 @@ class Host:
         self._marks: dict[int, str] = {}  # what the next info of an env says of its recovery
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
-        for env_id, env in envs.items():
-            slot.host(env_id, env.step, env)
+        self._streams = streams
+        for env_id in envs:
+            self._host(env_id)
+        slot.watch(streams.watched, self._note_draw)
 
     def keep(self, keeper: Keeper | None, final_offset: int) -> None:
         """Keep records and states of the envs from now on, so that a crash can be made good."""
         self._slot.keep_records(final_offset)
         self._keeping = Keeping(
-            self._slot, keeper, lambda answer: self._slot.mail(mail.dump(answer)), lambda *w: self._warnings.append(w)
+            self._slot,
+            keeper,
+            self._streams,
+            lambda answer: self._slot.mail(mail.dump(answer)),
+            lambda *w: self._warnings.append(w),
         )
 
     def come_back(
@@ -141,7 +163,9 @@ class Host:
             rebuild: builds an env anew.
             keeper: restores states.
         """
-        replayer = Replayer(self._slot, self._plan, actions, self._obs.conform, self._reward, self._autoreset, keeper)
+        replayer = Replayer(
+            self._slot, self._plan, actions, self._obs.conform, self._reward, self._autoreset, keeper, self._streams
+        )
         self._comeback = _Comeback(
             {env_id: replays[env_id] for env_id in self._envs if env_id in replays}, replayer, rebuild
         )
@@ -179,9 +203,9 @@ class Host:
     def close(self) -> None:
         """Close every env, all of them even if some raise; then raise the first such error."""
         first: BaseException | None = None
-        for env in self._envs.values():
+        for env_id, env in self._envs.items():
             try:
-                env.close()
+                self._streams.command(env_id, env.close)
             except Exception as error:  # the others must be closed too; raised below
                 first = first or error
         self._envs.clear()
@@ -204,9 +228,8 @@ class Host:
                 self._answer_lost(env_id, lost)
                 return
             begins = self._comeback.needs_reset
-        env = self._envs[env_id]
         if op == Op.CALL:
-            self._answer_call(env, letter)
+            self._answer_call(env_id, letter)
         elif op == Op.RESET:
             kwargs = dict(letter.kwargs) if letter else {}
             if flags & CommandFlag.SEED:
@@ -215,7 +238,8 @@ class Host:
         elif begins:  # NEXT_STEP: the episode is over; this step begins the next
             self._answer_reset(env_id, {}, RowFlag.AUTORESET)
         else:
-            self._answer_step(env_id, env.step(letter.action if letter is not None else self._slot.action()))
+            action = letter.action if letter is not None else self._slot.action()
+            self._answer_step(env_id, self._quick(env_id, self._envs[env_id].step, action))
 
     def _begin_episode(self, env_id: int, *, seeded: bool = False, forced: bool = False) -> None:
         """Do what comes before a reset."""
@@ -225,10 +249,10 @@ class Host:
     def _answer_reset(self, env_id: int, kwargs: dict[str, Any], flag: RowFlag, *, forced: bool = False) -> None:
         seed = kwargs.get("seed")
         self._begin_episode(env_id, seeded=seed is not None, forced=forced)
-        obs, info = _pair(self._envs[env_id].reset(**kwargs))
+        call = self._quick if flag == RowFlag.AUTORESET else self._streams.command
+        obs, info = _pair(call(env_id, self._envs[env_id].reset, **kwargs))
         self._slot.set_seed(env_id, seed if seed is not None and 0 <= seed < _MANY_SEEDS else -1)
-        # a reset may have put another env behind this one
-        self._slot.host(env_id, self._envs[env_id].step, self._envs[env_id])
+        self._host(env_id)  # a reset may have put another env behind this one
         self._publish(obs, self._no_reward(), False, False, info, flag)
 
     def _answer_result(self, env_id: int, argument: int, result: Any) -> None:
@@ -254,18 +278,17 @@ class Host:
             info = self._wanted(info, is_end=True)
             obs, info, reward = _copy_arrays(obs), _copy_arrays(info), self._reward(reward)
             self._begin_episode(env_id)
-            first_obs, first_info = _pair(self._envs[env_id].reset())
+            first_obs, first_info = _pair(self._quick(env_id, self._envs[env_id].reset))
             self._publish(first_obs, reward, terminated, truncated, first_info, RowFlag.FINAL, obs, info)
         else:
             self._publish(obs, reward, terminated, truncated, info, RowFlag(0))
 
-    def _answer_call(self, env: Any, letter: mail.Letter) -> None:
+    def _answer_call(self, env_id: int, letter: mail.Letter) -> None:
         function = letter.function
         assert function is not None
-        value = function(env)
-        env_id, step_id = self._current
-        self._slot.host(env_id, env.step, env)  # as after a reset
-        self._slot.mail(mail.dump(mail.Answer(step_id, env_id, value=value)))
+        value = self._streams.command(env_id, function, self._envs[env_id])
+        self._host(env_id)  # as after a reset
+        self._slot.mail(mail.dump(mail.Answer(self._current[1], env_id, value=value)))
         self._slot.finish()
 
     # ---- coming back ------------------------------------------------------------------
@@ -280,7 +303,7 @@ class Host:
         self._envs[env_id] = env
         comeback.needs_reset = needs_reset
         self._slot.resume(env_id, comeback.replayer.last_record(env_id, step_id)[0], needs_reset)
-        self._slot.host(env_id, env.step, env)
+        self._host(env_id)
         if self._keeping is not None:
             self._keeping.resume(env_id, env)
         self._slot.mail(mail.dump(mail.Answer(step_id, env_id, outcome=outcome)))
@@ -295,13 +318,38 @@ class Host:
         """End an episode that could not be brought back: truncated, with what was seen last."""
         last = self._obs.batch(lambda leaf: shown[leaf.index], lambda node: None)
         if self._autoreset == Autoreset.SAME_STEP:
-            first_obs, first_info = _pair(self._envs[env_id].reset())
+            first_obs, first_info = _pair(self._quick(env_id, self._envs[env_id].reset))
             self._publish(first_obs, self._no_reward(), False, True, first_info, RowFlag.FINAL, last, {})
             return
         self._publish(last, self._no_reward(), False, True, {}, RowFlag(0))
         self._marks[env_id] = "restarted"  # its next episode is not the one that would have come
         if self._keeping is not None:
             self._keeping.hurry(env_id)
+
+    # ---- global random generators: see `streams` for the rules --------------------------
+
+    def _host(self, env_id: int) -> None:
+        """Tell the slot what to step: the env, or its stand-in once it has drawn."""
+        env = self._envs[env_id]
+        callee = _Swapped(env, self._streams.of(env_id)) if self._streams.has_drawn(env_id) else env
+        self._slot.host(env_id, callee.step, callee)
+
+    def _quick(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
+        """Step or autoreset an env as the slot does."""
+        had_drawn = self._streams.has_drawn(env_id)
+        try:
+            return self._streams.quick(env_id, call, *args)
+        finally:
+            if self._streams.has_drawn(env_id) != had_drawn:
+                self._host(env_id)
+
+    def _note_draw(self, env_id: int) -> None:
+        if self._streams.is_threaded:
+            self._slot.watch((), None)
+            self._slot.mail(mail.dump(mail.Answer(0, env_id, warnings=[("global generators", _THREADED_DRAW)])))
+        else:
+            self._streams.note_draw(env_id)
+            self._host(env_id)
 
     # ---- rows -------------------------------------------------------------------------
 
@@ -373,6 +421,22 @@ class Host:
             expected, got = f"float64 {self._reward_shape}", f"{array.dtype} {array.shape}"
             raise SpaceError(f"reward: expected {expected}, got {got}", path="reward", expected=expected, got=got)
         return np.ascontiguousarray(array)
+
+
+class _Swapped:
+    """Stands in for an env that draws from the global generators: its own are there while it steps and resets."""
+
+    def __init__(self, env: Any, own: Own) -> None:
+        self._env = env
+        self._own = own
+
+    def step(self, action: Any) -> Any:
+        with self._own:
+            return self._env.step(action)
+
+    def reset(self) -> Any:
+        with self._own:
+            return self._env.reset()
 
 
 def _pair(result: Any) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from .clock import now_ns
 from .mail import Answer
 from .replay import Keeper
+from .streams import Streams
 
 __all__ = ["Keeping"]
 
@@ -38,15 +39,22 @@ class Keeping:
     Args:
         slot: counts the envs' time.
         keeper: looks into envs; None: only seeded resets are starts.
+        streams: the envs' global random generators, which span episodes once they have been drawn from.
         post: sends an answer to the parent.
         warn: shows a text to the user, once per key.
     """
 
     def __init__(
-        self, slot: _Slot, keeper: Keeper | None, post: Callable[[Answer], None], warn: Callable[[str, str], None]
+        self,
+        slot: _Slot,
+        keeper: Keeper | None,
+        streams: Streams,
+        post: Callable[[Answer], None],
+        warn: Callable[[str, str], None],
     ) -> None:
         self._slot = slot
         self._keeper = keeper
+        self._streams = streams
         self._post = post
         self._warn = warn
         self._spans: dict[int, bool] = {}  # of the envs that have been reset
@@ -65,7 +73,8 @@ class Keeping:
             self._slot.look_after(env_id, _LEAST_NS if self._keeper else 0)
         if seeded:
             self._slot.start_digest(env_id)
-        is_start = seeded and (is_new or not self._spans[env_id])
+        spans = self._spans[env_id] or self._streams.has_drawn(env_id)
+        is_start = seeded and (is_new or not spans)
         if is_new or is_start or not (seeded or forced or self._slot.is_look_due(env_id)):
             return
         self._look(env_id, step_id, env)
@@ -95,6 +104,7 @@ class Keeping:
             self._blind.add(env_id)
             self._slot.look_after(env_id, 0)
             return
-        self._post(Answer(step_id, env_id, start=(snapshot.state, snapshot.is_complete)))
+        state = self._streams.keep_with(env_id, snapshot.state)
+        self._post(Answer(step_id, env_id, start=(state, snapshot.is_complete)))
         self._slot.start_digest(env_id)
         self._slot.look_after(env_id, max(_LEAST_NS, _SHARE * (now_ns() - began)))

@@ -7,7 +7,6 @@ caller <- Batch <- Hub <- committed rows           one wait: rows, mail, deaths,
 from __future__ import annotations
 
 import os
-import secrets
 import select
 import weakref
 from collections.abc import Callable, Sequence
@@ -78,7 +77,8 @@ class ProcessPool(MortalPool):
         pickled = [self._pickle_env_fns(env_ids) for env_ids in shares]
         common = self._common_boot()
         for worker_id, env_ids in enumerate(shares):
-            boot = Boot(worker_id=worker_id, env_ids=env_ids, env_fns=pickled[worker_id], **common)
+            lanes = [share for _, share in slots[worker_id]]
+            boot = Boot(worker_id=worker_id, env_ids=env_ids, lanes=lanes, env_fns=pickled[worker_id], **common)
             crew.workers.append(self._spawn(boot, [slot for slot, _ in slots[worker_id]]))
         reports = self._await_reports(crew.workers)
         self._adopt_report(reports[0])
@@ -125,7 +125,6 @@ class ProcessPool(MortalPool):
     def _common_boot(self) -> dict[str, Any]:
         import sys
 
-        entropy = secrets.randbits(31)
         return {
             "adapt": cloudpickle.dumps(self._adapt, protocol=5),
             "registrations": cloudpickle.dumps(foreign_registrations(), protocol=5),
@@ -136,7 +135,6 @@ class ProcessPool(MortalPool):
             "parent_pid": os.getpid(),
             "parent_started": started_at(os.getpid()),
             "implementation": self.implementation,
-            "seeds": [(entropy + i) % 2**31 for i in range(self.num_envs)],
             "keeper": cloudpickle.dumps(self._keeper, protocol=5),
             "keeps": self._recovery is not None,
         }
@@ -273,7 +271,6 @@ class ProcessPool(MortalPool):
             adapt=boot.adapt,
             keeper=boot.keeper,
             registrations=boot.registrations,
-            seed=boot.seeds[env_id],
             autoreset=self.options.autoreset,
             env_id=env_id,
             step_id=step_id,

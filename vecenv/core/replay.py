@@ -23,6 +23,7 @@ from .journal import Entry, Start
 from .mail import Outcome
 from .rows import Autoreset, CommandFlag, Op, RowFlag
 from .spec import Array
+from .streams import Streams
 
 __all__ = ["REPLAYING", "Keeper", "Replay", "Replayer", "ReplaySlot", "Snapshot", "replaying"]
 
@@ -121,6 +122,7 @@ class Replayer:
         conform: gives an observation the exact dtypes and shapes of its space.
         reward: gives a reward its exact form.
         keeper: restores states; None: there are none.
+        streams: the envs' global random generators.
     """
 
     def __init__(
@@ -132,6 +134,7 @@ class Replayer:
         reward: Callable[[Any], Any],
         autoreset: Autoreset,
         keeper: Keeper | None,
+        streams: Streams,
     ) -> None:
         self._slot = slot
         self._plan = plan
@@ -140,6 +143,7 @@ class Replayer:
         self._reward = reward
         self._autoreset = autoreset
         self._keeper = keeper
+        self._streams = streams
         self._needs_reset = False
 
     def run(
@@ -176,7 +180,7 @@ class Replayer:
         if replay.give_up:
             with replaying():
                 for entry in replay.kept:
-                    _call(env, entry)
+                    self._call(env_id, env, entry)
         return env, False, Outcome("truncated", reason=reason)
 
     def last_record(self, env_id: int, before: int) -> tuple[int, int]:
@@ -197,11 +201,11 @@ class Replayer:
     ) -> None:
         self._needs_reset = False
         for entry in kept:
-            _call(env, entry)
+            self._call(env_id, env, entry)
         if start.state is not None:
             assert self._keeper is not None
             try:
-                self._keeper.restore(env, start.state)
+                self._keeper.restore(env, self._streams.take_from(env_id, start.state))
             except Exception as error:
                 raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
         resets_only = start.state is not None
@@ -210,7 +214,7 @@ class Replayer:
                 raise ReplayError("repeating it took longer than recovery_timeout")
             if entry.op == Op.CALL:
                 self._slot.touch(Op.CALL)
-                _call(env, entry)
+                self._call(env_id, env, entry)
                 continue
             self._step_or_reset(env_id, env, entry, resets_only)
             resets_only = False
@@ -226,11 +230,11 @@ class Replayer:
                 if entry.flags & CommandFlag.SEED:
                     kwargs["seed"] = entry.argument
                 self._slot.touch(Op.RESET)
-                obs, _ = env.reset(**kwargs)
+                obs, _ = self._streams.command(env_id, env.reset, **kwargs)
                 self._absorb(env_id, entry, obs, RowFlag.RESET, starts=starts or "seed" in kwargs)
             elif resets_only or self._needs_reset:
                 self._slot.touch(Op.RESET)
-                obs, _ = env.reset()
+                obs, _ = self._streams.quick(env_id, env.reset)
                 flag = RowFlag.FINAL if self._autoreset == Autoreset.SAME_STEP else RowFlag.AUTORESET
                 self._absorb(env_id, entry, obs, flag, starts=starts)
             else:
@@ -245,14 +249,14 @@ class Replayer:
         self._needs_reset = False
 
     def _step(self, env_id: int, env: Any, entry: Entry, action: Any, starts: bool) -> None:
-        obs, reward, terminated, truncated, _ = env.step(action)
+        obs, reward, terminated, truncated, _ = self._streams.quick(env_id, env.step, action)
         is_done = bool(terminated) or bool(truncated)
         final = None
         flags = RowFlag(0)
         if is_done and self._autoreset == Autoreset.SAME_STEP:
             final, reward = self._conform(obs), self._reward(reward)
             final = _copied(final)
-            obs, _ = env.reset()
+            obs, _ = self._streams.quick(env_id, env.reset)
             flags = RowFlag.FINAL
         self._absorb(env_id, entry, obs, flags, reward, bool(terminated), bool(truncated), final, starts)
         self._needs_reset = is_done and self._autoreset == Autoreset.NEXT_STEP
@@ -276,6 +280,13 @@ class Replayer:
         if not self._slot.absorb(env_id, step_id, obs, exact, terminated, truncated, int(flags), final_obs, starts):
             raise ReplayError(f"its answer to step {step_id} does not fit its spaces when it is repeated")
 
+    def _call(self, env_id: int, env: Any, entry: Entry) -> None:
+        """Make a call again; what it raises was its answer."""
+        assert isinstance(entry.payload, bytes)
+        function = mail.load(entry.payload).function
+        with suppress(Exception):
+            self._streams.command(env_id, function, env)
+
     def _action_of(self, env_id: int, entry: Entry) -> Any:
         assert isinstance(entry.payload, tuple)
         for column, data, leaf in zip(self._actions, entry.payload, self._plan.action.leaves):
@@ -291,14 +302,6 @@ class Replayer:
         finally:
             for column, action in zip(self._actions, pending):
                 column[env_id] = action
-
-
-def _call(env: Any, entry: Entry) -> None:
-    """Make a call again; what it raises was its answer."""
-    assert isinstance(entry.payload, bytes)
-    function = mail.load(entry.payload).function
-    with suppress(Exception):
-        function(env)
 
 
 def _copied(nested: Any) -> Any:

@@ -10,7 +10,7 @@ import os
 import pickle
 import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from .journal import Entry, Start
 from .replay import Keeper, replaying
 from .rows import Autoreset, CommandFlag, Op
 from .spec import Spec, register_missing
+from .streams import Streams
 from .twin_slot import load_action
 from .worker import build_env
 
@@ -48,7 +49,6 @@ class Reproducer:
 
     Attributes:
         env_fn, adapt, keeper, registrations: pickled by value, as workers get them.
-        seed: of the global random generators, before the constructor.
         env_id, step_id: who failed, in which command.
         why: the error's text.
         start, entries, kept: as in `journal.History`; the last entry is the one that failed.
@@ -59,7 +59,6 @@ class Reproducer:
     adapt: bytes
     keeper: bytes
     registrations: bytes
-    seed: int
     autoreset: Autoreset
     env_id: int
     step_id: int
@@ -78,19 +77,20 @@ class Reproducer:
             until: stop before the command with this step_id; None: go through to the end.
         """
         register_missing(pickle.loads(self.registrations))
-        env = build_env(pickle.loads(self.env_fn), pickle.loads(self.adapt), self.seed)
+        calls = _Calls(self.env_id)
+        env = calls.build(pickle.loads(self.env_fn), pickle.loads(self.adapt))
         keeper: Keeper | None = pickle.loads(self.keeper)
         try:
             with replaying():
                 for entry in self.kept:
-                    mail.load(entry.payload).function(env)  # type: ignore[arg-type]
+                    calls.command(mail.load(entry.payload).function, env)  # type: ignore[arg-type]
                 if self.start.state is not None and keeper is not None:
-                    keeper.restore(env, self.start.state)
-                yield from self._repeat(env, until)
+                    keeper.restore(env, calls.streams.take_from(self.env_id, self.start.state))
+                yield from self._repeat(env, calls, until)
         finally:
-            env.close()
+            calls.command(env.close)
 
-    def _repeat(self, env: Any, until: int | None) -> Iterator[Event]:
+    def _repeat(self, env: Any, calls: _Calls, until: int | None) -> Iterator[Event]:
         spec = Spec(env.action_space, "action")
         begins = self.start.state is not None
         for entry in self.entries:
@@ -99,23 +99,45 @@ class Reproducer:
             letter = mail.load(entry.payload) if isinstance(entry.payload, bytes) else None
             if entry.op == Op.CALL:
                 assert letter is not None
-                yield Event(entry.step_id, "call", letter.function(env), 0.0, False, False, {})
+                yield Event(entry.step_id, "call", calls.command(letter.function, env), 0.0, False, False, {})
             elif entry.op == Op.RESET or begins:
                 kwargs = dict(letter.kwargs) if letter and entry.op == Op.RESET else {}
                 if entry.op == Op.RESET and entry.flags & CommandFlag.SEED:
                     kwargs["seed"] = entry.argument
-                obs, info = env.reset(**kwargs)
+                is_command = entry.op == Op.RESET
+                obs, info = calls.command(env.reset, **kwargs) if is_command else calls.quick(env.reset)
                 begins = False
-                name = "reset" if entry.op == Op.RESET else "autoreset"
+                name = "reset" if is_command else "autoreset"
                 yield Event(entry.step_id, name, obs, 0.0, False, False, info)
             else:
-                obs, reward, terminated, truncated, info = env.step(letter.action if letter else _action(spec, entry))
+                action = letter.action if letter else _action(spec, entry)
+                obs, reward, terminated, truncated, info = calls.quick(env.step, action)
                 begins = bool(terminated or truncated) and self.autoreset != Autoreset.DISABLED
                 yield Event(entry.step_id, "step", obs, reward, bool(terminated), bool(truncated), info)
                 if begins and self.autoreset == Autoreset.SAME_STEP:
-                    obs, info = env.reset()
+                    obs, info = calls.quick(env.reset)
                     begins = False
                     yield Event(entry.step_id, "autoreset", obs, 0.0, False, False, info)
+
+
+class _Calls:
+    """Calls into the env with its global random generators; between calls the process has its own."""
+
+    def __init__(self, env_id: int) -> None:
+        self.streams = Streams()
+        self._env_id = env_id
+
+    def build(self, env_fn: Callable[[], Any], adapt: Callable[[Any], Any]) -> Any:
+        with self.streams:
+            return build_env(env_fn, adapt, self.streams.of(self._env_id))
+
+    def command(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self.streams:
+            return self.streams.command(self._env_id, call, *args, **kwargs)
+
+    def quick(self, call: Callable[..., Any], *args: Any) -> Any:
+        with self.streams:
+            return self.streams.quick(self._env_id, call, *args)
 
 
 def _action(spec: Spec, entry: Entry) -> Any:

@@ -8,20 +8,18 @@ process, there is no help here.
 from __future__ import annotations
 
 import os
-import random
 import select
 import signal
 import threading
 from collections import deque
 from typing import Any
 
-import numpy as np
-
 from .host import Host
 from .hub import Hub, NativeHub
 from .native import implementation
 from .pool import Pool
 from .shm import private_segment
+from .streams import Streams
 from .worker import Attach, build_env, make_slot, properties_of
 
 __all__ = ["SerialPool"]
@@ -41,6 +39,7 @@ class _LocalSlot:
     def __init__(self, slot: Any, box: LocalMail) -> None:
         self.serve, self.publish, self.finish = slot.serve, slot.publish, slot.finish
         self.host, self.set_seed, self.action = slot.host, slot.set_seed, slot.action
+        self.watch = slot.watch
         self.mail = box.up.append
         self.letter = box.down.popleft
 
@@ -68,6 +67,7 @@ class SerialPool(Pool):
     _works_here = True
     _host: Host | None = None
     _envs: dict[int, Any] | None = None
+    _streams: Streams | None = None
     _event_fd = -1
     _epoll: select.epoll | None = None
 
@@ -77,14 +77,11 @@ class SerialPool(Pool):
         return ()
 
     def _start(self) -> None:
-        global_state = random.getstate(), np.random.get_state()
         self._envs = {}
-        try:
+        self._streams = Streams()
+        with self._streams:  # so that the caller's global generators are never touched
             for env_id, env_fn in enumerate(self.env_fns):
-                self._envs[env_id] = build_env(env_fn, self._adapt, env_id)
-        finally:  # the caller's global generators are never touched
-            random.setstate(global_state[0])
-            np.random.set_state(global_state[1])
+                self._envs[env_id] = build_env(env_fn, self._adapt, self._streams.of(env_id))
         first = self._envs[0]
         self._adopt_spaces(first.observation_space, first.action_space, getattr(first, "reward_space", None))
         check_same_spaces(self._envs)
@@ -95,7 +92,8 @@ class SerialPool(Pool):
         attach = Attach(self._plan, [(0, list(self._envs))], self.options.autoreset, 0, self.options.infos)
         self.implementation = implementation()
         self._hub, slot = self._make_ends(attach, memory)
-        self._host = Host(slot, self._envs, self._plan, self.options.autoreset, self.options.infos)
+        options = self.options
+        self._host = Host(slot, self._envs, self._plan, options.autoreset, self._streams, options.infos)
 
     def _make_ends(self, attach: Attach, memory: Any) -> tuple[Hub, Any]:
         slots = [0] * self.num_envs
@@ -111,9 +109,10 @@ class SerialPool(Pool):
         return make_local_pair(attach, memory, slots)
 
     def _work(self) -> None:
-        assert self._host is not None
+        assert self._host is not None and self._streams is not None
         try:
-            self._serve()
+            with self._streams:
+                self._serve()
         except KeyboardInterrupt:
             if self._host.interrupted is not None:  # its answer will not come
                 self._hub.cancel(self._host.interrupted)
@@ -163,11 +162,12 @@ class SerialPool(Pool):
 
     def _shut_down(self) -> None:
         try:
-            if self._host is not None:
-                self._host.close()
-            else:
-                for env in (self._envs or {}).values():
-                    env.close()
+            with self._streams or Streams():
+                if self._host is not None:
+                    self._host.close()
+                else:
+                    for env in (self._envs or {}).values():
+                        env.close()
         finally:
             if self._epoll is not None:
                 self._epoll.close()

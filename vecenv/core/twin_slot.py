@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import pickle
 import threading
@@ -19,6 +20,7 @@ from .host import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
 from .infos import is_wanted
 from .rows import Autoreset, Form, Op, RowFlag
 from .spec import Array, DictNode, Leaf, Node, ObjectNode, TupleNode
+from .streams import Watched
 from .twin_words import (
     BLOCKED_WORD,
     ENV_ID_WORD,
@@ -77,6 +79,8 @@ class PipeSlot:
         self._progress = words.progress[slot]
         self._envs: dict[int, _HostedEnv] = {}
         self._command: Command | None = None  # under way
+        self._watched: list[tuple[ctypes.c_uint32, int]] = []
+        self._drew: Callable[[int], object] | None = None
 
     # ---- commands ----------------------------------------------------------------------
 
@@ -131,7 +135,10 @@ class PipeSlot:
         """Step the env of the command under way; None when that answered it."""
         action = self.action()
         try:
-            result = env.step(action)
+            try:
+                result = env.step(action)
+            finally:
+                self._look_for_draw()
         except BaseException as error:  # the host decides which of them are the env's answer
             return self._event(RAISED, error)
         self._progress[NUM_STEPS_WORD] += 1
@@ -227,6 +234,16 @@ class PipeSlot:
             self._envs[env_id].step = step
         else:
             self._envs[env_id] = _HostedEnv(step)
+
+    def watch(self, words: Watched, drew: Callable[[int], object] | None, /) -> None:
+        """Call drew(env_id) right after a step that changed one of these words, (address, value)."""
+        self._watched = [(ctypes.c_uint32.from_address(address), value) for address, value in words]
+        self._drew = drew
+
+    def _look_for_draw(self) -> None:
+        if any(word.value != value for word, value in self._watched):
+            assert self._drew is not None and self._command is not None
+            self._drew(self._command.env_id)
 
     def set_seed(self, env_id: int, seed: int) -> None:
         """Record the seed of the episode that begins; rows carry it. -1: unseeded."""

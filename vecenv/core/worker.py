@@ -15,10 +15,10 @@ imports the caller's `__main__`: everything it needs travels by value.
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import pickle
-import random
 import signal
 import sys
 import threading
@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,7 +39,11 @@ from .replay import Keeper, Replay
 from .rows import Autoreset
 from .spec import register_missing
 from .stacks import arm
+from .streams import Own, Streams
 from .threads import cap_environment, cap_loaded_libraries
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 __all__ = ["Attach", "Boot", "Goodbye", "Report", "build_env", "make_slot", "reward_shape_of", "worker_main"]
 
@@ -54,7 +58,7 @@ class Boot:
         env_fns: pickle of a list of constructors, one per env of `env_ids`.
         adapt: makes whatever a constructor returns speak Gymnasium's calls.
         registrations: pickled Gymnasium specs that a fresh process lacks.
-        seeds: seeds of the global random generators, by env_id.
+        lanes: the same env_ids, one list per thread that will serve them.
         keeper: pickled `replay.Keeper` or None.
         keeps: whether records and states are kept, so that a crash can be made good.
         has_stack_file: whether the descriptor of a file for stacks follows.
@@ -62,6 +66,7 @@ class Boot:
 
     worker_id: int
     env_ids: list[int]
+    lanes: list[list[int]]
     env_fns: bytes
     adapt: bytes
     registrations: bytes
@@ -72,7 +77,6 @@ class Boot:
     parent_pid: int
     parent_started: str
     implementation: str
-    seeds: list[int]
     keeper: bytes = b""
     keeps: bool = False
     has_stack_file: bool = False
@@ -118,11 +122,10 @@ class Goodbye:
 # ---- envs -------------------------------------------------------------------------------
 
 
-def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], seed: int) -> Any:
-    """Build one env, with the global random generators set to a state of its own before."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    return adapt(env_fn())
+def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], own: Own) -> Any:
+    """Build one env, with global random generators of its own."""
+    with own:
+        return adapt(env_fn())
 
 
 def reward_shape_of(reward_space: Any) -> tuple[int, ...]:
@@ -161,19 +164,40 @@ def _report_on(env_ids: list[int], envs: dict[int, Any]) -> Report:
     return report
 
 
-def _construct(boot: Boot, envs: dict[int, Any]) -> Report:
+def _construct(boot: Boot, lanes: list[Lane], streams: Streams, envs: dict[int, Any]) -> Report:
     env_id = boot.env_ids[0]
     try:
         register_missing(pickle.loads(boot.registrations))
-        env_fns, adapt = pickle.loads(boot.env_fns), pickle.loads(boot.adapt)
-        for env_id, env_fn in zip(boot.env_ids, env_fns):
-            envs[env_id] = build_env(env_fn, adapt, boot.seeds[env_id])
+        adapt, env_fns = pickle.loads(boot.adapt), dict(zip(boot.env_ids, pickle.loads(boot.env_fns)))
+        for lane, env_ids in zip(lanes, boot.lanes):  # one thread after the other
+            for env_id in env_ids:
+                envs[env_id] = lane.submit(build_env, env_fns[env_id], adapt, streams.of(env_id))()
         return _report_on(boot.env_ids, envs)
     except BaseException as error:  # the parent raises it; SystemExit of a constructor too
         return Report(error=(env_id, mail.pack_error(error)))
 
 
 # ---- the process ------------------------------------------------------------------------
+
+
+class Lane:
+    """The one thread in which every operation of some envs runs, from construction to close.
+
+    The first lane of a worker is its main thread, where many a library insists to be.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._executor: Executor | None = None
+        if number:
+            from concurrent.futures import ThreadPoolExecutor  # brings logging along, which few workers need
+
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"slot {number}")
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+        """Start a call; what is returned waits for it and gives its result. The main thread starts it there."""
+        if self._executor is None:
+            return functools.partial(function, *args)
+        return self._executor.submit(function, *args).result
 
 
 def _settle_in(boot: Boot) -> None:
@@ -245,7 +269,7 @@ def make_slot(attach: Attach, slot: int, memory: Any, event_fd: int, waits: bool
     )
 
 
-def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], control: Connection) -> list[Host]:
+def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], streams: Streams, control: Connection) -> list[Host]:
     if boot.implementation == "native":
         segment_fd, event_fd = _take_descriptor(control), _take_descriptor(control)
         memory = mmap.mmap(segment_fd, attach.plan.nbytes)
@@ -259,15 +283,15 @@ def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], control: Conne
         os.close(segment_fd)
         ends = make_pipe_slots(attach, memory, control)
     hosts = [
-        Host(end, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset, attach.infos)
+        Host(end, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset, streams, attach.infos)
         for end, (_, env_ids) in zip(ends, attach.slots)
     ]
     if boot.keeps:
-        _prepare_for_crashes(hosts, boot, attach, memory)
+        _prepare_for_crashes(hosts, boot, attach, streams, memory)
     return hosts
 
 
-def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, memory: Any) -> None:
+def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, streams: Streams, memory: Any) -> None:
     plan = attach.plan
     keeper: Keeper | None = pickle.loads(boot.keeper)
     final_offset = min(plan.final_offsets, default=plan.words["block_stride"])
@@ -276,7 +300,8 @@ def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, memory: 
 
     def rebuild(env_id: int) -> Any:
         index = boot.env_ids.index(env_id)
-        return build_env(pickle.loads(boot.env_fns)[index], pickle.loads(boot.adapt), boot.seeds[env_id])
+        streams.forget(env_id)
+        return build_env(pickle.loads(boot.env_fns)[index], pickle.loads(boot.adapt), streams.of(env_id))
 
     for host in hosts:
         host.keep(keeper, final_offset)
@@ -284,24 +309,21 @@ def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, memory: 
             host.come_back(attach.replays, actions, rebuild, keeper)
 
 
-def _serve(hosts: list[Host]) -> None:
-    """Serve every host until the pool stops: the first in this thread, the rest in their own."""
+def _serve(lanes: list[Lane], hosts: list[Host]) -> None:
+    """Serve every host in its lane until the pool stops."""
     if len(hosts) > 1:
         # Envs that sleep share the interpreter: a short interval lets the next one on soon.
         sys.setswitchinterval(1e-4)
-    threads = [threading.Thread(target=host.serve, name=f"slot {i}") for i, host in enumerate(hosts) if i]
-    for thread in threads:
-        thread.start()
-    hosts[0].serve()
-    for thread in threads:
-        thread.join()
+    running = [lane.submit(host.serve) for lane, host in zip(lanes[::-1], hosts[::-1])]
+    for wait in running[::-1]:  # the main thread's first, which serves only now
+        wait()
 
 
-def _close(hosts: list[Host]) -> Goodbye:
+def _close(lanes: list[Lane], hosts: list[Host]) -> Goodbye:
     goodbye = Goodbye()
-    for host in hosts:
+    for lane, host in zip(lanes, hosts):
         try:
-            host.close()
+            lane.submit(host.close)()
         except BaseException as error:  # told to the parent; the other envs are closed as well
             goodbye.error = goodbye.error or mail.pack_error(error)
     return goodbye
@@ -321,18 +343,27 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
             arm(_take_descriptor(control))
         _watch(boot)
         _settle_in(boot)
-        envs: dict[int, Any] = {}
-        report = _construct(boot, envs)
-        _send_report(control, report)
-        if report.error is not None:
-            return
-        attach: Attach = control.recv()
-        hosts = _make_hosts(boot, attach, envs, control)
-        control.send("ready")
-        _serve(hosts)
-        control.send(_close(hosts))
+        lanes = [Lane(number) for number in range(len(boot.lanes))]
+        with Streams() as streams:
+            _live(boot, lanes, streams, control)
     except (EOFError, ConnectionError, BrokenPipeError):
         return  # the parent gave this worker up, or is gone: nobody is left to tell
+
+
+def _live(boot: Boot, lanes: list[Lane], streams: Streams, control: Connection) -> None:
+    """Build envs, serve, close."""
+    envs: dict[int, Any] = {}
+    report = _construct(boot, lanes, streams, envs)
+    _send_report(control, report)
+    if report.error is not None:
+        return
+    if len(lanes) > 1:
+        streams.give_up(boot.env_ids[0])
+    attach: Attach = control.recv()
+    hosts = _make_hosts(boot, attach, envs, streams, control)
+    control.send("ready")
+    _serve(lanes, hosts)
+    control.send(_close(lanes, hosts))
 
 
 def _send_report(control: Connection, report: Report) -> None:
