@@ -14,7 +14,7 @@ import numpy as np
 from vecenv.envs.adapt import adapt, ensure_spaces
 from vecenv.envs.check_data import equal
 from vecenv.envs.seeding import GlobalStreams, global_positions
-from vecenv.envs.state import capture_state, has_carrier, layers_of, plain_attributes, restore_state
+from vecenv.envs.state import KEEPER, describe
 
 __all__ = [
     "RecoveryReport",
@@ -32,8 +32,8 @@ class RecoveryReport(NamedTuple):
     """First difference between two envs that were seeded alike and played on into an unseeded episode."""
     carried: str | None
     """First difference of that unseeded episode in a fresh env that was given the state before it."""
-    lost: tuple[str, ...]
-    """Attributes, as layer.name, that the fresh env had otherwise and no hook carries; () unless `carried`."""
+    uncovered: tuple[str, ...]
+    """Layers of the env whose state between two episodes nobody takes along, each with the reason."""
     draws_globally: bool
     """Whether the env drew from `random` or `numpy.random`, whose streams it shares with its process."""
 
@@ -50,8 +50,7 @@ class RecoveryReport(NamedTuple):
             f"two runs from one seed: {self.seeded or 'alike'}",
             f"fresh env with the state carried over: {self.carried or 'alike'}",
         ]
-        if self.lost:
-            lines.append(f"not carried over: {', '.join(self.lost)}; give the layer get_state() and set_state()")
+        lines += [f"state not carried over: {gap}" for gap in self.uncovered]
         if self.draws_globally:
             lines.append("draws from the global generators: give it a worker of its own, or use np_random")
         return [*lines, f"recovery after a crash: {self.verdict}"]
@@ -78,14 +77,13 @@ def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int =
     with contextlib.ExitStack() as stack:
         first, second, third = (stack.enter_context(contextlib.closing(_Run(env_fn, seed))) for _ in range(3))
         one, other = first.play(max_steps, {"seed": seed}), second.play(max_steps, {"seed": seed})
-        state = cloudpickle.dumps((capture_state(first.env), first.streams.get_state(), first.actions))
+        state, uncovered = first.hand_over(), tuple(describe(first.env))
         one_after, other_after = first.play(max_steps, {}), second.play(max_steps, {})
         seeded = _difference(one, other, "the seeded episode")
         seeded = seeded or _difference(one_after, other_after, "the unseeded episode after it")
-        third.take_over(pickle.loads(state))
-        carried = _difference(one_after, third.play(max_steps, {}), "the unseeded episode")
-        lost = tuple(_lost(first.at_start, third.at_start)) if carried is not None else ()
-        return RecoveryReport(seeded, carried, lost, first.draws_globally)
+        carried = "its state cannot be taken" if state is None else third.take_over(state)
+        carried = carried or _difference(one_after, third.play(max_steps, {}), "the unseeded episode")
+        return RecoveryReport(seeded, carried, uncovered, first.draws_globally)
 
 
 class _Run:
@@ -94,7 +92,6 @@ class _Run:
     def __init__(self, env_fn: Callable[[], Any], seed: int) -> None:
         self.streams = GlobalStreams.from_seed(seed)
         self.draws_globally = False
-        self.at_start: dict[str, Any] = {}  # plain attributes after the newest reset, of layers nobody carries
         with self.streams:
             self.env: gymnasium.Env[Any, Any] = adapt(env_fn())
             try:
@@ -105,19 +102,27 @@ class _Run:
                 raise
         self.actions.seed(seed)
 
-    def take_over(self, state: tuple[Any, Any, Any]) -> None:
-        """Continue where another run's env, global generators and actions were."""
-        stack, streams, self.actions = state
+    def hand_over(self) -> bytes | None:
+        """Take along env, global generators and actions as they are between two episodes; None if there is no way."""
+        snapshot = KEEPER.capture(self.env)
+        return None if snapshot is None else cloudpickle.dumps((snapshot.state, self.streams.get_state(), self.actions))
+
+    def take_over(self, handed: bytes) -> str | None:
+        """Continue where another run was; says why, if that is not possible."""
+        state, streams, self.actions = pickle.loads(handed)
         with self.streams:
-            restore_state(self.env, stack)
+            try:
+                KEEPER.restore(self.env, state)
+            except Exception as error:  # of the env's own reset or hook as well: this is what is being found out
+                return f"its state does not go into a fresh env: {type(error).__name__}: {error}"
         self.streams.set_state(streams)
+        return None
 
     def play(self, max_steps: int, reset: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Play one episode; what it gave, the reset first."""
         with self.streams:
             before = global_positions()
             obs, _ = self.env.reset(**reset)
-            self.at_start = _uncarried(self.env)
             given: list[tuple[Any, ...]] = [(pickle.dumps(obs),)]
             for _ in range(max_steps):
                 # Pickled: envs may hand out their own buffers.
@@ -141,20 +146,3 @@ def _difference(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]], what: 
                 where = "its reset" if step == 0 else f"step {step - 1}"
                 return f"{what} differs, {name} of {where}"
     return None
-
-
-def _uncarried(env: Any) -> dict[str, Any]:
-    found = {}
-    for layer in layers_of(env):
-        if not has_carrier(layer):
-            for name, value in plain_attributes(layer).items():
-                found[f"{type(layer).__name__}.{name}"] = value
-    return found
-
-
-def _lost(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    return sorted(name for name in one.keys() | other.keys() if not _same(one.get(name), other.get(name)))
-
-
-def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and equal(one, other)

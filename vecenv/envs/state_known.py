@@ -193,7 +193,10 @@ KNOWN: dict[str, Known] = {
     "ale_py.env.AtariEnv": Known(_capture_ale, _restore_ale, SEED),
     "vecenv.envs.adapt.AdaptedEnv": _RESTING,
     "vecenv.envs.replay.EpisodeRecorder": attributes(
-        *("step_id", "episode_id", "name_prefix", "video_paths"), lasts=LIFE, find_gap=_find_lost_frames
+        *("step_id", "episode_id", "name_prefix", "video_paths"),
+        lasts=LIFE,
+        find_gap=_find_lost_frames,
+        with_subclasses=True,
     ),
     "vecenv.envs.agents.TwoAgentEnv": _RESTING,
     "vecenv.envs.agents.HybridEnv": _RESTING,
