@@ -59,7 +59,19 @@ ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FACES
 CORE_ORDER = [
     *("clock", "shm", "threads", "stacks", "spec", "arena", "rows", "infos", "native", "streams", "mail"),
     *("hub", "batch", "options"),
-    *("journal", "inbox", "watchdog", "replay", "keeping", "host", "twin_words", "twin_slot", "twin", "worker"),
+    *(
+        "journal",
+        "inbox",
+        "watchdog",
+        "replay",
+        "keeping",
+        "host",
+        "twin_words",
+        "twin_records",
+        "twin_slot",
+        "twin",
+        "worker",
+    ),
     *(
         "preload",
         "spawning",

@@ -68,7 +68,7 @@ class ProcessPool(MortalPool):
     def _start(self) -> None:
         self.implementation = implementation()
         policy = self.options.failures
-        if policy.recovers and self.implementation == "native":
+        if policy.recovers:
             self._journal = Journal(self.num_envs, policy.max_log_bytes)
             self._recovery = Recovery(policy, self._journal, self.options.limits, self._reproduce)
         crew = self._crew

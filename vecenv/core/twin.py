@@ -212,6 +212,12 @@ class _TwinHub:
         """Sleep until a frame has been taken in (None) or something else happens."""
         raise NotImplementedError
 
+    def _settle(self, env_id: int, step_id: int) -> None:
+        """Forget a command that has been dealt with."""
+
+    def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
+        """Give the successor of a slot what it has to do; letters go with their commands here."""
+
     # ---- sending -----------------------------------------------------------------------
 
     def send(self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form) -> Refusal | None:
@@ -290,6 +296,8 @@ class _TwinHub:
     def take_frame(self, frame: tuple[Any, ...]) -> None:
         """Take in what a slot says."""
         kind = frame[0]
+        if kind != MAIL_FRAME:
+            self._settle(frame[1], frame[2])
         if kind == ROW_FRAME:
             self._ledger.arrive(frame[1], frame[2])
         elif kind == MAIL_FRAME:
@@ -333,6 +341,20 @@ class _TwinHub:
         self._messages[slot].clear()
         self._words.progress[slot, [OP_WORD, BLOCKED_WORD]] = 0
 
+    def revive(self, slot: int, answered: int) -> list[tuple[int, int, int, int]]:
+        """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
+        self._pieces.pop(slot, None)
+        self._messages[slot].clear()
+        self._words.progress[slot, [OP_WORD, BLOCKED_WORD]] = 0
+        return []
+
+    def seen(self, env_id: int, before: int) -> list[Array] | None:
+        """Return a copy of the newest observation of an env before a step_id; None: it is gone."""
+        step_id = int(self._words.rows.columns["step_id"][env_id])
+        if not 0 < step_id < (before or 1 << 63):
+            return None
+        return [column[env_id].copy() for column in self._words.rows.obs]
+
     def adopt(self, worker: WorkerLike) -> None:
         """Take over a replacement of a worker, before anything is sent to it."""
 
@@ -368,8 +390,33 @@ class PipeHub(_TwinHub):
         self._worker_of = {slot: worker.worker_id for worker in workers for slot in worker.slots}
         self._event_fd = event_fd
         self._silent: set[int] = set()  # workers that closed their end
+        self._open: dict[int, deque[Command]] = {slot: deque() for slot in self._worker_of}  # not dealt with
+
+    def _settle(self, env_id: int, step_id: int) -> None:
+        # A slot deals with its commands in order, and says nothing of those it drops.
+        commands = self._open[self._slot_of[env_id]]
+        while commands and commands[0].step_id <= step_id:
+            commands.popleft()
+
+    def revive(self, slot: int, answered: int) -> list[tuple[int, int, int, int]]:
+        """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
+        super().revive(slot, answered)
+        self._unsent[self._worker_of[slot]].clear()
+        commands = self._open[slot]
+        if commands and commands[0].step_id == answered:
+            commands.popleft()
+        return [(command.op, command.env_id, command.step_id, command.flags) for command in commands]
+
+    def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
+        """Give the successor of a slot what it has to do; letters go with their commands here."""
+        self._deliver(list(self._open[slot]))
 
     def _transmit(self, commands: list[Command]) -> None:
+        for command in commands:
+            self._open[command.slot].append(command)
+        self._deliver(commands)
+
+    def _deliver(self, commands: list[Command]) -> None:
         parcels: dict[int, list[tuple[Any, ...]]] = {}
         for command in commands:
             parcels.setdefault(self._worker_of[command.slot], []).append(tuple(command))
@@ -446,6 +493,7 @@ class PipeHub(_TwinHub):
     def reap(self, slot: int) -> None:
         """Clear up after the process of a slot has ended; its envs owe what they owed."""
         super().reap(slot)
+        self._open[slot].clear()
         self._unsent[self._worker_of[slot]].clear()
 
     def adopt(self, worker: WorkerLike) -> None:

@@ -21,6 +21,7 @@ from .infos import is_wanted
 from .rows import Autoreset, Form, Op, RowFlag
 from .spec import Array, DictNode, Leaf, Node, ObjectNode, TupleNode
 from .streams import Watched
+from .twin_records import HostedBooks, Records
 from .twin_words import (
     BLOCKED_WORD,
     ENV_ID_WORD,
@@ -52,16 +53,16 @@ class _Carrier(Protocol):
         """Send one frame to the parent."""
 
 
+def _no_step(action: Any) -> Any:
+    raise AssertionError("an env is stepped that is not hosted")
+
+
 @dataclass
-class _HostedEnv:
+class _HostedEnv(HostedBooks):
     """The books of one env; `needs_reset`: the episode is over, the next step resets."""
 
-    step: Callable[[Any], Any]
+    step: Callable[[Any], Any] = _no_step
     needs_reset: bool = False
-    episode: int = -1
-    length: int = 0
-    seed: int = -1
-    episode_return: float = 0.0
     began_ns: int = 0
 
 
@@ -81,6 +82,7 @@ class PipeSlot:
         self._command: Command | None = None  # under way
         self._watched: list[tuple[ctypes.c_uint32, int]] = []
         self._drew: Callable[[int], object] | None = None
+        self._records = Records(words, len(attach.plan.obs.leaves))
 
     # ---- commands ----------------------------------------------------------------------
 
@@ -123,6 +125,8 @@ class PipeSlot:
         progress[OP_WORD] = command.op
 
     def _end(self) -> None:
+        if self._command is not None:
+            self._envs[self._command.env_id].busy_ns += now_ns() - int(self._progress[STARTED_WORD])
         self._progress[OP_WORD] = Op.NONE
         self._command = None
 
@@ -166,7 +170,7 @@ class PipeSlot:
         """End the command under way without a row."""
         command = self._command
         if command is not None:
-            if command.op != Op.CALL and not self._is_superseded():
+            if not self._is_superseded():
                 self._say((VOID_FRAME, command.env_id, command.step_id))
             self._end()
 
@@ -225,6 +229,10 @@ class PipeSlot:
         if flags & RowFlag.FINAL:  # the same step began a new episode
             _begin_episode(env)
             env.seed = -1
+        if self._records.is_kept:
+            starts, env.starts_digest = env.starts_digest, False
+            env.digest = self._records.digest_of(env.digest, starts, held, reward, terminated, truncated, flags)
+            self._records.write(row, command.step_id, env)
 
     def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
         """Step env_id by this function from now on."""
@@ -233,7 +241,7 @@ class PipeSlot:
         if env_id in self._envs:
             self._envs[env_id].step = step
         else:
-            self._envs[env_id] = _HostedEnv(step)
+            self._envs[env_id] = _HostedEnv(step=step)
 
     def watch(self, words: Watched, drew: Callable[[int], object] | None, /) -> None:
         """Call drew(env_id) right after a step that changed one of these words, (address, value)."""
@@ -251,13 +259,75 @@ class PipeSlot:
             raise ValueError("env_id out of range")
         self._envs[env_id].seed = seed
 
+    # ---- records and repetitions: as native/slot_records.c --------------------------------
+
+    def keep_records(self, final_offset: int) -> None:
+        """Keep records of the answers of every env from now on."""
+        self._records.is_kept = True
+
+    def start_digest(self, env_id: int) -> None:
+        """Begin the env's digest with its next row."""
+        self._envs[env_id].starts_digest = True
+
+    def absorb(
+        self,
+        env_id: int,
+        step_id: int,
+        obs: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        flags: int,
+        final_obs: Any,
+        starts: bool,
+    ) -> bool:
+        """Count a repeated answer into the digest; False if a value needs conversion first."""
+        held: Held = []
+        rows, root = self._words.rows, self._plan.obs.root
+        if obs is not None and not _hold(root, obs, rows.obs, held):
+            return False
+        if final_obs is not None and rows.final and not _hold(root, final_obs, rows.final, held):
+            return False
+        exact = _read_reward(reward, self._plan.reward_shape, self._plan.reward_size)
+        if exact is None:
+            return False
+        env = self._envs[env_id]
+        env.digest = self._records.digest_of(env.digest, starts, held, exact, terminated, truncated, flags)
+        return True
+
+    def records(self, env_id: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
+        """Return the digest, and both records as (step_id, digest)."""
+        return (self._envs[env_id].digest, *self._records.pairs(env_id))
+
+    def resume(self, env_id: int, step_id: int, needs_reset: bool) -> None:
+        """Go on where the record of step_id says that the env was; 0: with no record."""
+        env = self._envs[env_id]
+        env.needs_reset = needs_reset
+        self._records.read(env_id, step_id, env)
+
+    def look_after(self, env_id: int, busy_ns: int) -> None:
+        """Say after how much of the env's own time its state is to be looked at."""
+        env = self._envs[env_id]
+        env.busy_ns, env.state_after_ns = 0, busy_ns
+
+    def is_look_due(self, env_id: int) -> bool:
+        """Tell whether that time has come."""
+        env = self._envs[env_id]
+        return 0 < env.state_after_ns <= env.busy_ns
+
+    def touch(self, op: int) -> None:
+        """Say that an operation begins within the command under way."""
+        self._progress[STARTED_WORD] = now_ns()
+        self._progress[OP_WORD] = op
+
     # ---- what comes and goes beside rows -----------------------------------------------
 
-    def action(self) -> Any:
-        """Return a new action object for the command under way."""
+    def action(self, form: int = -1) -> Any:
+        """Return a new action object for the command under way, in its form or another."""
         command = self._command
         assert command is not None, "no command is under way"
-        return load_action(self._plan.action.root, self._words.actions, command.env_id, command.flags & FORM_MASK)
+        form = command.flags & FORM_MASK if form < 0 else form
+        return load_action(self._plan.action.root, self._words.actions, command.env_id, form)
 
     def letter(self) -> bytes:
         """Return the letter of the command under way."""

@@ -27,6 +27,7 @@ __all__ = [
     "NUM_STEPS_WORD",
     "OP_WORD",
     "PIECE_NBYTES",
+    "RECORD",
     "ROW_FRAME",
     "STARTED_WORD",
     "STEP_ID_WORD",
@@ -53,6 +54,15 @@ MS = 1_000_000
 LONGEST_POLL_MS = 1_000_000
 LOCAL_SLICE_NS = 50 * MS
 FORM_MASK = 0x0F
+
+#: One of an env's two records, as in native/layout.h.
+RECORD = np.dtype(
+    {
+        "names": ["step_id", "digest", "episode", "length", "seed", "return"],
+        "formats": ["<u8", "<u8", "<i8", "<i8", "<i8", "<f8"],
+        "itemsize": LINE,
+    }
+)
 
 #: Leaves of a value that have been checked: (column, what goes into its row).
 Held = list[tuple[Array, Any]]
@@ -103,6 +113,8 @@ class SharedWords:
             for offset, leaf in zip(plan.action_offsets, plan.action.leaves)
         ]
         self.rows = BlockViews(plan, memory, 0)
+        records = np.frombuffer(memory, RECORD, 2 * plan.num_envs, words["records"])
+        self.records = records.reshape(plan.num_envs, 2)
 
 
 # ---- the parent's end ---------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from vecenv.envs.adapt import adapt, ensure_spaces
 from vecenv.envs.check_data import equal
-from vecenv.envs.seeding import GlobalStreams, global_positions
 from vecenv.envs.state import KEEPER, describe
 
 __all__ = [
@@ -86,11 +86,43 @@ def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int =
         return RecoveryReport(seeded, carried, uncovered, first.draws_globally)
 
 
+class _GlobalStreams:
+    """The global generators as one env has them, put in place by `with`; the caller's come back after it."""
+
+    def __init__(self, seed: int) -> None:
+        words = np.random.SeedSequence(seed).generate_state(4, np.uint32)
+        self._own: Any = (random.Random(int(words[0])).getstate(), np.random.RandomState(words[1:]).get_state())
+        self._outer: Any = None
+
+    def __enter__(self) -> None:
+        self._outer = _exchange(self._own)
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._own = _exchange(self._outer)
+
+    def get_state(self) -> Any:
+        return self._own
+
+    def set_state(self, state: Any) -> None:
+        self._own = state
+
+
+def _exchange(states: Any) -> Any:
+    before = (random.getstate(), np.random.get_state())
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    return before
+
+
+def _positions() -> tuple[bytes, bytes]:
+    return pickle.dumps(random.getstate()), pickle.dumps(np.random.get_state())
+
+
 class _Run:
     """One env that plays episodes with global generators and actions of its own."""
 
     def __init__(self, env_fn: Callable[[], Any], seed: int) -> None:
-        self.streams = GlobalStreams.from_seed(seed)
+        self.streams = _GlobalStreams(seed)
         self.draws_globally = False
         with self.streams:
             self.env: gymnasium.Env[Any, Any] = adapt(env_fn())
@@ -121,7 +153,7 @@ class _Run:
     def play(self, max_steps: int, reset: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Play one episode; what it gave, the reset first."""
         with self.streams:
-            before = global_positions()
+            before = _positions()
             obs, _ = self.env.reset(**reset)
             given: list[tuple[Any, ...]] = [(pickle.dumps(obs),)]
             for _ in range(max_steps):
@@ -130,7 +162,7 @@ class _Run:
                 given.append((pickle.dumps(obs), np.array(reward), bool(terminated), bool(truncated)))
                 if terminated or truncated:
                     break
-            self.draws_globally |= global_positions() != before
+            self.draws_globally |= _positions() != before
         return given
 
     def close(self) -> None:
