@@ -201,6 +201,18 @@ def test_a_fresh_env_without_the_snapshot_does_not_go_on_alike():
         close(env, twin)
 
 
+@pytest.mark.parametrize("name", ["Pong", "norms of gymnasium", "norms over a window"])
+def test_generators_alone_are_not_enough(adapters, name):
+    """What the adapters and hooks are there for; if this fails they are not needed any more."""
+    for cls in {type(layer) for layer in state_module._layers(STACKS[name]())}:
+        register_state_adapter(cls, lambda layer: None, lambda layer, state: None)
+    env, twin = STACKS[name](), STACKS[name]()
+    first_episode(env)
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert continue_run(twin) != continue_run(env)
+    close(env, twin)
+
+
 def restore_and_continue(jobs, connection):
     for name, snapshot in jobs:
         env = STACKS[name]()
