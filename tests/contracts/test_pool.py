@@ -660,6 +660,23 @@ def test_pools_do_not_pickle(open_pool: OpenPool) -> None:
 # ---- calls --------------------------------------------------------------------------------
 
 
+def test_calls_that_are_waited_for_later(open_pool: OpenPool) -> None:
+    pool = open_pool(count(None), 3)
+    reset(pool)
+    pool.post([lambda env: env.num_resets] * 2, [2, 0])
+    pool.send([0] * 3)  # calls and rows do not disturb each other
+    assert pool.recv().lengths.tolist() == [1, 1, 1]
+    with pytest.raises(StateError, match="call wait_calls first"):
+        pool.post([str] * 3)
+    assert pool.wait_calls() == [1, 1]
+    with pytest.raises(StateError, match="no calls are under way"):
+        pool.wait_calls()
+    pool.post([lambda env: env.no_such] * 3)
+    with pytest.raises(AttributeError):
+        pool.wait_calls()
+    assert pool.call(lambda env: env.num_steps) == [1, 1, 1]
+
+
 def test_calls_run_where_the_envs_are(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 4)
     reset(pool)

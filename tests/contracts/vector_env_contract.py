@@ -350,6 +350,9 @@ class VectorEnvContract:
         for name in ("step", "reset", "close"):
             with pytest.raises(ValueError, match=f"envs.{name}"):
                 envs.call(name)
+        envs.call_async("fail")
+        with pytest.raises(ZeroDivisionError, match="no light"):
+            envs.call_wait()
         assert envs.call("shine", 1) == (1, 1, 1)
 
     # ---- failures -----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 
 import numpy as np
 import pytest
@@ -11,6 +12,21 @@ import pytest
 from tests.contracts.vector_env_contract import STEPS, VectorEnvContract
 from vecenv import ConfigError, VectorEnv, WorkerDiedError
 from vecenv.envs.toys import CountEnv, ExitAtStep, HangAtReset, HangAtStep, RaiseAtInit, ToyEnv
+
+
+class Tells(ToyEnv):
+    """Writes to a file or a pipe, which waits until somebody reads."""
+
+    def __init__(self, pipe):
+        super().__init__()
+        self.pipe = pipe
+
+    def tell(self, text):
+        return self.pipe.write_text(text)
+
+    def close(self):
+        if not self.pipe.is_fifo():
+            self.tell("closed")
 
 
 class TestSerial(VectorEnvContract):
@@ -53,6 +69,38 @@ class TestProcess(VectorEnvContract):
         envs.reset_async(seed=2)  # not refused because of the one that was given up
         with pytest.raises(multiprocessing.TimeoutError):
             envs.reset_wait(timeout=0.05)
+
+    def test_a_call_begins_at_once(self, open_envs, tmp_path):
+        pipes = [tmp_path / str(i) for i in range(2)]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        envs = open_envs([functools.partial(Tells, pipe) for pipe in pipes], num_workers=2)
+        envs.call_async("tell", "now")
+        assert [pipe.read_text() for pipe in pipes] == ["now"] * 2  # before anybody waits for the result
+        assert envs.call_wait() == (3, 3)
+
+    def test_a_call_that_does_not_end_in_time(self, open_envs, tmp_path):
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        envs = open_envs([functools.partial(Tells, pipe)])
+        envs.call_async("tell", "late")  # waits for a reader
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.call_wait(timeout=0.05)
+        assert pipe.read_text() == "late"
+        assert envs.get_attr("pipe") == (pipe,)  # not the answer that came late
+
+    @pytest.mark.parametrize("how", [{"timeout": 0.05}, {"terminate": True}], ids=["timeout", "terminate"])
+    def test_close_does_not_wait_for_a_hang(self, open_envs, how):
+        envs = open_envs([HangAtStep] * 2, close_timeout=300.0)
+        envs.reset(seed=0)
+        envs.step_async([0, 0])
+        envs.close(**how)
+        assert envs.closed and not any(os.path.exists(f"/proc/{pid}") for pid in envs.worker_pids)
+
+    def test_close_waits_for_envs_to_be_closed(self, open_envs, tmp_path):
+        envs = open_envs([functools.partial(Tells, tmp_path / "closed")], close_timeout=0.001)
+        envs.close(timeout=60.0)
+        assert (tmp_path / "closed").read_text() == "closed"
 
     def test_a_worker_that_dies(self, open_envs):
         envs = open_envs([CountEnv, ExitAtStep], num_workers=2)

@@ -40,6 +40,7 @@ class Life(ABC):
         self._open_in: object | None = None  # the process token while started and not closed
         self._closed = False
         self._closing = False
+        self._close_timeout: float | None = None  # what `close` was told
 
     @abstractmethod
     def _go(self) -> None:
@@ -75,8 +76,12 @@ class Life(ABC):
                 raise
             self._open_in = this_process[0]
 
-    def close(self) -> None:
-        """End all envs and workers; idempotent, at most `limits.close` seconds and a kill.
+    def close(self, timeout: float | None = None) -> None:
+        """End all envs and workers; idempotent, at most `timeout` seconds and a kill.
+
+        Args:
+            timeout: seconds that workers have to end what they are doing and to close their envs;
+                None: `limits.close`. With 0 they are killed, their envs not closed.
 
         May be called from another thread: a waiting `recv` then raises ClosedError. Views of
         batches stay readable.
@@ -84,6 +89,7 @@ class Life(ABC):
         if self._owner_pid != os.getpid() or self._closed:
             return
         self._closing = True
+        self._close_timeout = timeout
         self._interrupt()
         with self._lock:
             self._close_once()

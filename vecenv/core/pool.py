@@ -543,19 +543,54 @@ class Pool(Life):
         name: str | None = None,
     ) -> list[Any]:
         """As `call`, with a function of its own for each env."""
+        self.post(functions, env_ids, pure=pure, name=name)
+        return self.wait_calls(timeout)
+
+    def post(
+        self,
+        functions: Sequence[Callable[[Any], Any]],
+        env_ids: Sequence[int] | Array | None = None,
+        *,
+        pure: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Begin calls, one function for each env asked, and return at once; `wait_calls` gives their results.
+
+        Envs in this thread (`SerialPool`) are called when something waits, as they are stepped.
+        Other arguments are as for `call`.
+
+        Raises:
+            StateError: earlier calls have not been waited for.
+        """
         self._enter("call")
         try:
+            if self._called:
+                raise StateError("call: earlier calls have not been waited for; call wait_calls first")
             chosen = self._check_ids(env_ids)
             ids = self._ids if chosen is None else chosen
-            letters = [mail.dump(Letter(function=function)) for function in functions]
-            self._called = frozenset(ids.tolist())
+            pickles = {key: mail.dump(Letter(function=one)) for key, one in {id(one): one for one in functions}.items()}
+            letters = [pickles[id(function)] for function in functions]
             numbers = np.zeros(len(ids), np.int64)
             names = ["" if pure else name] * len(ids)
             first = self._command("call", Op.CALL, ids, numbers, CommandFlag(0), letters, False, names=names)
+            self._called = frozenset(ids.tolist())
             self._inbox.expect_calls(range(first, first + len(ids)))
             self._call_letters = dict(zip(range(first, first + len(ids)), letters))
+        finally:
+            self._lock.release()
+
+    def wait_calls(self, timeout: float | None = None) -> list[Any]:
+        """Wait for the calls that `post` began; return and raise as `call` does.
+
+        Args:
+            timeout: seconds; then the calls are given up and their results dropped.
+        """
+        self._enter("call")
+        try:
+            if not self._called:
+                raise StateError("wait_calls: no calls are under way")
             try:
-                return self._collect_calls(len(ids), timeout)
+                return self._collect_calls(len(self._called), timeout)
             finally:
                 self._inbox.forget_calls()
                 self._called = frozenset()

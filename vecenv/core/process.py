@@ -287,6 +287,8 @@ class ProcessPool(MortalPool):
     def _shut_down(self) -> None:
         """Raise what an env's close raised, after everything has been ended."""
         workers = self._crew.workers
+        if self._close_timeout is not None:
+            self._crew.close_seconds = self._close_timeout
         self._finalizer.detach()
         self._crew.end()
         self._forget()

@@ -403,18 +403,21 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self.call_wait()
 
     def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
-        """Prepare a call; `call_wait` makes it and gives its results."""
+        """Begin a call of a method, or the reading of an attribute; `call_wait` gives the results."""
         self._check_idle("call_async")
         if name in _NOT_BY_CALL:
             raise ConfigError(f"call: {name!r} is a method of the vector env itself, use envs.{name}()", key=name)
+        try:
+            self._pool.post([Call(name, *args, **kwargs)] * self.num_envs)
+        except StateError as error:
+            self._explain("call", error)
         self._pending = "call"
-        self._waiting = Call(name, *args, **kwargs)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Make the call that `call_async` prepared and wait for its results.
+        """Wait for the results of the call that `call_async` began.
 
         Args:
-            timeout: seconds to wait for all of them.
+            timeout: seconds to wait for all of them; then they are given up.
 
         Raises:
             Exception: what the method raised in the lowest env, with the remote traceback.
@@ -422,7 +425,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._check_pending("call")
         self._pending = None
         try:
-            return tuple(self._pool.call(self._waiting, timeout=timeout))
+            return tuple(self._pool.wait_calls(timeout))
         except StateError as error:
             self._explain("call", error)
 
@@ -487,13 +490,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     # ---- end ---------------------------------------------------------------------------------
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End envs and workers within `close_timeout` seconds, by force if need be.
+        """End envs and workers, by force if need be; `close` passes its arguments on to this.
 
         Args:
-            timeout, terminate: accepted for AsyncVectorEnv's callers.
+            timeout: seconds that workers have to end what they are doing and to close their envs,
+                then they are killed; None: the constructor's `close_timeout`.
+            terminate: kill the workers at once; their envs are not closed.
         """
         self._pending = _CLOSED
-        self._pool.close()
+        self._pool.close(0.0 if terminate else timeout)
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):
