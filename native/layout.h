@@ -24,7 +24,7 @@
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
 #define VECENV_ABI 2
 #define VECENV_LINE 64
-#define VECENV_INFO_KEYS 32      /* info keys that get a column */
+#define VECENV_INFO_KEYS 32      /* cells for infos: numbers, elements of arrays */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
 
 /* Indices of the header's int64 words. */
@@ -63,6 +63,7 @@ enum {
     VECENV_H_TALLY,
     VECENV_H_INFO_TAGS,
     VECENV_H_INFO_VALUES,
+    VECENV_H_SECONDS,
     VECENV_H_WORDS
 };
 
@@ -141,7 +142,8 @@ typedef struct {
     vecenv_word step_id;
     uint64_t digest; /* of all its answers since a known start, see digest.h */
     vecenv_tally tally;
-    uint8_t pad[VECENV_LINE - 48];
+    int64_t began_ns; /* when the env's episode began */
+    uint8_t pad[VECENV_LINE - 56];
 } vecenv_record;
 
 _Static_assert(sizeof(vecenv_record) == VECENV_LINE, "a record is a line");

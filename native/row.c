@@ -82,21 +82,22 @@ const char vecenv_slot_finish_doc[] = PyDoc_STR(
 /* ---- rows ------------------------------------------------------------------------ */
 
 static void
-begin_episode(vecenv_tally *tally)
+begin_episode(hosted_env *env)
 {
-    tally->episode++;
-    tally->length = 0;
-    tally->episode_return = 0.0;
+    env->began_ns = vecenv_now_ns();
+    env->tally.episode++;
+    env->tally.length = 0;
+    env->tally.episode_return = 0.0;
 }
 
 static void
-count_step(vecenv_tally *tally, const answer *row, double reward)
+count_step(hosted_env *env, const answer *row, double reward)
 {
     if (row->flags & (VECENV_F_RESET | VECENV_F_AUTORESET)) {
-        begin_episode(tally);
+        begin_episode(env);
     } else if (!(row->flags & VECENV_F_ERROR)) {
-        tally->length++;
-        tally->episode_return += reward;
+        env->tally.length++;
+        env->tally.episode_return += reward;
     }
 }
 
@@ -104,7 +105,7 @@ static void
 write_row(Slot *self, hosted_env *env, const answer *row, size_t num_held, uint64_t place)
 {
     const vecenv_arena *arena = &self->arena;
-    count_step(&env->tally, row, self->reward[0]);
+    count_step(env, row, self->reward[0]);
     CELL(self, place, VECENV_H_STEP_ID, uint64_t) = self->command.step_id;
     CELL(self, place, VECENV_H_ENV_ID, int64_t) = self->command.env_id;
     memcpy(column(arena, place_block(place), VECENV_H_REWARD)
@@ -114,12 +115,16 @@ write_row(Slot *self, hosted_env *env, const answer *row, size_t num_held, uint6
     CELL(self, place, VECENV_H_TRUNCATED, uint8_t) = (uint8_t)row->truncated;
     CELL(self, place, VECENV_H_FLAGS, uint32_t) = row->flags;
     CELL(self, place, VECENV_H_TALLY, vecenv_tally) = env->tally;
+    if (row->terminated || row->truncated) {
+        double seconds = (double)(vecenv_now_ns() - env->began_ns) / 1e9;
+        CELL(self, place, VECENV_H_SECONDS, double) = seconds;
+    }
     if (row->flags & VECENV_F_INFO) {
         info_store(arena, &self->cells, place_block(place), place_row(place));
     }
     tree_store(self->held, num_held, block_start(self, place), place_row(place));
     if (row->flags & VECENV_F_FINAL) { /* the same step began a new episode */
-        begin_episode(&env->tally);
+        begin_episode(env);
         env->tally.seed = -1;
     }
     if (self->keeps_records) {
@@ -143,9 +148,9 @@ vecenv_slot_check(Slot *self, answer *row, size_t *num_held)
         memset(self->reward, 0, self->arena.reward_size * sizeof(double));
     }
     if (status == TREE_OK && row->info != NULL && PyDict_GET_SIZE(row->info) > 0) {
-        status = info_read(&self->arena, &self->names, row->info, self->numpy_scalar,
+        status = info_read(&self->arena, &self->info_table, row->info, self->infos,
                            &self->cells);
-        row->flags |= VECENV_F_INFO;
+        row->flags |= status == TREE_OK && self->cells.used > 0 ? VECENV_F_INFO : 0;
     }
     return status;
 }
@@ -225,5 +230,5 @@ const char vecenv_slot_publish_doc[] = PyDoc_STR(
 "publish($self, obs, reward, terminated, truncated, info, flags, final_obs, /)\n--\n\n"
 "Answer the command under way with one row; True when it was written.\n\n"
 "False: a value needs conversion (observation leaves must have exactly their dtype and\n"
-"shape, info values must be scalars under known keys) and nothing was written. obs,\n"
+"shape, info values must have cells under known keys) and nothing was written. obs,\n"
 "info and final_obs may be None: their columns are left as they are.");

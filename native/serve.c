@@ -45,7 +45,8 @@ static int
 begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
 {
     const hosted_env *env = &self->envs[self->command.env_id];
-    if (env->env == NULL || is_state_due(env) || PyDict_GET_SIZE(row->info) > 0
+    int has_final_info = info_is_wanted(self->infos, 1) && PyDict_GET_SIZE(row->info) > 0;
+    if (env->env == NULL || is_state_due(env) || has_final_info
         || self->final_obs == NULL || vecenv_slot_stage_final(self, row->obs) != TREE_OK
         || reward_read(row->reward, self->reward, self->arena.reward_size) != TREE_OK) {
         self->num_staged = 0;
@@ -59,7 +60,7 @@ begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
     int status = TREE_ODD;
     if (is_plain_reset(self, result)) {
         row->obs = PyTuple_GET_ITEM(result, 0);
-        row->info = PyTuple_GET_ITEM(result, 1);
+        row->info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL;
         row->flags = VECENV_F_FINAL;
         status = vecenv_slot_answer(self, row);
     }
@@ -95,6 +96,9 @@ answer_step(Slot *self, PyObject *result, PyObject **reset_result)
     }
     if (is_done && self->autoreset == AUTORESET_SAME_STEP) {
         return begin_in_same_step(self, &row, reset_result);
+    }
+    if (!info_is_wanted(self->infos, is_done)) {
+        row.info = NULL;
     }
     uint32_t env_id = self->command.env_id;
     int status = vecenv_slot_answer(self, &row);
@@ -197,7 +201,7 @@ autoreset(Slot *self, int *failed)
     if (is_plain_reset(self, result)) {
         answer row = {
             .obs = PyTuple_GET_ITEM(result, 0),
-            .info = PyTuple_GET_ITEM(result, 1),
+            .info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL,
             .flags = VECENV_F_AUTORESET,
         };
         status = vecenv_slot_answer(self, &row);

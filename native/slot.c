@@ -9,6 +9,7 @@ slot_traverse(PyObject *op, visitproc visit, void *arg)
     Slot *self = (Slot *)op;
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->numpy_scalar);
+    Py_VISIT(self->numpy_array);
     for (uint32_t i = 0; self->envs != NULL && i < self->arena.num_envs; i++) {
         Py_VISIT(self->envs[i].step);
         Py_VISIT(self->envs[i].env);
@@ -28,11 +29,9 @@ slot_clear(PyObject *op)
         Py_CLEAR(self->envs[i].step);
         Py_CLEAR(self->envs[i].env);
     }
-    for (uint32_t i = 0; i < self->names.count; i++) {
-        Py_CLEAR(self->names.names[i]);
-    }
-    self->names.count = 0;
+    info_clear(&self->info_table);
     Py_CLEAR(self->numpy_scalar);
+    Py_CLEAR(self->numpy_array);
     node_free(self->obs);
     node_free(self->final_obs);
     node_free(self->action);
@@ -94,22 +93,28 @@ static PyObject *
 slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"mapping", "slot", "event_fd", "obs", "final_obs", "action",
-                            "autoreset", "spin_ns", "waits", "numpy_scalar", NULL};
-    PyObject *mapping, *obs, *final_obs, *action, *numpy_scalar;
+                            "autoreset", "spin_ns", "waits", "numpy_scalar",
+                            "numpy_array", "infos", NULL};
+    PyObject *mapping, *obs, *final_obs, *action, *numpy_scalar, *numpy_array;
     unsigned int slot;
-    int event_fd, autoreset, waits;
+    int event_fd, autoreset, waits, infos;
     long long spin_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIiOOOiLpO!:Slot", names, &mapping,
-                                     &slot, &event_fd, &obs, &final_obs, &action,
-                                     &autoreset, &spin_ns, &waits, &PyType_Type,
-                                     &numpy_scalar)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIiOOOiLpO!O!i:Slot", names,
+                                     &mapping, &slot, &event_fd, &obs, &final_obs,
+                                     &action, &autoreset, &spin_ns, &waits, &PyType_Type,
+                                     &numpy_scalar, &PyType_Type, &numpy_array,
+                                     &infos)) {
         return NULL;
     }
     Slot *self = (Slot *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }
-    self->numpy_scalar = (PyTypeObject *)Py_NewRef(numpy_scalar);
+    self->numpy_scalar = Py_NewRef(numpy_scalar);
+    self->numpy_array = Py_NewRef(numpy_array);
+    self->info_table.scalar_type = (PyTypeObject *)numpy_scalar;
+    self->info_table.array_type = (PyTypeObject *)numpy_array;
+    self->infos = infos;
     self->slot = slot;
     self->event_fd = event_fd;
     self->autoreset = autoreset;
@@ -218,7 +223,7 @@ static PyMethodDef slot_methods[] = {
 
 PyDoc_STRVAR(slot_doc,
 "Slot(mapping, slot, event_fd, obs, final_obs, action, autoreset, spin_ns, waits, "
-"numpy_scalar)\n--\n\n"
+"numpy_scalar, numpy_array, infos)\n--\n\n"
 "The worker's end of one slot: commands in, rows out. One thread uses it.");
 
 static PyType_Slot slot_slots[] = {

@@ -31,6 +31,7 @@ typedef struct {
     int needs_reset; /* NEXT_STEP: the episode is over, the next step resets */
     int64_t last_ns; /* how long its last command took */
     vecenv_tally tally;
+    int64_t began_ns;       /* when its episode began */
     uint64_t digest;        /* of its answers since a known start */
     int starts_digest;      /* the next row is the first of them */
     uint32_t turn;          /* which of its two records is written next */
@@ -54,9 +55,10 @@ typedef struct {
     size_t num_staged; /* of them, in front of `held`, for the row under way */
     double *reward;
     hosted_env *envs;
-    info_names names;
+    int infos; /* which infos travel, INFOS_* */
+    info_table info_table;
     info_cells cells;
-    PyTypeObject *numpy_scalar;
+    PyObject *numpy_scalar, *numpy_array; /* types */
     vecenv_command command; /* under way */
     int64_t now_ns;         /* when the last command ended, 0 after a wait */
     int64_t told_ns;        /* when the parent was last told */

@@ -57,7 +57,7 @@ ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FACES
 
 # Inside core a module imports only what stands before it.
 CORE_ORDER = [
-    *("clock", "shm", "threads", "stacks", "spec", "arena", "rows", "native", "mail", "hub", "batch"),
+    *("clock", "shm", "threads", "stacks", "spec", "arena", "rows", "infos", "native", "mail", "hub", "batch"),
     "options",
     *("journal", "inbox", "watchdog", "replay", "keeping", "host", "twin_words", "twin_slot", "twin", "worker"),
     *(

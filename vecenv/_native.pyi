@@ -110,6 +110,8 @@ class Slot:
         spin_ns: int,
         waits: bool,
         numpy_scalar: type,
+        numpy_array: type,
+        infos: int,
     ) -> Slot: ...
     def serve(self) -> tuple[int, int, int, int, int, int, Any]: ...
     def publish(

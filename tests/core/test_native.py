@@ -65,6 +65,8 @@ class Ends:
             "spin_ns": 0,
             "waits": False,
             "numpy_scalar": np.generic,
+            "numpy_array": np.ndarray,
+            "infos": 0,
         }
         return _native.Slot(**{**arguments, **changes})
 

@@ -51,7 +51,7 @@ HEADER_WORDS = (
     "magic", "abi", "total_nbytes", "num_envs", "num_slots", "num_blocks", "rows", "queue_size", "mail_nbytes",
     "reward_size", "has_final", "control", "info_keys", "slots", "queues", "newest", "mail_up", "mail_down", "records",
     "blocks", "block_stride", "link", "owner", "cell", "step_id", "env_id", "reward", "terminated", "truncated",
-    "flags", "tally", "info_tags", "info_values",
+    "flags", "tally", "info_tags", "info_values", "seconds",
 )  # fmt: skip
 
 #: A row's place in its episode, as in native/layout.h; each field is a column of its own to readers.
@@ -61,7 +61,7 @@ _TALLY = np.dtype([("episode", "<i8"), ("length", "<i8"), ("seed", "<i8"), ("ret
 _COLUMNS: dict[str, tuple[Any, int]] = {
     "owner": ("<u8", 1), "cell": ("<u8", 1), "step_id": ("<u8", 1), "env_id": ("<i8", 1), "reward": ("<f8", 1),
     "terminated": ("?", 1), "truncated": ("?", 1), "flags": ("<u4", 1), "tally": (_TALLY, 1),
-    "info_tags": ("u1", INFO_KEYS), "info_values": ("<u8", INFO_KEYS),
+    "info_tags": ("u1", INFO_KEYS), "info_values": ("<u8", INFO_KEYS), "seconds": ("<f8", 1),
 }  # fmt: skip
 
 

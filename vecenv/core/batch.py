@@ -12,48 +12,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import StateError
+from .infos import Column, InfoColumns
 from .mail import Answer, unpack_error
 from .rows import Op, RowFlag, Rows
 from .spec import Array, Leaf, ObjectNode, Spec
 
-__all__ = ["Batch", "InfoColumns"]
+__all__ = ["Batch"]
 
 #: Byte that expired observations are filled with.
 _GARBAGE = 0xA5
-
-_PY_FLOAT, _PY_INT, _PY_BOOL, _FLOAT, _INT, _UINT, _BOOL = range(1, 8)
-_PYTHON_TYPES = {_PY_FLOAT: float, _PY_INT: int, _PY_BOOL: bool}
-_NUMPY_KINDS = {_FLOAT: "f", _INT: "i", _UINT: "u", _BOOL: "b"}
-
-
-class InfoColumns:
-    """The names of the pool's info columns, in the order they were given one."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def dtype_of(self, tag: int) -> np.dtype[Any]:
-        """Return the dtype that a tag's cell holds."""
-        kind, nbytes = tag >> 4, tag & 15
-        if kind in _PYTHON_TYPES:
-            return np.dtype(_PYTHON_TYPES[kind])
-        return np.dtype(f"{_NUMPY_KINDS[kind]}{nbytes}")
-
-    def cells(self, values: Array, tag: int) -> Array:
-        """Return 8-byte cells (B,) as numbers of the tag's dtype, copied."""
-        dtype = self.dtype_of(tag)
-        raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), 8)
-        return np.ascontiguousarray(raw[:, : dtype.itemsize]).view(dtype).reshape(len(values))
-
-    def values(self, cells: Array, tag: int) -> list[Any]:
-        """Return cells (B,) of one tag as the objects that the envs put into their infos."""
-        numbers = self.cells(cells, tag)
-        return numbers.tolist() if tag >> 4 in _PYTHON_TYPES else list(numbers)
-
-    def value(self, cell: Any, tag: int) -> Any:
-        """Return one cell as the object that the env put into its info."""
-        number = np.asarray([cell], np.uint64).view(np.uint8)[: tag & 15].view(self.dtype_of(tag))[0]
-        return number.item() if tag >> 4 in _PYTHON_TYPES else number
 
 
 class Batch:
@@ -157,46 +124,30 @@ class Batch:
         return values_of
 
     @property
-    def info_names(self) -> list[str]:
-        """Names of the info columns, by index."""
-        return self._infos.names
+    def seconds(self) -> Array:
+        """Float64 (B,): how long the episode took; of rows that end one only."""
+        return self.rows.column("seconds")
 
     # ---- infos and errors ---------------------------------------------------------------
 
-    def info_columns(self) -> dict[str, tuple[Array, Array]]:
-        """Return {key: (tags (B,), cells (B,))} of the keys that any row has in columns.
-
-        Decode cells of one tag with `InfoColumns.cells`.
-        """
-        if not self.flags & RowFlag.INFO:
-            return {}
-        tags, cells = self.rows.column("info_tags"), self.rows.column("info_values")
-        has_info = (self.row_flags & RowFlag.INFO) != 0
-        found = {}
-        for index, name in enumerate(self._infos.names):
-            column = np.where(has_info, tags[:, index], 0)
-            if column.any():
-                found[name] = (column, cells[:, index])
-        return found
+    @property
+    def info_table(self) -> list[Column]:
+        """What the cells of infos mean."""
+        return self._infos.columns
 
     def infos(self) -> list[dict[str, Any]]:
         """Return each row's info as the dict that its env returned."""
-        count = len(self)
-        columns = self.info_columns()
-        if not columns:
-            result: list[dict[str, Any]] = [{} for _ in range(count)]
-        elif all((tags == tags[0]).all() for tags, _ in columns.values()):
-            # The usual case, every row alike: whole columns are decoded at once.
-            values = [self._infos.values(cells, int(tags[0])) for tags, cells in columns.values()]
-            result = [dict(zip(columns, row)) for row in zip(*values)]
-        else:
-            result = [{} for _ in range(count)]
-            for name, (tags, cells) in columns.items():
-                kinds = tags.tolist()
+        result: list[dict[str, Any]] = [{} for _ in range(len(self))]
+        if self.flags & RowFlag.INFO:
+            tags, cells = self.rows.column("info_tags"), self.rows.column("info_values")
+            tags = np.where(((self.row_flags & RowFlag.INFO) != 0)[:, None], tags, 0)
+            for column in self._infos.columns:
+                kinds = tags[:, column.first].tolist()
                 for tag in set(kinds) - {0}:
-                    for row, (kind, value) in enumerate(zip(kinds, self._infos.values(cells, tag))):
+                    values = column.objects(cells, tag)
+                    for info, kind, value in zip(result, kinds, values):
                         if kind == tag:
-                            result[row][name] = value
+                            _put(info, column.path, value)
         for row, answer in self.mailed().items():
             if answer.info:
                 result[row].update(answer.info)
@@ -256,13 +207,19 @@ class Batch:
         return Batch(CopiedRows(self.rows, self._spec), self.flags, self._spec, self._infos, self._answers)
 
 
+def _put(info: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for key in path[:-1]:
+        info = info.setdefault(key, {})
+    info[path[-1]] = value
+
+
 class CopiedRows:
     """Rows with memory of their own."""
 
     def __init__(self, rows: Rows, spec: Spec) -> None:
         self.count = rows.count
         names = ("step_id", "env_id", "reward", "terminated", "truncated", "flags", "episode", "length", "seed")
-        more = ("return", "info_tags", "info_values")
+        more = ("return", "info_tags", "info_values", "seconds")
         self._columns = {name: rows.column(name).copy() for name in (*names, *more)}
         self._obs = [rows.obs(leaf.index).copy() for leaf in spec.leaves]
         has_final = bool((self._columns["flags"] & RowFlag.FINAL).any())

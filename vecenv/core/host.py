@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import SpaceError
 from . import mail
 from .arena import ArenaPlan
+from .infos import Infos, fitting, is_wanted
 from .keeping import Keeping
 from .replay import Keeper, Replay, Replayer, ReplaySlot
 from .rows import Autoreset, CommandFlag, Op, RowFlag
@@ -92,18 +93,22 @@ class Host:
         envs: env_id -> env with Gymnasium's calls.
         plan: for the observation spec and the reward's shape.
         autoreset: what to do when an episode ends.
+        infos: which infos travel.
 
     Attributes:
         interrupted: the env whose command was given up because of a KeyboardInterrupt.
     """
 
-    def __init__(self, slot: Slot, envs: dict[int, Any], plan: ArenaPlan, autoreset: Autoreset) -> None:
+    def __init__(
+        self, slot: Slot, envs: dict[int, Any], plan: ArenaPlan, autoreset: Autoreset, infos: Infos = Infos.ALL
+    ) -> None:
         self._slot = slot
         self._envs = envs
         self._plan = plan
         self._obs: Spec = plan.obs
         self._reward_shape = plan.reward_shape
         self._autoreset = autoreset
+        self._infos = infos
         self.interrupted: int | None = None  # the env whose command a Ctrl-C cut short
         self._current = (0, 0)  # env_id and step_id of the command under way
         self._keeping: Keeping | None = None
@@ -246,6 +251,7 @@ class Host:
         terminated, truncated = bool(terminated), bool(truncated)
         if (terminated or truncated) and self._autoreset == Autoreset.SAME_STEP:
             # before the reset, which may write into the same arrays and dicts
+            info = self._wanted(info, is_end=True)
             obs, info, reward = _copy_arrays(obs), _copy_arrays(info), self._reward(reward)
             self._begin_episode(env_id)
             first_obs, first_info = _pair(self._envs[env_id].reset())
@@ -310,8 +316,8 @@ class Host:
         final_obs: Any = None,
         final_info: Any = None,
     ) -> None:
-        if not isinstance(info, dict):
-            raise TypeError(f"info must be a dict, got {_kind_of(info)}")
+        is_final = bool(flags & RowFlag.FINAL)  # then the info is of the reset
+        info = self._wanted(info, is_end=(terminated or truncated) and not is_final)
         if self._marks and (mark := self._marks.pop(self._current[0], "")):
             info = {**info, "recovered": mark}
         no_mail = not self._obs.num_objects and not final_info
@@ -343,6 +349,14 @@ class Host:
         else:
             flags = RowFlag.MAIL | RowFlag.ERROR | (RowFlag.RESET if op == Op.RESET else RowFlag(0))
             self._slot.publish(None, self._no_reward(), False, False, None, flags, None)
+
+    def _wanted(self, info: Any, is_end: bool) -> dict[str, Any]:
+        """Return what of an info travels; `is_end`: of a step that ends an episode."""
+        if not isinstance(info, dict):
+            raise TypeError(f"info must be a dict, got {_kind_of(info)}")
+        if not is_wanted(self._infos, is_end):
+            return {}
+        return fitting(info) if self._infos == Infos.COLUMNS else info
 
     def _no_reward(self) -> Any:
         return 0.0 if self._reward_shape == () else np.zeros(self._reward_shape)

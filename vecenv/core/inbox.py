@@ -6,11 +6,9 @@ import warnings
 from collections.abc import Collection
 from typing import Any, Protocol
 
-import numpy as np
-
 from . import mail
-from .batch import InfoColumns
 from .hub import Hub
+from .infos import InfoColumns
 from .journal import Start
 from .mail import Answer, Outcome
 from .rows import RowFlag, Rows
@@ -32,7 +30,7 @@ class Inbox:
     """Keeps mail until its row or call is delivered, and forgets what nobody waits for.
 
     Attributes:
-        infos: the info keys that have a column; new ones are given here.
+        infos: the cells that infos have; new ones are given here.
     """
 
     def __init__(self, hub: Hub, num_slots: int, listener: Listener | None = None) -> None:
@@ -55,7 +53,7 @@ class Inbox:
                     self._tell(answer)
                 elif self._is_wanted(answer, delivered):
                     self._answers[answer.step_id] = answer
-                    self._learn_keys(answer.info)
+                    self.infos.learn(answer.info, self._hub.add_info_key)
 
     def _is_wanted(self, answer: Answer, delivered: Collection[int]) -> bool:
         step_id = answer.step_id
@@ -110,22 +108,8 @@ class Inbox:
             self._warned.add(key)
             warnings.warn(text, category, stacklevel=6)
 
-    def _learn_keys(self, info: dict[str, Any] | None) -> None:
-        """Give a column to each key of an info that could have gone without mail."""
-        if not info or not all(isinstance(key, str) and _is_scalar(value) for key, value in info.items()):
-            return
-        for key in info:
-            if key not in self.infos.names and self._hub.add_info_key(key) >= 0:
-                self.infos.names.append(key)
-
 
 def _mailed(rows: Rows) -> list[int]:
     has_mail = (rows.column("flags") & RowFlag.MAIL) != 0
     step_ids: list[int] = rows.column("step_id")[has_mail].tolist()
     return step_ids
-
-
-def _is_scalar(value: Any) -> bool:
-    if isinstance(value, np.generic):
-        return value.dtype.kind in "fiub" and value.dtype.itemsize <= 8
-    return isinstance(value, bool | float) or (isinstance(value, int) and -(2**63) <= value < 2**63)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigError
+from .infos import Infos
 from .rows import Autoreset, Op
 
 __all__ = ["FailurePolicy", "Limits", "PoolOptions", "check_env_fns", "check_options"]
@@ -77,6 +78,7 @@ class PoolOptions:
         autoreset: what the worker does when an episode ends.
         depth: batches that the caller may look at: a view is valid until `depth - 1` later
             ones have been received. At least 2.
+        infos: which infos travel.
         final_obs: whether rows have room for the observation before a SAME_STEP autoreset.
         strict: refuse actions and observations of another dtype instead of converting them.
         context: start method, 'forkserver', 'spawn' or 'fork'.
@@ -91,6 +93,7 @@ class PoolOptions:
     threads_per_worker: int = 1
     autoreset: Autoreset = Autoreset.NEXT_STEP
     depth: int = 3
+    infos: Infos = Infos.ALL
     final_obs: bool = False
     strict: bool = False
     context: str = "forkserver"

@@ -233,8 +233,8 @@ class ProcessPool(MortalPool):
         descriptors = [self._crew.segment.fd]
         if self.implementation == "native":
             descriptors.append(self._crew.event_fd)
+        attach = Attach(self._plan, slots, self.options.autoreset, self._spin_ns(), self.options.infos, replays or {})
         try:
-            attach = Attach(self._plan, slots, self.options.autoreset, self._spin_ns(), replays or {})
             worker.hand_over(attach, descriptors)
         except (BrokenPipeError, ConnectionError):
             self._raise_died(worker, "construct", None)

@@ -92,10 +92,10 @@ class SerialPool(Pool):
         self._plan = self._make_plan(num_slots=1, envs_per_slot=self.num_envs)
         memory = private_segment(self._plan.nbytes)
         self._plan.write_header(memory)
-        attach = Attach(self._plan, [(0, list(self._envs))], self.options.autoreset, 0)
+        attach = Attach(self._plan, [(0, list(self._envs))], self.options.autoreset, 0, self.options.infos)
         self.implementation = implementation()
         self._hub, slot = self._make_ends(attach, memory)
-        self._host = Host(slot, self._envs, self._plan, self.options.autoreset)
+        self._host = Host(slot, self._envs, self._plan, self.options.autoreset, self.options.infos)
 
     def _make_ends(self, attach: Attach, memory: Any) -> tuple[Hub, Any]:
         slots = [0] * self.num_envs

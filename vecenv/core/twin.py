@@ -53,6 +53,7 @@ __all__ = ["LocalHub", "PipeHub", "make_local_pair", "make_pipe_slots"]
 
 _COLUMNS = (
     "step_id", "env_id", "reward", "terminated", "truncated", "flags", "episode", "length", "seed", "return",
+    "seconds",
 )  # fmt: skip
 
 

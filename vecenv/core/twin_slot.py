@@ -16,6 +16,7 @@ import numpy as np
 
 from .clock import now_ns
 from .host import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
+from .infos import is_wanted
 from .rows import Autoreset, Form, Op, RowFlag
 from .spec import Array, DictNode, Leaf, Node, ObjectNode, TupleNode
 from .twin_words import (
@@ -59,6 +60,7 @@ class _HostedEnv:
     length: int = 0
     seed: int = -1
     episode_return: float = 0.0
+    began_ns: int = 0
 
 
 class PipeSlot:
@@ -67,6 +69,7 @@ class PipeSlot:
     def __init__(self, attach: AttachLike, slot: int, words: SharedWords, carrier: _Carrier, waits: bool) -> None:
         self._plan = attach.plan
         self._autoreset = attach.autoreset
+        self._infos = attach.infos
         self._slot = slot
         self._words = words
         self._carrier = carrier
@@ -148,6 +151,8 @@ class PipeSlot:
         needs_mail = self._plan.obs.num_objects or not isinstance(info, dict)
         if needs_mail or (is_done and self._autoreset == Autoreset.SAME_STEP):
             return False
+        if not is_wanted(self._infos, is_done):
+            info = {}
         return self.publish(obs, reward, terminated, truncated, info, 0, None)
 
     def finish(self) -> None:
@@ -206,6 +211,8 @@ class PipeSlot:
         columns["length"][row] = env.length
         columns["seed"][row] = env.seed
         columns["return"][row] = env.episode_return
+        if terminated or truncated:
+            columns["seconds"][row] = (now_ns() - env.began_ns) / 1e9
         for column, value in held:
             column[row] = value
         if flags & RowFlag.FINAL:  # the same step began a new episode
@@ -256,6 +263,7 @@ class PipeSlot:
 
 
 def _begin_episode(env: _HostedEnv) -> None:
+    env.began_ns = now_ns()
     env.episode += 1
     env.length = 0
     env.episode_return = 0.0

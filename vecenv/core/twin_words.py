@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from .arena import ArenaPlan, BlockViews
+from .infos import Infos
 from .rows import Autoreset
 from .spec import Array
 
@@ -75,6 +76,7 @@ class AttachLike(Protocol):
     plan: ArenaPlan
     slots: list[tuple[int, list[int]]]
     autoreset: Autoreset
+    infos: Infos
 
 
 class WorkerLike(Protocol):

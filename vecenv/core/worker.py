@@ -33,6 +33,7 @@ import numpy as np
 from . import mail
 from .arena import ArenaPlan
 from .host import Host
+from .infos import Infos
 from .native import load
 from .replay import Keeper, Replay
 from .rows import Autoreset
@@ -103,6 +104,7 @@ class Attach:
     slots: list[tuple[int, list[int]]]
     autoreset: Autoreset
     spin_ns: int
+    infos: Infos = Infos.ALL
     replays: dict[int, Replay] = field(default_factory=dict)
 
 
@@ -238,6 +240,8 @@ def make_slot(attach: Attach, slot: int, memory: Any, event_fd: int, waits: bool
         attach.spin_ns,
         waits,
         np.generic,
+        np.ndarray,
+        int(attach.infos),
     )
 
 
@@ -255,7 +259,7 @@ def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], control: Conne
         os.close(segment_fd)
         ends = make_pipe_slots(attach, memory, control)
     hosts = [
-        Host(end, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset)
+        Host(end, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset, attach.infos)
         for end, (_, env_ids) in zip(ends, attach.slots)
     ]
     if boot.keeps:

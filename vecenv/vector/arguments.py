@@ -10,11 +10,20 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
+from ..core.infos import Infos
 from ..core.spec import Array
 from ..errors import ConfigError
 from .errors import DifferentSpacesError
 
-__all__ = ["combine_spaces", "read_autoreset_mode", "read_mask", "read_seeds", "wants_same_spaces"]
+__all__ = [
+    "combine_spaces",
+    "read_autoreset_mode",
+    "read_count",
+    "read_infos",
+    "read_mask",
+    "read_seeds",
+    "wants_same_spaces",
+]
 
 
 def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
@@ -24,6 +33,24 @@ def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
     except ValueError:
         known = [known.value for known in AutoresetMode]
         raise ConfigError(f"autoreset_mode: expected one of {known}, got {mode!r}", key="autoreset_mode") from None
+
+
+def read_infos(infos: str) -> Infos:
+    """Return which infos travel, by name."""
+    known = [known.name.lower() for known in Infos]
+    if infos not in known:
+        raise ConfigError(f"infos: expected one of {known}, got {infos!r}", key="infos")
+    return Infos[infos.upper()]
+
+
+def read_count(name: str, count: Any, most: int | None = None) -> int | None:
+    """Return a whole number between 1 and `most`, or None."""
+    if count is None:
+        return None
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1 or (most and count > most):
+        expected = "a whole number of at least 1" + (f" and at most {most}" if most else "")
+        raise ConfigError(f"{name}: expected {expected}, or None, got {count!r}", key=name)
+    return int(count)
 
 
 def read_seeds(seed: Any, num_envs: int) -> list[int | None]:

@@ -13,13 +13,11 @@ about which call may follow which. All mechanism is the pool's.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode
@@ -32,25 +30,30 @@ from ..core.process import ProcessPool
 from ..core.rows import Autoreset, Op
 from ..core.serial import SerialPool
 from ..envs.adapt import adapt
-from ..errors import ClosedError, ConfigError, SpaceError, StateError
-from .arguments import combine_spaces, read_autoreset_mode, read_mask, read_seeds, wants_same_spaces
-from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
-from .inside import Assignment, Call, disguise, has_generator
+from ..errors import ConfigError, SpaceError, StateError
+from .arguments import (
+    combine_spaces,
+    read_autoreset_mode,
+    read_count,
+    read_infos,
+    read_mask,
+    read_seeds,
+    wants_same_spaces,
+)
+from .calling import CallableEnvs
+from .errors import DifferentSpacesError
+from .inside import Call, disguise, has_generator
 from .results import Results, Step
 
 __all__ = ["VectorEnv"]
 
 _BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool}
 _LOG = logging.getLogger(__name__)
-#: What is pending after `close`, for ever.
-_CLOSED = "close"
 #: Seeds drawn here stay below this, as some simulators ask.
 _SEED_LIMIT = 2**31
-#: Methods that `call` refuses: the engine has to know about them.
-_NOT_BY_CALL = ("reset", "step", "close")
 
 
-class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+class VectorEnv(CallableEnvs):
     """N envs in worker processes, stepped together or as they finish.
 
     The same seeds and actions give the same results as `gymnasium.vector.SyncVectorEnv`, whatever
@@ -74,14 +77,21 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
+        shared_memory: bool = True,
+        copy: bool = True,
+        context: str | None = None,
+        daemon: bool = True,
+        worker: None = None,
+        observation_mode: str | tuple[Space[Any], Space[Any]] = "same",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        max_concurrency: int | None = None,
         *,
         backend: str = "process",
         num_workers: int | None = None,
         threads_per_worker: int = 1,
-        copy: bool = True,
-        context: str | None = None,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-        observation_mode: str | tuple[Space[Any], Space[Any]] = "same",
+        infos: str = "all",
+        episode_statistics: bool = False,
+        batch_size: int | None = None,
         depth: int = 3,
         step_timeout: float | None = None,
         reset_timeout: float | None = None,
@@ -90,32 +100,46 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         close_timeout: float = 5.0,
         strict: bool = False,
         debug: bool = False,
-        max_concurrency: int | None = None,
-        shared_memory: bool = True,
-        daemon: bool = True,
-        worker: None = None,
     ) -> None:
         """Build all envs; blocks at most `construct_timeout` seconds.
 
+        The arguments up to `max_concurrency` are AsyncVectorEnv's, in its order.
+
         Args:
             env_fns: one constructor per env; they travel to the workers by value.
-            backend: 'process', or 'serial' for envs in this thread.
-            num_workers: processes; None: one per usable core, at most one per env.
-            threads_per_worker: envs that sleep or wait share a worker's threads.
+            shared_memory, daemon, worker: accepted for AsyncVectorEnv's callers; memory is always
+                shared, workers always end with this process and may have children of their own,
+                and a `worker` of one's own is refused.
             copy: whether arrays are yours; False: they are views, valid until `depth - 1` later
                 batches have been received.
             context: start method, 'forkserver' (the default), 'spawn' or 'fork'.
-            autoreset_mode: Gymnasium's.
             observation_mode: 'same', 'different' (same shapes and dtypes, other bounds), or
                 (observation_space, single_observation_space).
+            autoreset_mode: Gymnasium's.
+            max_concurrency: as `num_workers`, by AsyncVectorEnv's name.
+            backend: 'process', or 'serial' for envs in this thread.
+            num_workers: processes; None: one per usable core, at most one per env.
+            threads_per_worker: envs that sleep or wait share a worker's threads.
+            infos: what becomes of the info dicts that envs return.
+                'all': everything arrives, as Gymnasium's vector envs give it. Numbers, arrays of
+                up to 8 numbers, and dicts of those travel in shared memory; infos with anything
+                else in them are pickled.
+                'columns': the same without what would be pickled: strings, None, larger arrays
+                and other objects are left out, and dicts that are empty then.
+                'done': only what `step` returned when it ended an episode: in that row, or as
+                `final_info` in SAME_STEP mode. Infos of other steps and of resets are left out.
+                'none': nothing; workers do not even look. `final_obs` still comes.
+            episode_statistics: add `infos["episode"]` and `infos["_episode"]` to steps that end
+                episodes, as `gymnasium.wrappers.vector.RecordEpisodeStatistics` does: return "r"
+                (float64), length "l" (int64) and seconds "t" (float64), (N,) each, 0 where no
+                episode ended. Counted in the workers.
+            batch_size: how many rows `recv()` gives, as EnvPool's; None: those of all envs that
+                owe an answer.
             depth: batches that may be looked at with `copy=False`, at least 2.
             step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: seconds
                 that one operation of one env may take; None: no limit.
             strict: refuse actions and observations of other dtypes instead of converting them.
             debug: overwrite views when they expire.
-            max_concurrency: as `num_workers`, by AsyncVectorEnv's name.
-            shared_memory, daemon, worker: accepted for AsyncVectorEnv's callers; memory is always
-                shared, workers always end with this process and may have children of their own.
 
         Raises:
             ConfigError: an argument is wrong, or there are too few resources.
@@ -128,14 +152,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise ConfigError("worker: vecenv runs workers of its own; wrap the env instead", key="worker")
         if backend not in _BACKENDS:
             raise ConfigError(f"backend: expected one of {tuple(_BACKENDS)}, got {backend!r}", key="backend")
-        self.copy = copy
+        self.shared_memory, self.copy, self.context, self.daemon, self.worker = True, copy, context, daemon, None
         self.observation_mode = observation_mode
         self.autoreset_mode = read_autoreset_mode(autoreset_mode)
+        self.max_concurrency = read_count("max_concurrency", max_concurrency)
         is_same = wants_same_spaces(observation_mode)
         options = PoolOptions(
-            num_workers=max_concurrency if num_workers is None else num_workers,
+            num_workers=self.max_concurrency if num_workers is None else num_workers,
             threads_per_worker=threads_per_worker,
             autoreset=Autoreset[self.autoreset_mode.name],
+            infos=read_infos(infos),
             depth=depth,
             strict=strict,
             context=context or "forkserver",
@@ -145,19 +171,18 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         pool = self._pool = _BACKENDS[backend](env_fns, options, adapt=adapt if is_same else disguise)
         self.env_fns = pool.env_fns
         self.num_envs = pool.num_envs
-        self._start(is_same)
+        self.batch_size = read_count("batch_size", batch_size, self.num_envs)
+        self._start(is_same, episode_statistics)
         self.metadata = {**(pool.properties.get("metadata") or {}), "autoreset_mode": self.autoreset_mode}
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
         self.worker_pids = pool.worker_pids
         self.seeds: tuple[int | None, ...] = (None,) * self.num_envs
-        # The call that its `..._wait` has to end, with what that needs; _CLOSED in the end.
-        self._pending: str | None = None
-        self._waiting: Any = None
+        self._waiting: Any = None  # what the `..._wait` that is pending needs
         self._was_reset = False
         self.closed = False
 
-    def _start(self, is_same: bool) -> None:
+    def _start(self, is_same: bool, has_statistics: bool) -> None:
         pool = self._pool
         try:
             pool.start()
@@ -174,7 +199,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.single_action_space = pool.action_space
         self.action_space = batch_space(pool.action_space, self.num_envs)
         self._checks_ends = self.autoreset_mode == AutoresetMode.DISABLED
-        self._results = Results(pool, found[0], self.copy, self._checks_ends)
+        self._results = Results(pool, found[0], self.copy, self._checks_ends, has_statistics)
 
     # ---- stepping ----------------------------------------------------------------------------
 
@@ -257,7 +282,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
         Args:
             min_count: return as soon as so many envs have answered, with all that have; None:
-                all that owe an answer.
+                exactly `batch_size`, or all that owe an answer if that was not given.
             timeout: seconds to wait; what was sent stays under way.
 
         Returns:
@@ -272,7 +297,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self._pending is not None:
             self._check_idle("recv")
         try:
-            batch = self._pool.recv(min_count, timeout=timeout)
+            if min_count is None and self.batch_size is not None:
+                batch = self._pool.recv(self.batch_size, exact=True, timeout=timeout)
+            else:
+                batch = self._pool.recv(min_count, timeout=timeout)
         except StateError as error:
             self._explain("recv", error)
         return self._results.deliver_some(batch)
@@ -394,116 +422,3 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         _LOG.info("unseeded reset: env i gets seed %d + i", first)
         has_own = self._pool.call(has_generator)
         return [None if has_own[env_id] else first + env_id for env_id in range(self.num_envs)]
-
-    # ---- calling -----------------------------------------------------------------------------
-
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of every env, or read an attribute; return the results by env_id."""
-        self.call_async(name, *args, **kwargs)
-        return self.call_wait()
-
-    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
-        """Begin a call of a method, or the reading of an attribute; `call_wait` gives the results."""
-        self._check_idle("call_async")
-        if name in _NOT_BY_CALL:
-            raise ConfigError(f"call: {name!r} is a method of the vector env itself, use envs.{name}()", key=name)
-        try:
-            self._pool.post([Call(name, *args, **kwargs)] * self.num_envs)
-        except StateError as error:
-            self._explain("call", error)
-        self._pending = "call"
-
-    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Wait for the results of the call that `call_async` began.
-
-        Args:
-            timeout: seconds to wait for all of them; then they are given up.
-
-        Raises:
-            Exception: what the method raised in the lowest env, with the remote traceback.
-        """
-        self._check_pending("call")
-        self._pending = None
-        try:
-            return tuple(self._pool.wait_calls(timeout))
-        except StateError as error:
-            self._explain("call", error)
-
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute of every env or of the layers under it."""
-        return self.call(name)
-
-    def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of every env.
-
-        Args:
-            name: set where it is found among the env's layers, else on the outermost.
-            values: a list or tuple with one value per env, or one value for all.
-        """
-        self._check_idle("set_attr")
-        each = values if isinstance(values, list | tuple) else [values] * self.num_envs
-        if len(each) != self.num_envs:
-            raise ConfigError(f"set_attr: expected {self.num_envs} values, one per env, got {len(each)}", key=name)
-        try:
-            self._pool.call_each([Assignment(name, value) for value in each])
-        except StateError as error:
-            self._explain("set_attr", error)
-
-    def render(self) -> tuple[Any, ...]:
-        """Return what each env's `render` returns."""
-        return self.call("render")
-
-    @property  # type: ignore[misc]
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """Copies of the envs' generators."""
-        return self.get_attr("np_random")
-
-    @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The seeds of the envs' generators."""
-        return self.get_attr("np_random_seed")
-
-    # ---- states ------------------------------------------------------------------------------
-
-    def _check_idle(self, what: str) -> None:
-        """Raise if the vector env is closed, or waits for a `..._wait`."""
-        if self._pending == _CLOSED:
-            raise ClosedVectorEnvError(f"{what}: the vector env is closed")
-        if self._pending is not None:
-            name = self._pending
-            raise PendingCallError(f"{what}: {name}_async was called before; call {name}_wait first", name=name)
-
-    def _check_pending(self, name: str) -> None:
-        if self._pending == _CLOSED:
-            raise ClosedVectorEnvError(f"{name}_wait: the vector env is closed")
-        if self._pending != name:
-            raise NoCallError(f"{name}_wait: call {name}_async first", name=name)
-
-    def _explain(self, what: str, error: StateError) -> NoReturn:
-        """Raise the pool's complaint in Gymnasium's words."""
-        if isinstance(error, ClosedError):
-            raise ClosedVectorEnvError(str(error)) from error
-        if what != "recv" and self._pool.outstanding():
-            raise PendingCallError(str(error), name=what) from error
-        raise error
-
-    # ---- end ---------------------------------------------------------------------------------
-
-    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End envs and workers, by force if need be; `close` passes its arguments on to this.
-
-        Args:
-            timeout: seconds that workers have to end what they are doing and to close their envs,
-                then they are killed; None: the constructor's `close_timeout`.
-            terminate: kill the workers at once; their envs are not closed.
-        """
-        self._pending = _CLOSED
-        self._pool.close(0.0 if terminate else timeout)
-
-    def __del__(self) -> None:
-        if not getattr(self, "closed", True):
-            with contextlib.suppress(Exception):  # the interpreter may be half gone
-                self.close()
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError("a VectorEnv cannot be pickled or copied; build one from its env_fns")

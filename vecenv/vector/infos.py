@@ -1,6 +1,6 @@
 """Infos of a batch as Gymnasium's vector envs give them: one array per key, and which rows have it.
 
-    rows with columns   {"lives": (tags, cells)}       whole columns at once
+    rows with cells     {"lives": (tags, cells)}       whole columns at once
     rows with mail      {"episode": {"r": 1.0}, ...}   row by row
     rows flagged FINAL  final_obs, final_info          row by row
                                  |
@@ -12,63 +12,163 @@ The first env that has a key decides its dtype. Where a later value would not su
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import Space
 
-from ..core.batch import Batch, InfoColumns
+from ..core.batch import Batch
+from ..core.infos import Column, dtype_of
 from ..core.rows import RowFlag
 from ..core.spec import Array
+from ..errors import ConfigError
 from .nested import row_of
 
-__all__ = ["gather_infos", "spread_infos"]
+__all__ = ["InfoReader", "add_statistics", "spread_infos"]
 
 Infos = dict[str, Any]
 
 _INFO, _FINAL = int(RowFlag.INFO), int(RowFlag.FINAL)
 _RARE = int(RowFlag.MAIL | RowFlag.FINAL)
-_DTYPES: dict[int, tuple[Any, Any]] = {}
-#: Tags below this one are Python's own numbers; a column's kind stands in a tag's high half.
+#: Tags of Python's own numbers are below this one; a value's kind stands in the high half of its tag.
 _FIRST_NUMPY_KIND, _NUMPY_BOOL_KIND = 4, 7
+#: Signatures whose plan is remembered; envs whose keys come and go may have many.
+_MAX_PLANS = 256
+#: What goes into an array of this dtype unchanged.
+_EXACT = {float: np.dtype(float), bool: np.dtype(bool)}
 
 
-def gather_infos(batch: Batch, space: Space[Any]) -> Infos:
-    """Return the infos of a batch, arrays with B rows in the order of the batch.
+class _Run(NamedTuple):
+    """Neighbouring cells that are numbers of one dtype."""
+
+    start: int
+    stop: int
+    unsigned: str
+    dtype: np.dtype[Any]
+    columns: list[Column]
+
+
+class _Plan(NamedTuple):
+    """How to read batches whose rows all have the same values: with these tags."""
+
+    runs: list[_Run]
+    others: list[tuple[Column, int]]
+    num_masks: int
+
+
+class InfoReader:
+    """Makes infos of batches.
 
     Args:
-        batch: a valid batch.
         space: of one observation, for the final observations.
     """
-    tags, cells = batch.rows.column("info_tags"), batch.rows.column("info_values")
-    if not batch.flags & _RARE and batch.flags & _INFO:
-        infos = _whole_columns(batch, tags, cells)
-        if infos is not None:
-            return infos
-    count = len(batch)
-    rank = _rank(batch.env_ids)
-    mailed = batch.mailed()
-    mail = {row: mailed[row].info or {} for row in _in_order(mailed, rank)}
-    infos = {}
-    if batch.flags & _FINAL:
-        _add_finals(infos, batch, mailed, space, rank)
-    has_info = (batch.row_flags & _INFO) != 0
-    tags = np.where(has_info[:, None], tags, 0)
-    columns = [(batch.info_names[i], tags[:, i], cells[:, i]) for i in np.flatnonzero(tags.any(0)).tolist()]
-    first_mail = {key: row for row in reversed(mail) for key in mail[row]} if columns else {}
-    late = []
-    for name, column_tags, column_cells in columns:
-        row = _first_row(column_tags, rank)
-        other = first_mail.get(name)
-        if other is not None and (other < row if rank is None else rank[other] < rank[row]):
-            late.append((name, column_tags, column_cells, row))
+
+    def __init__(self, space: Space[Any]) -> None:
+        self._space = space
+        self._plans: dict[bytes, _Plan] = {}
+
+    def read(self, batch: Batch) -> Infos:
+        """Return the infos of a batch, arrays with B rows in the order of the batch."""
+        tags, cells = batch.rows.column("info_tags"), batch.rows.column("info_values")
+        if not batch.flags & _RARE:
+            infos = self._read_alike(batch, tags, cells)
+            if infos is not None:
+                return infos
+        count = len(batch)
+        rank = _rank(batch.env_ids)
+        mailed = batch.mailed()
+        rows = {row: answer.info for row, answer in mailed.items() if answer.info}
+        infos = {}
+        if batch.flags & _FINAL:
+            _add_finals(infos, batch, mailed, self._space, rank)
+        if batch.flags & _INFO:
+            tags = np.where(((batch.row_flags & _INFO) != 0)[:, None], tags, 0)
+            mail_keys = {key for info in rows.values() for key in info}
+            for column in batch.info_table:
+                if not tags[:, column.first].any():
+                    continue
+                if column.path[0] in mail_keys:  # who comes first matters, and what it is may differ
+                    _spread_column(rows, column, tags[:, column.first], cells)
+                else:
+                    _add_column(infos, column, tags[:, column.first], cells, rank)
+        for row in _in_order(rows, rank):
+            _add_row(infos, rows[row], row, count)
+        return infos
+
+    def _read_alike(self, batch: Batch, tags: Array, cells: Array) -> Infos | None:
+        """Return the infos if all rows have the same keys with values of the same types."""
+        count, width = tags.shape
+        table = tags.tobytes()  # comparing bytes takes a tenth of comparing arrays
+        signature = table[:width]
+        if table != signature * count or not np.bitwise_and.reduce(batch.row_flags) & _INFO:
+            return None
+        plan = self._plans.get(signature)
+        if plan is None:
+            plan = _make_plan(batch.info_table, signature)
+            if len(self._plans) < _MAX_PLANS:
+                self._plans[signature] = plan
+        infos: Infos = {}
+        masks = iter(np.ones((plan.num_masks, count), np.bool_))
+        for run in plan.runs:
+            values = cells[:, run.start : run.stop].T.astype(run.unsigned, order="C").view(run.dtype)
+            for column, part in zip(run.columns, values):
+                infos[column.path[0]] = part
+                infos[f"_{column.path[0]}"] = next(masks)
+        for column, tag in plan.others:
+            into = infos
+            for key in column.path[:-1]:
+                if key not in into:
+                    into[key], into[f"_{key}"] = {}, next(masks)
+                into = into[key]
+            key = column.path[-1]
+            into[key], into[f"_{key}"] = _decode(column, cells, tag), next(masks)
+        return infos
+
+
+def _make_plan(table: list[Column], signature: bytes) -> _Plan:
+    runs: list[_Run] = []
+    others = []
+    masks: set[tuple[str, ...]] = set()
+    for column in table:
+        tag = signature[column.first]
+        if not tag:
+            continue
+        masks.update(column.path[:depth] for depth in range(1, len(column.path) + 1))
+        if len(column.path) > 1 or column.shape or tag >> 4 == _NUMPY_BOOL_KIND:
+            others.append((column, tag))
+            continue
+        dtype = dtype_of(tag)
+        if runs and runs[-1].stop == column.first and runs[-1].dtype == dtype:
+            runs[-1] = runs[-1]._replace(stop=column.first + 1)
+            runs[-1].columns.append(column)
         else:
-            _add_column(infos, name, column_tags, column_cells, row)
-    for row, info in mail.items():
-        _add_row(infos, info, row, count)
-    for column in late:
-        _add_column(infos, *column)
-    return infos
+            # a cell holds its value in its first bytes, which are the low ones where extensions are built
+            runs.append(_Run(column.first, column.first + 1, f"<u{dtype.itemsize}", dtype, [column]))
+    return _Plan(runs, others, len(masks))
+
+
+def add_statistics(infos: Infos, batch: Batch, dones: Array) -> None:
+    """Add what Gymnasium's RecordEpisodeStatistics does, if any episode has ended.
+
+    Args:
+        dones: bool (B,), which rows end one; becomes part of the infos.
+
+    Raises:
+        ConfigError: the envs give such infos themselves.
+    """
+    if b"\1" not in dones.tobytes():  # a fifth of what any() takes
+        return
+    if "episode" in infos or "_episode" in infos:
+        raise ConfigError(
+            "episode_statistics: the envs' infos have 'episode' already; leave out one of the two",
+            key="episode_statistics",
+        )
+    infos["episode"] = {
+        "r": np.where(dones, batch.returns, 0.0),
+        "l": np.where(dones, batch.lengths, 0),
+        "t": np.where(dones, batch.seconds, 0.0),
+    }
+    infos["_episode"] = dones
 
 
 def spread_infos(infos: Infos, env_ids: Array, count: int) -> Infos:
@@ -90,11 +190,6 @@ def _rank(env_ids: Array) -> Array | None:
 
 def _in_order(rows: Any, rank: Array | None) -> list[int]:
     return sorted(rows) if rank is None else sorted(rows, key=rank.__getitem__)
-
-
-def _first_row(tags: Array, rank: Array | None) -> int:
-    rows = np.flatnonzero(tags)
-    return int(rows[0] if rank is None else rows[rank[rows].argmin()])
 
 
 def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
@@ -158,6 +253,9 @@ def _put(array: Array, rows: Any, value: Any, mask: Array) -> Array:
         rows: one row, or a mask (B,) with one value each.
         mask: which rows have been put before.
     """
+    if array.dtype is _EXACT.get(type(value)) and array.ndim == 1:
+        array[rows] = value
+        return array
     if array.dtype == object and array.ndim == 1:
         array[rows] = value
         return array
@@ -214,61 +312,54 @@ def _pick(infos: Infos, row: int) -> Infos:
 # ---- by columns -----------------------------------------------------------------------------
 
 
-def _whole_columns(batch: Batch, tags: Array, cells: Array) -> Infos | None:
-    """Return the infos if all rows have the same keys with values of the same types."""
-    count = len(tags)
-    table = tags.tobytes()  # comparing bytes takes a tenth of comparing arrays
-    if table != table[: tags.shape[1]] * count or not np.bitwise_and.reduce(batch.row_flags) & _INFO:
-        return None
-    infos: Infos = {}
-    first = tags[0]
-    indices = first.nonzero()[0].tolist()
-    masks = np.ones((len(indices), count), np.bool_)
-    for index, tag, mask in zip(indices, first[indices].tolist(), masks):
-        if tag >> 4 == _NUMPY_BOOL_KIND:
-            return None
-        name = batch.info_names[index]
-        infos[name] = _decode(cells[:, index], tag)
-        infos[f"_{name}"] = mask
-    return infos
+def _decode(column: Column, cells: Array, tag: int) -> Array:
+    """Return the values of a column whose rows all have this tag, in the dtype that Gymnasium gives them."""
+    values = column.read(cells, tag)
+    return _as_scalars(values) if tag >> 4 == _NUMPY_BOOL_KIND and not column.shape else values
 
 
-def _decode(cells: Array, tag: int) -> Array:
-    """Return 8-byte cells (B,) as an array of the tag's dtype with memory of its own."""
-    known = _DTYPES.get(tag)
-    if known is None:
-        dtype = InfoColumns().dtype_of(tag)
-        # a cell holds its value in its first bytes, which are the low ones where extensions are built
-        known = _DTYPES[tag] = np.dtype(f"<u{dtype.itemsize}"), dtype
-    return cells.astype(known[0]).view(known[1])
+def _as_scalars(values: Array) -> Array:
+    """Return an array of NumPy scalars: what Gymnasium makes of np.bool_."""
+    result = np.full(len(values), None, object)
+    result[:] = list(values)
+    return result
 
 
-def _add_column(infos: Infos, name: str, tags: Array, cells: Array, first: int) -> None:
-    """Put one key's column into the arrays; `first` is the row that decides the dtype."""
-    count = len(tags)
-    tag = int(tags[first])
+def _spread_column(rows: dict[int, Infos], column: Column, tags: Array, cells: Array) -> None:
+    """Put a column's values into the infos of its rows, for `_add_row`."""
+    kinds = tags.tolist()
+    for tag in set(kinds) - {0}:
+        for row, (kind, value) in enumerate(zip(kinds, column.objects(cells, tag))):
+            if kind == tag:
+                info = rows.setdefault(row, {})
+                for key in column.path[:-1]:
+                    info = info.setdefault(key, {})
+                info[column.path[-1]] = value
+
+
+def _add_column(infos: Infos, column: Column, tags: Array, cells: Array, rank: Array | None) -> None:
+    """Put one key's column into the arrays; tags (B,), 0 where a row has no value."""
     present = tags != 0
-    array = infos.get(name)
-    if array is None and tag >> 4 != _NUMPY_BOOL_KIND:
-        values = _decode(cells, tag)
-        if (tags == tag).all():
-            infos[name], infos[f"_{name}"] = values, present
-            return
-        array = np.where(tags == tag, values, np.zeros((), values.dtype))
-        mask = infos[f"_{name}"] = tags == tag
-    elif array is None:  # a np.bool_ is an object to Gymnasium
-        array, mask = np.full(count, None, object), np.zeros(count, np.bool_)
-    else:
-        mask = infos[f"_{name}"]
-        if isinstance(array, dict):
-            array = _as_objects([_pick(array, i) for i in range(count)], mask)
-    for other in np.unique(tags[present & ~mask]).tolist():
+    for key in column.path[:-1]:
+        if key in infos:
+            infos[f"_{key}"] |= present
+        else:
+            infos[key], infos[f"_{key}"] = {}, present.copy()
+        infos = infos[key]
+    rows = np.flatnonzero(present)
+    first = int(rows[0] if rank is None else rows[rank[rows].argmin()])
+    tag = int(tags[first])
+    is_alike = tags == tag
+    array = _decode(column, cells, tag)
+    array[~is_alike] = None if array.dtype == object else 0
+    mask = is_alike
+    for other in np.unique(tags[present & ~is_alike]).tolist():
         rows = tags == other
-        values = _decode(cells, other)[rows]
+        values = column.read(cells, other)[rows]
         if array.dtype == object:
             objects = values.tolist() if other >> 4 < _FIRST_NUMPY_KIND else list(values)
             array = _put_object(array, rows, objects, mask)
         else:
             array = _put(array, rows, values, mask)
         mask = mask | rows
-    infos[name], infos[f"_{name}"] = array, mask
+    infos[column.path[-1]], infos[f"_{column.path[-1]}"] = array, present

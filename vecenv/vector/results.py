@@ -12,7 +12,7 @@ from ..core.pool import Pool
 from ..core.rows import RowFlag, Run
 from ..core.spec import Array, Leaf
 from ..errors import StateError
-from .infos import gather_infos, spread_infos
+from .infos import InfoReader, add_statistics, spread_infos
 from .nested import merge, own
 
 __all__ = ["Results", "Step"]
@@ -36,11 +36,13 @@ class Results:
         space: of one observation, as env 0 has it.
         copy: whether arrays belong to the caller or are views of the ring.
         tracks_ends: whether `ended` is kept, bool (N,): whose episode is over.
+        has_statistics: whether infos get those of episodes that ended.
     """
 
-    def __init__(self, pool: Pool, space: Space[Any], copy: bool, tracks_ends: bool) -> None:
-        self._space = space
+    def __init__(self, pool: Pool, space: Space[Any], copy: bool, tracks_ends: bool, has_statistics: bool) -> None:
+        self._infos = InfoReader(space)
         self._copy = copy
+        self._has_statistics = has_statistics
         self._root = pool.obs_spec.root
         self._is_plain = isinstance(self._root, Leaf)
         self._has_objects = pool.obs_spec.num_objects > 0
@@ -66,7 +68,9 @@ class Results:
         flags = batch.flags & _NEWS
         if flags & _ERROR:
             batch.raise_errors()
-        infos = gather_infos(batch, self._space) if flags else {}
+        infos = self._infos.read(batch) if flags else {}
+        if self._has_statistics:
+            add_statistics(infos, batch, terminations | truncations)
         if not self._copy:
             return obs, rewards, terminations, truncations, infos
         obs = obs.copy() if self._is_plain else own(self._root, obs)

@@ -1,0 +1,349 @@
+"""Which infos arrive: `infos='all' | 'columns' | 'done' | 'none'`, and the statistics of episodes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from tests.vector.same import assert_same
+from tests.vector.test_infos import Told
+from vecenv import ConfigError, VectorEnv
+from vecenv.core.infos import Infos
+from vecenv.core.native import load
+from vecenv.core.options import PoolOptions
+from vecenv.core.rows import RowFlag
+from vecenv.core.serial import SerialPool
+from vecenv.envs.toys import CountEnv, ToyEnv
+
+MODES = [pytest.param(mode, id=mode.value) for mode in AutoresetMode]
+ENDS = [("serial", "native"), ("serial", "python"), ("process", "native"), ("process", "python")]
+
+
+@pytest.fixture(params=ENDS, ids="-".join)
+def backend(request, monkeypatch):
+    name, implementation = request.param
+    if implementation == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
+    return name
+
+
+class Talker(ToyEnv):
+    """Tells a random part of what has cells and what has none, and more at the end of an episode."""
+
+    def inform(self):
+        number = int(self.np_random.integers(1, 2**31))
+        parts: dict[str, Any] = {
+            "steps": self.elapsed_steps,
+            "half": self.elapsed_steps / 2,
+            "flag": number % 2 == 0,
+            "byte": np.uint8(number % 256),
+            "numpy flag": np.bool_(number % 3 == 0),
+            "position": np.array([number, 0.5], np.float64),
+            "strided": np.arange(8, dtype=np.int16)[::2] * (number % 100),
+            "board": np.asfortranarray(np.full((2, 3), number % 7, np.uint8)),
+            "switches": np.array([number % 2 == 0, True]),
+            "nested": {"x": number, "deep": {"y": number / 7, "z": np.float32(0.1 * (number % 5)), "v": np.ones(3)}},
+            "large": np.arange(9) + number,
+            "text": f"number {number}",
+            "nothing": None,
+            "partly": {"number": number, "text": "x", "deep": {"text": "y"}},
+            "only text": {"text": "z"},
+            "none at all": {},
+            "list": [number],
+            "complex": np.complex64(number),
+            "long": np.zeros((1, 1, 1, 1, 1)),
+            "tiny": np.zeros((0, 2)),
+        }
+        chosen = {key: value for i, (key, value) in enumerate(parts.items()) if number >> i & 1}
+        if self.length is not None and self.elapsed_steps >= self.length:
+            chosen["episode"] = {"r": float(self.action_sum), "l": self.elapsed_steps}
+        return chosen
+
+
+#: The paths of what `Talker` tells that can travel without being pickled.
+WITH_CELLS = {
+    *(("steps",), ("half",), ("flag",), ("byte",), ("numpy flag",), ("position",), ("strided",), ("board",)),
+    *(("switches",), ("nested", "x"), ("nested", "deep", "y"), ("nested", "deep", "z"), ("nested", "deep", "v")),
+    *(("partly", "number"), ("episode", "r"), ("episode", "l")),
+}
+
+
+def with_cells(info, above=()):
+    kept = {}
+    for key, value in info.items():
+        path = (*above, key)
+        if isinstance(value, dict):
+            value = with_cells(value, path)
+            if value:
+                kept[key] = value
+        elif path in WITH_CELLS:
+            kept[key] = value
+    return kept
+
+
+class Censor(gymnasium.Wrapper):
+    """Says in Python what a mode leaves of infos, so that SyncVectorEnv shows what is to arrive."""
+
+    def __init__(self, env, infos):
+        super().__init__(env)
+        self.infos = infos
+
+    def reset(self, **kwargs):
+        obs, info = self.env.reset(**kwargs)
+        return obs, self.censor(info, False)
+
+    def step(self, action):
+        *result, info = self.env.step(action)
+        return (*result, self.censor(info, result[2] or result[3]))
+
+    def censor(self, info, is_end):
+        if self.infos == "columns":
+            return with_cells(info)
+        return info if self.infos == "all" or (self.infos == "done" and is_end) else {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("infos", ["all", "columns", "done", "none"])
+def test_what_arrives(infos, mode, backend):
+    env_fns = [functools.partial(Talker, length) for length in (3, 5, 4, 7)]
+    references = [lambda env_fn=env_fn: Censor(env_fn(), infos) for env_fn in env_fns]
+    with (
+        contextlib.closing(SyncVectorEnv(references, autoreset_mode=mode)) as theirs,
+        contextlib.closing(VectorEnv(env_fns, backend=backend, autoreset_mode=mode, infos=infos)) as ours,
+    ):
+        assert_same(ours.reset(seed=8), theirs.reset(seed=8), "reset")
+        for i in range(60):
+            actions = np.array([i % 2, 1, 0, 1])
+            result = ours.step(actions)
+            assert_same(result, theirs.step(actions), f"step {i}")
+            ended = result[2] | result[3]
+            if mode == AutoresetMode.DISABLED and ended.any():
+                mask = {"reset_mask": ended}
+                assert_same(ours.reset(options=dict(mask)), theirs.reset(options=dict(mask)), f"reset after {i}")
+
+
+@pytest.mark.parametrize("infos", ["all", "columns", "done"])
+def test_what_arrives_in_the_order_of_finishing(infos):
+    """Without C all infos are pickled: with it, and in any order, they are the same."""
+    seen = []
+    for reverse in (False, True):
+        env_fns = [functools.partial(Talker, length) for length in (3, 5, 4)]
+        with contextlib.closing(VectorEnv(env_fns, backend="serial", infos=infos)) as envs:
+            envs.reset(seed=1)
+            results = []
+            for _ in range(30):
+                envs.send(np.array([1, 1, 1]), [2, 1, 0] if reverse else [0, 1, 2])
+                told = envs.recv()[4]
+                assert told.pop("env_id").tolist() == ([2, 1, 0] if reverse else [0, 1, 2])
+                results.append(flip(told) if reverse else told)
+            seen.append(results)
+    assert_same(*seen)
+
+
+def flip(infos):
+    return {key: flip(value) if isinstance(value, dict) else value[::-1] for key, value in infos.items()}
+
+
+# ---- what is pickled -------------------------------------------------------------------------
+
+
+def mailed(info, infos="ALL", rounds=3):
+    """Return whether rows of this info have mail once its keys are known, and the info that arrives."""
+    options = PoolOptions(infos=Infos[infos])
+    with SerialPool([functools.partial(Told, info, length=None)] * 2, options) as pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        for _ in range(rounds):
+            pool.send([0, 0])
+            batch = pool.recv()
+        return bool(batch.flags & RowFlag.MAIL), batch.infos()[0]
+
+
+NUMBERS = {"a": 1, "b": 0.5, "c": {"d": np.int8(3), "e": {"f": np.array([1.0, 2.0])}}, "": True}
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    "info, with_mail",
+    [
+        (NUMBERS, False),
+        ({"array": np.zeros((2, 2, 2), np.float16)}, False),
+        ({"array": np.zeros(9)}, True),
+        ({"array": np.zeros(2, ">f8")}, True),
+        ({"array": np.zeros(2, object)}, True),
+        ({"array": np.ma.zeros(2)}, True),
+        ({"text": "x"}, True),
+        ({"big": 2**63}, True),
+        ({"dict": {}}, True),
+        ({3: 4}, True),
+        ({"a\x1fb": 1}, True),
+        ({"\ud800": 1}, True),
+        ({"k" * 64: 1}, True),
+        ({"a": {"b": {"c": {"d": 1}}}}, False),
+        ({"a": {"b": {"c": {"d": {"e": 1}}}}}, True),
+        ({"final_obs": 1}, True),
+        ({}, False),
+    ],
+    ids=repr,
+)
+def test_what_is_pickled(info, with_mail):
+    assert mailed(info) == (with_mail, pytest.approx(info) if info == {} else AsGiven(info))
+    assert mailed({**info, "text": "x"}) == (True, AsGiven({**info, "text": "x"}))
+
+
+class AsGiven:
+    """Equal to a value with the same arrays in it."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        assert_same(other, self.value)
+        return True
+
+    __hash__ = None
+
+
+@pytest.mark.native
+def test_columns_only_are_never_pickled_once_they_are_known():
+    parts = {"text": "x", "object": object(), "big": np.arange(100), "dict": {"text": "y"}, 3: 4, "long": 2**70}
+    assert mailed({**NUMBERS, **parts}, "COLUMNS") == (False, AsGiven(NUMBERS))
+    assert mailed(parts, "COLUMNS") == (False, {})
+    more = {f"key {i}": i for i in range(40)}  # beyond the table nothing is lost either
+    assert mailed({**more, **parts}, "COLUMNS") == (True, more)
+
+
+@pytest.mark.native
+def test_a_key_that_changes_its_kind():
+    kinds = [1, np.zeros(2), np.zeros(3), {"inner": 1}, "text", None, True, {"inner": np.ones(2)}]
+    for first in kinds:
+        infos = [{"key": first}] * 2 + [{"key": kind} for kind in kinds]
+        with SerialPool([functools.partial(Told, *infos, length=None)]) as pool:
+            pool.start()
+            pool.reset()
+            pool.recv()
+            for i in range(len(kinds) + 1):
+                pool.send([0])
+                assert_same(pool.recv().infos()[0], infos[min(i + 1, len(infos) - 1)])
+
+
+@pytest.mark.parametrize("infos", ["none", "done"])
+def test_infos_that_are_not_wanted_are_not_looked_at(infos, backend):
+    """A lock cannot be pickled, and neither can what a generator gives be known before it is asked."""
+
+    class Locked(ToyEnv):
+        def inform(self):
+            return {"lock": threading.Lock()}
+
+    with contextlib.closing(VectorEnv([functools.partial(Locked, None)] * 2, backend=backend, infos=infos)) as envs:
+        assert envs.reset(seed=0)[1] == {}
+        assert envs.step([0, 0])[4] == {}
+
+
+def test_an_info_that_is_no_dict_is_an_error_in_every_mode(backend):
+    class Listed(ToyEnv):
+        def inform(self):
+            return [] if self.elapsed_steps else {}
+
+    for infos in ("all", "columns", "done", "none"):
+        with contextlib.closing(VectorEnv([Listed], backend=backend, infos=infos)) as envs:
+            envs.reset(seed=0)
+            with pytest.raises(TypeError, match="info must be a dict, got list"):
+                envs.step([0])
+
+
+def test_final_observations_come_in_every_mode(backend):
+    for infos in ("all", "columns", "done", "none"):
+        env_fns = [functools.partial(CountEnv, length) for length in (2, 9)]
+        with contextlib.closing(VectorEnv(env_fns, backend=backend, infos=infos, autoreset_mode="SameStep")) as envs:
+            envs.reset(seed=0)
+            envs.step([0, 0])
+            told = envs.step([0, 0])[4]
+            assert told["_final_obs"].tolist() == [True, False] and told["final_obs"][0][0] == 2
+            assert ("steps" in told["final_info"]) == (infos != "none")
+            assert ("steps" in told) == (infos in ("all", "columns"))
+
+
+# ---- episodes --------------------------------------------------------------------------------
+
+
+class Paid(ToyEnv):
+    """Rewards that do not add up to whole numbers."""
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return (obs, 0.1 * self.elapsed_steps + int(action), *rest)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_statistics_are_those_of_gymnasium_s_wrapper(mode, backend):
+    env_fns = [functools.partial(Paid, length, truncate=length == 4) for length in (3, 1, 4)]
+    began = time.perf_counter()
+    with (
+        contextlib.closing(SyncVectorEnv(env_fns, autoreset_mode=mode)) as sync,
+        contextlib.closing(VectorEnv(env_fns, backend=backend, autoreset_mode=mode, episode_statistics=True)) as ours,
+    ):
+        theirs = RecordEpisodeStatistics(sync)
+        assert ours.reset(seed=2)[1] == theirs.reset(seed=2)[1] == {}
+        num_ends = 0
+        for i in range(25):
+            actions = np.array([i % 2, 1, 0])
+            (*_, told), (*_, expected) = ours.step(actions), theirs.step(actions)
+            seconds = [infos.get("episode", {}).pop("t", np.zeros(3)) for infos in (told, expected)]
+            assert_same(told, expected, f"step {i}")
+            ended = told.get("_episode", np.zeros(3, np.bool_))
+            num_ends += ended.sum()
+            assert seconds[0].dtype == seconds[1].dtype and seconds[0].shape == (3,)
+            assert (seconds[0][ended] > 0).all() and (seconds[0] < time.perf_counter() - began).all()
+            assert not seconds[0][~ended].any()
+            if mode == AutoresetMode.DISABLED and ended.any():
+                ours.reset(options={"reset_mask": ended.copy()})
+                theirs.reset(options={"reset_mask": ended.copy()})
+                # Gymnasium's wrapper forgets all its sums here, as SyncVectorEnv takes the mask away
+                if not ended.all():
+                    break
+        assert num_ends > (0 if mode == AutoresetMode.DISABLED else 8)
+
+
+def test_statistics_of_some_envs():
+    env_fns = [functools.partial(ToyEnv, length) for length in (1, 2, 3)]
+    with contextlib.closing(VectorEnv(env_fns, backend="serial", episode_statistics=True, infos="none")) as envs:
+        envs.reset(seed=0)
+        envs.send([0, 0], [2, 0])
+        told = envs.recv()[4]
+        assert told["env_id"].tolist() == [2, 0]
+        assert told["_episode"].tolist() == [False, True] and told["episode"]["l"].tolist() == [0, 1]
+
+
+def test_statistics_begin_anew_with_a_reset():
+    with contextlib.closing(VectorEnv([functools.partial(ToyEnv, 3)], episode_statistics=True)) as envs:
+        envs.reset(seed=0)
+        envs.step([0])
+        envs.reset()
+        lengths = [envs.step([0])[4].get("episode", {}).get("l") for _ in range(3)]
+        assert lengths == [None, None, [3]]
+
+
+def test_envs_that_tell_their_statistics_themselves():
+    make = functools.partial(Told, {"episode": 1}, length=1)
+    with contextlib.closing(VectorEnv([make], backend="serial", episode_statistics=True)) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(ConfigError, match="have 'episode' already"):
+            envs.step([0])
+
+
+@pytest.mark.parametrize("infos", ["some", None, 3])
+def test_no_such_mode(infos):
+    with pytest.raises(ConfigError, match="infos: expected one of"):
+        VectorEnv([ToyEnv], backend="serial", infos=infos)
