@@ -7,6 +7,7 @@ from two neighbouring windows.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import statistics
 import subprocess
@@ -23,12 +24,14 @@ from vecenv.cli.measure import Mode, Window
 from vecenv.cli.target import EnvFn, action_batches
 from vecenv.core.options import PoolOptions
 from vecenv.core.process import ProcessPool
+from vecenv.envs.toys import NullEnv
 from vecenv.vector import VectorEnv
 
 __all__ = [
     "Effort",
     "blas_policy_overhead",
     "idle_cpu_percent",
+    "info_cost_us",
     "median_times",
     "pool_round",
     "ratio",
@@ -56,6 +59,15 @@ envs.reset(seed=0)
 print(time.perf_counter() - start)
 envs.close()
 """
+
+
+class PongInfoEnv(NullEnv):
+    """A null env with the info dict that ale-py's Pong returns at every step."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        info = {"lives": 0, "episode_frame_number": 1234, "frame_number": 56789}
+        self._result = (*self._result[:4], info)
 
 
 class Effort(NamedTuple):
@@ -129,6 +141,28 @@ def vector_env_round(
                 policy()
 
         yield one_round
+
+
+def info_cost_us(num_envs: int, effort: Effort) -> list[float]:
+    """Return what Pong's infos add to one env's step, in microseconds.
+
+    Worker and parent are one thread here, so that the difference to `infos='none'` is the work of both.
+    """
+    readings = []
+    with contextlib.ExitStack() as stack:
+        rounds = []
+        for infos in ("none", "all"):
+            envs = stack.enter_context(
+                contextlib.closing(VectorEnv([PongInfoEnv] * num_envs, backend="serial", infos=infos))
+            )
+            envs.reset(seed=0)
+            rounds.append(functools.partial(envs.step, np.zeros(num_envs, np.int64)))
+        for _ in range(effort.repeats):
+            # the quickest of short windows that take turns: what others on this machine do is no cost of infos
+            windows = [[median_times(one, Effort(1, effort.seconds / 20))[0] for one in rounds] for _ in range(10)]
+            without, with_infos = (min(times) for times in zip(*windows))
+            readings.append(1e6 * (with_infos - without) / num_envs)
+    return readings
 
 
 @contextlib.contextmanager

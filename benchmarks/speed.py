@@ -111,6 +111,7 @@ def _memory_growth(effort: Effort) -> list[float]:
 _ROWS = [
     Row("CartPole-v1, 64 envs", 0.85, _to_ceiling(_CARTPOLE, 64)),
     Row("CartPole-v1, 64 envs, copy=False", 0.90, _to_ceiling(_CARTPOLE, 64, copy=False)),
+    Row("CartPole-v1, 64 envs, episode statistics", 0.85, _to_ceiling(_CARTPOLE, 64, episode_statistics=True)),
     Row("CartPole-v1, 256 envs", 0.88, _to_ceiling(_CARTPOLE, 256)),
     Row("busy 50 us, 8 envs", 0.90, _to_ceiling(_BUSY_50, 8)),
     Row("busy 50 us, 64 envs", 0.96, _to_ceiling(_BUSY_50, 64)),
@@ -130,6 +131,13 @@ _ROWS = [
         5.0,
         _round_trip(functools.partial(rows.pool_round, [NullEnv] * 8, 2)),
         "us",
+        at_least=False,
+    ),
+    Row(
+        "infos of Pong in columns, 64 null envs",
+        0.5,
+        functools.partial(rows.info_cost_us, 64),
+        "us per env step",
         at_least=False,
     ),
     Row("manager, CartPole-v1, 64 envs", 0.70, _manager_to_ceiling(_CARTPOLE, 64)),
