@@ -96,6 +96,7 @@ _MODULE_OF = {
     "get_env_manager_cls": "managers",
     "get_vec_env_setting": "envs.base",
     "make_vec": "vector",
+    "register_vec": "vector",
     "to_ndarray": "envs.arrays",
     "update_shape": "wrappers",
 }

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeAwareObservation, TimeLimit
 
-from vecenv import ConfigError, VectorEnv, make_vec
+from vecenv import ConfigError, VectorEnv, make_vec, register_vec
 from vecenv.envs.toys import ToyEnv
 
 
@@ -118,3 +118,73 @@ def test_seeds_go_on_as_gymnasium_s(make):
     ours = make("CartPole-v1", num_envs=2)
     assert np.array_equal(ours.reset(seed=3)[0], theirs.reset(seed=3)[0])
     theirs.close()
+
+
+# ---- by gymnasium.make_vec --------------------------------------------------------------------
+
+
+@pytest.fixture
+def registry():
+    before = dict(gymnasium.registry)
+    yield gymnasium.registry
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+
+
+@pytest.fixture
+def make_by_gymnasium(registry):
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **kwargs: stack.enter_context(contextlib.closing(gymnasium.make_vec(*args, **kwargs)))
+
+
+def test_gymnasium_s_make_vec(make_by_gymnasium):
+    name = register_vec("CartPole-v1")
+    assert name == register_vec("CartPole-v1") == "vecenv/CartPole-v1"
+    envs = make_by_gymnasium(
+        name,
+        num_envs=3,
+        vectorization_mode="vector_entry_point",
+        num_workers=2,
+        autoreset_mode="SameStep",
+        sutton_barto_reward=True,
+        max_episode_steps=2,
+    )
+    assert isinstance(envs, VectorEnv) and len(envs.worker_pids) == 2
+    envs.reset(seed=0)
+    assert envs.step([0, 0, 0])[1].tolist() == [0.0] * 3
+    assert envs.step([0, 0, 0])[3].all()
+
+
+def test_gymnasium_makes_it_again_from_its_spec(make_by_gymnasium):
+    envs = make_by_gymnasium(register_vec("CartPole-v1"), num_envs=2, backend="serial", sutton_barto_reward=True)
+    assert repr(envs) == "VectorEnv(vecenv/CartPole-v1, num_envs=2)"
+    for spec in (envs.spec, gymnasium.envs.registration.EnvSpec.from_json(envs.spec.to_json())):
+        again = make_by_gymnasium(spec)
+        assert isinstance(again, VectorEnv) and again.num_envs == 2 and again.worker_pids == ()
+        assert again.call("_sutton_barto_reward") == (True, True)
+
+
+def test_an_env_registered_with_its_vector_entry_point(make_by_gymnasium):
+    gymnasium.register("VecenvToy-v0", entry_point=ToyEnv, vector_entry_point="vecenv.vector.by_id:VecenvToy-v0")
+    envs = make_by_gymnasium("VecenvToy-v0", num_envs=2, length=3)
+    assert isinstance(envs, VectorEnv)
+    envs.reset(seed=0)
+    assert [envs.step([0, 0])[2].tolist() for _ in range(3)][-1] == [True, True]
+
+
+def test_names_with_a_namespace(make_by_gymnasium):
+    gymnasium.register("space/VecenvToy-v3", entry_point=ToyEnv)
+    assert register_vec("space/VecenvToy-v3") == "vecenv/space.VecenvToy-v3"
+    assert make_by_gymnasium(register_vec("space/VecenvToy-v3", "Mine-v1"), backend="serial").num_envs == 1
+
+
+def test_what_cannot_be_registered(registry):
+    gymnasium.register("VecenvToy-v0", vector_entry_point=VectorEnv)
+    with pytest.raises(gymnasium.error.Error, match="no entry point for single envs"):
+        register_vec("VecenvToy-v0")
+    with pytest.raises(gymnasium.error.Error, match="NoSuchEnv"):
+        register_vec("NoSuchEnv-v0")
+    with pytest.raises(ConfigError, match="'CartPole-v1' is the id of another env"):
+        register_vec("Acrobot-v1", "CartPole-v1")
+    with pytest.raises(AttributeError, match="no env of this id"):
+        gymnasium.envs.registration.load_env_creator("vecenv.vector.by_id:NoSuchEnv-v0")

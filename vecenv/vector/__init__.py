@@ -1,4 +1,4 @@
-"""The Gymnasium face: `VectorEnv`, a drop-in for `gymnasium.vector.AsyncVectorEnv`, and `make_vec`.
+"""The Gymnasium face: `VectorEnv`, a drop-in for `gymnasium.vector.AsyncVectorEnv`, and what makes it.
 
     env        Gymnasium's tuples: steps and resets
     calling    calls, attributes, the end, and Gymnasium's rules about which call may follow which
@@ -6,7 +6,8 @@
     infos      info dicts of N envs to arrays
     nested     nested observations, in batches and row by row
     inside     what is sent to the workers
-    make       by name
+    make       by name, also by Gymnasium's `make_vec`
+    by_id      where Gymnasium finds that
 
 Stands above the waist: a batch of the pool comes in, Gymnasium's five-tuple goes out.
 """
@@ -14,6 +15,6 @@ Stands above the waist: a batch of the pool comes in, Gymnasium's five-tuple goe
 from __future__ import annotations
 
 from .env import VectorEnv
-from .make import make_vec
+from .make import make_vec, register_vec
 
-__all__ = ["VectorEnv", "make_vec"]
+__all__ = ["VectorEnv", "make_vec", "register_vec"]

@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from .env import VectorEnv
 from .inside import EnvMaker
 
-__all__ = ["make_vec"]
+__all__ = ["make_vec", "register_vec"]
 
 #: How Gymnasium calls what our backends do.
 _BACKEND_OF = {"process": "process", "serial": "serial", "async": "process", "sync": "serial"}
@@ -68,6 +68,41 @@ def make_vec(
     envs = VectorEnv([EnvMaker(spec, env_kwargs, wrappers)] * num_envs, backend=backend, **options)
     envs.spec = _vector_spec(spec, env_kwargs, num_envs, backend, options, wrappers)
     return envs
+
+
+def register_vec(id: str, name: str | None = None) -> str:
+    """Register a name under which `gymnasium.make_vec` makes a `VectorEnv`, and return it.
+
+    Modes cannot be added to `gymnasium.make_vec`, but a registration can say what makes its vector
+    envs, and then does when no mode is named. Options of `VectorEnv` and arguments of the env are
+    given by their names, as to `make_vec`.
+
+    Args:
+        id: a registered env, with `module:` before it to import that first.
+        name: the new name; None: `vecenv/` and the id, whose own `/` becomes a dot.
+
+    Example:
+        >>> name = register_vec("CartPole-v1")
+        >>> envs = gymnasium.make_vec(name, num_envs=2, backend="serial", sutton_barto_reward=True)
+        >>> envs
+        VectorEnv(vecenv/CartPole-v1, num_envs=2)
+        >>> envs.close()
+
+    Raises:
+        gymnasium.error.Error: no such env, or one that comes as a vector env only.
+        ConfigError: another env has that name.
+    """
+    spec = registration._find_spec(id)
+    if spec.entry_point is None:
+        raise gymnasium.error.Error(f"{spec.id} has no entry point for single envs")
+    name = name or f"vecenv/{spec.id.replace('/', '.')}"
+    entry_point = f"{__package__}.by_id:{spec.id}"
+    known = gymnasium.registry.get(name)
+    if known is None:
+        gymnasium.register(name, vector_entry_point=entry_point)
+    elif known.vector_entry_point != entry_point:
+        raise ConfigError(f"name: {name!r} is the id of another env", key="name")
+    return name
 
 
 def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
