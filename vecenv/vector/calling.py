@@ -43,7 +43,7 @@ class CallableEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.call_async(name, *args, **kwargs)
         return self.call_wait()
 
-    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begin a call of a method, or the reading of an attribute; `call_wait` gives the results."""
         self._check_idle("call_async")
         if name in _NOT_BY_CALL:

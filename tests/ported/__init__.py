@@ -1,0 +1,1 @@
+"""What other projects expect of the classes that ours stand in for, in our words: same calls, same exceptions."""
