@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Protocol
 
 from . import mail
 from .hub import Hub
