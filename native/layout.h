@@ -142,7 +142,8 @@ typedef struct {
     vecenv_word step_id;
     uint64_t digest; /* of all its answers since a known start, see digest.h */
     vecenv_tally tally;
-    uint8_t pad[VECENV_LINE - 48];
+    int64_t began_ns; /* when the env's episode began */
+    uint8_t pad[VECENV_LINE - 56];
 } vecenv_record;
 
 _Static_assert(sizeof(vecenv_record) == VECENV_LINE, "a record is a line");

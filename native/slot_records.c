@@ -47,6 +47,7 @@ vecenv_slot_keep_record(Slot *self, hosted_env *env, const answer *row, size_t n
     store_release(&record->step_id, 0);
     record->digest = env->digest;
     record->tally = env->tally;
+    record->began_ns = env->began_ns;
     store_release(&record->step_id, step_id);
 }
 
@@ -173,6 +174,7 @@ vecenv_slot_resume(PyObject *op, PyObject *args)
     for (uint32_t i = 0; step_id != 0 && i < 2; i++) {
         if (load_acquire(&records[i].step_id) == step_id) {
             env->tally = records[i].tally;
+            env->began_ns = records[i].began_ns;
             env->digest = records[i].digest;
             env->turn = i + 1;
         }

@@ -235,6 +235,32 @@ class VectorEnvContract:
         envs.send([0, 0], [1, 2])
         assert len(envs.step([0], env_id=[3])[4]["env_id"]) == 1
 
+    def test_the_loop_of_envpool(self, open_envs):
+        envs = open_envs([functools.partial(CountEnv, 4)] * 6, batch_size=4)
+        envs.async_reset()
+        num_rows = np.zeros(6, int)
+        for _ in range(50):
+            obs, rewards, terminations, truncations, infos = envs.recv()
+            env_ids = infos["env_id"]
+            assert len(env_ids) == len(obs) == len(rewards) == len(infos["steps"]) == 4
+            assert len(set(env_ids.tolist())) == 4
+            assert obs[:, STEPS].tolist() == (num_rows[env_ids] % 5).tolist()
+            assert terminations.tolist() == (num_rows[env_ids] % 5 == 4).tolist()
+            num_rows[env_ids] += 1
+            envs.send(np.zeros(4, np.int64), env_ids)
+        assert num_rows.sum() == 200 and num_rows.min() > 0
+        with pytest.raises(ConfigError, match="batch_size: expected"):
+            open_envs([CountEnv] * 2, batch_size=3)
+
+    def test_the_synchronous_loop_of_envpool(self, open_envs):
+        envs = open_envs([functools.partial(CountEnv, None)] * 4, batch_size=4)
+        obs, infos = envs.reset(seed=0)
+        env_ids = np.arange(4)
+        for i in range(5):
+            obs, rewards, terminations, truncations, infos = envs.step(np.zeros(4, np.int64), env_ids)
+            env_ids = infos["env_id"]
+            assert env_ids.tolist() == [0, 1, 2, 3] and obs[:, STEPS].tolist() == [i + 1] * 4
+
     def test_step_while_envs_are_under_way(self, open_envs):
         envs = open_envs(CountEnv)
         envs.reset(seed=0)

@@ -1,1 +1,1 @@
-"""Programs written for other systems, with their imports changed: same calls, same outcomes."""
+"""Programs and expectations of other projects, in our words: same calls, same outcomes, same exceptions."""

@@ -43,7 +43,7 @@ class CallableEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.call_async(name, *args, **kwargs)
         return self.call_wait()
 
-    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begin a call of a method, or the reading of an attribute; `call_wait` gives the results."""
         self._check_idle("call_async")
         if name in _NOT_BY_CALL:
@@ -86,7 +86,7 @@ class CallableEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if len(each) != self.num_envs:
             raise ConfigError(f"set_attr: expected {self.num_envs} values, one per env, got {len(each)}", key=name)
         try:
-            self._pool.call_each([Assignment(name, value) for value in each])
+            self._pool.call_each([Assignment(name, value) for value in each], name=f"set_attr {name}")
         except StateError as error:
             self._explain("set_attr", error)
 

@@ -191,7 +191,7 @@ class VectorEnv(CallableEnvs):
         try:
             found = [pool.observation_space] * self.num_envs
             if not is_same:
-                found = pool.call(Call("observation_space"))
+                found = pool.call(Call("observation_space"), pure=True)
             self.observation_space, self.single_observation_space = combine_spaces(self.observation_mode, found)
         except BaseException:
             pool.close()
@@ -420,5 +420,5 @@ class VectorEnv(CallableEnvs):
         """
         first = secrets.randbelow(_SEED_LIMIT - self.num_envs)
         _LOG.info("unseeded reset: env i gets seed %d + i", first)
-        has_own = self._pool.call(has_generator)
+        has_own = self._pool.call(has_generator, pure=True)
         return [None if has_own[env_id] else first + env_id for env_id in range(self.num_envs)]
