@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from ..config import Config, deep_merge_dicts, warn_unknown_keys
 from ..core.batch import Batch
@@ -18,7 +18,8 @@ from ..core.pool import Pool
 from ..core.rows import Autoreset
 from ..core.serial import SerialPool
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
-from .access import EnvAccess, has_attribute
+from .access import has_attribute
+from .books import EnvBooks
 from .build import builder_of
 from .managed import EnvMaker, Orders, Settings
 from .options import BASE_CONFIG, check_config, check_limit, limits_of, pool_options
@@ -46,7 +47,7 @@ class _LiveLimit:
             pool.set_limits(limits_of(manager._cfg))
 
 
-class EnvLife(EnvAccess):
+class EnvLife(EnvBooks):
     """The part of a manager that builds envs, knows their states, and ends them."""
 
     config: ClassVar[dict[str, Any]] = BASE_CONFIG
@@ -58,13 +59,6 @@ class EnvLife(EnvAccess):
     _step_timeout = _LiveLimit("step_timeout")
     _reset_timeout = _LiveLimit("reset_timeout")
     _connect_timeout = _LiveLimit("connect_timeout")
-
-    @classmethod
-    def default_config(cls) -> Config:
-        """Return a copy of the class's config, with `cfg_type` naming the class."""
-        config = deep_merge_dicts(cls.config, None)
-        config["cfg_type"] = f"{cls.__name__}Dict"
-        return config
 
     def __init__(self, env_fn: Sequence[Callable[[], Any]], cfg: Mapping[str, Any] | None = None) -> None:
         """Check and remember; builds nothing.
@@ -84,18 +78,13 @@ class EnvLife(EnvAccess):
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
         check_config(self._cfg, name)
         self._env_fn = fns
-        self._episode_num: float = self._cfg["episode_num"]
         self._max_retry = max(1, int(self._cfg["max_retry"]))
         self._retry_type: str = self._cfg["retry_type"]
         self._retry_waiting_time: float = self._cfg["retry_waiting_time"]
         self._auto_reset = bool(self._cfg["auto_reset"])
         self._reset_inplace = bool(self._cfg.get("reset_inplace", False))
         self._copies = bool(self._cfg.get("copy_on_get", True))
-        self._closed = True
-        self._all_ids = list(range(len(fns)))
-        self._env_states = dict.fromkeys(self._all_ids, EnvState.VOID)
-        self._env_episode_count = dict.fromkeys(self._all_ids, 0)
-        self._absent: set[int] = set(self._all_ids)  # not in RUN
+        self._open_books(len(fns), self._cfg["episode_num"])
         self._pending_seeds: dict[int, tuple[int, bool | None]] = {}
         self._seeds_in_use: dict[int, tuple[int, bool | None]] = {}
         self._episodes_begun = dict.fromkeys(self._all_ids, 0)  # since the env was seeded
@@ -109,52 +98,15 @@ class EnvLife(EnvAccess):
     # ---- properties ------------------------------------------------------------------------
 
     @property
-    def closed(self) -> bool:
-        """Whether there are no envs: before launch and after close."""
-        return self._closed
-
-    @property
-    def done(self) -> bool:
-        """Whether every env has had its `episode_num` episodes."""
-        return all(state is EnvState.DONE for state in self._env_states.values())
-
-    @property
-    def env_states(self) -> dict[int, EnvState]:
-        """State of each env, {env_id: state}; a copy."""
-        return dict(self._env_states)
-
-    @property
-    def env_episode_count(self) -> dict[int, int]:
-        """Episodes that each env has ended since launch, {env_id: count}; a copy."""
-        return dict(self._env_episode_count)
-
-    @property
     def worker_pids(self) -> tuple[int, ...]:
         """Process id of each worker; empty where envs live in this process."""
         return () if self._pool is None else self._pool.worker_pids
-
-    @property
-    def ready_obs_id(self) -> list[int]:
-        """Ids of the envs that can be stepped, ascending."""
-        absent = self._absent
-        return [env_id for env_id in self._all_ids if env_id not in absent] if absent else list(self._all_ids)
 
     @property
     def ready_obs(self) -> dict[int, Any]:
         """Newest observation of each env that can be stepped, {env_id: obs}; {} when none can."""
         shown = self._shown.rows
         return {env_id: shown[env_id] for env_id in self.ready_obs_id}
-
-    def env_state_done(self, env_id: int) -> bool:
-        """Whether this env has had its `episode_num` episodes."""
-        return self._env_states[env_id] is EnvState.DONE
-
-    def _set_state(self, env_id: int, state: EnvState) -> None:
-        self._env_states[env_id] = state
-        if state is EnvState.RUN:
-            self._absent.discard(env_id)
-        else:
-            self._absent.add(env_id)
 
     def _check_known_while_closed(self, name: str) -> None:
         self.env_ref  # noqa: B018  # builds it
@@ -237,15 +189,6 @@ class EnvLife(EnvAccess):
         """Close because of an error, which is the one to be heard of."""
         with contextlib.suppress(Exception):
             self.close()
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} owns running envs and cannot be pickled or copied; make a new one")
 
     # ---- seeds and replays -------------------------------------------------------------------
 
