@@ -8,26 +8,31 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ..config import Config, deep_merge_dicts, warn_unknown_keys
+from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.batch import Batch
 from ..core.pool import Pool
 from ..core.rows import Autoreset
 from ..core.serial import SerialPool
+from ..envs.seeding import SEED_BITS
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from .access import has_attribute
 from .books import EnvBooks
 from .build import builder_of
-from .managed import EnvMaker, Orders, Settings
+from .managed import EnvMaker, Orders, Settings, leave_resets
 from .options import BASE_CONFIG, check_config, check_limit, limits_of, pool_options
 from .seeds import seeds_by_env
 from .shown import Shown
 from .states import EnvState
 
 __all__ = ["EnvLife"]
+
+_LOG = logging.getLogger(__name__)
 
 
 class _LiveLimit:
@@ -44,6 +49,7 @@ class _LiveLimit:
         manager._cfg[self._key] = value
         pool = manager._pool
         if pool is not None:
+            manager._take_over_resets()
             pool.set_limits(limits_of(manager._cfg))
 
 
@@ -88,6 +94,8 @@ class EnvLife(EnvBooks):
         self._pending_seeds: dict[int, tuple[int, bool | None]] = {}
         self._seeds_in_use: dict[int, tuple[int, bool | None]] = {}
         self._episodes_begun = dict.fromkeys(self._all_ids, 0)  # since the env was seeded
+        self._first_seeds: dict[int, int] = {}  # drawn here, of envs that nobody has seeded
+        self._unstepped: set[int] = set()  # reset, and not stepped since
         self._params: dict[int, dict[str, Any]] = {}
         self._orders: dict[int, Orders] = {}  # of resets not answered yet
         self._attempts: dict[int, int] = {}  # left, of resets not answered yet
@@ -140,9 +148,12 @@ class EnvLife(EnvBooks):
         self._attempts.clear()
         self._orders.clear()
         self._recording.clear()
+        self._unstepped.clear()
+        self._first_seeds.clear()
+        self._draw_first_seeds(self._all_ids)
         self._shown = Shown(self.env_num, None if self._copies else pool.options.depth)
         for env_id in self._all_ids:
-            self._env_episode_count[env_id] = 0
+            self._env_episode_count[env_id] = self._episodes_begun[env_id] = 0
             self._set_state(env_id, EnvState.INIT)
         self._reward_shape = tuple(self.reward_space.shape or (1,))
         self._builder = builder_of(pool.implementation)
@@ -153,20 +164,36 @@ class EnvLife(EnvBooks):
                 self.close()
             raise
 
+    def _draw_first_seeds(self, env_ids: Sequence[int]) -> None:
+        """Draw the seeds of the first resets of envs that nobody has seeded, so that they can be told."""
+        first = secrets.randbelow(2**SEED_BITS - self.env_num)
+        unseeded = [env_id for env_id in env_ids if env_id not in self._pending_seeds]
+        self._first_seeds.update((env_id, first + env_id) for env_id in unseeded)
+        if unseeded:
+            _LOG.info("unseeded first reset of envs %s: Gymnasium env i gets the seed %d + i", unseeded, first)
+
     def _make_pool(self) -> Pool:
-        self._worker_resets = self._auto_reset and (self._reset_inplace or self._resets_are_free())
+        # Where it may be so, the worker resets in the row that ends an episode; that costs no round trip.
+        self._worker_resets = self._resets_in_row = self._may_reset_in_row()
         settings = Settings(autoresets=self._worker_resets, abnormal_ends=not self._abnormal_is_error)
-        makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
+        self._makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
         autoreset = Autoreset.SAME_STEP if self._worker_resets else Autoreset.DISABLED
-        return self._pool_class()(makers, pool_options(self._cfg, autoreset))
+        return self._pool_class()(self._makers, pool_options(self._cfg, autoreset))
 
     def _pool_class(self) -> type[Pool]:
         return SerialPool
 
-    def _resets_are_free(self) -> bool:
+    def _may_reset_in_row(self) -> bool:
         """Whether resets may be part of a step: nothing is to be limited or tried again."""
         limits = (self._cfg["step_timeout"], self._cfg["reset_timeout"])
-        return not self._is_async and self._max_retry == 1 and limits == (None, None)
+        is_free = self._max_retry == 1 and limits == (None, None)
+        return self._auto_reset and is_free and (self._reset_inplace or not self._is_async)
+
+    def _take_over_resets(self) -> None:
+        """Make automatic resets commands of their own, as a limit that was set now must not cover two operations."""
+        if self._resets_in_row and not self._may_reset_in_row():
+            self._call_envs(leave_resets, "a new time limit")
+            self._resets_in_row = False
 
     def close(self) -> None:
         """End all envs; may be repeated. `launch` builds new ones.
@@ -239,7 +266,9 @@ class EnvLife(EnvBooks):
             WorkerTimeoutError, WorkerDiedError: the manager is closed.
         """
         pool = self._open_pool("recv")
-        self._shown.expect_batch()
+        moved = self._shown.expect_batch()
+        if moved:
+            self._move_obs(moved)
         try:
             return pool.recv(min_count, timeout=timeout)
         except (WorkerTimeoutError, WorkerDiedError) as error:
@@ -247,6 +276,9 @@ class EnvLife(EnvBooks):
                 self._give_up_worker(error)
                 raise
             return None
+
+    def _move_obs(self, moved: Mapping[int, Any]) -> None:
+        """Let nothing that is yet to be handed out look at these observations, which are about to expire."""
 
     def _can_go_on(self, error: WorkerError) -> bool:
         """Deal with a worker that died or did not answer, if there is a way."""

@@ -91,8 +91,9 @@ def check_config(cfg: Config, owner: str) -> None:
             raise _error(owner, key, "a number of at least 1", cfg[key])
     if "restart_window" in cfg and not (_is_number(cfg["restart_window"]) and cfg["restart_window"] > 0):
         raise _error(owner, "restart_window", "seconds above 0", cfg["restart_window"])
-    if "max_restarts" in cfg and not (isinstance(cfg["max_restarts"], numbers.Integral) and cfg["max_restarts"] >= 0):
-        raise _error(owner, "max_restarts", "a whole number of at least 0", cfg["max_restarts"])
+    most = cfg.get("max_restarts", 0)
+    if not (isinstance(most, numbers.Integral) and int(most) >= 0):
+        raise _error(owner, "max_restarts", "a whole number of at least 0", most)
     _check_recycling(cfg.get("recycle_after"), owner)
     if not isinstance(cfg["max_retry"], numbers.Integral):
         raise _error(owner, "max_retry", "an integer", cfg["max_retry"])

@@ -158,6 +158,10 @@ class Blanks:
         """Make one result anew."""
         self.results[row] = BaseEnvTimestep(obs, reward, done, self.infos[row])
 
+    def obs_of(self, row: int) -> Any:
+        """Return the observation that a result has now."""
+        return self.results[row].obs
+
     def finish(self) -> list[Any]:
         """Return the results; infos are complete now."""
         return self.results
