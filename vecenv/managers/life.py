@@ -24,7 +24,7 @@ from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, Work
 from .access import has_attribute
 from .books import EnvBooks
 from .build import builder_of
-from .managed import EnvMaker, Orders, Settings, leave_resets
+from .managed import EnvMaker, Orders, ReadAttribute, Settings, leave_resets
 from .options import BASE_CONFIG, check_config, check_limit, limits_of, pool_options
 from .seeds import seeds_by_env
 from .shown import Shown
@@ -182,6 +182,13 @@ class EnvLife(EnvBooks):
 
     def _pool_class(self) -> type[Pool]:
         return SerialPool
+
+    def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
+        if isinstance(function, ReadAttribute) and isinstance(self._open_pool(what), SerialPool):
+            ids = self._all_ids if env_ids is None else env_ids
+            # The very objects: nothing travels.
+            return [function(managed) for env_id in ids if (managed := self._makers[env_id].built) is not None]
+        return super()._call_envs(function, what, env_ids)
 
     def _may_reset_in_row(self) -> bool:
         """Whether resets may be part of a step: nothing is to be limited or tried again."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import gymnasium
 
-from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, original, own_attr, reward_space_of
+from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, has_generator, original, own_attr, reward_space_of
 from ..envs.replay import EpisodeRecorder
 from ..envs.seeding import EpisodeSeeds, episode_seed
 from ..errors import ConfigError, EnvError, StateError
@@ -78,10 +78,12 @@ class EnvMaker:
         self.env_fn = env_fn
         self.env_id = env_id
         self.settings = settings
+        self.built: ManagedEnv | None = None  # the env built last, where that was in this process
 
     def __call__(self) -> ManagedEnv:
         """Build the env."""
-        return ManagedEnv(self.env_fn, self.env_id, self.settings)
+        self.built = ManagedEnv(self.env_fn, self.env_id, self.settings)
+        return self.built
 
 
 class ManagedEnv:
@@ -156,10 +158,11 @@ class ManagedEnv:
     def _begin_episode(self) -> tuple[Any, dict[str, Any]]:
         params = dict(self._params)
         seed = self._seeds.advance()
-        if seed is None and not self._is_begun and not has_generator(self.env):
-            seed = self._first_seed
-        if seed is not None and self._adapted is None:
-            params.setdefault("seed", seed)
+        if self._adapted is None:
+            if seed is None and not self._is_begun and not has_generator(self.env):
+                seed = self._first_seed
+            if seed is not None:
+                params.setdefault("seed", seed)
         result: tuple[Any, dict[str, Any]] = self.env.reset(**params)
         self._is_begun = True
         return result
@@ -336,11 +339,6 @@ class Render:
 def leave_resets(managed: ManagedEnv) -> None:
     """Have the manager begin all later episodes."""
     managed.leave_resets()
-
-
-def has_generator(env: Any) -> bool:
-    """Tell whether the env has made or been given its generator already, as by a reset in its env_fn."""
-    return own_attr(env.unwrapped, "_np_random") is not None
 
 
 def renew_env(managed: ManagedEnv) -> None:
