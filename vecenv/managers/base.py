@@ -93,8 +93,7 @@ class BaseEnvManager(EnvResets):
         return batch, blanks
 
     def _make_blanks(self, ids: list[int]) -> Blanks:
-        spec = self._open_pool("step").obs_spec
-        return self._blanks_class(ids, spec, self._reward_shape, self._builder, copies=self._copies)
+        return self._blanks_class(ids, self._layout)
 
     def _send(self, ids: list[int], actions: Sequence[Any], *, ordered: bool) -> None:
         pool = self._open_pool("step")
@@ -146,7 +145,7 @@ class BaseEnvManager(EnvResets):
         """Make these rows the last timesteps of their episodes."""
         rows = ended.tolist()
         # Where the worker resets, a row has the first observation of a new episode beside what ended the old one.
-        finals = final_rows(self._open_pool("step").obs_spec, batch, ended) if self._worker_resets else None
+        finals = final_rows(self._layout.spec, batch, ended) if self._worker_resets else None
         for i, row in enumerate(rows):
             obs = blanks.rows[row]
             if finals is not None and self._reset_inplace and self._resets_in_row:

@@ -29,6 +29,7 @@ from .options import BASE_CONFIG, check_config, check_limit, limits_of, pool_opt
 from .seeds import seeds_by_env
 from .shown import Shown
 from .states import EnvState
+from .timesteps import Layout
 
 __all__ = ["EnvLife"]
 
@@ -155,8 +156,8 @@ class EnvLife(EnvBooks):
         for env_id in self._all_ids:
             self._env_episode_count[env_id] = self._episodes_begun[env_id] = 0
             self._set_state(env_id, EnvState.INIT)
-        self._reward_shape = tuple(self.reward_space.shape or (1,))
-        self._builder = builder_of(pool.implementation)
+        builder = builder_of(pool.implementation)
+        self._layout = Layout(pool.obs_spec, tuple(self.reward_space.shape or (1,)), builder, copies=self._copies)
         try:
             self.reset(reset_param)
         except BaseException:

@@ -124,7 +124,7 @@ class EnvResets(EnvLife):
 
     def _absorb(self, batch: Batch) -> None:
         """Take in a batch that has answers to resets."""
-        obs = split_rows(self._open_pool("reset").obs_spec, copy_arrays(batch.obs), len(batch))
+        obs = split_rows(self._layout.spec, copy_arrays(batch.obs), len(batch))
         errors = batch.errors()
         failed: dict[int, Exception] = {}
         is_reset = (batch.row_flags & RowFlag.RESET != 0).tolist()
