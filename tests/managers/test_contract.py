@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.contracts.manager_contract import ManagerContract
 from vecenv import (
     AsyncSubprocessEnvManager,
@@ -36,3 +38,33 @@ class TestAsync(TestSync):
     manager_cls = AsyncSubprocessEnvManager
     # Waits for all that were asked, so that tests know what comes back.
     cfg = {"num_workers": 2, "wait_num": 100, "step_wait_timeout": None}
+
+
+class _Twin:
+    """Without the extension."""
+
+    @pytest.fixture(autouse=True)
+    def _twin(self, monkeypatch):
+        monkeypatch.setenv("VECENV_IMPLEMENTATION", "python")
+
+
+class TestBaseV2OfTheTwin(_Twin, TestBaseV2):
+    pass
+
+
+class TestSyncOfTheTwin(_Twin, TestSync):
+    pass
+
+
+class TestSyncInThreads(TestSync):
+    cfg = {**TestSync.cfg, "num_workers": 1, "threads_per_worker": 3}
+
+
+@pytest.mark.slow
+class TestAsyncOfTheTwin(_Twin, TestAsync):
+    pass
+
+
+@pytest.mark.slow
+class TestAsyncInThreads(TestAsync):
+    cfg = {**TestAsync.cfg, "num_workers": 1, "threads_per_worker": 3}

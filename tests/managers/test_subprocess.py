@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 
 import numpy as np
@@ -18,7 +19,7 @@ from vecenv import (
     SyncSubprocessEnvManager,
     WorkerDiedError,
 )
-from vecenv.envs.toys import HangInC, RaiseUnpicklableError, RaiseWeirdError, ToyEnv
+from vecenv.envs.toys import CountEnv, HangInC, RaiseUnpicklableError, RaiseWeirdError, ToyEnv
 
 MANAGERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
 
@@ -114,11 +115,79 @@ def test_a_hanging_reset_is_tried_again_in_a_fresh_worker(launched, tmp_path):
     assert manager.env_states == {0: EnvState.RUN, 1: EnvState.RUN}
 
 
-def test_no_worker_is_replaced_under_a_running_episode(launched):
-    manager = launched(max_retry=5, reset_timeout=0.3, num_workers=1)
-    with pytest.raises(RuntimeError, match="env 0"):
+def test_a_reset_that_always_hangs_is_given_up(launched):
+    manager = launched(max_retry=2, reset_timeout=0.3, retry_waiting_time=0, num_workers=1)
+    with pytest.raises(RuntimeError, match="env 0 could not be reset in 2 attempts"):
         manager.reset({0: {"stat": "block"}})
     assert manager.closed
+
+
+def test_a_hanging_reset_beside_running_envs_is_tried_again_and_says_whose_episodes_are_lost(launched, tmp_path):
+    manager = launched(
+        [functools.partial(_HangsOnce, tmp_path / "hung"), *actors(3)],
+        max_retry=2,
+        reset_timeout=0.5,
+        retry_waiting_time=0,
+        num_workers=1,
+    )
+    manager.reset({3: None})
+    manager.step({1: 0, 2: 0})
+    with pytest.warns(RuntimeWarning, match=r"env 0 hung.*envs \[1, 2\]"):
+        manager.reset({0: {"stat": "hang once"}})
+    run, error = EnvState.RUN, EnvState.ERROR
+    assert manager.env_states == {0: run, 1: error, 2: error, 3: run}  # 3 had not begun: it has begun again
+    assert manager.ready_obs_id == [0, 3] and manager.episodes == [1, 0, 0, 1]
+    with pytest.raises(AssertionError, match="ERROR"):
+        manager.step({1: 0})
+    manager.reset({1: None, 2: None})
+    assert len(manager.step(dict.fromkeys(range(4), 0))) == 4
+
+
+def test_what_concerns_one_env_touches_no_other_worker(launched):
+    manager = launched(actors(3), num_workers=3)
+    others = [manager.worker_pids[0], manager.worker_pids[2]]
+    for pid in others:
+        os.kill(pid, signal.SIGSTOP)
+    try:  # a stopped worker answers nothing, so whatever returns has not asked it
+        manager.reset({1: None})
+        manager.enable_save_figure(1, "here")
+        assert manager.reward_shaping(1, [1.0]) == [2.0]
+        assert len(manager.step({1: 0})) == 1
+        manager.reset({1: {"stat": "mine"}})
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGCONT)
+    assert manager.episodes == [1, 3, 1] and manager.figure_path == [None, "here", None]
+
+
+def test_a_time_limit_that_is_set_late_does_not_cover_the_reset_behind_a_step(launched):
+    """It did while both were one command: the reset was taken for a step that hung."""
+    manager = launched(actors(2, length=1), connect_timeout=1.0)
+    manager.close()
+    manager.launch({0: {"stat": "block_later"}, 1: None})
+    manager.step({1: 0})
+    manager._step_timeout = 0.2
+    for _ in range(2):
+        while EnvState.RESET in manager.env_states.values():  # the asynchronous manager's
+            manager.step({})
+        manager.step({1: 0})
+    while EnvState.RESET in manager.env_states.values():
+        manager.step({})
+    assert manager.env_episode_count == {0: 0, 1: 3} and manager.episodes == [1, 4]
+    with pytest.raises(RuntimeError, match="env 0 could not be reset"):
+        manager.step({0: 0})
+        manager.ready_obs  # noqa: B018  # where the asynchronous manager notices
+        manager.step({})
+    assert manager.closed
+
+
+def test_an_unseeded_first_reset_has_a_seed_that_was_logged(launched, caplog):
+    caplog.set_level("INFO", "vecenv")
+    manager = launched([functools.partial(CountEnv, 1)] * 3)
+    first = int(re.findall(r"the seed (\d+) \+ i", caplog.text)[-1])
+    assert manager.seed_given == [first, first + 1, first + 2]
+    manager.reset()
+    assert manager.seed_given == [first, first + 1, first + 2]  # and the generators go on
 
 
 @pytest.mark.parametrize("env", [RaiseWeirdError, RaiseUnpicklableError])
@@ -142,15 +211,39 @@ def test_views_are_handed_out_on_request():
         assert not np.array_equal(obs, before)  # the ring has come round
 
 
-def test_reset_inplace_keeps_the_final_observation_and_the_parameters():
+@pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
+@pytest.mark.parametrize("extra", [{}, {"step_timeout": 20}, {"max_retry": 2}], ids=["in row", "limit", "retry"])
+def test_reset_inplace_keeps_the_final_observation_and_the_parameters(manager_cls, extra):
     """W30: both were lost."""
-    with SyncSubprocessEnvManager(actors(2, length=1), {"reset_inplace": True, "episode_num": 3}) as manager:
+    cfg = {"reset_inplace": True, "episode_num": 3, "wait_num": 2, "step_wait_timeout": None, **extra}
+    with manager_cls(actors(2, length=1), cfg) as manager:
         manager.launch({0: {"stat": "a"}, 1: {"stat": "b"}})
         timestep = manager.step({0: 0, 1: 0})[1]
         assert timestep.obs.tolist() == [1, 0, 2] and timestep.info["final_obs"].tolist() == [1, 1, 1]
+        assert timestep.done is True and manager.env_states == {0: EnvState.RUN, 1: EnvState.RUN}
         assert manager.ready_obs[1].tolist() == [1, 0, 2] and manager._stat == ["a", "b"]
+        while not manager.done:
+            manager.step(dict.fromkeys(manager.ready_obs, 0))
+        assert manager.env_episode_count == {0: 3, 1: 3} and manager.episodes == [3, 3]
+
+
+def test_reset_inplace_needs_auto_reset():
     with pytest.raises(AssertionError):
         SyncSubprocessEnvManager(actors(1), {"reset_inplace": True, "auto_reset": False})
+
+
+@pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
+@pytest.mark.parametrize("depth", [2, 4])
+def test_views_of_envs_that_wait_do_not_expire(manager_cls, depth):
+    """They showed what later batches had written to their rows."""
+    cfg = {"copy_on_get": False, "depth": depth, "wait_num": 100, "step_wait_timeout": None, "num_workers": 2}
+    with manager_cls(actors(3, length=100), cfg) as manager:
+        manager.launch()
+        manager.step({0: 0, 1: 0, 2: 0})
+        for steps in range(2, 40):
+            timestep = manager.step({0: 0})[0]
+            assert timestep.obs.tolist() == [0, steps, 1] and not timestep.obs.flags.owndata
+            assert [obs.tolist() for obs in manager.ready_obs.values()] == [[0, steps, 1], [1, 1, 1], [2, 1, 1]]
 
 
 def test_an_abnormal_end_is_neither_counted_nor_reset(launched):

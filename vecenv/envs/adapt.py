@@ -125,6 +125,11 @@ def own_attr(layer: Any, name: str) -> Any:
         return None
 
 
+def has_generator(env: Any) -> bool:
+    """Tell whether the env has made or been given its generator already, as by a reset in its env_fn."""
+    return own_attr(getattr(env, "unwrapped", env), "_np_random") is not None
+
+
 class AdaptedEnv(gymnasium.Env[Any, Any]):
     """An env of another dialect behind Gymnasium's calls.
 

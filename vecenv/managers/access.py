@@ -9,11 +9,12 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 from gymnasium import Space, spaces
 
+from ..config import Config, deep_merge_dicts
 from ..core.pool import Pool
 from ..envs.adapt import adapt, ensure_spaces, find_attr, original, reward_space_of
 from ..errors import ClosedError, ConfigError
@@ -21,6 +22,8 @@ from .managed import CallMethod, ReadAttribute, Render
 from .states import EnvState
 
 __all__ = ["EnvAccess"]
+
+_Self = TypeVar("_Self", bound="EnvAccess")
 
 
 class EnvAccess:
@@ -35,6 +38,28 @@ class EnvAccess:
     _env_reference: Any = None
     _known_spaces: tuple[Any, Any, Any] | None = None
     _action_space_seed: int | None = None
+
+    config: ClassVar[dict[str, Any]]
+
+    @classmethod
+    def default_config(cls) -> Config:
+        """Return a copy of the class's config, with `cfg_type` naming the class."""
+        config = deep_merge_dicts(cls.config, None)
+        config["cfg_type"] = f"{cls.__name__}Dict"
+        return config
+
+    def close(self) -> None:
+        """End all envs; may be repeated."""
+        raise NotImplementedError
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} owns running envs and cannot be pickled or copied; make a new one")
 
     # ---- spaces ----------------------------------------------------------------------------
 

@@ -93,8 +93,7 @@ class BaseEnvManager(EnvResets):
         return batch, blanks
 
     def _make_blanks(self, ids: list[int]) -> Blanks:
-        spec = self._open_pool("step").obs_spec
-        return self._blanks_class(ids, spec, self._reward_shape, self._builder, copies=self._copies)
+        return self._blanks_class(ids, self._layout)
 
     def _send(self, ids: list[int], actions: Sequence[Any], *, ordered: bool) -> None:
         pool = self._open_pool("step")
@@ -105,6 +104,8 @@ class BaseEnvManager(EnvResets):
             batch, form = packed
             pool.send(batch, None if ids == self._all_ids else ids, ordered=ordered, form=form)
         self._shown.release(ids)
+        if self._unstepped:
+            self._unstepped.difference_update(ids)
 
     # ---- from rows to timesteps ----------------------------------------------------------------
 
@@ -126,7 +127,17 @@ class BaseEnvManager(EnvResets):
             self._take_abnormal(ids, blanks)
         if len(ended):
             self._end_episodes([ids[row] for row in ended.tolist()])
+            if self._reset_inplace and not self._resets_in_row:
+                self._show_next(ids, blanks, ended.tolist())
         return blanks.finish()
+
+    def _show_next(self, ids: list[int], blanks: Blanks, ended: list[int]) -> None:
+        """Do as `reset_inplace` says where the reset was a command of its own: show what it gave."""
+        for row in ended:
+            env_id = ids[row]
+            if self._env_states[env_id] is EnvState.RUN:
+                blanks.infos[row]["final_obs"] = blanks.obs_of(row)
+                blanks.replace(row, self._shown.rows[env_id], blanks.rewards[row], True)
 
     def _mark_ends(
         self, blanks: Blanks, batch: Batch, ended: Array, terminated: list[bool], truncated: list[bool]
@@ -134,10 +145,10 @@ class BaseEnvManager(EnvResets):
         """Make these rows the last timesteps of their episodes."""
         rows = ended.tolist()
         # Where the worker resets, a row has the first observation of a new episode beside what ended the old one.
-        finals = final_rows(self._open_pool("step").obs_spec, batch, ended) if self._worker_resets else None
+        finals = final_rows(self._layout.spec, batch, ended) if self._worker_resets else None
         for i, row in enumerate(rows):
             obs = blanks.rows[row]
-            if finals is not None and self._reset_inplace:
+            if finals is not None and self._reset_inplace and self._resets_in_row:
                 blanks.infos[row]["final_obs"] = finals[i]
             elif finals is not None:
                 obs = finals[i]
@@ -163,20 +174,20 @@ class BaseEnvManager(EnvResets):
 
     def _count_episode(self, env_id: int) -> bool:
         """Note the end of an episode; tell whether the env is to be reset now."""
-        self._env_episode_count[env_id] += 1
-        if self._env_episode_count[env_id] >= self._episode_num:
-            self._set_state(env_id, EnvState.DONE)
-        elif not self._auto_reset:
+        if not self._note_end(env_id):
+            return False
+        if not self._auto_reset:
             self._set_state(env_id, EnvState.NEED_RESET)
-        elif self._worker_resets:
+        elif self._resets_in_row:
             self._episodes_begun[env_id] += 1
+            self._unstepped.add(env_id)
         else:
             return True
         return False
 
-    def _reset_ended(self, ids: list[int]) -> None:
+    def _reset_ended(self, ids: Sequence[int]) -> None:
         """Begin the next episodes, within the same call."""
-        self._begin_resets(ids)
+        super()._reset_ended(ids)
         self._await_resets()
 
     # ---- failing steps ---------------------------------------------------------------------------

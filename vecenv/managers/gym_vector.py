@@ -21,12 +21,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from ..config import Config, deep_merge_dicts, warn_unknown_keys
+from ..config import deep_merge_dicts, warn_unknown_keys
 from ..envs.adapt import find_attr
 from ..envs.base import BaseEnvTimestep
 from ..errors import ClosedError, ConfigError, StateError
 from ..registry import ENV_MANAGER_REGISTRY
-from .access import EnvAccess
+from .books import EnvBooks
 from .seeds import seeds_by_env
 from .states import EnvState
 from .timesteps import mark_end
@@ -35,7 +35,7 @@ __all__ = ["GymVectorEnvManager"]
 
 
 @ENV_MANAGER_REGISTRY.register("gym_vector")
-class GymVectorEnvManager(EnvAccess):
+class GymVectorEnvManager(EnvBooks):
     """A vector env whose results come as timesteps, with each episode's return in its last info.
 
     Example:
@@ -56,13 +56,6 @@ class GymVectorEnvManager(EnvAccess):
         "step_timeout": None,
         "reset_timeout": None,
     }
-
-    @classmethod
-    def default_config(cls) -> Config:
-        """Return a copy of the class's config, with `cfg_type` naming the class."""
-        config = deep_merge_dicts(cls.config, None)
-        config["cfg_type"] = f"{cls.__name__}Dict"
-        return config
 
     def __init__(
         self,
@@ -92,14 +85,10 @@ class GymVectorEnvManager(EnvAccess):
         self._env_fn = list(getattr(vector_env, "env_fns", ())) or [_no_env_fn] * vector_env.num_envs
         mode = (vector_env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
-        self._episode_num: float = self._cfg["episode_num"]
-        self._all_ids = list(range(vector_env.num_envs))
-        self._env_states = dict.fromkeys(self._all_ids, EnvState.VOID)
-        self._env_episode_count = dict.fromkeys(self._all_ids, 0)
+        self._open_books(vector_env.num_envs, self._cfg["episode_num"])
         self._returns = np.zeros(vector_env.num_envs)
         self._shown: list[Any] = [None] * vector_env.num_envs
         self._pending_seeds: dict[int, int] = {}
-        self._closed = True
         self._is_over = False
 
     def _make_vector_env(self, env_fns: list[Callable[[], Any]]) -> Any:
@@ -113,38 +102,9 @@ class GymVectorEnvManager(EnvAccess):
     # ---- what is known -----------------------------------------------------------------------
 
     @property
-    def closed(self) -> bool:
-        """Whether the envs cannot be stepped: before the first reset and after close."""
-        return self._closed
-
-    @property
-    def done(self) -> bool:
-        """Whether every env has had its `episode_num` episodes."""
-        return all(state is EnvState.DONE for state in self._env_states.values())
-
-    @property
-    def env_states(self) -> dict[int, EnvState]:
-        """State of each env, {env_id: state}; a copy."""
-        return dict(self._env_states)
-
-    @property
-    def env_episode_count(self) -> dict[int, int]:
-        """Episodes that each env has ended since the last reset, {env_id: count}; a copy."""
-        return dict(self._env_episode_count)
-
-    def env_state_done(self, env_id: int) -> bool:
-        """Whether this env has had its `episode_num` episodes."""
-        return self._env_states[env_id] is EnvState.DONE
-
-    @property
     def worker_pids(self) -> tuple[int, ...]:
         """Process id of each worker, if the vector env tells."""
         return tuple(getattr(self._vector_env, "worker_pids", ()))
-
-    @property
-    def ready_obs_id(self) -> list[int]:
-        """Ids of the envs that can be stepped, ascending."""
-        return [env_id for env_id, state in self._env_states.items() if state is EnvState.RUN]
 
     @property
     def ready_obs(self) -> dict[int, Any]:
@@ -201,7 +161,7 @@ class GymVectorEnvManager(EnvAccess):
         self._closed = False
         for env_id, value in enumerate(self._rows(obs)):
             self._shown[env_id] = value
-            self._env_states[env_id] = EnvState.RUN
+            self._set_state(env_id, EnvState.RUN)
             self._env_episode_count[env_id] = 0
 
     def close(self) -> None:
@@ -210,7 +170,7 @@ class GymVectorEnvManager(EnvAccess):
         if self._is_over:
             return
         self._is_over = True
-        self._env_states = dict.fromkeys(self._all_ids, EnvState.VOID)
+        self._set_states(EnvState.VOID)
         self._spaces()  # stay known
         vector_env, self._vector_env = self._vector_env, None
         self._shown = [None] * len(self._all_ids)
@@ -218,15 +178,6 @@ class GymVectorEnvManager(EnvAccess):
             vector_env.close()
         finally:
             self._close_env_ref()
-
-    def __enter__(self) -> GymVectorEnvManager:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> Any:
-        raise TypeError(f"{type(self).__name__} owns running envs and cannot be pickled or copied; make a new one")
 
     # ---- step --------------------------------------------------------------------------------
 
@@ -273,7 +224,7 @@ class GymVectorEnvManager(EnvAccess):
             state = self._env_states[env_id]
             self._shown[env_id] = rows[row]
             if state is EnvState.RESET:
-                self._env_states[env_id] = EnvState.RUN
+                self._set_state(env_id, EnvState.RUN)
             elif state is EnvState.RUN:
                 ends = bool(terminated[row]), bool(truncated[row])
                 timesteps[env_id] = self._make_timestep(env_id, row, rows[row], rewards[row], ends, infos)
@@ -293,15 +244,9 @@ class GymVectorEnvManager(EnvAccess):
             info["eval_episode_return"] = float(self._returns[env_id])
             self._returns[env_id] = 0.0
             mark_end(info, *ends)
-            self._count_episode(env_id)
+            if self._note_end(env_id) and self._mode is not AutoresetMode.SAME_STEP:
+                self._set_state(env_id, EnvState.RESET)
         return BaseEnvTimestep(obs, np.atleast_1d(np.array(reward, np.float32)), done, info)
-
-    def _count_episode(self, env_id: int) -> None:
-        self._env_episode_count[env_id] += 1
-        if self._env_episode_count[env_id] >= self._episode_num:
-            self._env_states[env_id] = EnvState.DONE
-        elif self._mode is not AutoresetMode.SAME_STEP:
-            self._env_states[env_id] = EnvState.RESET
 
     def _reset_ended(self, mask: Any) -> None:
         """Reset envs whose episode is over, those that are DONE too: they are stepped with the others."""
@@ -310,7 +255,7 @@ class GymVectorEnvManager(EnvAccess):
         for env_id in np.flatnonzero(mask).tolist():
             self._shown[env_id] = rows[env_id]
             if self._env_states[env_id] is EnvState.RESET:
-                self._env_states[env_id] = EnvState.RUN
+                self._set_state(env_id, EnvState.RUN)
 
     def _rows(self, obs: Any) -> list[Any]:
         return list(iterate(self._vector_env.observation_space, obs))

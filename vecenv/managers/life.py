@@ -8,25 +8,32 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
-from ..config import Config, deep_merge_dicts, warn_unknown_keys
+from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.batch import Batch
 from ..core.pool import Pool
 from ..core.rows import Autoreset
 from ..core.serial import SerialPool
+from ..envs.seeding import SEED_BITS
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
-from .access import EnvAccess, has_attribute
+from .access import has_attribute
+from .books import EnvBooks
 from .build import builder_of
-from .managed import EnvMaker, Orders, Settings
+from .managed import EnvMaker, Orders, ReadAttribute, Settings, leave_resets
 from .options import BASE_CONFIG, check_config, check_limit, limits_of, pool_options
 from .seeds import seeds_by_env
 from .shown import Shown
 from .states import EnvState
+from .timesteps import Layout
 
 __all__ = ["EnvLife"]
+
+_LOG = logging.getLogger(__name__)
 
 
 class _LiveLimit:
@@ -43,10 +50,11 @@ class _LiveLimit:
         manager._cfg[self._key] = value
         pool = manager._pool
         if pool is not None:
+            manager._take_over_resets()
             pool.set_limits(limits_of(manager._cfg))
 
 
-class EnvLife(EnvAccess):
+class EnvLife(EnvBooks):
     """The part of a manager that builds envs, knows their states, and ends them."""
 
     config: ClassVar[dict[str, Any]] = BASE_CONFIG
@@ -58,13 +66,6 @@ class EnvLife(EnvAccess):
     _step_timeout = _LiveLimit("step_timeout")
     _reset_timeout = _LiveLimit("reset_timeout")
     _connect_timeout = _LiveLimit("connect_timeout")
-
-    @classmethod
-    def default_config(cls) -> Config:
-        """Return a copy of the class's config, with `cfg_type` naming the class."""
-        config = deep_merge_dicts(cls.config, None)
-        config["cfg_type"] = f"{cls.__name__}Dict"
-        return config
 
     def __init__(self, env_fn: Sequence[Callable[[], Any]], cfg: Mapping[str, Any] | None = None) -> None:
         """Check and remember; builds nothing.
@@ -84,21 +85,18 @@ class EnvLife(EnvAccess):
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
         check_config(self._cfg, name)
         self._env_fn = fns
-        self._episode_num: float = self._cfg["episode_num"]
         self._max_retry = max(1, int(self._cfg["max_retry"]))
         self._retry_type: str = self._cfg["retry_type"]
         self._retry_waiting_time: float = self._cfg["retry_waiting_time"]
         self._auto_reset = bool(self._cfg["auto_reset"])
         self._reset_inplace = bool(self._cfg.get("reset_inplace", False))
         self._copies = bool(self._cfg.get("copy_on_get", True))
-        self._closed = True
-        self._all_ids = list(range(len(fns)))
-        self._env_states = dict.fromkeys(self._all_ids, EnvState.VOID)
-        self._env_episode_count = dict.fromkeys(self._all_ids, 0)
-        self._absent: set[int] = set(self._all_ids)  # not in RUN
+        self._open_books(len(fns), self._cfg["episode_num"])
         self._pending_seeds: dict[int, tuple[int, bool | None]] = {}
         self._seeds_in_use: dict[int, tuple[int, bool | None]] = {}
         self._episodes_begun = dict.fromkeys(self._all_ids, 0)  # since the env was seeded
+        self._first_seeds: dict[int, int] = {}  # drawn here, of envs that nobody has seeded
+        self._unstepped: set[int] = set()  # reset, and not stepped since
         self._params: dict[int, dict[str, Any]] = {}
         self._orders: dict[int, Orders] = {}  # of resets not answered yet
         self._attempts: dict[int, int] = {}  # left, of resets not answered yet
@@ -109,52 +107,15 @@ class EnvLife(EnvAccess):
     # ---- properties ------------------------------------------------------------------------
 
     @property
-    def closed(self) -> bool:
-        """Whether there are no envs: before launch and after close."""
-        return self._closed
-
-    @property
-    def done(self) -> bool:
-        """Whether every env has had its `episode_num` episodes."""
-        return all(state is EnvState.DONE for state in self._env_states.values())
-
-    @property
-    def env_states(self) -> dict[int, EnvState]:
-        """State of each env, {env_id: state}; a copy."""
-        return dict(self._env_states)
-
-    @property
-    def env_episode_count(self) -> dict[int, int]:
-        """Episodes that each env has ended since launch, {env_id: count}; a copy."""
-        return dict(self._env_episode_count)
-
-    @property
     def worker_pids(self) -> tuple[int, ...]:
         """Process id of each worker; empty where envs live in this process."""
         return () if self._pool is None else self._pool.worker_pids
-
-    @property
-    def ready_obs_id(self) -> list[int]:
-        """Ids of the envs that can be stepped, ascending."""
-        absent = self._absent
-        return [env_id for env_id in self._all_ids if env_id not in absent] if absent else list(self._all_ids)
 
     @property
     def ready_obs(self) -> dict[int, Any]:
         """Newest observation of each env that can be stepped, {env_id: obs}; {} when none can."""
         shown = self._shown.rows
         return {env_id: shown[env_id] for env_id in self.ready_obs_id}
-
-    def env_state_done(self, env_id: int) -> bool:
-        """Whether this env has had its `episode_num` episodes."""
-        return self._env_states[env_id] is EnvState.DONE
-
-    def _set_state(self, env_id: int, state: EnvState) -> None:
-        self._env_states[env_id] = state
-        if state is EnvState.RUN:
-            self._absent.discard(env_id)
-        else:
-            self._absent.add(env_id)
 
     def _check_known_while_closed(self, name: str) -> None:
         self.env_ref  # noqa: B018  # builds it
@@ -188,12 +149,15 @@ class EnvLife(EnvAccess):
         self._attempts.clear()
         self._orders.clear()
         self._recording.clear()
+        self._unstepped.clear()
+        self._first_seeds.clear()
+        self._draw_first_seeds(self._all_ids)
         self._shown = Shown(self.env_num, None if self._copies else pool.options.depth)
         for env_id in self._all_ids:
-            self._env_episode_count[env_id] = 0
+            self._env_episode_count[env_id] = self._episodes_begun[env_id] = 0
             self._set_state(env_id, EnvState.INIT)
-        self._reward_shape = tuple(self.reward_space.shape or (1,))
-        self._builder = builder_of(pool.implementation)
+        builder = builder_of(pool.implementation)
+        self._layout = Layout(pool.obs_spec, tuple(self.reward_space.shape or (1,)), builder, copies=self._copies)
         try:
             self.reset(reset_param)
         except BaseException:
@@ -201,20 +165,43 @@ class EnvLife(EnvAccess):
                 self.close()
             raise
 
+    def _draw_first_seeds(self, env_ids: Sequence[int]) -> None:
+        """Draw the seeds of the first resets of envs that nobody has seeded, so that they can be told."""
+        first = secrets.randbelow(2**SEED_BITS - self.env_num)
+        unseeded = [env_id for env_id in env_ids if env_id not in self._pending_seeds]
+        self._first_seeds.update((env_id, first + env_id) for env_id in unseeded)
+        if unseeded:
+            _LOG.info("unseeded first reset of envs %s: Gymnasium env i gets the seed %d + i", unseeded, first)
+
     def _make_pool(self) -> Pool:
-        self._worker_resets = self._auto_reset and (self._reset_inplace or self._resets_are_free())
+        # Where it may be so, the worker resets in the row that ends an episode; that costs no round trip.
+        self._worker_resets = self._resets_in_row = self._may_reset_in_row()
         settings = Settings(autoresets=self._worker_resets, abnormal_ends=not self._abnormal_is_error)
-        makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
+        self._makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
         autoreset = Autoreset.SAME_STEP if self._worker_resets else Autoreset.DISABLED
-        return self._pool_class()(makers, pool_options(self._cfg, autoreset))
+        return self._pool_class()(self._makers, pool_options(self._cfg, autoreset))
 
     def _pool_class(self) -> type[Pool]:
         return SerialPool
 
-    def _resets_are_free(self) -> bool:
+    def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
+        if isinstance(function, ReadAttribute) and isinstance(self._open_pool(what), SerialPool):
+            ids = self._all_ids if env_ids is None else env_ids
+            # The very objects: nothing travels.
+            return [function(managed) for env_id in ids if (managed := self._makers[env_id].built) is not None]
+        return super()._call_envs(function, what, env_ids)
+
+    def _may_reset_in_row(self) -> bool:
         """Whether resets may be part of a step: nothing is to be limited or tried again."""
         limits = (self._cfg["step_timeout"], self._cfg["reset_timeout"])
-        return not self._is_async and self._max_retry == 1 and limits == (None, None)
+        is_free = self._max_retry == 1 and limits == (None, None)
+        return self._auto_reset and is_free and (self._reset_inplace or not self._is_async)
+
+    def _take_over_resets(self) -> None:
+        """Make automatic resets commands of their own, as a limit that was set now must not cover two operations."""
+        if self._resets_in_row and not self._may_reset_in_row():
+            self._call_envs(leave_resets, "a new time limit")
+            self._resets_in_row = False
 
     def close(self) -> None:
         """End all envs; may be repeated. `launch` builds new ones.
@@ -237,15 +224,6 @@ class EnvLife(EnvAccess):
         """Close because of an error, which is the one to be heard of."""
         with contextlib.suppress(Exception):
             self.close()
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} owns running envs and cannot be pickled or copied; make a new one")
 
     # ---- seeds and replays -------------------------------------------------------------------
 
@@ -296,7 +274,9 @@ class EnvLife(EnvAccess):
             WorkerTimeoutError, WorkerDiedError: the manager is closed.
         """
         pool = self._open_pool("recv")
-        self._shown.expect_batch()
+        moved = self._shown.expect_batch()
+        if moved:
+            self._move_obs(moved)
         try:
             return pool.recv(min_count, timeout=timeout)
         except (WorkerTimeoutError, WorkerDiedError) as error:
@@ -304,6 +284,9 @@ class EnvLife(EnvAccess):
                 self._give_up_worker(error)
                 raise
             return None
+
+    def _move_obs(self, moved: Mapping[int, Any]) -> None:
+        """Let nothing that is yet to be handed out look at these observations, which are about to expire."""
 
     def _can_go_on(self, error: WorkerError) -> bool:
         """Deal with a worker that died or did not answer, if there is a way."""

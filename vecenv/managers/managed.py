@@ -17,7 +17,7 @@ from typing import Any
 
 import gymnasium
 
-from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, original, own_attr, reward_space_of
+from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, has_generator, original, own_attr, reward_space_of
 from ..envs.replay import EpisodeRecorder
 from ..envs.seeding import EpisodeSeeds, episode_seed
 from ..errors import ConfigError, EnvError, StateError
@@ -31,6 +31,7 @@ __all__ = [
     "ReadAttribute",
     "Render",
     "Settings",
+    "leave_resets",
     "renew_env",
 ]
 
@@ -60,12 +61,14 @@ class Orders:
         seed: (seed, dynamic) to begin a sequence of seeds with, or None to go on as before.
         episodes_left: episodes after which the worker stops resetting by itself; None: never.
         replay_path: folder for videos, or None for no change.
+        first_seed: for the env's first reset if nothing else seeds it; later ones go on from there.
     """
 
     params: dict[str, Any]
     seed: tuple[int, bool | None] | None = None
     episodes_left: float | None = None
     replay_path: str | None = None
+    first_seed: int | None = None
 
 
 class EnvMaker:
@@ -75,10 +78,12 @@ class EnvMaker:
         self.env_fn = env_fn
         self.env_id = env_id
         self.settings = settings
+        self.built: ManagedEnv | None = None  # the env built last, where that was in this process
 
     def __call__(self) -> ManagedEnv:
         """Build the env."""
-        return ManagedEnv(self.env_fn, self.env_id, self.settings)
+        self.built = ManagedEnv(self.env_fn, self.env_id, self.settings)
+        return self.built
 
 
 class ManagedEnv:
@@ -100,6 +105,9 @@ class ManagedEnv:
         self._seeds = EpisodeSeeds()  # for envs that cannot follow a sequence of seeds themselves
         self._episodes_left: float | None = None
         self._replay_path: str | None = None
+        self._first_seed: int | None = None
+        self._is_begun = False  # has been reset, so its generator is there
+        self._waits = False  # the manager resets; the worker leaves a filler in its row
         self._filler: Any = None
         self._build()
 
@@ -129,6 +137,8 @@ class ManagedEnv:
         return self._begin_episode()
 
     def _reset_by_itself(self) -> tuple[Any, dict[str, Any]]:
+        if self._waits:
+            return self._fill(), {}
         if self._episodes_left is not None:
             self._episodes_left -= 1
             if self._episodes_left <= 0:
@@ -148,10 +158,18 @@ class ManagedEnv:
     def _begin_episode(self) -> tuple[Any, dict[str, Any]]:
         params = dict(self._params)
         seed = self._seeds.advance()
-        if seed is not None and self._adapted is None:
-            params.setdefault("seed", seed)
+        if self._adapted is None:
+            if seed is None and not self._is_begun and not has_generator(self.env):
+                seed = self._first_seed
+            if seed is not None:
+                params.setdefault("seed", seed)
         result: tuple[Any, dict[str, Any]] = self.env.reset(**params)
+        self._is_begun = True
         return result
+
+    def leave_resets(self) -> None:
+        """Leave it to the manager to begin episodes, from now on."""
+        self._waits = True
 
     def close(self) -> None:
         """Close the env."""
@@ -162,6 +180,8 @@ class ManagedEnv:
     def _obey(self, orders: Orders) -> None:
         self._params = orders.params
         self._episodes_left = orders.episodes_left
+        if orders.first_seed is not None:
+            self._first_seed = orders.first_seed
         if orders.replay_path is not None and orders.replay_path != self._replay_path:
             self._record_to(orders.replay_path)
         if orders.seed is not None:
@@ -200,6 +220,9 @@ class ManagedEnv:
         except Exception:  # it is given up because it fails
             pass
         self._build()
+        self._is_begun = False
+        if self._first_seed is not None:  # with the same seed the same episode would come again
+            self._first_seed = episode_seed(self._first_seed, episode)
         if self._replay_path is not None:
             self._record_to(self._replay_path)
         if self._seed is not None:
@@ -332,6 +355,11 @@ class Render:
             f"{original(env)!r} renders in mode {fixed!r}, not {self.mode!r}; make the env with "
             f"render_mode={self.mode!r}"
         )
+
+
+def leave_resets(managed: ManagedEnv) -> None:
+    """Have the manager begin all later episodes."""
+    managed.leave_resets()
 
 
 def renew_env(managed: ManagedEnv) -> None:

@@ -43,7 +43,14 @@ PROCESS_CONFIG: dict[str, Any] = {
     "num_workers": None,  # processes; None: min(number of envs, usable cores)
     "threads_per_worker": 1,  # envs that step at once in one process; for envs that wait
     "construct_timeout": 60.0,  # for building all envs
-    "on_failure": "raise",  # a worker that dies: 'raise' closes the manager; 'recover' is accepted, and the same today
+    # What is done about workers that die; see `core.options`. A pool that cannot recover treats 'recover' as 'raise'.
+    "on_failure": "raise",  # 'raise' closes the manager; 'recover' brings the envs back to where they were
+    "on_repeat": "truncate",  # the same call kills a second worker: 'truncate' ends that episode; 'raise'
+    "max_restarts": 32,  # of one env within restart_window; beyond that the manager gives up
+    "restart_window": 60.0,
+    "max_log_bytes": 64 << 20,  # memory for what is kept to bring envs back, all envs together
+    "recovery_timeout": None,  # for repeating one episode; None: the larger of 60 s and ten step_timeouts
+    "recycle_after": None,  # replace workers after so much: {'episodes': K} or {'rss_mb': M}; None: never
 }
 
 
@@ -51,6 +58,7 @@ _CHOICES = {
     "retry_type": ("reset", "renew"),
     "on_step_error": ("error", "renew", "close"),
     "on_failure": ("recover", "raise"),
+    "on_repeat": ("truncate", "raise"),
 }
 _LIMITS = (
     "step_timeout",
@@ -59,8 +67,10 @@ _LIMITS = (
     "close_timeout",
     "construct_timeout",
     "connect_timeout",
+    "recovery_timeout",
 )
-_COUNTS = ("episode_num", "wait_num")
+_COUNTS = ("episode_num", "wait_num", "max_log_bytes")
+_RECYCLE_KEYS = ("episodes", "rss_mb")
 
 
 def check_config(cfg: Config, owner: str) -> None:
@@ -79,12 +89,27 @@ def check_config(cfg: Config, owner: str) -> None:
     for key in _COUNTS:
         if key in cfg and not (_is_number(cfg[key]) and cfg[key] >= 1):
             raise _error(owner, key, "a number of at least 1", cfg[key])
+    if "restart_window" in cfg and not (_is_number(cfg["restart_window"]) and cfg["restart_window"] > 0):
+        raise _error(owner, "restart_window", "seconds above 0", cfg["restart_window"])
+    most = cfg.get("max_restarts", 0)
+    if not (isinstance(most, numbers.Integral) and int(most) >= 0):
+        raise _error(owner, "max_restarts", "a whole number of at least 0", most)
+    _check_recycling(cfg.get("recycle_after"), owner)
     if not isinstance(cfg["max_retry"], numbers.Integral):
         raise _error(owner, "max_retry", "an integer", cfg["max_retry"])
     if not (_is_number(cfg["retry_waiting_time"]) and cfg["retry_waiting_time"] >= 0):
         raise _error(owner, "retry_waiting_time", "seconds of at least 0", cfg["retry_waiting_time"])
     if cfg.get("reset_inplace") and not cfg["auto_reset"]:
         raise ConfigError(f"{owner}: reset_inplace=True needs auto_reset=True", key="reset_inplace")
+
+
+def _check_recycling(value: Any, owner: str) -> None:
+    if value is None:
+        return
+    if not isinstance(value, Mapping) or not value or not set(value) <= set(_RECYCLE_KEYS):
+        raise _error(owner, "recycle_after", f"a dict with keys out of {_RECYCLE_KEYS}, or None", value)
+    if not all(_is_number(limit) and limit > 0 for limit in value.values()):
+        raise _error(owner, "recycle_after", "numbers above 0", value)
 
 
 def check_limit(key: str, value: Any, owner: str) -> None:

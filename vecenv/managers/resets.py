@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from ..core.batch import Batch
@@ -80,9 +81,17 @@ class EnvResets(EnvLife):
             params=self._params.get(env_id, {}),
             seed=self._pending_seeds.get(env_id),
             # An env that has had all its episodes and is reset by force has one more.
-            episodes_left=max(left, 1) if self._worker_resets else None,
+            episodes_left=max(left, 1) if self._resets_in_row else None,
             replay_path=None if self._replay_paths is None else self._replay_paths[env_id],
+            first_seed=self._first_seeds.get(env_id),
         )
+
+    def _reset_ended(self, ids: Sequence[int]) -> None:
+        """Begin the next episodes of envs whose last one has ended."""
+        if self._worker_resets:  # without orders an env would take it for the worker's own reset
+            for env_id in ids:
+                self._orders[env_id] = replace(self._make_orders(env_id), seed=None)
+        self._begin_resets(ids)
 
     def _begin_resets(self, ids: Sequence[int]) -> None:
         for env_id in ids:
@@ -115,7 +124,7 @@ class EnvResets(EnvLife):
 
     def _absorb(self, batch: Batch) -> None:
         """Take in a batch that has answers to resets."""
-        obs = split_rows(self._open_pool("reset").obs_spec, copy_arrays(batch.obs), len(batch))
+        obs = split_rows(self._layout.spec, copy_arrays(batch.obs), len(batch))
         errors = batch.errors()
         failed: dict[int, Exception] = {}
         is_reset = (batch.row_flags & RowFlag.RESET != 0).tolist()
@@ -134,7 +143,9 @@ class EnvResets(EnvLife):
         orders = self._orders.pop(env_id, None)
         self._attempts.pop(env_id, None)
         self._episodes_begun[env_id] += 1
+        self._unstepped.add(env_id)
         if orders is not None:
+            self._first_seeds.pop(env_id, None)
             if orders.seed is not None:
                 self._seeds_in_use[env_id] = orders.seed
                 self._episodes_begun[env_id] = 1

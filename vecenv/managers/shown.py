@@ -68,17 +68,24 @@ class Shown:
         for env_id in ids if self._views else ():
             self._views.pop(env_id, None)
 
-    def expect_batch(self) -> None:
-        """Save what the next batch to be received would overwrite. To be called before that."""
+    def expect_batch(self) -> dict[int, Any]:
+        """Save what the next batch to be received would overwrite. To be called before that.
+
+        Returns:
+            {env_id: what stood for it so far} of the envs whose observations have moved.
+        """
+        moved: dict[int, Any] = {}
         if self._depth is None:
-            return
+            return moved
         if len(self._received) >= self._depth - 1:
             number = self._number - len(self._received) + 1
             for env_id in self._received.popleft():
                 if self._views.get(env_id) == number:
+                    moved[env_id] = self.rows[env_id]
                     self.put_one(env_id, copy_arrays(self.rows[env_id]))
         self._received.append([])
         self._number += 1
+        return moved
 
     def stacked(self, ids: list[int]) -> Any:
         """Return these envs' observations as the batch that they came in; None if they came apart.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -19,8 +20,11 @@ from ..envs.seeding import episode_seed
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from ..registry import ENV_MANAGER_REGISTRY
 from .base import BaseEnvManager
+from .managed import leave_resets
 from .options import PROCESS_CONFIG
+from .resets import EnvResets
 from .states import EnvState
+from .timesteps import Blanks
 
 __all__ = ["AsyncSubprocessEnvManager", "SyncSubprocessEnvManager"]
 
@@ -65,12 +69,19 @@ class ProcessEnvManager(BaseEnvManager):
         assert isinstance(pool, ProcessPool)
         mates = pool.envs_of(error.worker_id)
         self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
-        cut_short = [mate for mate in mates if self._env_states[mate] is EnvState.RUN]
-        if self._attempts[env_id] <= 0 or cut_short:
-            # Ending the worker would end episodes of other envs, unseen by the caller.
+        if self._attempts[env_id] <= 0:
             self._give_up_reset(env_id, error)
         time.sleep(self._retry_waiting_time)
+        running = [mate for mate in mates if self._env_states[mate] is EnvState.RUN]
+        # An episode that nobody has stepped can be begun again; the others are lost with their worker.
+        again = [mate for mate in running if mate in self._unstepped]
+        lost = [mate for mate in running if mate not in self._unstepped]
+        for mate in again:
+            self._set_state(mate, EnvState.RESET)
+            self._attempts[mate] = self._max_retry
         self._replace_worker(pool, error.worker_id, mates)
+        if lost:
+            self._lose_episodes(lost, error)
         return True
 
     def _replace_worker(self, pool: ProcessPool, worker_id: int, mates: list[int]) -> None:
@@ -78,14 +89,28 @@ class ProcessEnvManager(BaseEnvManager):
         pool.restart(worker_id)
         for env_id in mates:
             self._recording.discard(env_id)
-            if env_id in self._seeds_in_use and env_id not in self._pending_seeds:
-                seed, dynamic = self._seeds_in_use[env_id]
-                episode = self._episodes_begun[env_id]
+            seed, dynamic = self._seeds_in_use.get(env_id, (None, None))
+            episode = self._episodes_begun[env_id]
+            if seed is not None and env_id not in self._pending_seeds:
                 self._pending_seeds[env_id] = (episode_seed(seed, episode, dynamic is not False), dynamic)
+        if not self._resets_in_row and self._worker_resets:
+            pool.call(leave_resets, mates)
+        self._draw_first_seeds(mates)
         owed = [env_id for env_id in mates if env_id in self._attempts]
         for env_id in owed:
             self._orders[env_id] = self._make_orders(env_id)
         self._send_resets(owed)
+
+    def _lose_episodes(self, env_ids: list[int], error: WorkerError) -> None:
+        """Give up the episodes of envs whose worker had to be ended; they are in ERROR until they are reset."""
+        for env_id in env_ids:
+            self._set_state(env_id, EnvState.ERROR)
+        warnings.warn(
+            f"the reset of env {error.env_ids[0]} hung, so worker {error.worker_id} was replaced; envs {env_ids} were "
+            "in the midst of episodes there and are in ERROR: reset them. num_workers=num_envs keeps envs apart",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 @ENV_MANAGER_REGISTRY.register("subprocess")
@@ -109,7 +134,10 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
 
     An env that has not answered is not in `ready_obs` and cannot be stepped; its timestep comes
     with a later step. An env whose episode has ended is in RESET until its next observation is
-    there. Observations are always copies.
+    there.
+
+    With `copy_on_get=False` the observations that a step returns are views until the next call of
+    `step`, which may receive any number of batches; `ready_obs` is always good.
     """
 
     config: ClassVar[dict[str, Any]] = {**PROCESS_CONFIG, "wait_num": 2, "step_wait_timeout": 0.01}
@@ -121,6 +149,7 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         self._step_wait_timeout: float | None = self._cfg["step_wait_timeout"]
         self._busy: set[int] = set()  # being stepped
         self._arrived: dict[int, BaseEnvTimestep] = {}  # answered, and not returned yet
+        self._held: dict[int, BaseEnvTimestep] = {}  # answered, and to have the next episode's observation
 
     @property
     def active_env(self) -> list[int]:
@@ -225,13 +254,41 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         self._busy.difference_update(ids)
         errors = batch.errors()
         timesteps = self._take(ids, batch, self._make_blanks(ids), skip=errors)
-        self._arrived.update(pair for pair in zip(ids, timesteps) if pair[0] not in errors)
+        for env_id, timestep in zip(ids, timesteps):
+            if env_id in self._attempts and self._reset_inplace:
+                self._held[env_id] = timestep
+                self._busy.add(env_id)
+            elif env_id not in errors:
+                self._arrived[env_id] = timestep
         if errors:
             self._check_reset_errors(errors)
             self._fail_steps(errors)
 
-    def _reset_ended(self, ids: list[int]) -> None:
-        self._begin_resets(ids)  # answered later: `_absorb`
+    def _reset_ended(self, ids: Sequence[int]) -> None:
+        EnvResets._reset_ended(self, ids)  # answered later: `_absorb`
+
+    def _show_next(self, ids: list[int], blanks: Blanks, ended: list[int]) -> None:
+        """Nothing to show yet: `_show_first`."""
+
+    def _show_first(self, env_id: int, obs: Any) -> None:
+        super()._show_first(env_id, obs)
+        timestep = self._held.pop(env_id, None)
+        if timestep is not None:
+            self._busy.discard(env_id)
+            timestep.info["final_obs"] = timestep.obs
+            self._arrived[env_id] = timestep._replace(obs=obs)
+
+    def _move_obs(self, moved: Mapping[int, Any]) -> None:
+        for waiting in (self._arrived, self._held):
+            for env_id in moved.keys() & waiting.keys():
+                if waiting[env_id].obs is moved[env_id]:
+                    waiting[env_id] = waiting[env_id]._replace(obs=self._shown.rows[env_id])
+
+    def _lose_episodes(self, env_ids: list[int], error: WorkerError) -> None:
+        super()._lose_episodes(env_ids, error)
+        for env_id in self._busy.intersection(env_ids):  # what they owed will not come
+            self._busy.discard(env_id)
+            self._arrived[env_id] = BaseEnvTimestep(None, None, False, {"abnormal": True})
 
     def _num_rows_to_await(self) -> int:
         return 1
@@ -240,6 +297,7 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         for env_id in ids:
             self._busy.discard(env_id)
             self._arrived.pop(env_id, None)
+            self._held.pop(env_id, None)
 
     def close(self) -> None:
         """End all envs and workers; may be repeated. `launch` builds new ones.
@@ -249,4 +307,5 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         """
         self._busy.clear()
         self._arrived.clear()
+        self._held.clear()
         super().close()

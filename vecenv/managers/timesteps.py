@@ -19,7 +19,7 @@ from ..envs.base import BaseEnvTimestep
 from .build import Builder
 from .managed import ABNORMAL
 
-__all__ = ["Blanks", "abnormal_values", "copy_arrays", "final_rows", "mark_end", "split_rows"]
+__all__ = ["Blanks", "Layout", "abnormal_values", "copy_arrays", "final_rows", "mark_end", "split_rows"]
 
 # Plain ints: operators of the flag classes take 0.5 us each.
 _FINAL = int(RowFlag.FINAL)
@@ -104,6 +104,29 @@ def mark_end(info: dict[str, Any], terminated: bool, truncated: bool) -> None:
     info.setdefault("TimeLimit.truncated", truncated and not terminated)
 
 
+class Layout:
+    """What the results of one manager's steps look like; found out once.
+
+    Attributes:
+        reward_shape: of one reward.
+        builder: makes the results.
+        copies: whether observations get memory of their own.
+        is_early: whether their arrays can be made before they come. Views on request, single
+            numbers and values without layout have to be taken as they are.
+        leaf: the only leaf, if an observation is one array.
+    """
+
+    __slots__ = ("builder", "copies", "is_early", "leaf", "reward_shape", "spec")
+
+    def __init__(self, spec: Spec, reward_shape: tuple[int, ...], builder: Builder, *, copies: bool) -> None:
+        self.spec = spec
+        self.reward_shape = reward_shape
+        self.builder = builder
+        self.copies = copies
+        self.is_early = copies and not spec.num_objects and all(leaf.shape for leaf in spec.leaves)
+        self.leaf = spec.root if isinstance(spec.root, Leaf) else None
+
+
 class Blanks:
     """The timesteps of one step, made while the envs are busy with it; `fill` puts the answers in.
 
@@ -114,41 +137,40 @@ class Blanks:
         results: one timestep per row.
     """
 
-    def __init__(
-        self, ids: Sequence[int], spec: Spec, reward_shape: tuple[int, ...], builder: Builder, *, copies: bool
-    ) -> None:
+    def __init__(self, ids: Sequence[int], layout: Layout) -> None:
         count = len(ids)
         self.ids = ids
-        self._spec = spec
-        self._builder = builder
-        self._copies = copies
+        self._layout = layout
         self.batch: Any = None
-        self.rows: list[Any] = [None] * count
-        # Views on request, single numbers and values without layout have to be taken as they come.
-        self._is_early = copies and not spec.num_objects and all(leaf.shape for leaf in spec.leaves)
-        if self._is_early:
-            self.batch = spec.batch(lambda leaf: np.empty((count, *leaf.shape), leaf.dtype), lambda _: ())
-            self.rows = split_rows(spec, self.batch, count)
-        self._reward_array = np.empty((count, *reward_shape), np.float32)
-        self.rewards: list[Any] = list(self._reward_array)
+        self.rows: list[Any] = []
         self.infos: list[dict[str, Any]] = []
         self.results: list[Any] = []
-        if self._is_early:
+        self._reward_array = np.empty((count, *layout.reward_shape), np.float32)
+        self.rewards: list[Any] = list(self._reward_array)
+        if layout.is_early:
+            leaf, spec = layout.leaf, layout.spec
+            if leaf is not None:
+                self.batch = np.empty((count, *leaf.shape), leaf.dtype)
+                self.rows = list(self.batch)
+            else:
+                self.batch = spec.batch(lambda leaf: np.empty((count, *leaf.shape), leaf.dtype), lambda _: ())
+                self.rows = split_rows(spec, self.batch, count)
             self._make()
 
     def _make(self) -> None:
         """Make the results, of steps that go on, and their infos."""
-        self.results, self.infos = self._builder.timesteps(self.rows, self.rewards)
+        self.results, self.infos = self._layout.builder.timesteps(self.rows, self.rewards)
 
     def fill(self, batch: Batch) -> None:
         """Put in observations, rewards and infos."""
         self._reward_array[...] = batch.rewards.reshape(self._reward_array.shape)
-        if self._is_early:
+        layout = self._layout
+        if layout.is_early:
             fill_arrays(self.batch, batch.obs)
         else:
-            obs = copy_arrays(batch.obs) if self._copies else batch.obs
-            self.batch = None if self._spec.num_objects else obs
-            self.rows = split_rows(self._spec, obs, len(self.ids))
+            obs = copy_arrays(batch.obs) if layout.copies else batch.obs
+            self.batch = None if layout.spec.num_objects else obs
+            self.rows = split_rows(layout.spec, obs, len(self.ids))
             self._make()
         if batch.flags & HAS_INFO:
             for info, own in zip(self.infos, infos_of(batch)):
@@ -157,6 +179,10 @@ class Blanks:
     def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
         """Make one result anew."""
         self.results[row] = BaseEnvTimestep(obs, reward, done, self.infos[row])
+
+    def obs_of(self, row: int) -> Any:
+        """Return the observation that a result has now."""
+        return self.results[row].obs
 
     def finish(self) -> list[Any]:
         """Return the results; infos are complete now."""

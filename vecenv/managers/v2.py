@@ -30,10 +30,11 @@ class TreeBlanks(Blanks):
         count = len(self.ids)
         self._done = np.zeros(count, np.bool_)
         env_ids = np.array(self.ids, np.int64)
-        obs = tree_rows(self._builder, self._spec, self.batch, self.rows)
-        columns = (obs, self.rewards, self._done, self._builder.trees(count, (), ()), env_ids)
+        builder = self._layout.builder
+        obs = tree_rows(builder, self._layout.spec, self.batch, self.rows)
+        columns = (obs, self.rewards, self._done, builder.trees(count, (), ()), env_ids)
         self.infos = [{} for _ in range(count)]
-        self.results = self._builder.trees(count, _FIELDS, columns)
+        self.results = builder.trees(count, _FIELDS, columns)
 
     def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
         """Make one result anew."""

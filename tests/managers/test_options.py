@@ -1,0 +1,124 @@
+"""Config keys: what is accepted, what is refused, and what a pool is told."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.managers.fakes import ActorEnv, actors
+from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, ConfigError, GymVectorEnvManager, SyncSubprocessEnvManager
+from vecenv.core.rows import Autoreset
+from vecenv.managers.options import pool_options
+
+DOCUMENTED = {
+    "episode_num": float("inf"),
+    "max_retry": 1,
+    "retry_type": "reset",
+    "retry_waiting_time": 0.1,
+    "auto_reset": True,
+    "step_timeout": None,
+    "reset_timeout": None,
+    "shared_memory": True,
+    "copy_on_get": True,
+    "wait_num": float("inf"),
+    "step_wait_timeout": None,
+    "connect_timeout": 60,
+    "reset_inplace": False,
+}
+OURS = {
+    "num_workers": 2,
+    "threads_per_worker": 1,
+    "depth": 3,
+    "on_failure": "raise",
+    "on_repeat": "raise",
+    "max_restarts": 0,
+    "restart_window": 1.5,
+    "max_log_bytes": 1 << 20,
+    "recycle_after": {"episodes": 3, "rss_mb": 100.5},
+    "recovery_timeout": 3.0,
+    "construct_timeout": None,
+    "call_timeout": 5.0,
+    "close_timeout": 5.0,
+    "on_step_error": "renew",
+    "context": "forkserver",
+}
+
+
+def test_the_defaults_are_those_of_the_document():
+    config = SyncSubprocessEnvManager.default_config()
+    assert {key: config[key] for key in DOCUMENTED} == DOCUMENTED
+    assert set(OURS) <= set(config)
+    assert set(BaseEnvManager.default_config()) < set(config)
+    assert AsyncSubprocessEnvManager.default_config().wait_num == 2
+    assert GymVectorEnvManager.default_config().shared_memory is False
+
+
+def test_every_key_is_accepted(recwarn):
+    with SyncSubprocessEnvManager(actors(2), {**DOCUMENTED, **OURS}) as manager:
+        manager.launch()
+        assert len(manager.step({0: 0, 1: 0})) == 2
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("on_failure", "ignore"),
+        ("on_repeat", "recover"),
+        ("on_step_error", None),
+        ("retry_type", "again"),
+        ("max_restarts", -1),
+        ("max_restarts", 1.5),
+        ("restart_window", 0),
+        ("max_log_bytes", 0),
+        ("recovery_timeout", 0),
+        ("recycle_after", {"steps": 3}),
+        ("recycle_after", {"episodes": 0}),
+        ("recycle_after", 7),
+        ("recycle_after", {}),
+        ("episode_num", 0),
+        ("wait_num", 0),
+        ("max_retry", "3"),
+        ("retry_waiting_time", -1),
+        ("step_timeout", -2),
+        ("connect_timeout", float("nan")),
+    ],
+)
+def test_a_value_that_makes_no_sense_names_its_key(key, value):
+    with pytest.raises(ConfigError, match=key) as caught:
+        SyncSubprocessEnvManager(actors(1), {key: value})
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("key, value", [("num_workers", 0), ("threads_per_worker", 0), ("depth", 1)])
+def test_what_the_pool_refuses_is_a_config_error_at_launch(key, value):
+    manager = SyncSubprocessEnvManager(actors(1), {key: value})
+    with pytest.raises(ConfigError, match=key):
+        manager.launch()
+    assert manager.closed
+
+
+def test_the_pool_is_told():
+    cfg = SyncSubprocessEnvManager(actors(1), {**OURS, "step_timeout": 1, "reset_timeout": 90})._cfg
+    options = pool_options(cfg, Autoreset.SAME_STEP)
+    assert (options.num_workers, options.depth, options.context) == (2, 3, "forkserver")
+    limits = options.limits
+    assert (limits.construct, limits.call, limits.close, limits.step, limits.reset) == (None, 5.0, 5.0, 1, 60)
+
+
+def test_attributes_of_envs_in_this_process_are_the_very_objects():
+    """They were pickled and came back as copies, or not at all."""
+
+    class Locked(ActorEnv):
+        def __init__(self):
+            super().__init__()
+            self.lock = threading.Lock()
+
+    with BaseEnvManager([Locked, Locked], {}) as manager:
+        manager.launch()
+        first, second = manager.lock
+        assert first is not second and manager.lock == [first, second]
+        manager.step({0: 7, 1: 7})
+        manager.kept[0].append("seen")
+        assert manager.kept == [[7, "seen"], [7]]
