@@ -24,6 +24,7 @@ _MODULE_OF = {
     "ClipRewardEnv": "wrappers",
     "ClipRewardWrapper": "wrappers",
     "ClosedError": "errors",
+    "CloudPickleWrapper": "envs.buffers",
     "Config": "config",
     "ConfigError": "errors",
     "DelayRewardWrapper": "wrappers",
@@ -65,6 +66,8 @@ _MODULE_OF = {
     "RunningMeanStd": "wrappers",
     "ScaledFloatFrame": "wrappers",
     "ScaledFloatFrameWrapper": "wrappers",
+    "ShmBuffer": "envs.buffers",
+    "ShmBufferContainer": "envs.buffers",
     "SpaceError": "errors",
     "StateError": "errors",
     "StaticObsNormWrapper": "wrappers",
@@ -111,6 +114,7 @@ if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this names
     from vecenv.envs.agents import *
     from vecenv.envs.arrays import *
     from vecenv.envs.base import *
+    from vecenv.envs.buffers import *
     from vecenv.envs.check import *
     from vecenv.envs.check_recovery import *
     from vecenv.envs.ding import *

@@ -59,6 +59,17 @@ class EpisodeRecorder(RecordVideo[Any, Any]):
         """Finished files, oldest first."""
         self._final_name = ""
 
+    def reset(self, **reset_param: Any) -> tuple[Any, dict[str, Any]]:  # what the env's own takes
+        """Begin an episode and its file; one that was amid is finished first."""
+        obs, info = self.env.reset(**reset_param)
+        self.episode_id += 1
+        if self.recording:
+            self.stop_recording()
+        if self.episode_trigger is not None and self.episode_trigger(self.episode_id):
+            self.start_recording(f"{self.name_prefix}-episode-{self.episode_id}")
+            self._capture_frame()
+        return obs, info
+
     def step(self, action: Any) -> Any:
         """Step, record a frame, and finish the file if that ended the episode."""
         result = super().step(action)

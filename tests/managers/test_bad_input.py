@@ -1,0 +1,204 @@
+"""Requests that make no sense: each has its class, and says what was expected and what came."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from easydict import EasyDict
+
+from tests.managers.fakes import actors
+from vecenv import (
+    ENV_REGISTRY,
+    AsyncSubprocessEnvManager,
+    BaseEnvManager,
+    BaseEnvManagerV2,
+    ConfigError,
+    DingEnvWrapper,
+    GymVectorEnvManager,
+    SubprocessEnvManagerV2,
+    SyncSubprocessEnvManager,
+    TwoAgentEnv,
+    create_env_manager,
+    get_env_cls,
+    get_env_manager_cls,
+    get_vec_env_setting,
+)
+
+IN_PROCESS = [BaseEnvManager, BaseEnvManagerV2]
+WITH_WORKERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
+MANAGERS = [*IN_PROCESS, *WITH_WORKERS, GymVectorEnvManager]
+
+KEYS = [
+    ("episode_nums", "episode_num"),
+    ("max_retrys", "max_retry"),
+    ("retry_types", "retry_type"),
+    ("auto_resets", "auto_reset"),
+    ("step_timeouts", "step_timeout"),
+    ("reset_time_out", "reset_timeout"),
+]
+WORKER_KEYS = [
+    ("wait_nums", "wait_num"),
+    ("step_wait_time_out", "step_wait_timeout"),
+    ("conect_timeout", "connect_timeout"),
+    ("reset_in_place", "reset_inplace"),
+    ("shared_memroy", "shared_memory"),
+    ("copy_on_gets", "copy_on_get"),
+    ("contxt", "context"),
+    ("num_worker", "num_workers"),
+]
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
+@pytest.mark.parametrize("wrong, right", KEYS)
+def test_a_misspelt_key_names_its_neighbour(manager_cls, wrong, right):
+    with pytest.warns(UserWarning, match=f"'{wrong}'.*did you mean '{right}'"):
+        manager_cls(actors(1), {wrong: None})
+
+
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+@pytest.mark.parametrize("wrong, right", WORKER_KEYS)
+def test_a_misspelt_key_of_managers_with_workers(manager_cls, wrong, right):
+    with pytest.warns(UserWarning, match=f"'{wrong}'.*did you mean '{right}'"):
+        manager_cls(actors(1), {wrong: None})
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
+@pytest.mark.parametrize("mapping", [dict, EasyDict])
+def test_keys_of_ones_own_are_kept_in_silence(manager_cls, mapping):
+    manager = manager_cls(actors(1), mapping(my_very_own_key=3, exp_name="x"))
+    assert manager._cfg.my_very_own_key == 3 and manager._cfg.exp_name == "x"
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        {"retry_type": "again"},
+        {"max_retry": 1.5},
+        {"max_retry": "2"},
+        {"retry_waiting_time": -1},
+        {"step_timeout": -0.1},
+        {"step_timeout": "1"},
+        {"reset_timeout": 0},
+        {"reset_timeout": float("nan")},
+        {"episode_num": 0},
+        {"episode_num": None},
+        {"on_step_error": "shrug"},
+    ],
+    ids=str,
+)
+def test_a_value_that_makes_no_sense_is_named(manager_cls, cfg):
+    (key,) = cfg
+    with pytest.raises(AssertionError, match=f"{manager_cls.__name__}: {key}: expected") as caught:
+        manager_cls(actors(1), cfg)
+    assert isinstance(caught.value, ConfigError) and isinstance(caught.value, ValueError) and caught.value.key == key
+
+
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+def test_reset_inplace_needs_auto_reset(manager_cls):
+    with pytest.raises(AssertionError, match="reset_inplace=True needs auto_reset=True"):
+        manager_cls(actors(1), {"reset_inplace": True, "auto_reset": False})
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
+@pytest.mark.parametrize("max_retry", [0, -3])
+def test_fewer_than_one_attempt_is_one(manager_cls, max_retry):
+    assert manager_cls(actors(1), {"max_retry": max_retry})._max_retry == 1
+
+
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_an_unknown_env_is_an_assertion_error(manager_cls):
+    with manager_cls(actors(2), {"num_workers": 1} if manager_cls not in IN_PROCESS else {}) as manager:
+        manager.launch()
+        for actions in ({7: 0}, {"0": 0}, {-1: 0}):
+            with pytest.raises(AssertionError):
+                manager.step(actions)
+        assert not manager.closed and manager.env_num == 2
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
+@pytest.mark.parametrize(
+    "seed, error",
+    [
+        ([1], AssertionError),
+        ([1, 2, 3], AssertionError),
+        ({5: 1}, AssertionError),
+        ([1, -1], AssertionError),
+        ([1, "2"], AssertionError),
+        (True, (AssertionError, TypeError)),
+        (None, TypeError),
+        ("12", TypeError),
+        (2.0, TypeError),
+        ({0, 1}, TypeError),
+    ],
+    ids=repr,
+)
+def test_seeds(manager_cls, seed, error):
+    with pytest.raises(error):
+        manager_cls(actors(2)).seed(seed)
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
+@pytest.mark.parametrize(
+    "seeds", [[3, 9], (3, 9), np.array([3, 9]), {0: 3, 1: 9}], ids=["list", "tuple", "array", "dict"]
+)
+def test_seeds_in_every_form(manager_cls, seeds):
+    cfg = {"num_workers": 1} if manager_cls in WITH_WORKERS else {}
+    with manager_cls(actors(2), cfg) as manager:
+        manager.seed(seeds)
+        manager.launch()
+        assert manager._seed == [3, 9]
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
+@pytest.mark.parametrize("actions", [[0, 0], None, 3, "00"], ids=repr)
+def test_actions_that_are_no_dict(manager_cls, actions):
+    with manager_cls(actors(2), {"num_workers": 1} if manager_cls in WITH_WORKERS else {}) as manager:
+        manager.launch()
+        with pytest.raises(AssertionError, match="expected a dict of actions"):
+            manager.step(actions)
+
+
+@pytest.mark.parametrize(
+    "function", [create_env_manager, lambda cfg, fns: get_env_manager_cls(cfg)], ids=["create", "cls"]
+)
+def test_unknown_managers(function):
+    with pytest.raises(KeyError, match="subproces"):
+        function({"type": "subproces"}, actors(1))
+    with pytest.raises(ConfigError, match="type"):
+        function({}, actors(1))
+    with pytest.raises(ImportError, match="no_such_module"):
+        function({"type": "base", "import_names": ["no_such_module"]}, actors(1))
+
+
+@pytest.mark.parametrize("function", [get_env_cls, get_vec_env_setting])
+def test_unknown_envs(function):
+    with pytest.raises(KeyError, match="no_such_env"):
+        function({"type": "no_such_env"})
+    with pytest.raises(ConfigError, match="type"):
+        function({})
+
+
+def test_a_name_taken_twice():
+    assert ENV_REGISTRY.get("two_agents") is TwoAgentEnv
+    with pytest.raises(AssertionError, match="two_agents"):
+        ENV_REGISTRY.register("two_agents", object)
+
+
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+def test_what_is_no_env_is_said_at_launch(manager_cls):
+    manager = manager_cls([functools.partial(dict)] * 2, {"num_workers": 1})
+    with pytest.raises(TypeError, match="dict is no env: it has no reset"):
+        manager.launch()
+    assert manager.closed
+
+
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_an_env_id_that_nobody_registered(manager_cls):
+    import gymnasium
+
+    env_fn = functools.partial(DingEnvWrapper, None, {"env_id": "NoSuchEnv-v0"})
+    with pytest.raises((gymnasium.error.Error, RuntimeError), match="NoSuchEnv"):
+        manager_cls([env_fn], {}).launch()

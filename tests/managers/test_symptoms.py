@@ -1,0 +1,291 @@
+"""Symptoms of other managers that the contract suite does not show; `tests/test_weaknesses.py` has the whole list."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+import time
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.managers.fakes import ActorEnv, actors
+from vecenv import (
+    AsyncSubprocessEnvManager,
+    BaseEnvManager,
+    BaseEnvManagerV2,
+    EnvState,
+    StateError,
+    SubprocessEnvManagerV2,
+    SyncSubprocessEnvManager,
+)
+
+IN_PROCESS = [BaseEnvManager, BaseEnvManagerV2]
+WITH_WORKERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
+MANAGERS = [*IN_PROCESS, *WITH_WORKERS]
+WAITS_FOR_ALL = {"wait_num": 100, "step_wait_timeout": None, "num_workers": 2}
+
+
+@pytest.fixture(params=MANAGERS)
+def manager_cls(request):
+    return request.param
+
+
+def make(manager_cls, env_fn, **cfg):
+    own = WAITS_FOR_ALL if manager_cls in WITH_WORKERS else {}
+    return manager_cls(env_fn, {**own, **cfg})
+
+
+class Odd(ActorEnv):
+    """Does wrong what `cfg['wrong']` says, and notes in files what is done with it."""
+
+    def __init__(self, cfg):
+        if cfg.get("wrong") == "init":
+            raise LookupError("no license for this env")
+        super().__init__(cfg)
+
+    def note(self, what):
+        with open(os.path.join(self._cfg["notes"], what), "a") as file:
+            file.write(f"{os.getpid()} {self.time_id}\n")
+
+    def seed(self, seed, dynamic_seed=True):
+        if self._cfg.get("wrong") == "seed":
+            raise ZeroDivisionError("cannot be seeded")
+        super().seed(seed, dynamic_seed)
+
+    def reset(self, stat=None):
+        if "notes" in self._cfg:
+            self.note("resets")
+        return super().reset(stat)
+
+    def close(self):
+        if "notes" in self._cfg:
+            self.note("closes")
+        if self._cfg.get("wrong") == "close":
+            threading.Event().wait(60)
+
+
+def odd(**cfg):
+    return functools.partial(Odd, cfg)
+
+
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+# ---- W11: the reference env ----------------------------------------------------------------
+
+
+def test_an_error_of_the_reference_env_is_not_swallowed(manager_cls):
+    manager = manager_cls([odd(wrong="init")] * 2)
+    with pytest.raises(LookupError, match="no license"):
+        manager.observation_space  # noqa: B018
+    with pytest.raises(LookupError, match="no license"):
+        manager.launch()
+    assert manager.closed
+
+
+def test_the_reference_env_is_closed_with_the_manager(manager_cls, tmp_path):
+    manager = manager_cls([odd(notes=str(tmp_path))] * 2)
+    mine = manager.env_ref.time_id
+    manager.close()
+    assert lines(tmp_path / "closes") == [f"{os.getpid()} {mine}"] and lines(tmp_path / "resets") == []
+
+
+# ---- W12: rendering ------------------------------------------------------------------------
+
+
+class OldRender(ActorEnv):
+    """No `_env` inside, and a `render` that wants a mode."""
+
+    def render(self, mode="human"):
+        return np.full((4, 4, 3), {"rgb_array": 7, "depth": 9}[mode], np.uint8)
+
+
+class BlindEnv(gymnasium.Env):
+    observation_space = gymnasium.spaces.Discrete(2)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        return 0, 0.0, False, False, {}
+
+
+def test_an_env_without_an_inner_env_renders_in_any_mode(manager_cls):
+    with make(manager_cls, [functools.partial(OldRender, {})] * 2) as manager:
+        manager.launch()
+        assert list(manager.ready_imgs) == [0, 1] and manager.ready_imgs[1].max() == 7
+        assert manager.render("depth", [1])[1].max() == 9
+
+
+def test_an_env_that_does_not_render_is_said_to(manager_cls):
+    with make(manager_cls, [BlindEnv]) as manager:
+        manager.launch()
+        with pytest.raises(StateError, match="render_mode='rgb_array'"):
+            manager.ready_imgs  # noqa: B018
+
+
+# ---- W13: ready_obs with nobody to wait for -------------------------------------------------
+
+
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_ready_obs_is_empty_at_once_when_all_envs_are_in_error(manager_cls):
+    with make(manager_cls, actors(2), on_step_error="error") as manager:
+        manager.launch()
+        for env_id in (0, 1):
+            with pytest.raises((LookupError, RuntimeError)):
+                manager.step({env_id: "error"})
+        assert set(manager.env_states.values()) == {EnvState.ERROR}
+        assert len(manager.ready_obs) == 0 and manager.ready_obs_id == []
+        manager.reset()
+        assert len(manager.ready_obs) == 2
+
+
+# ---- W17: seeds that are refused ------------------------------------------------------------
+
+
+def test_a_seed_that_the_env_refuses_is_an_error_that_names_it(manager_cls):
+    with make(manager_cls, [odd(), odd(wrong="seed")]) as manager:
+        manager.launch()
+        manager.seed(3)
+        with pytest.raises(RuntimeError, match="env 1.*cannot be seeded"):
+            manager.reset()
+        assert manager.closed
+
+
+# ---- W19: methods do not travel --------------------------------------------------------------
+
+
+def test_methods_in_the_list_are_called_where_the_envs_are(manager_cls):
+    class Extended(manager_cls):
+        @property
+        def method_name_list(self):
+            return [*super().method_name_list, "double"]
+
+    with make(Extended, [functools.partial(Doubles, {"number": number}) for number in range(2)]) as manager:
+        manager.launch()
+        assert manager.double(by=2) == [0, 2]
+        with pytest.raises(RuntimeError, match="method_name_list"):
+            manager.user_defined  # noqa: B018
+
+
+class Doubles(ActorEnv):
+    """Has a method, and something that no pickle takes along."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.lock = threading.Lock()
+
+    def double(self, by):
+        return self._cfg["number"] * by
+
+
+# ---- W21: closing ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+def test_envs_that_hang_while_closing_cost_one_wait_for_all(manager_cls):
+    manager = make(manager_cls, [odd(wrong="close")] * 6, num_workers=6, close_timeout=1.0)
+    manager.launch()
+    pids = manager.worker_pids
+    began = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        manager.close()
+    assert time.monotonic() - began < 6 * 5  # each in turn, 5 s at a time, was the symptom
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+# ---- W22: a failed reset ---------------------------------------------------------------------
+
+
+def test_an_env_that_is_reset_again_has_not_been_closed_before(manager_cls, tmp_path):
+    with make(manager_cls, [odd(notes=str(tmp_path))], max_retry=3, retry_waiting_time=0) as manager:
+        manager.launch({0: {"stat": "error_once"}})
+        assert len(lines(tmp_path / "resets")) == 2 and lines(tmp_path / "closes") == []
+        assert len({line.split()[1] for line in lines(tmp_path / "resets")}) == 1
+
+
+# ---- W26: renewed envs -----------------------------------------------------------------------
+
+
+class RendersAfterAll(ActorEnv):
+    """Its first reset with a parameter fails, in whichever process; renders."""
+
+    render_mode = "rgb_array"
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def render(self):
+        return np.zeros((16, 16, 3), np.uint8)
+
+    def reset(self, stat=None):
+        if stat is not None and not os.path.exists(stat):
+            open(stat, "w").close()
+            raise ZeroDivisionError("once")
+        return super().reset()
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
+def test_a_renewed_env_goes_on_recording(manager_cls, tmp_path):
+    pytest.importorskip("moviepy")
+    env_fn = functools.partial(RendersAfterAll, {"length": 3})
+    cfg = {"max_retry": 2, "retry_type": "renew", "retry_waiting_time": 0, "episode_num": 1}
+    with make(manager_cls, [env_fn], **cfg) as manager:
+        manager.enable_save_replay(str(tmp_path / "videos"))
+        manager.launch({0: {"stat": str(tmp_path / "failed")}})
+        while not manager.done:
+            manager.step({0: 0})
+    assert (tmp_path / "failed").exists()
+    assert len(list((tmp_path / "videos").glob("*.mp4"))) == 1
+
+
+# ---- W27: time limits ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+def test_limits_work_in_any_thread_and_leave_sigalrm_to_the_application(manager_cls):
+    def mine(number, frame):
+        raise AssertionError("nobody set an alarm")
+
+    before = signal.signal(signal.SIGALRM, mine)
+    caught = []
+
+    def run():
+        with make(manager_cls, actors(2), step_timeout=0.25) as manager:
+            manager.launch()
+            try:
+                manager.step({0: 0, 1: "block"})
+            except TimeoutError as error:
+                caught.append(str(error))
+
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        assert signal.getsignal(signal.SIGALRM) is mine
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert len(caught) == 1 and "0.25" in caught[0] and "env 1" in caught[0]
+
+
+def test_a_limit_in_process_restores_the_handler_it_found():
+    def mine(number, frame):
+        raise AssertionError("nobody set an alarm")
+
+    before = signal.signal(signal.SIGALRM, mine)
+    try:
+        with BaseEnvManager(actors(1), {"step_timeout": 0.25}) as manager:
+            manager.launch()
+            with pytest.raises(RuntimeError):
+                manager.step({0: "block"})
+        assert signal.getsignal(signal.SIGALRM) is mine
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,233 @@
+"""The weaknesses of the systems that vecenv replaces, by their numbers, and the tests in which they do not show.
+
+A test that is renamed or dropped has to be found again here.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from pathlib import Path
+
+import pytest
+
+import vecenv
+
+TESTS = Path(__file__).parent
+
+CONTRACT = "contracts/manager_contract.py"
+SYMPTOMS = "managers/test_symptoms.py"
+
+# Number -> (what it was, [file::test, ...])
+WEAKNESSES = {
+    1: (
+        "config factories change what they get",
+        ["envs/test_base.py::test_w1_env_cfg_factories_do_not_mutate_or_alias"],
+    ),
+    2: (
+        "dynamic seeds from the global generator",
+        [
+            "envs/test_ding.py::test_w2_resets_leave_numpys_global_generator_alone",
+            "envs/test_ding.py::test_w2_two_envs_do_not_share_a_stream",
+        ],
+    ),
+    3: (
+        "a constructor's KeyError taken for an unknown name",
+        ["test_registry.py::test_a_constructors_own_key_error_comes_out_as_it_is"],
+    ),
+    4: (
+        "a space's dtype edited in place",
+        ["envs/test_ding.py::test_w4_a_float64_space_is_shown_as_float32_and_left_alone"],
+    ),
+    5: ("int32 actions refused", ["envs/test_ding.py::test_w5_every_integer_action_reaches_the_env_as_int"]),
+    6: ("no reset after close", ["envs/test_ding.py::test_w6_reset_after_close_makes_the_env_again"]),
+    7: ("a clone that shares its env", ["envs/test_ding.py::test_w7_clone_shares_nothing"]),
+    8: (
+        "truncation lost",
+        [
+            "envs/test_adapt.py::test_w8_truncation_is_not_lost",
+            "envs/test_ding.py::test_w8_the_time_limit_shows_in_info",
+        ],
+    ),
+    9: ("Gymnasium by id broken", ["envs/test_ding.py::test_w9_a_gymnasium_env_by_id_needs_no_reward_range"]),
+    10: (
+        "callers unchecked, single lives in evaluation",
+        [
+            "envs/test_ding.py::test_w10_an_unknown_caller_is_refused",
+            "envs/test_ding.py::test_w10_evaluation_plays_whole_games",
+        ],
+    ),
+    11: (
+        "errors of the reference env swallowed, the env left open",
+        [
+            f"{SYMPTOMS}::test_an_error_of_the_reference_env_is_not_swallowed",
+            f"{SYMPTOMS}::test_the_reference_env_is_closed_with_the_manager",
+        ],
+    ),
+    12: (
+        "rendering of Gymnasium's envs, of envs without an inner one, in other modes",
+        [
+            f"{CONTRACT}::test_frames_of_ready_envs",
+            f"{SYMPTOMS}::test_an_env_without_an_inner_env_renders_in_any_mode",
+        ],
+    ),
+    13: (
+        "ready_obs spins for ever",
+        [
+            f"{CONTRACT}::test_only_envs_in_run_are_stepped",
+            f"{CONTRACT}::test_without_auto_reset_the_caller_resets",
+            f"{SYMPTOMS}::test_ready_obs_is_empty_at_once_when_all_envs_are_in_error",
+        ],
+    ),
+    14: ("finished envs stepped on", [f"{CONTRACT}::test_only_envs_in_run_are_stepped"]),
+    15: ("figures and shaping out of reach", [f"{CONTRACT}::test_figures_and_shaping_reach_one_env"]),
+    16: ("the caller's seeds overwritten", [f"{CONTRACT}::test_lists_dicts_and_their_owners"]),
+    17: (
+        "a refused seed closes in silence",
+        [f"{SYMPTOMS}::test_a_seed_that_the_env_refuses_is_an_error_that_names_it"],
+    ),
+    18: (
+        "an attribute takes a pending timestep",
+        ["managers/test_async.py::test_attributes_do_not_take_a_pending_timestep"],
+    ),
+    19: ("methods pickled", [f"{SYMPTOMS}::test_methods_in_the_list_are_called_where_the_envs_are"]),
+    20: ("endless recursion", [f"{CONTRACT}::test_a_bare_object_does_not_recurse"]),
+    21: (
+        "close breaks off, or waits for each env in turn",
+        [
+            "managers/test_subprocess.py::test_close_with_a_killed_worker",
+            f"{SYMPTOMS}::test_envs_that_hang_while_closing_cost_one_wait_for_all",
+        ],
+    ),
+    22: ("an env closed and then reset", [f"{SYMPTOMS}::test_an_env_that_is_reset_again_has_not_been_closed_before"]),
+    23: (
+        "a failing automatic reset swallowed",
+        ["managers/test_async.py::test_an_automatic_reset_that_fails_is_raised_where_it_is_noticed"],
+    ),
+    24: (
+        "a dead worker is a bare EOFError",
+        ["managers/test_subprocess.py::test_a_dead_worker_is_named_and_everything_is_closed"],
+    ),
+    25: (
+        "an exception kills the worker",
+        ["managers/test_subprocess.py::test_an_exception_that_does_not_travel_is_told"],
+    ),
+    26: (
+        "a renewed env has neither seed nor folder",
+        [
+            f"{CONTRACT}::test_a_renewed_env_keeps_seed_and_parameters",
+            f"{SYMPTOMS}::test_a_renewed_env_goes_on_recording",
+        ],
+    ),
+    27: (
+        "limits by SIGALRM",
+        [
+            f"{SYMPTOMS}::test_limits_work_in_any_thread_and_leave_sigalrm_to_the_application",
+            "managers/test_subprocess.py::test_a_step_that_never_lets_python_run_again_is_ended_too",
+            "managers/test_subprocess.py::test_limits_change_on_a_running_manager",
+        ],
+    ),
+    28: ("lists of infos", ["envs/test_adapt.py::test_w28_lists_of_infos_of_any_length"]),
+    29: ("an old observation for an abnormal step", [f"{CONTRACT}::test_an_abnormal_timestep_is_handed_out"]),
+    30: (
+        "reset_inplace loses observation and parameters",
+        ["managers/test_subprocess.py::test_reset_inplace_keeps_the_final_observation_and_the_parameters"],
+    ),
+    31: ("an env stepped twice", ["managers/test_async.py::test_an_unanswered_env_cannot_be_stepped_again"]),
+    32: ("any order of ids, busy waits", ["managers/test_async.py::test_nothing_is_lost_until_all_are_done"]),
+    33: (
+        "few spaces in shared memory, silent broadcasts",
+        [
+            f"{CONTRACT}::test_observations_of_all_spaces_come_back",
+            "envs/test_buffers.py::test_w33_what_does_not_fit_is_refused_and_not_broadcast",
+        ],
+    ),
+    34: ("IndexError for nothing ready", ["managers/test_v2.py::test_ready_obs_is_one_batch"]),
+    35: (
+        "keys as actions, a batch cut off",
+        [
+            "managers/test_v2.py::test_a_wrong_number_of_actions_is_a_value_error",
+            "managers/test_v2.py::test_a_dict_steps_the_envs_it_names",
+        ],
+    ),
+    36: (
+        "gym_vector resets at the wrong time",
+        ["managers/test_gym_vector.py::test_episodes_returns_and_observations"],
+    ),
+    37: (
+        "the check refuses images, lets bounds and views pass, never ends",
+        [
+            "envs/test_check.py::test_w37_uint8_images_are_allowed",
+            "envs/test_check.py::test_w37_discrete_bounds_are_exact",
+            "envs/test_check.py::test_w37_an_endless_episode_is_found",
+            "envs/test_check.py::test_w37_views_of_one_buffer_share_memory",
+        ],
+    ),
+    38: (
+        "channels guessed, the process ended for want of OpenCV",
+        [
+            "wrappers/test_observation.py::test_w38_channel_first_and_small_frames_match_the_space",
+            "wrappers/test_observation.py::test_w38_missing_opencv_is_an_error_not_the_end_of_the_process",
+        ],
+    ),
+    39: ("a mean over features", ["wrappers/test_norm.py::test_w39_one_observation_is_not_averaged_over_its_features"]),
+    40: (
+        "the previous action one step late",
+        [
+            "wrappers/test_observation.py::test_w40_previous_action_and_reward_are_those_just_taken",
+            "wrappers/test_observation.py::test_w40_a_reset_clears_them",
+        ],
+    ),
+    41: ("a time limit out of reach for configs", ["wrappers/test_episode.py::test_w41_it_is_registered"]),
+    42: (
+        "shapes evaluated as code and never computed",
+        [
+            "wrappers/test_wrappers.py::test_w42_update_shape_computes_shapes",
+            "wrappers/test_wrappers.py::test_w42_update_shape_evaluates_nothing",
+        ],
+    ),
+}
+
+# What programs of the other system import, by the part of it that they come from.
+NAMES = {
+    "env base": "BaseEnv BaseEnvTimestep get_vec_env_setting get_env_cls DingEnvWrapper get_default_wrappers",
+    "managers": "create_env_manager get_env_manager_cls BaseEnvManager BaseEnvManagerV2 SyncSubprocessEnvManager "
+    "SubprocessEnvManagerV2 AsyncSubprocessEnvManager GymVectorEnvManager EnvState",
+    "wrappers": "create_env_wrapper update_shape NoopResetWrapper MaxAndSkipWrapper WarpFrameWrapper "
+    "ScaledFloatFrameWrapper ClipRewardWrapper ActionRepeatWrapper DelayRewardWrapper FrameStackWrapper "
+    "ObsTransposeWrapper ObsNormWrapper StaticObsNormWrapper RewardNormWrapper RamWrapper EpisodicLifeWrapper "
+    "FireResetWrapper EvalEpisodeReturnWrapper GymHybridDictActionWrapper ObsPlusPrevActRewWrapper TransposeWrapper "
+    "TimeLimitWrapper FlatObsWrapper GymToGymnasiumWrapper AllinObsWrapper RunningMeanStd",
+    "older wrappers": "NoopResetEnv MaxAndSkipEnv WarpFrame ScaledFloatFrame ClipRewardEnv FrameStack ObsNormEnv "
+    "RewardNormEnv EpisodicLifeEnv FireResetEnv",
+    "registries": "ENV_REGISTRY ENV_MANAGER_REGISTRY ENV_WRAPPER_REGISTRY",
+    "check tool": "check_space_dtype check_array_space check_reset check_step check_different_memory "
+    "check_obs_deepcopy check_all demonstrate_correct_procedure",
+    "helpers": "to_ndarray deep_merge_dicts affine_transform ShmBuffer ShmBufferContainer CloudPickleWrapper",
+}
+
+
+@functools.cache
+def functions_in(file):
+    """Names of all functions of a test file, those of classes too."""
+    tree = ast.parse((TESTS / file).read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_number_is_there():
+    assert list(WEAKNESSES) == list(range(1, 43))
+
+
+@pytest.mark.parametrize("number", WEAKNESSES)
+def test_its_tests_are_there(number):
+    _, tests = WEAKNESSES[number]
+    assert tests
+    for test in tests:
+        file, _, name = test.partition("::")
+        assert name in functions_in(file), test
+
+
+@pytest.mark.parametrize("part", NAMES)
+def test_names_are_importable(part):
+    for name in NAMES[part].split():
+        assert name in vecenv.__all__ and getattr(vecenv, name) is not None

@@ -1,0 +1,130 @@
+"""Helpers by which programs moved observations between processes themselves; vecenv's pools have no use for them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from multiprocessing.sharedctypes import RawArray
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from vecenv.envs.check_data import describe
+from vecenv.errors import SpaceError
+
+__all__ = [
+    "CloudPickleWrapper",
+    "ShmBuffer",
+    "ShmBufferContainer",
+]
+
+
+class ShmBuffer:
+    """One array in memory that child processes share; give it to them as an argument of `Process`.
+
+    Any dtype of fixed size and any shape. Nothing guards it: who reads while another fills may see both.
+
+    Example:
+        >>> buffer = ShmBuffer(np.float32, (2,), copy_on_get=False)
+        >>> view = buffer.get()
+        >>> buffer.fill(np.array([1.0, 2.0], np.float32))
+        >>> view.tolist()
+        [1.0, 2.0]
+    """
+
+    def __init__(self, dtype: Any, shape: tuple[int, ...], copy_on_get: bool = True, ctype: Any = None) -> None:
+        """Allocate, filled with zeros.
+
+        Args:
+            dtype: NumPy's.
+            shape: of the array.
+            copy_on_get: False has `get` give views of the shared memory.
+            ctype: accepted; the dtype says it all.
+        """
+        self.dtype = np.dtype(dtype)
+        self.shape = tuple(shape)
+        self.copy_on_get = copy_on_get
+        self.buffer = RawArray("b", max(1, self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))))
+
+    def fill(self, src_arr: Any) -> None:
+        """Write an array.
+
+        Raises:
+            SpaceError: not an array, or of another dtype or shape: nothing is cast or broadcast.
+        """
+        if not isinstance(src_arr, np.ndarray) or src_arr.dtype != self.dtype or src_arr.shape != self.shape:
+            raise SpaceError(f"fill: expected an array {self.dtype} {self.shape}, got {describe(src_arr)}")
+        self._view()[...] = src_arr
+
+    def get(self) -> Any:
+        """Give the array, a copy unless `copy_on_get` is False."""
+        return self._view().copy() if self.copy_on_get else self._view()
+
+    def _view(self) -> Any:
+        size = int(np.prod(self.shape, dtype=np.int64))
+        return np.frombuffer(self.buffer, self.dtype, size).reshape(self.shape)
+
+
+class ShmBufferContainer:
+    """A `ShmBuffer`, or one for each entry of a dict of shapes, nested as deep as that is.
+
+    Example:
+        >>> container = ShmBufferContainer(np.float32, {"a": (2,), "b": {"c": (1,)}})
+        >>> container.fill({"a": np.ones(2, np.float32), "b": {"c": np.zeros(1, np.float32)}})
+        >>> container.get()["a"].tolist()
+        [1.0, 1.0]
+    """
+
+    def __init__(self, dtype: Any, shape: Any, copy_on_get: bool = True) -> None:
+        """Allocate.
+
+        Args:
+            dtype: of all arrays, or a dict of dtypes like `shape`.
+            shape: a shape, or a dict of shapes and such dicts.
+            copy_on_get: as for `ShmBuffer`.
+        """
+        self.shape = shape
+        if isinstance(shape, Mapping):
+            self._data: Any = {
+                key: ShmBufferContainer(dtype[key] if isinstance(dtype, Mapping) else dtype, part, copy_on_get)
+                for key, part in shape.items()
+            }
+        else:
+            self._data = ShmBuffer(dtype, shape, copy_on_get)
+
+    def fill(self, src_arr: Any) -> None:
+        """Write an array, or a dict of arrays with just these keys.
+
+        Raises:
+            SpaceError: something does not fit; what stands before it is written.
+        """
+        if isinstance(self._data, ShmBuffer):
+            self._data.fill(src_arr)
+            return
+        if not isinstance(src_arr, Mapping) or set(src_arr) != set(self._data):
+            raise SpaceError(f"fill: expected a dict of {sorted(map(str, self._data))}, got {describe(src_arr)}")
+        for key, part in self._data.items():
+            part.fill(src_arr[key])
+
+    def get(self) -> Any:
+        """Give the array, or the dict of arrays."""
+        return self._data.get() if isinstance(self._data, ShmBuffer) else {k: v.get() for k, v in self._data.items()}
+
+
+class CloudPickleWrapper:
+    """Carries a value that plain pickle refuses, such as a lambda, through pickle; it is in `data`.
+
+    Example:
+        >>> pickle.loads(pickle.dumps(CloudPickleWrapper(lambda: 3))).data()
+        3
+    """
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __getstate__(self) -> bytes:
+        return bytes(cloudpickle.dumps(self.data))
+
+    def __setstate__(self, state: bytes) -> None:
+        self.data = pickle.loads(state)
