@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import random
+import signal
 import threading
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from vecenv.core import streams as streams_module
 from vecenv.core.native import load
-from vecenv.core.options import PoolOptions
+from vecenv.core.options import FailurePolicy, PoolOptions
 from vecenv.core.process import ProcessPool
 from vecenv.core.rows import Autoreset
 from vecenv.core.serial import SerialPool
@@ -38,11 +41,11 @@ class Draws(ToyEnv):
     def __init__(self, kind: str, moments: str = "step", first: int = 1, every: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.draw, self.moments, self.first, self.every = KINDS[kind], moments, first, every
-        self.drawn = self.draw() if "construct" in moments else 0.0
+        self.built = self.draw() if "construct" in moments else 0.0
+        self.drawn = 0.0
 
     def reset(self, **kwargs: Any) -> Any:
-        if "reset" in self.moments:
-            self.drawn = self.draw()
+        self.drawn = self.draw() if "reset" in self.moments else 0.0
         return super().reset(**kwargs)
 
     def step(self, action: Any) -> Any:
@@ -55,7 +58,7 @@ class Draws(ToyEnv):
         return self.draw() if "call" in self.moments else 0.0
 
     def inform(self) -> dict[str, Any]:
-        return {"drawn": float(self.drawn)}
+        return {"drawn": float(self.built + self.drawn)}
 
 
 def ask(env: Any) -> float:
@@ -63,7 +66,7 @@ def ask(env: Any) -> float:
     return value
 
 
-def play(pool: Any, steps: int = 15) -> list[list[float]]:
+def play(pool: Any, steps: int = 15, before: Callable[[int], None] = lambda step: None) -> list[list[float]]:
     """Return what each env has drawn by each of its answers."""
     seen: list[list[float]] = [[] for _ in range(pool.num_envs)]
 
@@ -73,9 +76,10 @@ def play(pool: Any, steps: int = 15) -> list[list[float]]:
 
     with pool:
         pool.start()
-        pool.reset()
+        pool.reset(seeds=list(range(pool.num_envs)))
         note(pool.recv())
         for step in range(steps):
+            before(step)
             pool.send(np.zeros(pool.num_envs, np.int64))
             note(pool.recv())
             if step % 7 == 3:
@@ -286,3 +290,50 @@ def test_every_call_of_an_env_runs_in_one_thread(
         assert {*seen.values(), ident} == {ident}
     workers = {pid: {seen["call"] for other, seen in told if other == pid} for pid, _ in told}
     assert [len(idents) for idents in workers.values()] == [threads, threads]
+
+
+class Kept(NamedTuple):
+    state: bytes
+    is_complete: bool = True
+
+
+class DrawsKeeper:
+    """Keeps all of a `Draws` that draws in every step: a seeded reset would do but for the global generators."""
+
+    def spans_episodes(self, env: Any) -> bool:
+        return False
+
+    def capture(self, env: Any) -> Kept:
+        return Kept(pickle.dumps(env.unwrapped.np_random))
+
+    def restore(self, env: Any, state: bytes) -> None:
+        env.unwrapped.np_random = pickle.loads(state)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
+@pytest.mark.parametrize("moments", ["step", "reset", "construct reset step call"])
+def test_a_worker_that_is_killed_draws_on_where_it_was(autoreset: Autoreset, moments: str) -> None:
+    if load() is None:
+        pytest.skip("recovery needs the extension")
+    env_fns = [functools.partial(Draws, kind, moments, length=4 + 13 * (i % 3)) for i, kind in enumerate(KINDS)]
+    failures = FailurePolicy(on_failure="recover", max_restarts=100)
+    options = PoolOptions(autoreset=autoreset, final_obs=True)
+    killed: list[int] = []
+
+    def reset_sometimes(pool: Any, step: int) -> None:
+        if step in (8, 19):
+            pool.reset(seeds=[step] * pool.num_envs)
+            pool.recv()
+
+    def kill_sometimes(pool: Any, step: int) -> None:
+        reset_sometimes(pool, step)
+        if step % 6 == 5:
+            killed.append(pool.worker_pids[step % 4 // 2])
+            os.kill(killed[-1], signal.SIGKILL)
+
+    alone = SerialPool(env_fns, options)
+    expected = play(alone, 30, functools.partial(reset_sometimes, alone))
+    mortal = ProcessPool(env_fns, replace(options, num_workers=2, failures=failures), keeper=DrawsKeeper())
+    assert play(mortal, 30, functools.partial(kill_sometimes, mortal)) == expected
+    assert len(set(killed)) == 5

@@ -300,13 +300,108 @@ def test_infos_that_are_huge_or_do_not_pickle():
         pickle.dumps(env.step(0)[4])
 
 
-def test_leaks_memory_keeps_what_it_takes():
-    env = toys.LeaksMemory(nbytes=4 << 20)
+def drive(env: Any) -> None:
+    """Make every call that a fault can wait for; the episode has two steps."""
+    env.reset(seed=0)
+    env.step(0)
+    env.step(0)
     env.reset()
-    before = psutil.Process().memory_info().rss
-    for _ in range(8):
+    env.step(0)
+    env.poke(1)
+    env.close()
+
+
+@pytest.mark.parametrize("moment", toys.MOMENTS)
+def test_a_fault_comes_in_its_call_and_only_there(moment):
+    with pytest.raises(ZeroDivisionError, match=f"at a {moment}"):
+        drive(toys.Raises(moment=moment, length=2))
+
+
+@pytest.mark.parametrize("moment, count", [("reset", 2), ("step", 3), ("autoreset", 1), ("call", 1), ("close", 1)])
+def test_at_counts_the_calls_of_that_moment(moment, count):
+    env = toys.Raises(at=count + 1, moment=moment, length=2)
+    drive(env)
+    for _ in range(2):  # a call that failed has not been made
+        with pytest.raises(ZeroDivisionError):
+            drive(env)
+        assert env.num_calls[moment] == count
+
+
+def test_a_seeded_reset_after_the_end_is_no_autoreset():
+    env = toys.Raises(moment="autoreset", length=1)
+    for _ in range(2):
+        env.reset(seed=1)
         env.step(0)
-    assert psutil.Process().memory_info().rss - before > 16 << 20  # 32 MiB, less what was free before
+    with pytest.raises(ZeroDivisionError):
+        env.reset()
+
+
+@pytest.mark.parametrize("moment", toys.MOMENTS)
+def test_once_holds_at_every_moment(moment, tmp_path):
+    once = tmp_path / "done"
+    with pytest.raises(ZeroDivisionError):
+        drive(toys.Raises(None, moment=moment, once=once, length=2))
+    drive(toys.Raises(None, moment=moment, once=once, length=2))
+
+
+@pytest.mark.parametrize("name", toys.FAULTS)
+def test_each_fault_says_when_it_is_possible(name):
+    cls = toys.FAULTS[name]
+    assert set(cls.moments) <= set(toys.MOMENTS)
+    for moment in set(toys.MOMENTS) - set(cls.moments):
+        with pytest.raises(ValueError, match=f"not at '{moment}'"):
+            cls(moment=moment)
+
+
+@pytest.mark.parametrize("name", ["wrong dtype", "wrong shape", "huge", "unpicklable", "leak", "child"])
+def test_faults_that_show_in_values_come_at_each_moment(name):
+    cls = toys.FAULTS[name]
+    for moment in cls.moments:
+        env = cls(at=1, moment=moment, length=2)
+        seen = [env.observation_space, env.reset(seed=0), env.step(0), env.step(0), env.reset(), env.poke(1)]
+        children = [child for child in psutil.Process().children() if child.name() == "sleep"]
+        honest = toys.FaultEnv(length=2)
+        expected = [honest.observation_space, honest.reset(seed=0), honest.step(0), honest.step(0), honest.reset(), 1]
+        odd = [moment for moment, *pair in zip(CALLS, seen, expected) if not alike(*pair)]
+        if name == "leak":
+            env.close()
+            assert sum(map(len, env._kept)) == 1 << 20
+        elif name == "child":
+            assert len(children) == (moment != "close")
+        elif moment == "construct":
+            assert odd[0] == "construct"
+        else:
+            assert odd == [moment]
+        env.close()
+
+
+CALLS = ["construct", "reset", "step", "step", "autoreset", "call"]
+
+
+def alike(value: Any, expected: Any) -> bool:
+    """Compare two results by the form of the observation and the keys of the info."""
+    if isinstance(expected, tuple):
+        obs, model = value[0], expected[0]
+        return (obs.dtype, obs.shape, set(value[-1])) == (model.dtype, model.shape, set(expected[-1]))
+    return type(value) is type(expected) and value == expected
+
+
+LEAK = """
+import psutil
+from vecenv.envs import toys
+env = toys.LeaksMemory(nbytes=4 << 20)
+env.reset()
+before = psutil.Process().memory_info().rss
+for _ in range(8):
+    env.step(0)
+print(psutil.Process().memory_info().rss - before)
+"""
+
+
+def test_leaks_memory_keeps_what_it_takes():
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # fresh: no free memory of other tests to reuse
+    done = subprocess.run([sys.executable, "-c", LEAK], env=environ, capture_output=True, text=True, timeout=50)
+    assert int(done.stdout) > 28 << 20, done.stderr  # of 32 MiB
 
 
 def test_spawns_child_and_ends_it():
@@ -331,8 +426,14 @@ CRIMES = {
     "HangAtInit": "waits",
     "HangAtReset": "waits",
     "HangAtStep": "waits",
+    "HangInC close": "waits, deaf",
     "HangInC": "waits, deaf",
-    "StopSelf": "stopped",
+    **{f"Exits {moment}": 3 for moment in toys.MOMENTS},
+    **{f"Aborts {moment}": -6 for moment in toys.MOMENTS},
+    **{f"Segfaults {moment}": -11 for moment in toys.MOMENTS},
+    **{f"Hangs {moment}": "waits" for moment in toys.MOMENTS},
+    **{f"StopSelf {moment}": "stopped" for moment in toys.MOMENTS},
+    **{f"RaiseSystemExit {moment}": "raised 3" for moment in toys.MOMENTS},
 }
 
 COMMIT_ALL = """
@@ -340,7 +441,8 @@ import json, os, resource, select, signal, sys, threading, time
 from vecenv.envs import toys
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
-def commit(name, pipe):
+def commit(crime_name, pipe):
+    name, _, moment = crime_name.partition(" ")
     # A thread that writes whenever Python code runs tells a free GIL from a held one.
     def breathe():
         while True:
@@ -350,9 +452,16 @@ def commit(name, pipe):
     cls = getattr(toys, name)
     crime = cls.commit
     cls.commit = lambda env: (os.write(pipe, b"!"), crime(env))
-    env = cls()
-    env.reset(seed=0)
-    env.step(0)
+    try:
+        env = cls(moment=moment or None, length=2)
+        env.reset(seed=0)
+        env.step(0)
+        env.step(0)
+        env.reset()
+        env.poke()
+        env.close()
+    except SystemExit as error:
+        os._exit(100 + error.code)
     os._exit(99)
 
 def watch(pid, heard):
@@ -364,7 +473,10 @@ def watch(pid, heard):
         gone = bool(ready) and not data
         reaped, status = os.waitpid(pid, os.WUNTRACED | (0 if gone else os.WNOHANG))
         if reaped:
-            return "stopped" if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
+            if os.WIFSTOPPED(status):
+                return "stopped"
+            code = os.waitstatus_to_exitcode(status)
+            return code if code < 100 else f"raised {code - 100}"
         began = began or b"!" in data
         breaths += began and data.rpartition(b"!")[2].count(b".")
         silent = silent + 1 if began and not data else 0
@@ -380,7 +492,7 @@ def try_out(name):
         commit(name, pipe)
     os.close(pipe)
     result = watch(pid, heard)
-    if isinstance(result, str):
+    if isinstance(result, str) and "raised" not in result:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     os.close(heard)
@@ -393,13 +505,15 @@ print(json.dumps({name: try_out(name) for name in sys.argv[1:]}))
 def test_crimes_that_take_the_process_along():
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", COMMIT_ALL, *CRIMES], env=environ, capture_output=True, text=True, timeout=50
+        [sys.executable, "-c", COMMIT_ALL, *CRIMES], env=environ, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == CRIMES
 
 
 def test_every_crime_is_tried():
-    tried = {*CRIMES, "RaiseAtInit", "RaiseAtReset", "RaiseAtStep", "RaiseWeirdError", "RaiseUnpicklableError"}
+    tried = {crime.split()[0] for crime in CRIMES} | {"Raises", "RaiseAtInit", "RaiseAtReset", "RaiseAtStep"}
+    tried |= {"RaiseWeirdError", "RaiseUnpicklableError"}
     tried |= {"LeaksMemory", "SpawnsChild", "WrongDtype", "WrongShape", "HugeInfo", "UnpicklableInfo", "FaultEnv"}
     assert {cls.__name__ for cls in CLASSES if issubclass(cls, toys.FaultEnv)} == tried
+    assert {cls.__name__ for cls in toys.FAULTS.values()} < tried

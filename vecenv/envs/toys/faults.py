@@ -1,6 +1,7 @@
 """Toys named after their crime: one env for every way in which an env can fail.
 
-Never build one of these in a process that you need.
+Never build one of these in a process that you need. `FAULTS` names one of each kind, which
+takes the call in which it fails as `moment`.
 """
 
 from __future__ import annotations
@@ -9,47 +10,86 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import threading
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
+from gymnasium import spaces
 
 from .plain import StepResult, ToyEnv
+
+#: Calls in which an env can fail. An autoreset is a reset without a seed after the end of an episode.
+MOMENTS = ("construct", "reset", "step", "autoreset", "call", "close")
 
 
 class FaultEnv(ToyEnv):
     """Base of the criminals: behaves like `ToyEnv` until the call that its crime waits for.
 
-    A subclass names the `moment` ('init', 'reset' or 'step') and either commits the crime in
-    `commit`, called first thing in that call, or spoils what `observe` or `inform` return
-    while `guilty` is true.
+    A subclass either commits the crime in `commit`, called first thing in that call, or spoils
+    what `observe`, `inform` or `answer` return while `guilty` is true.
+
+    Attributes:
+        moments: those in which this crime is possible.
+        moment: the one in which it happens, one of MOMENTS; a class gives the default.
+        guilty: whether the call under way is the one.
     """
 
-    moment: ClassVar[str] = "step"
+    moments: ClassVar[tuple[str, ...]] = MOMENTS
+    moment: str = "step"
 
-    def __init__(self, at: int | None = 1, *, once: str | os.PathLike[str] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        at: int | None = 1,
+        *,
+        moment: str | None = None,
+        once: str | os.PathLike[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Make the env.
 
         Args:
-            at: number of the reset or step, from 1 and over the whole life of the env, at which
-                it happens; None for every one. Crimes at init happen at init.
+            at: which of those calls it is, from 1 and over the whole life of the env (a call that
+                failed has not been made); None for every one.
+            moment: in which call it happens; None: as the class says.
             once: path of a file that the crime creates; where it exists already nothing happens.
                 With it an env that was rebuilt after a failure does not fail again.
             kwargs: as for ToyEnv.
+
+        Raises:
+            ValueError: this crime is not possible in that call.
         """
         super().__init__(**kwargs)
+        self.moment = moment or self.moment
+        if self.moment not in self.moments:
+            raise ValueError(f"{type(self).__name__} happens at one of {self.moments}, not at {self.moment!r}")
         self.at = at
         self.once = once
         self.guilty = False
-        self._judge("init", 1)
+        self.num_calls = dict.fromkeys(MOMENTS, 0)
+        self._is_over = False
+        self._judge("construct")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self._judge("reset", self.num_resets + 1)
+        moments = ("reset", "autoreset") if self._is_over and seed is None else ("reset",)
+        self._judge(*moments)
+        self._is_over = False
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> StepResult:
-        self._judge("step", self.num_steps + 1)
-        return super().step(action)
+        self._judge("step")
+        result = super().step(action)
+        self._is_over = result[2] or result[3]
+        return result
+
+    def poke(self, value: Any = None) -> Any:
+        """Return the value: this is the call that a crime at moment 'call' waits for."""
+        self._judge("call")
+        return self.answer(value)
+
+    def close(self) -> None:
+        self._judge("close")
+        super().close()
 
     def commit(self) -> None:
         """Do what the class is named after."""
@@ -57,8 +97,12 @@ class FaultEnv(ToyEnv):
     def inform(self) -> dict[str, Any]:
         return {"steps": self.elapsed_steps}
 
-    def _judge(self, moment: str, number: int) -> None:
-        self.guilty = moment == self.moment and (moment == "init" or self.at in (None, number))
+    def answer(self, value: Any) -> Any:
+        """Return what `poke` does."""
+        return value
+
+    def _judge(self, *moments: str) -> None:
+        self.guilty = self.moment in moments and self.at in (None, self.num_calls[self.moment] + 1)
         if self.guilty and self.once is not None:
             try:
                 os.close(os.open(self.once, os.O_CREAT | os.O_EXCL))
@@ -66,6 +110,8 @@ class FaultEnv(ToyEnv):
                 self.guilty = False
         if self.guilty:
             self.commit()
+        for moment in moments:
+            self.num_calls[moment] += 1
 
 
 class WeirdError(Exception):
@@ -85,11 +131,15 @@ class UnpicklableError(Exception):
         self.lock = threading.Lock()
 
 
-class RaiseAtStep(FaultEnv):
+class Raises(FaultEnv):
     """Raise ZeroDivisionError: the plain bug in an env's own code."""
 
     def commit(self) -> None:
-        raise ZeroDivisionError("toy env divides by zero at a step")
+        raise ZeroDivisionError(f"toy env divides by zero at a {self.moment}")
+
+
+class RaiseAtStep(Raises):
+    """Raise ZeroDivisionError from step."""
 
 
 class RaiseAtReset(FaultEnv):
@@ -104,7 +154,7 @@ class RaiseAtReset(FaultEnv):
 class RaiseAtInit(FaultEnv):
     """Raise RuntimeError from the constructor, as an env whose game files are missing."""
 
-    moment = "init"
+    moment = "construct"
 
     def commit(self) -> None:
         raise RuntimeError("toy env cannot be built")
@@ -124,68 +174,88 @@ class RaiseUnpicklableError(FaultEnv):
         raise UnpicklableError("toy env holds a lock")
 
 
-class _Exits(FaultEnv):
+class RaiseSystemExit(FaultEnv):
+    """Call `sys.exit(3)`: an exception that is no Exception, as scripts turned into envs do."""
+
+    def commit(self) -> NoReturn:
+        sys.exit(3)
+
+
+class Exits(FaultEnv):
+    """Leave with `os._exit(3)`: no exception, no cleanup, no word; some C libraries do so."""
+
     def commit(self) -> NoReturn:
         os._exit(3)
 
 
-class ExitAtStep(_Exits):
-    """Leave with `os._exit(3)`: no exception, no cleanup, no word; some C libraries do so."""
+class ExitAtStep(Exits):
+    """Leave with `os._exit(3)` in step."""
 
 
-class ExitAtReset(_Exits):
+class ExitAtReset(Exits):
     """Leave with `os._exit(3)` in reset."""
 
     moment = "reset"
 
 
-class ExitAtInit(_Exits):
+class ExitAtInit(Exits):
     """Leave with `os._exit(3)` in the constructor."""
 
-    moment = "init"
+    moment = "construct"
 
 
-class _Segfaults(FaultEnv):
+class Aborts(FaultEnv):
+    """Call C's abort(), as a failed assertion of a native library does: the worker dies by SIGABRT."""
+
+    def commit(self) -> NoReturn:
+        os.abort()
+
+
+class Segfaults(FaultEnv):
+    """Read address 0 in C: the worker dies by SIGSEGV."""
+
     def commit(self) -> None:
         # A real one, from C: a signal sent by kill() would be the gentle version.
         ctypes.string_at(0)
 
 
-class SegfaultAtStep(_Segfaults):
-    """Read address 0 in C: the worker dies by SIGSEGV."""
+class SegfaultAtStep(Segfaults):
+    """Read address 0 in C in step."""
 
 
-class SegfaultAtReset(_Segfaults):
+class SegfaultAtReset(Segfaults):
     """Read address 0 in C in reset."""
 
     moment = "reset"
 
 
-class SegfaultAtInit(_Segfaults):
+class SegfaultAtInit(Segfaults):
     """Read address 0 in C in the constructor."""
 
-    moment = "init"
+    moment = "construct"
 
 
-class _Hangs(FaultEnv):
+class Hangs(FaultEnv):
+    """Wait for ever in Python: the GIL is free, signals are heard."""
+
     def commit(self) -> None:
         threading.Event().wait()
 
 
-class HangAtStep(_Hangs):
-    """Wait for ever in Python: the GIL is free, signals are heard."""
+class HangAtStep(Hangs):
+    """Wait for ever in Python in step."""
 
 
-class HangAtReset(_Hangs):
+class HangAtReset(Hangs):
     """Wait for ever in Python in reset."""
 
     moment = "reset"
 
 
-class HangAtInit(_Hangs):
+class HangAtInit(Hangs):
     """Wait for ever in Python in the constructor."""
 
-    moment = "init"
+    moment = "construct"
 
 
 class HangInC(FaultEnv):
@@ -205,12 +275,12 @@ class StopSelf(FaultEnv):
 
 
 class LeaksMemory(FaultEnv):
-    """Keep `nbytes` more bytes at every step; `at` counts for nothing here."""
+    """Keep `nbytes` more bytes at every step, or whatever call `moment` says."""
 
-    def __init__(self, nbytes: int = 1 << 20, **kwargs: Any) -> None:
-        super().__init__(**{"at": None, **kwargs})
+    def __init__(self, nbytes: int = 1 << 20, at: int | None = None, **kwargs: Any) -> None:
         self.nbytes = nbytes
         self._kept: list[bytes] = []
+        super().__init__(at, **kwargs)
 
     def commit(self) -> None:
         self._kept.append(b"x" * self.nbytes)  # not zeros: the pages have to be real
@@ -238,31 +308,45 @@ class SpawnsChild(FaultEnv):
         return {**super().inform(), "child_pid": self.child.pid if self.child else None}
 
     def close(self) -> None:
+        super().close()  # which may be the moment
         if self.child is not None and self.tidy:
             self.child.kill()
             self.child.wait()
             self.child = None
-        super().close()
 
 
 class WrongDtype(FaultEnv):
-    """Observe float64 where the space says float32."""
+    """Observe float64 where the space says float32; at construction, have such a space."""
+
+    moments = ("construct", "reset", "step", "autoreset")
+
+    def commit(self) -> None:
+        if self.moment == "construct":
+            self.observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
 
     def observe(self) -> Any:
         obs = super().observe()
-        return np.asarray(obs, np.float64) if self.guilty else obs
+        return np.asarray(obs, np.float64) if self.guilty or self.observation_space.dtype == np.float64 else obs
 
 
 class WrongShape(FaultEnv):
-    """Observe (3,) where the space says (4,)."""
+    """Observe (3,) where the space says (4,); at construction, have such a space."""
+
+    moments = ("construct", "reset", "step", "autoreset")
+
+    def commit(self) -> None:
+        if self.moment == "construct":
+            self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 
     def observe(self) -> Any:
         obs = super().observe()
-        return np.zeros(3, np.float32) if self.guilty else obs
+        return obs[:3] if self.guilty or self.observation_space.shape == (3,) else obs
 
 
 class HugeInfo(FaultEnv):
-    """Put `nbytes` bytes into info under `blob`: more than any buffer made for rare data."""
+    """Put `nbytes` bytes into info under `blob`, or return them: more than any buffer made for rare data."""
+
+    moments = ("reset", "step", "autoreset", "call")
 
     def __init__(self, nbytes: int = 1 << 20, at: int | None = None, **kwargs: Any) -> None:
         super().__init__(at, **kwargs)
@@ -270,12 +354,44 @@ class HugeInfo(FaultEnv):
 
     def inform(self) -> dict[str, Any]:
         info = super().inform()
-        return {**info, "blob": bytes([self.elapsed_steps % 256]) * self.nbytes} if self.guilty else info
+        return {**info, "blob": self._blob()} if self.guilty else info
+
+    def answer(self, value: Any) -> Any:
+        return self._blob() if self.guilty else value
+
+    def _blob(self) -> bytes:
+        return bytes([self.elapsed_steps % 256]) * self.nbytes
 
 
 class UnpicklableInfo(FaultEnv):
-    """Put a lock into info under `lock`: not even cloudpickle sends that."""
+    """Put a lock into info under `lock`, or return one: not even cloudpickle sends that."""
+
+    moments = ("reset", "step", "autoreset", "call")
 
     def inform(self) -> dict[str, Any]:
         info = super().inform()
         return {**info, "lock": threading.Lock()} if self.guilty else info
+
+    def answer(self, value: Any) -> Any:
+        return threading.Lock() if self.guilty else value
+
+
+#: One env of each kind of fault, by its name; each takes `at`, `moment` and `once`.
+FAULTS: dict[str, type[FaultEnv]] = {
+    "raise": Raises,
+    "raise weird": RaiseWeirdError,
+    "raise unpicklable": RaiseUnpicklableError,
+    "raise SystemExit": RaiseSystemExit,
+    "exit": Exits,
+    "abort": Aborts,
+    "segfault": Segfaults,
+    "hang": Hangs,
+    "hang in C": HangInC,
+    "stop": StopSelf,
+    "leak": LeaksMemory,
+    "child": SpawnsChild,
+    "wrong dtype": WrongDtype,
+    "wrong shape": WrongShape,
+    "huge": HugeInfo,
+    "unpicklable": UnpicklableInfo,
+}
