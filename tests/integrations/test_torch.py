@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from vecenv import BatchedVectorEnv, ClosedError, ConfigError, VectorEnv
+from vecenv import BatchedVectorEnv, ConfigError, VectorEnv
 from vecenv.envs.toys import CountEnv, SpaceEnv
 from vecenv.integrations.torch import PinnedMemory, ToDevice, as_tensors, to_device
 
@@ -114,19 +114,6 @@ def test_only_vecenv_s_own_have_such_memory():
         pytest.raises(ConfigError, match="expected a vector env of vecenv, got SyncVectorEnv"),
     ):
         ToDevice(foreign, "cpu")
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_memory_of_a_pool(backend):
-    envs = VectorEnv([CountEnv] * 2, backend=backend)
-    memory = envs._pool.memory
-    assert memory.nbytes == envs._pool._plan.nbytes
-    assert memory.ctypes.data % 4096 == 0
-    assert not memory.flags.writeable
-    envs.close()
-    memory.tobytes()  # still mapped
-    with pytest.raises(ClosedError):
-        _ = envs._pool.memory
 
 
 @WITH_CUDA
