@@ -154,7 +154,8 @@ class Pool(Life):
     def memory(self) -> Array:
         """The arena as bytes, uint8 (nbytes,), read-only and page aligned, for who registers it with a device.
 
-        All batches lie in it. The array keeps the mapping alive.
+        Batches lie in it, unless the Python implementation puts them together elsewhere. The array keeps the
+        mapping alive.
 
         Raises:
             StateError: the pool is not started.

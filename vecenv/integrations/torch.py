@@ -104,9 +104,9 @@ def _check_device(device: Any) -> Any:
 class PinnedMemory:
     """The memory that the batches of a vector env lie in, registered with CUDA as page-locked.
 
-    Arrays of a vector env made with `copy=False` lie in it: copies of them to a GPU can be asynchronous, and
-    `tensor.is_pinned()` is true of their tensors. The registration ends with `close`, or with this object; the
-    memory itself stays until then.
+    Arrays of a vector env made with `copy=False` lie in it, where the native implementation runs: copies of them to a
+    GPU can be asynchronous, and `tensor.is_pinned()` is true of their tensors. The registration ends with `close`, or
+    with this object; the memory itself stays until then.
 
     Attributes:
         nbytes: how much memory that is.
