@@ -98,9 +98,11 @@ def create_environment(
         if wants_tensors(tensors) and not env.is_tensor_based:
             env = TensorWrapper(env)
     else:
+        # Envs that share a worker need no batch of their own, unless somebody else runs them.
+        group = per_env if is_batched or parallel_environment_ctor is not None else 1
         constructors = [
-            _Constructor(env_load_fn, env_name, per_env, is_batched, seeds[first : first + per_env])
-            for first in range(0, size + num_spare_envs, per_env)
+            _Constructor(env_load_fn, env_name, group, is_batched, seeds[first])
+            for first in range(0, size + num_spare_envs, group)
         ]
         kwargs: dict[str, Any] = {
             "start_serially": start_serially,
@@ -111,10 +113,10 @@ def create_environment(
         if parallel_environment_ctor is not None:
             env = parallel_environment_ctor(constructors, **kwargs)
         else:
-            if batch_size_per_env is not None and per_env > 1:
-                options.setdefault("num_workers", len(constructors))
+            if per_env > 1:
+                options.setdefault("num_workers", size // per_env)
             env = ParallelAlfEnvironment(constructors, **kwargs, tensors=tensors, **options)
-        env.seed(seeds[::per_env])
+        env.seed(seeds[::group])
     for wrap in batched_wrappers:
         env = wrap(env)
     return env
@@ -124,15 +126,15 @@ class _Constructor:
     """Loads one env, or a batch of them, with the global generators seeded for constructors that draw."""
 
     def __init__(
-        self, load_fn: Callable[..., Any], env_name: Any, batch_size: int, is_batched: bool, seeds: list[int]
+        self, load_fn: Callable[..., Any], env_name: Any, batch_size: int, is_batched: bool, seed: int
     ) -> None:
         self.load_fn, self.env_name, self.batch_size = load_fn, env_name, batch_size
-        self.is_batched, self.seeds = is_batched, seeds
+        self.is_batched, self.seed = is_batched, seed
 
     def __call__(self, env_id: int) -> Any:
         """Load it: in a worker, whose global generators are its own."""
-        random.seed(self.seeds[0])
-        np.random.seed(self.seeds[0])
+        random.seed(self.seed)
+        np.random.seed(self.seed % 2**32)
         first = env_id * self.batch_size
         if self.is_batched:
             return self.load_fn(self.env_name, env_id=first, batch_size=self.batch_size)

@@ -77,6 +77,7 @@ class AlfGymWrapper(AlfEnvironment):
         self._done = False
         self._observation_spec = tensor_spec_from_gym_space(self._gym_env.observation_space, simplify_box_bounds)
         self._action_spec = tensor_spec_from_gym_space(self._gym_env.action_space, simplify_box_bounds)
+        self._env_action_spec = tensor_spec_from_gym_space(self._gym_env.action_space, float_dtype=None)
         reward_space = reward_space_of(self._gym_env)
         self._reward_spec = (
             TensorSpec(()) if reward_space is None else tensor_spec_from_gym_space(reward_space, simplify_box_bounds)
@@ -118,7 +119,7 @@ class AlfGymWrapper(AlfEnvironment):
             if self._auto_reset:
                 return self.reset()
             raise StateError("step: the episode is over and auto_reset is False; call reset() first")
-        observation, reward, terminated, truncated, info = self._gym_env.step(action)
+        observation, reward, terminated, truncated, info = self._gym_env.step(_arrays(self._env_action_spec, action))
         self._done = bool(terminated or truncated)
         what = self._cast(observation), _arrays(self._action_spec, action), _arrays(self._reward_spec, reward)
         env_info = self._read_info(info)

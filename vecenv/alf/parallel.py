@@ -48,6 +48,8 @@ __all__ = ["ParallelAlfEnvironment"]
 _BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool}
 _LOG = logging.getLogger(__name__)
 _SEED_LIMIT = 2**31
+#: What envs in workers cannot be asked for: they may be stepped below their time steps.
+_NOT_BY_CALL = ("reset", "step", "close", "seed", "get_info", "current_time_step")
 #: Reset of one env from which on it pays to reset ahead.
 _SLOW_RESET_NS = 1_000_000
 _NEWS = int(RowFlag.INFO | RowFlag.MAIL)
@@ -210,7 +212,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         leaves = iter(self._pool.action_spec.leaves)
         count = self._pool.num_envs - self._num_spares
         if self._about.batch_size is None:
-            return map_structure(lambda leaf: _cast(leaf, next(leaves).dtype), _ordered(specs, action)), prev_action
+            return map_structure(lambda _, leaf: _cast(leaf, next(leaves).dtype), specs, action), prev_action
         return map_structure(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), prev_action), prev_action
 
     # ---- resetting ---------------------------------------------------------------------------
@@ -324,9 +326,12 @@ class ParallelAlfEnvironment(AlfEnvironment):
         """Call a method of every env, spare ones last; return the results by env.
 
         Raises:
+            ConfigError: a method that this environment has to know about.
             AttributeError: the envs have no such method.
             Exception: what it raised.
         """
+        if func_name in _NOT_BY_CALL:
+            raise ConfigError(f"call: use {func_name}() of the batched environment itself", key=func_name)
         return self._pool.call(EnvCall(func_name, args, kwargs))
 
     def render(self, mode: str = "rgb_array") -> Any:
@@ -456,11 +461,6 @@ def _check_spares(num_spares: int, num_envs: int, blocking: bool) -> int:
     if num_spares and blocking:
         raise ConfigError("num_spare_envs_for_reload: spare envs need blocking=False", key="blocking")
     return num_spares
-
-
-def _ordered(specs: Any, action: Any) -> Any:
-    """Return the action with its dicts in the specs' order, which is that of the pool's leaves."""
-    return map_structure(lambda _, leaf: leaf, specs, action)
 
 
 def _cast(leaf: Any, dtype: np.dtype[Any]) -> Any:

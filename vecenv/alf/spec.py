@@ -198,7 +198,7 @@ def tensor_spec_from_gym_space(
     Args:
         space: Discrete, MultiDiscrete, MultiBinary, Box, or Dict and Tuple of them.
         simplify_box_bounds: a Box whose bounds are all equal gets scalar ones.
-        float_dtype: what floats of any width become.
+        float_dtype: what floats of any width become; None: they stay as they are.
 
     Raises:
         SpaceError: any other space (a ValueError).
@@ -218,7 +218,8 @@ def tensor_spec_from_gym_space(
     if isinstance(space, spaces.MultiBinary):
         return BoundedTensorSpec(space.shape, space.dtype, 0, 1)
     if isinstance(space, spaces.Box):
-        dtype = float_dtype if np.issubdtype(space.dtype, np.floating) else space.dtype
+        is_float = np.issubdtype(space.dtype, np.floating)
+        dtype = float_dtype if is_float and float_dtype is not None else space.dtype
         low, high = space.low, space.high
         if simplify_box_bounds and low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
             low, high = low.flat[0], high.flat[0]

@@ -6,11 +6,13 @@ gymnasium.make -> gym_env_wrappers -> ImageChannelFirst -> NormalizedAction -> C
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.gym_actions import ContinuousActionClip, NormalizedAction
@@ -65,11 +67,12 @@ def load(
         ConfigError: max_episode_steps is negative.
         SpaceError: a space without fixed layout, or unbounded actions that are to be normalized.
     """
+    spec = _find_spec(environment_name)
     if max_episode_steps is None:
-        max_episode_steps = gymnasium.spec(environment_name).max_episode_steps or 0
+        max_episode_steps = spec.max_episode_steps or 0
     if max_episode_steps < 0:
         raise ConfigError(f"max_episode_steps: expected at least 0, got {max_episode_steps!r}", key="max_episode_steps")
-    env: Any = gymnasium.make(environment_name, max_episode_steps=_NO_LIMIT, disable_env_checker=True, **gym_kwargs)
+    env: Any = gymnasium.make(spec, max_episode_steps=_NO_LIMIT, disable_env_checker=True, **gym_kwargs)
     for wrap in gym_env_wrappers:
         env = wrap(env)
     if image_channel_first and _has(env.observation_space, _is_image):
@@ -83,6 +86,14 @@ def load(
     for wrap in alf_env_wrappers:
         alf_env = wrap(alf_env)
     return alf_env
+
+
+def _find_spec(name: str) -> EnvSpec:
+    """Return what a name was registered with, after importing the module before its colon."""
+    module, colon, rest = name.rpartition(":")
+    if colon:
+        importlib.import_module(module)
+    return gymnasium.spec(rest)
 
 
 def _has(space: spaces.Space[Any], test: Callable[[spaces.Space[Any]], bool]) -> bool:
