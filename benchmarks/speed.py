@@ -20,8 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import memory, rows
+from benchmarks.alf import AlfMode
 from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBaselines3Mode, VectorLoopMode
 from benchmarks.rows import Effort
+from vecenv.alf import load
 from vecenv.cli import machine, measure
 from vecenv.cli.target import EnvFn, EnvMaker
 from vecenv.envs.toys import BusyEnv, FrameEnv, NullEnv, SleepEnv
@@ -78,6 +80,14 @@ def _manager_to_ceiling(env_fn: EnvFn, num_envs: int) -> Callable[[Effort], list
     env_fns = [env_fn] * num_envs
     return functools.partial(
         rows.ratio, functools.partial(ManagerMode, env_fns), functools.partial(measure.ceiling_loops, env_fns)
+    )
+
+
+def _alf_to_ceiling(env_name: str, num_envs: int) -> Callable[[Effort], list[float]]:
+    return functools.partial(
+        rows.ratio,
+        functools.partial(AlfMode, [functools.partial(load, env_name)] * num_envs),
+        functools.partial(measure.ceiling_loops, [EnvMaker(env_name)] * num_envs),
     )
 
 
@@ -156,6 +166,7 @@ _ROWS = [
         at_least=False,
     ),
     Row("manager, CartPole-v1, 64 envs", 0.70, _manager_to_ceiling(_CARTPOLE, 64)),
+    Row("ParallelAlfEnvironment, CartPole-v1, 64 envs", 0.60, _alf_to_ceiling("CartPole-v1", 64)),
     Row(
         "2 ms policy on one thread, 8 envs of 50 us",
         100.0,

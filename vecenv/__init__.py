@@ -13,6 +13,9 @@ __version__ = "0.1.0"
 # Where each public name lives. A new name is one line here; a new module is one line below too.
 _MODULE_OF = {
     "ActionRepeatWrapper": "wrappers",
+    "AlfEnvironment": "alf.environment",
+    "AlfEnvironmentBaseWrapper": "alf.wrappers",
+    "AlfGymWrapper": "alf.gym_wrapper",
     "AllinObsWrapper": "wrappers",
     "AsyncSubprocessEnvManager": "managers",
     "BaseEnv": "envs.base",
@@ -20,6 +23,7 @@ _MODULE_OF = {
     "BaseEnvManagerV2": "managers",
     "BaseEnvTimestep": "envs.base",
     "BatchedVectorEnv": "vector",
+    "BoundedTensorSpec": "alf.spec",
     "CheckError": "envs.check",
     "ClipRewardEnv": "wrappers",
     "ClipRewardWrapper": "wrappers",
@@ -57,6 +61,7 @@ _MODULE_OF = {
     "ObsNormWrapper": "wrappers",
     "ObsPlusPrevActRewWrapper": "wrappers",
     "ObsTransposeWrapper": "wrappers",
+    "ParallelAlfEnvironment": "alf.parallel",
     "RamWrapper": "wrappers",
     "RecordVideo": "wrappers",
     "RecoveryReport": "envs.check_recovery",
@@ -71,9 +76,14 @@ _MODULE_OF = {
     "SpaceError": "errors",
     "StateError": "errors",
     "StaticObsNormWrapper": "wrappers",
+    "StepType": "alf.timestep",
     "SubprocessEnvManagerV2": "managers",
     "SyncSubprocessEnvManager": "managers",
+    "TensorSpec": "alf.spec",
+    "ThreadEnvironment": "alf.thread",
+    "TimeLimit": "alf.wrappers",
     "TimeLimitWrapper": "wrappers",
+    "TimeStep": "alf.timestep",
     "TransposeWrapper": "wrappers",
     "TreeArray": "tree",
     "TwoAgentEnv": "envs.agents",
@@ -96,6 +106,7 @@ _MODULE_OF = {
     "check_step": "envs.check",
     "create_env_manager": "managers",
     "create_env_wrapper": "wrappers",
+    "create_environment": "alf.create",
     "deep_merge_dicts": "config",
     "demonstrate_correct_procedure": "envs.check",
     "get_default_wrappers": "envs.ding",
@@ -103,13 +114,22 @@ _MODULE_OF = {
     "get_env_manager_cls": "managers",
     "get_vec_env_setting": "envs.base",
     "make_vec": "vector",
-    "register_vec": "vector",
     "register_state_adapter": "envs.state",
+    "register_vec": "vector",
+    "time_step_spec": "alf.timestep",
     "to_ndarray": "envs.arrays",
     "update_shape": "wrappers",
 }
 
 if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this namespace
+    from vecenv.alf.create import *
+    from vecenv.alf.environment import *
+    from vecenv.alf.gym_wrapper import *
+    from vecenv.alf.parallel import *
+    from vecenv.alf.spec import *
+    from vecenv.alf.thread import *
+    from vecenv.alf.timestep import *
+    from vecenv.alf.wrappers import *
     from vecenv.config import *
     from vecenv.envs.agents import *
     from vecenv.envs.arrays import *

@@ -1,0 +1,310 @@
+"""load and create_environment: layers, layouts, seeds, tasks; and which environments a trainer makes."""
+
+from __future__ import annotations
+
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.alf.same import assert_same, counting
+from vecenv.alf import (
+    AlfEnvironmentBaseWrapper,
+    AlfGymWrapper,
+    BatchedTensorWrapper,
+    BatchEnvironmentWrapper,
+    FrameStack,
+    ImageChannelFirst,
+    MultitaskWrapper,
+    NonEpisodicAgent,
+    ParallelAlfEnvironment,
+    TensorWrapper,
+    ThreadEnvironment,
+    TimeLimit,
+    create_environment,
+    load,
+    no_thread_env_for_conf,
+)
+from vecenv.envs.toys import ToyEnv
+
+
+def load_counting(name, env_id=0):
+    """A load function of single envs."""
+    assert name == "counting"
+    return counting(env_id)
+
+
+def load_toy(name, env_id=0):
+    return AlfGymWrapper(ToyEnv({"short": 2, "long": 4}[name]), env_id)
+
+
+def load_drawing(name, env_id=0):
+    """An env whose length is drawn when it is made."""
+    return AlfGymWrapper(ToyEnv(int(np.random.randint(5, 1000))), env_id)
+
+
+def load_batch(name, env_id=0, batch_size=1):
+    """A load function that makes batches."""
+    return BatchEnvironmentWrapper([counting(env_id + i) for i in range(batch_size)])
+
+
+load_batch.batched = True
+
+
+def load_here(name, env_id=0):
+    return counting(env_id)
+
+
+load_here.no_thread_env = True
+
+create = functools.partial(create_environment, "counting", load_counting, tensors=False)
+
+
+def layers(env):
+    names = [type(env).__name__]
+    while isinstance(env, AlfEnvironmentBaseWrapper):
+        env = env.wrapped_env()
+        names.append(type(env).__name__)
+    env = env.gym
+    while env is not env.unwrapped:
+        names.append(type(env).__name__)
+        env = env.env
+    return names
+
+
+class Camera(gymnasium.Env):
+    observation_space = spaces.Dict(frame=spaces.Box(0, 255, (6, 5, 3), np.uint8), speed=spaces.Box(-1.0, 1.0, (2,)))
+    action_space = spaces.Box(-3.0, 3.0, (1,), np.float32)
+
+    def __init__(self, bound=3.0):
+        self.action_space = spaces.Box(-bound, bound, (1,), np.float32)
+
+
+@pytest.fixture
+def camera():
+    gymnasium.register("vecenv-test/Camera-v0", Camera, max_episode_steps=7)
+    yield "vecenv-test/Camera-v0"
+    gymnasium.registry.pop("vecenv-test/Camera-v0")
+
+
+# ---- load ---------------------------------------------------------------------------------------------
+
+
+def test_layers_from_inside_out(camera):
+    stacked = functools.partial(FrameStack, stack_size=2, fields=["frame"])
+    env = load(camera, gym_env_wrappers=[stacked], alf_env_wrappers=[NonEpisodicAgent])
+    assert layers(env)[:7] == [
+        "NonEpisodicAgent", "TimeLimit", "AlfGymWrapper",
+        "ContinuousActionClip", "NormalizedAction", "ImageChannelFirst", "FrameStack",
+    ]  # fmt: skip
+    assert env.observation_spec()["frame"].shape == (6, 6, 5) and env.action_spec().maximum == 1
+    assert env.duration == 7 and "TimeLimit" not in layers(env)[3:], "Gymnasium's own limit is not there"
+
+
+def test_layers_can_be_left_out(camera):
+    env = load(camera, max_episode_steps=0, image_channel_first=False, normalize_action=False, clip_action=False)
+    assert layers(env)[0] == "AlfGymWrapper" and not {"TimeLimit", "NormalizedAction"} & set(layers(env))
+    assert env.observation_spec()["frame"].shape == (6, 5, 3) and env.action_spec().maximum == 3
+
+
+def test_unbounded_actions_need_a_decision(camera):
+    with pytest.raises(ValueError, match="do not normalize"):
+        load(camera, bound=np.inf)
+    assert load(camera, bound=np.inf, normalize_action=False).action_spec().maximum == np.inf
+
+
+@pytest.mark.parametrize(("wanted", "duration"), [(None, 500), (3, 3)])
+def test_the_limit_is_the_registered_one_or_the_callers(wanted, duration):
+    env = load("CartPole-v1", max_episode_steps=wanted)
+    assert env.duration == duration and isinstance(env, TimeLimit)
+    env.close()
+
+
+def test_names_that_are_wrong():
+    with pytest.raises(gymnasium.error.Error):
+        load("NoSuchEnv-v0")
+    with pytest.raises(ValueError, match="max_episode_steps"):
+        load("CartPole-v1", max_episode_steps=-1)
+    load("gymnasium.envs.classic_control:CartPole-v1").close()
+
+
+def test_the_env_id_and_the_discount_are_passed_on():
+    env = load("CartPole-v1", env_id=4, discount=0.9)
+    assert env.reset().env_id == 4 and env.step(0).discount == np.float32(0.9)
+    env.close()
+
+
+# ---- layouts --------------------------------------------------------------------------------------------
+
+
+def test_by_default_it_is_parallel():
+    with create(num_parallel_environments=3, seed=10) as env:
+        assert isinstance(env, ParallelAlfEnvironment) and env.batch_size == 3
+        assert env.reset().env_info["seed"].tolist() == [10, 11, 12]
+
+
+def test_the_default_name_is_cartpole():
+    with create_environment(num_parallel_environments=2, tensors=False) as env:
+        assert env.reset().observation.shape == (2, 4) and env.task_names == ["CartPole-v0"]
+
+
+def test_envs_that_share_a_worker():
+    with create(num_parallel_environments=6, batch_size_per_env=3, seed=0) as env:
+        assert env.num_workers == 2 and env.batch_size == 6
+        assert env.reset().env_info["seed"].tolist() == list(range(6))
+    with pytest.raises(ValueError, match="a divisor of 5"):
+        create(num_parallel_environments=5, batch_size_per_env=2)
+    with pytest.raises(ValueError, match="spare envs need"):
+        create(num_parallel_environments=4, batch_size_per_env=2, num_spare_envs=1)
+
+
+def test_spare_envs_come_on_top():
+    with create(num_parallel_environments=2, num_spare_envs=1, seed=5, backend="serial") as env:
+        assert env.batch_size == 2 and env.num_spare_envs_for_reload == 1
+        env.reset()
+        assert env.seeds == (5, 6, 7)
+
+
+@pytest.mark.parametrize("fn", [load_batch, functools.partial(functools.partial(load_batch))])
+def test_a_load_function_of_batches_is_used_as_it_is(fn):
+    env = create_environment("x", fn, num_parallel_environments=3, seed=4, tensors=False)
+    assert isinstance(env, BatchEnvironmentWrapper) and env.batch_size == 3
+    assert env.reset().env_info["seed"].tolist() == [4, 5, 6]
+
+
+def test_a_load_function_of_batches_in_workers():
+    options = {"num_parallel_environments": 4, "batch_size_per_env": 2, "seed": 4, "tensors": False}
+    with create_environment("x", load_batch, **options) as env, create(**options) as flat:
+        assert isinstance(env, ParallelAlfEnvironment) and env.batch_size == 4 and env.num_workers == 2
+        assert_same(env.reset(), flat.reset())
+        for _ in range(9):
+            assert_same(env.step(np.ones(4, np.int64)), flat.step(np.ones(4, np.int64)))
+
+
+def test_nonparallel_is_a_thread_or_not_even_that():
+    with create(num_parallel_environments=1, nonparallel=True, seed=3) as env:
+        assert isinstance(env, ThreadEnvironment) and env.reset().env_info["seed"].tolist() == [3]
+    env = create_environment("x", load_here, num_parallel_environments=1, nonparallel=True, seed=3, tensors=False)
+    assert isinstance(env, BatchEnvironmentWrapper) and env.reset().env_info["seed"].tolist() == [3]
+    with pytest.raises(ValueError, match="num_parallel_environments=1"):
+        create(num_parallel_environments=2, nonparallel=True)
+
+
+def test_tensors_in_every_layout():
+    torch = pytest.importorskip("torch")
+    make = functools.partial(create_environment, "counting", num_parallel_environments=1, seed=1)
+    kinds = {
+        TensorWrapper: make(load_batch),
+        BatchedTensorWrapper: make(load_here, nonparallel=True),
+        ThreadEnvironment: make(load_counting, nonparallel=True),
+        ParallelAlfEnvironment: make(load_counting, backend="serial"),
+    }
+    for kind, env in kinds.items():
+        with env:
+            assert isinstance(env, kind) and env.is_tensor_based and env.batch_size == 1
+            env.reset()
+            step = env.step(torch.tensor([1]))
+            assert torch.is_tensor(step.observation) and step.env_info["seed"].tolist() == [1]
+
+
+def test_evaluation_has_its_own_functions_and_sizes():
+    options = {"eval_env_load_fn": load_here, "num_parallel_environments": 4, "eval_batch_size_per_env": 4}
+    with create(for_evaluation=True, **options) as env:
+        assert env.num_workers == 1
+    with create_environment("x", load_batch, for_evaluation=True, num_parallel_environments=2, tensors=False) as env:
+        assert isinstance(env, BatchEnvironmentWrapper), "without one of its own evaluation uses the same"
+
+
+def test_a_list_of_names_is_multitask():
+    make = functools.partial(
+        create_environment, ["short", "long"], load_toy, num_parallel_environments=2, tensors=False
+    )
+    with make(backend="serial", batched_wrappers=[AlfEnvironmentBaseWrapper]) as env:
+        assert isinstance(env, AlfEnvironmentBaseWrapper) and env.num_tasks == 2 and env.task_names == ["short", "long"]
+        assert env.action_spec().keys() == {"task_id", "action"}
+        env.reset()
+        action = {"task_id": np.array([0, 1]), "action": np.zeros(2, np.int64)}
+        kinds = [env.step(action).step_type.tolist() for _ in range(3)]
+        assert kinds == [[1, 0], [2, 1], [0, 1]]
+    env = create_environment(["short", "long"], load_toy, nonparallel=True, num_parallel_environments=1, tensors=False)
+    with env:
+        assert env.num_tasks == 2 and isinstance(env._inner, MultitaskWrapper)
+    with pytest.raises(ValueError, match="a list of tasks"):
+        create_environment(["a", "b"], load_batch)
+
+
+def test_another_class_of_parallel_environments():
+    class Seeded(BatchEnvironmentWrapper):
+        def seed(self, seeds):
+            for env, seed in zip(self._envs, seeds, strict=True):
+                env.seed(seed)
+
+    def make(constructors, **kwargs):
+        assert kwargs["num_spare_envs_for_reload"] == 0
+        return Seeded([constructor(env_id=i) for i, constructor in enumerate(constructors)])
+
+    state = np.random.get_state()
+    env = create(num_parallel_environments=2, seed=8, parallel_environment_ctor=make)
+    np.random.set_state(state)
+    assert env.reset().env_info["seed"].tolist() == [8, 9]
+
+
+# ---- seeds -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("per_env", [1, 2])
+def test_seeds_differ_and_follow_the_global_generator(per_env):
+    def seeds(global_seed):
+        state = np.random.get_state()
+        np.random.seed(global_seed)
+        options = {"num_parallel_environments": 8, "batch_size_per_env": per_env, "backend": "serial"}
+        try:
+            with create(**options) as env:
+                return env.reset().env_info["seed"].tolist()
+        finally:
+            np.random.set_state(state)
+
+    assert seeds(1) == seeds(1) != seeds(2)
+    assert len(set(seeds(1))) == 8
+
+
+def test_constructors_that_draw_follow_their_seed():
+    def lengths(**options):
+        make = functools.partial(create_environment, "x", load_drawing, num_parallel_environments=3, tensors=False)
+        with make(seed=1, **options) as env:
+            env.reset()
+            return [env._pool.call(_length_of)]
+
+    assert lengths() == lengths(num_workers=1) == lengths(num_workers=3)
+    assert len(set(lengths()[0])) == 3
+
+
+def _length_of(carrier):
+    return carrier.alf.length
+
+
+# ---- the table ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flag", "evaluate", "parallel", "result"),
+    [
+        (True, True, True, ("parallel", None)),
+        (True, True, False, ("parallel", None)),
+        (True, False, True, (None, None)),
+        (True, False, False, (None, None)),
+        (False, True, True, ("thread", None)),
+        (False, True, False, ("thread", None)),
+        (False, False, True, (None, "thread")),
+        (False, False, False, (None, None)),
+    ],
+)
+def test_which_environments_a_trainer_makes(flag, evaluate, parallel, result):
+    assert no_thread_env_for_conf(flag, evaluate, parallel) == result
+
+
+def test_every_image_is_seen_channels_first(camera):
+    env = gymnasium.make(camera, disable_env_checker=True)
+    assert ImageChannelFirst(env).observation_space["frame"].shape == (3, 6, 5)

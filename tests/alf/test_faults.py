@@ -1,0 +1,122 @@
+"""When environments of a batch raise, hang or die: one error in time, and a batch that can go on or be closed."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.alf.same import covered, toy
+from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
+from vecenv.envs.toys import (
+    ExitAtInit,
+    ExitAtReset,
+    ExitAtStep,
+    HangAtReset,
+    HangAtStep,
+    HangInC,
+    RaiseAtInit,
+    RaiseAtReset,
+    RaiseAtStep,
+    SegfaultAtStep,
+    ToyEnv,
+)
+from vecenv.errors import WorkerDiedError, WorkerTimeoutError
+
+ACTION = np.zeros(3, np.int64)
+SECONDS = 0.3
+
+
+def criminal(crime, env_id=0, culprit=1, **kwargs):
+    """Make env `culprit` a criminal and the others good."""
+    return AlfGymWrapper(crime(**kwargs) if env_id == culprit else ToyEnv(10), env_id)
+
+
+def parallel(crime, wrap=False, at=1, **options):
+    make = functools.partial(criminal, crime, at=at)
+    if wrap:
+        make = functools.partial(covered, make=make)
+    return ParallelAlfEnvironment([make] * 3, tensors=False, **options)
+
+
+def play(env, steps=5):
+    env.reset()
+    for _ in range(steps):
+        env.step(ACTION)
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize(("crime", "error"), [(RaiseAtStep, ZeroDivisionError), (RaiseAtReset, ValueError)])
+def test_what_an_env_raises_comes_as_itself_and_the_next_step_begins_anew(crime, error, ahead, wrap):
+    with parallel(crime, wrap, at=2, reset_ahead=ahead, backend="serial") as env:
+        with pytest.raises(error) as caught:
+            play(env, 15)  # a good env's second reset, or the culprit's second step
+        assert "toy env" in str(caught.value)
+        assert env.step(ACTION).is_first().all()
+        assert env.step(ACTION).is_mid().all()
+
+
+def test_the_trace_from_the_worker_is_the_cause():
+    with parallel(RaiseAtStep, num_workers=2) as env:
+        with pytest.raises(ZeroDivisionError) as caught:
+            play(env)
+        assert "commit" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("crime", "says"), [(ExitAtStep, "exit code 3"), (SegfaultAtStep, "SIGSEGV"), (ExitAtReset, "exit code 3")]
+)
+def test_a_worker_that_dies_is_one_error_that_names_it(crime, says):
+    with parallel(crime, num_workers=3, on_failure="raise") as env:
+        with pytest.raises(WorkerDiedError, match=says) as caught:
+            play(env)
+        assert caught.value.env_ids == (1,)
+
+
+@pytest.mark.parametrize("crime", [HangAtStep, HangInC, HangAtReset])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_env_that_hangs_is_an_error_in_time_and_close_does_not_wait_for_it(crime, ahead):
+    """W45: the original's close waits without limit."""
+    limits = {"step_timeout": SECONDS, "reset_timeout": SECONDS, "close_timeout": SECONDS}
+    env = parallel(crime, num_workers=3, reset_ahead=ahead, on_failure="raise", **limits)
+    pids = env.worker_pids
+    with pytest.raises(WorkerTimeoutError, match=f"within {SECONDS} s"):
+        play(env)
+    env.close()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    env.close()
+
+
+@pytest.mark.parametrize(("crime", "error"), [(RaiseAtInit, RuntimeError), (ExitAtInit, WorkerDiedError)])
+def test_what_happens_in_a_constructor_is_told_as_it_is(crime, error):
+    """W45: the original fails with an AssertionError about a tuple."""
+    with pytest.raises(error, match="toy env cannot be built|exit code 3"):
+        parallel(crime, num_workers=2)
+
+
+def test_a_spare_env_that_dies_while_it_is_reset_is_an_error_too():
+    make = functools.partial(criminal, ExitAtReset, culprit=3, at=1)
+    with ParallelAlfEnvironment([make] * 4, num_spare_envs_for_reload=1, tensors=False, on_failure="raise") as env:
+        with pytest.raises(WorkerDiedError, match="env 3"):
+            play(env)
+
+
+def test_a_spare_env_that_raises_while_it_is_reset_ahead():
+    make = functools.partial(criminal, RaiseAtReset, culprit=0, at=2)
+    options = {"num_spare_envs_for_reload": 1, "tensors": False}
+    with ParallelAlfEnvironment([make, functools.partial(toy, length=3), toy, toy], **options) as env:
+        with pytest.raises(ValueError, match="cannot reset"):
+            play(env, 40)
+        assert env.step(ACTION).is_first().all()
+
+
+def test_after_close_nothing_works_and_the_error_says_why():
+    env = parallel(RaiseAtStep, at=100, backend="serial")
+    env.reset()
+    env.close()
+    for call in (env.reset, lambda: env.step(ACTION), lambda: env.call_envs_with_same_args("observation_spec")):
+        with pytest.raises(RuntimeError, match="closed"):
+            call()

@@ -1,0 +1,112 @@
+"""The ALF face: environments whose steps are `TimeStep`s, single, batched, in threads and in worker processes.
+
+    timestep, steps     TimeStep and its builders
+    spec, nests         shapes, dtypes and bounds; nested values
+    environment         the interface
+    gym_wrapper         a Gymnasium env as an AlfEnvironment
+    gym_*               wrappers under it, on Gymnasium's calls
+    *wrappers           wrappers above it, on time steps
+    carrier, assemble, parallel   batches over the engine; thread: one env
+    suite, create       loading and creating by name
+
+Stands above the waist. The names that say enough by themselves are in `vecenv` as well; gym wrappers,
+`load` and the builders of time steps are here only.
+"""
+
+from __future__ import annotations
+
+from vecenv.alf.action_wrappers import (
+    DiscreteActionWrapper,
+    NormalizedActionWrapper,
+    TemporallyCorrelatedNoiseWrapper,
+)
+from vecenv.alf.batch_wrappers import BatchedTensorWrapper, BatchEnvironmentWrapper, TensorWrapper
+from vecenv.alf.create import create_environment, no_thread_env_for_conf
+from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.episode_wrappers import (
+    ActionObservationWrapper,
+    AtariTerminalOnLifeLossWrapper,
+    NonEpisodicAgent,
+    RandomFirstEpisodeLength,
+    ScalarRewardWrapper,
+)
+from vecenv.alf.gym_actions import (
+    ContinuousActionClip,
+    ContinuousActionMapping,
+    FrameSkip,
+    NonEpisodicEnv,
+    NormalizedAction,
+    SparseReward,
+)
+from vecenv.alf.gym_atari import DMAtariPreprocessing
+from vecenv.alf.gym_frames import (
+    BaseObservationWrapper,
+    EpisodicRandomFrameCrop,
+    FrameCrop,
+    FrameFlip,
+    FrameGrayScale,
+    FrameResize,
+    FrameStack,
+    ImageChannelFirst,
+    ObservationClipWrapper,
+)
+from vecenv.alf.gym_wrapper import AlfGymWrapper
+from vecenv.alf.parallel import ParallelAlfEnvironment
+from vecenv.alf.spec import BoundedTensorSpec, TensorSpec, tensor_spec_from_gym_space
+from vecenv.alf.steps import restart, termination, transition, truncation
+from vecenv.alf.suite import load
+from vecenv.alf.task_wrappers import CurriculumWrapper, MultitaskWrapper
+from vecenv.alf.thread import ThreadEnvironment
+from vecenv.alf.timestep import StepType, TimeStep, time_step_spec
+from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper, TimeLimit
+
+__all__ = [
+    "ActionObservationWrapper",
+    "AlfEnvironment",
+    "AlfEnvironmentBaseWrapper",
+    "AlfGymWrapper",
+    "AtariTerminalOnLifeLossWrapper",
+    "BaseObservationWrapper",
+    "BatchEnvironmentWrapper",
+    "BatchedTensorWrapper",
+    "BoundedTensorSpec",
+    "ContinuousActionClip",
+    "ContinuousActionMapping",
+    "CurriculumWrapper",
+    "DMAtariPreprocessing",
+    "DiscreteActionWrapper",
+    "EpisodicRandomFrameCrop",
+    "FrameCrop",
+    "FrameFlip",
+    "FrameGrayScale",
+    "FrameResize",
+    "FrameSkip",
+    "FrameStack",
+    "ImageChannelFirst",
+    "MultitaskWrapper",
+    "NonEpisodicAgent",
+    "NonEpisodicEnv",
+    "NormalizedAction",
+    "NormalizedActionWrapper",
+    "ObservationClipWrapper",
+    "ParallelAlfEnvironment",
+    "RandomFirstEpisodeLength",
+    "ScalarRewardWrapper",
+    "SparseReward",
+    "StepType",
+    "TemporallyCorrelatedNoiseWrapper",
+    "TensorSpec",
+    "TensorWrapper",
+    "ThreadEnvironment",
+    "TimeLimit",
+    "TimeStep",
+    "create_environment",
+    "load",
+    "no_thread_env_for_conf",
+    "restart",
+    "tensor_spec_from_gym_space",
+    "termination",
+    "time_step_spec",
+    "transition",
+    "truncation",
+]

@@ -1,0 +1,127 @@
+"""From rows to a batched time step: whole columns at once, no Python per env.
+
+    rows of the pool   obs leaves | reward | terminated | truncated | flags | infos
+                            |          |         |            |         |
+    time step          observation   reward    discount    step_type  FIRST    env_info
+
+Rows come in the order of the envs. What a `StepCarrier` sent has its step type and discount
+among the leaves; its batches of k rows are laid end to end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vecenv.alf.carrier import Description
+from vecenv.alf.nests import map_structure
+from vecenv.alf.spec import zeros_of
+from vecenv.alf.timestep import StepType, TimeStep
+from vecenv.core.pool import Pool
+from vecenv.core.rows import RowFlag
+from vecenv.core.spec import Array, Leaf
+
+__all__ = ["Assembler", "own_infos"]
+
+_FIRST = int(RowFlag.RESET | RowFlag.AUTORESET)
+_LAST = int(StepType.LAST)
+#: In infos of old Gym; the step type and the discount say it.
+_TIME_LIMIT_KEY = "TimeLimit.truncated"
+
+
+class Assembler:
+    """Makes time steps of `size` envs.
+
+    Args:
+        pool: started.
+        about: what its environments are like.
+        size: B, envs times rows of each.
+    """
+
+    def __init__(self, pool: Pool, about: Description, size: int) -> None:
+        self._spec = pool.obs_spec
+        self._root = pool.obs_spec.root
+        self._size = size
+        self._rows_per_env = about.batch_size or 1
+        self._discount = about.discount
+        self._reward_shape = (size, *about.specs.reward.shape)
+        self._observation_spec, self._action_spec = about.specs.observation, about.specs.prev_action
+        self._action_leaf = None if isinstance(self._action_spec, (dict, tuple, list)) else self._action_spec.dtype
+        self._leaf_dtype = getattr(self._observation_spec, "dtype", None)
+        self._info_spec = about.specs.env_info
+        self._env_ids = np.arange(size, dtype=np.int32)
+
+    def build(self, rows: Any, flags: int, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
+        """Return the time step that rows make.
+
+        Args:
+            rows: columns of all envs, in order; they are copied.
+            flags: union of the rows' flags.
+            prev_action: arrays that may be written to; those of FIRST rows become 0.
+            infos: one array (B, ...) per key, of their own.
+        """
+        if self._discount is None:
+            step_type, discount, observation, prev_action = self._stepped(rows)
+        else:
+            step_type, discount = self._timed(rows, flags, prev_action)
+            observation = self._observed(rows)
+        reward = rows.column("reward").astype(np.float32)
+        if reward.shape != self._reward_shape:
+            reward = reward.reshape(self._reward_shape)
+        if self._info_spec:
+            infos = {**zeros_of(self._info_spec, (self._size,)), **infos}
+        return TimeStep(step_type, reward, discount, observation, prev_action, self._env_ids.copy(), (), infos)
+
+    def _timed(self, rows: Any, flags: int, prev_action: Any) -> tuple[Array, Array]:
+        terminated = rows.column("terminated")
+        step_type = (terminated | rows.column("truncated")).astype(np.int32)
+        step_type += 1  # MID or LAST
+        discount = np.full(self._size, self._discount, np.float32)
+        discount[terminated] = 0.0
+        if flags & _FIRST:
+            first = (rows.column("flags") & _FIRST) != 0
+            step_type[first] = 0
+            discount[first] = 1.0
+            if self._action_leaf is not None:
+                prev_action[first] = 0
+            else:
+                map_structure(lambda leaf: leaf.__setitem__(first, 0), prev_action)
+        return step_type, discount
+
+    def _observed(self, rows: Any) -> Any:
+        if isinstance(self._root, Leaf):
+            return np.array(rows.obs(0), self._leaf_dtype)
+        return map_structure(lambda spec, view: np.array(view, spec.dtype), self._observation_spec, self._nested(rows))
+
+    def _stepped(self, rows: Any) -> Any:
+        observation, step_type, discount, prev_action = map_structure(self._flat, self._nested(rows))
+        return step_type, discount, observation, prev_action
+
+    def _nested(self, rows: Any) -> Any:
+        return self._spec.batch(lambda leaf: rows.obs(leaf.index), lambda node: ())
+
+    def _flat(self, view: Array) -> Array:
+        """Copy a leaf, with the rows of batches end to end."""
+        rest = view.shape[1:] if self._rows_per_env == 1 and len(view) == self._size else view.shape[2:]
+        return np.array(view).reshape(self._size, *rest)
+
+
+def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, Any]:
+    """Return Gymnasium's batched infos as ALF has them: without masks, floats as float32.
+
+    Args:
+        gathered: arrays (N, ...) with their masks, as of `vector.infos`.
+        rows_per_env: k where each env is itself a batch and arrays are (N, k, ...), else None.
+    """
+    result: dict[str, Any] = {}
+    for key, value in gathered.items():
+        if (key.startswith("_") and key[1:] in gathered) or key == _TIME_LIMIT_KEY:
+            continue
+        if isinstance(value, dict):
+            result[key] = own_infos(value, rows_per_env)
+            continue
+        if rows_per_env is not None and value.ndim > 1 and value.shape[1] == rows_per_env:
+            value = value.reshape(-1, *value.shape[2:])
+        result[key] = value.astype(np.float32) if value.dtype == np.float64 else value
+    return result

@@ -1,0 +1,211 @@
+"""Between one env and a batch, and between arrays and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vecenv.alf import tensors
+from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.nests import map_structure
+from vecenv.alf.timestep import TimeStep
+from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper
+from vecenv.errors import ConfigError
+
+__all__ = ["BatchEnvironmentWrapper", "BatchedTensorWrapper", "TensorWrapper"]
+
+
+class TensorWrapper(AlfEnvironmentBaseWrapper):
+    """Tensors in and out of a batched environment of arrays."""
+
+    def __init__(self, env: AlfEnvironment) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: the environment is not batched (an AssertionError too).
+            DependencyError: torch is not installed.
+        """
+        if not env.batched:
+            raise ConfigError("TensorWrapper: expected a batched environment; BatchedTensorWrapper takes a single one")
+        tensors.torch()
+        super().__init__(env)
+
+    @property
+    def is_tensor_based(self) -> bool:
+        """True."""
+        return True
+
+    def _reset(self) -> TimeStep:
+        return self._out(self._env.reset())
+
+    def _step(self, action: Any) -> TimeStep:
+        return self._out(self._env.step(tensors.to_arrays(action)))
+
+    def _out(self, time_step: TimeStep) -> TimeStep:
+        step: TimeStep = tensors.to_tensors(time_step)
+        return step
+
+
+class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
+    """One env of arrays as a batch of one, of tensors."""
+
+    def __init__(self, env: AlfEnvironment) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: the environment is batched (an AssertionError too).
+            DependencyError: torch is not installed.
+        """
+        if env.batched:
+            raise ConfigError("BatchedTensorWrapper: expected a single env; TensorWrapper takes a batched one")
+        tensors.torch()
+        super().__init__(env)
+
+    @property
+    def is_tensor_based(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def batched(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def batch_size(self) -> int | None:
+        """1."""
+        return 1
+
+    def _reset(self) -> TimeStep:
+        return self._out(self._env.reset())
+
+    def _step(self, action: Any) -> TimeStep:
+        return self._out(self._env.step(first_row(action)))
+
+    def _out(self, time_step: TimeStep) -> TimeStep:
+        step: TimeStep = tensors.to_tensors(with_batch_axis(time_step))
+        return step
+
+
+class BatchEnvironmentWrapper(AlfEnvironment):
+    """Several single envs, stepped one after the other, as a batch of arrays."""
+
+    def __init__(self, envs: Sequence[AlfEnvironment]) -> None:
+        """Put together.
+
+        Raises:
+            ConfigError: no envs, batched ones, tensor based ones, or different specs (a ValueError).
+        """
+        if not envs:
+            raise ConfigError("envs: expected at least one")
+        if any(env.batched or env.is_tensor_based for env in envs):
+            raise ConfigError("envs: expected single envs of arrays")
+        self._envs = list(envs)
+        self._spec = envs[0].time_step_spec()
+        for index, env in enumerate(envs):
+            if env.time_step_spec() != self._spec:
+                raise ConfigError(f"envs[{index}]: its specs differ from those of envs[0]")
+
+    @property
+    def batched(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many envs."""
+        return len(self._envs)
+
+    @property
+    def num_tasks(self) -> int:
+        """As the first env."""
+        return self._envs[0].num_tasks
+
+    @property
+    def task_names(self) -> list[str]:
+        """As the first env."""
+        return self._envs[0].task_names
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """As the first env."""
+        return self._envs[0].metadata
+
+    def observation_spec(self) -> Any:
+        """Return the specs of one env."""
+        return self._spec.observation
+
+    def action_spec(self) -> Any:
+        """Return the specs of one env."""
+        return self._spec.prev_action
+
+    def reward_spec(self) -> Any:
+        """Return the spec of one env."""
+        return self._spec.reward
+
+    def env_info_spec(self) -> Any:
+        """Return the specs of one env."""
+        return self._spec.env_info
+
+    def seed(self, seed: int) -> None:
+        """Seed env i with `seed + i`."""
+        for index, env in enumerate(self._envs):
+            env.seed(seed + index)
+
+    def render(self, mode: str = "rgb_array") -> Any:
+        """Render the first env."""
+        return self._envs[0].render(mode)
+
+    def close(self) -> None:
+        """Close every env."""
+        for env in self._envs:
+            env.close()
+
+    def _reset(self) -> TimeStep:
+        return stack([env.reset() for env in self._envs])
+
+    def _step(self, action: Any) -> TimeStep:
+        rows = [map_structure(lambda leaf, index=index: leaf[index], action) for index in range(len(self._envs))]
+        return stack([env.step(row) for env, row in zip(self._envs, rows)])
+
+
+def with_batch_axis(time_step: TimeStep) -> TimeStep:
+    """Return a time step of one env as a batch of one."""
+    batch: TimeStep = map_structure(lambda leaf: leaf if _is_opaque(leaf) else np.asarray(leaf)[None], time_step)
+    return batch
+
+
+def first_row(nest: Any) -> Any:
+    """Return the first row of a batch of arrays or tensors, as arrays."""
+    return map_structure(lambda leaf: leaf[0], tensors.to_arrays(nest))
+
+
+def stack(time_steps: Sequence[TimeStep]) -> TimeStep:
+    """Return the time steps of several envs as one batch; infos that some lack are zero there."""
+    env_info = stack_infos([step.env_info for step in time_steps])
+    rest = [step._replace(env_info=()) for step in time_steps]
+    batch: TimeStep = map_structure(lambda *leaves: np.stack(leaves), *rest)
+    return batch._replace(env_info=env_info)
+
+
+def stack_infos(infos: Sequence[Any]) -> dict[str, Any]:
+    """Return info dicts as one dict of arrays (B, ...): zero, or None for objects, where an env lacks a key."""
+    result: dict[str, Any] = {}
+    for key in dict.fromkeys(key for info in infos for key in info):
+        values = [info.get(key) for info in infos]
+        known = next(value for value in values if value is not None) if any(v is not None for v in values) else None
+        if isinstance(known, dict):
+            result[key] = stack_infos([value if isinstance(value, dict) else {} for value in values])
+        elif _is_opaque(known) or known is None:
+            array = np.empty(len(values), object)
+            array[:] = values
+            result[key] = array
+        else:
+            result[key] = np.stack([np.zeros_like(known) if value is None else value for value in values])
+    return result
+
+
+def _is_opaque(leaf: Any) -> bool:
+    return not isinstance(leaf, (bool, int, float, np.generic, np.ndarray))

@@ -1,0 +1,225 @@
+"""`create_environment`: a batch of environments, by name, in the layout that the caller names."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vecenv.alf.batch_wrappers import BatchedTensorWrapper, BatchEnvironmentWrapper, TensorWrapper
+from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.parallel import ParallelAlfEnvironment
+from vecenv.alf.suite import load
+from vecenv.alf.task_wrappers import MultitaskWrapper
+from vecenv.alf.tensors import wants_tensors
+from vecenv.alf.thread import ThreadEnvironment
+from vecenv.errors import ConfigError
+
+__all__ = ["create_environment"]
+
+_SEED_LIMIT = 2**31 - 1
+
+
+def create_environment(
+    env_name: str | Sequence[str] = "CartPole-v0",
+    env_load_fn: Callable[..., Any] = load,
+    eval_env_load_fn: Callable[..., Any] | None = None,
+    for_evaluation: bool = False,
+    num_parallel_environments: int = 30,
+    batch_size_per_env: int | None = None,
+    eval_batch_size_per_env: int | None = None,
+    nonparallel: bool = False,
+    flatten: bool = True,
+    start_serially: bool = True,
+    num_spare_envs: int = 0,
+    torch_num_threads_per_env: int = 1,
+    parallel_environment_ctor: Callable[..., Any] | None = None,
+    seed: int | None = None,
+    batched_wrappers: Sequence[Callable[[Any], Any]] = (),
+    *,
+    tensors: bool | None = None,
+    **options: Any,
+) -> Any:
+    """Create a batched environment of `num_parallel_environments` envs.
+
+    A load function with an attribute `batched = True` (found under `functools.partial` too) makes
+    batches itself: it is called with `batch_size=` and, in workers, `env_id=` of its first env. One
+    batch for all is used as it is, without workers. With `nonparallel` the single env lives in a
+    thread, or in the caller's if the load function has `no_thread_env = True`. Everything else is a
+    `ParallelAlfEnvironment`.
+
+    Args:
+        env_name: passed to the load function; a list makes each env a `MultitaskWrapper` of these.
+        env_load_fn: called as `env_load_fn(env_name, env_id)`, or see above.
+        eval_env_load_fn, eval_batch_size_per_env: for evaluation, where they differ; None: the same.
+        for_evaluation: which of the two to use.
+        num_parallel_environments: envs in the batch.
+        batch_size_per_env: envs that share a worker and are stepped there one by one; must divide the
+            number. None: all of it for a batched load function, else as many workers as cores.
+        nonparallel: one env, no worker process.
+        num_spare_envs: further envs that stand ready for those that end.
+        start_serially, flatten, torch_num_threads_per_env: as for `ParallelAlfEnvironment`.
+        parallel_environment_ctor: called instead of it.
+        seed: env i gets seed + i. None: different ones, drawn once from NumPy's global generator, so
+            that `numpy.random.seed` before makes them the same every time.
+        batched_wrappers: applied to the result in this order.
+        tensors: torch tensors out; None: if torch is installed.
+        options: of `ParallelAlfEnvironment`: `num_workers`, `step_timeout` and so on.
+
+    Example:
+        >>> env = create_environment("CartPole-v1", num_parallel_environments=2, seed=3, tensors=False)
+        >>> env.reset().observation.shape, env.seeds
+        ((2, 4), (3, 4))
+        >>> env.close()
+
+    Raises:
+        ConfigError: numbers that do not fit each other (a ValueError, and an AssertionError too).
+        Exception: as `ParallelAlfEnvironment`, and from the load function.
+    """
+    if for_evaluation:
+        env_load_fn = eval_env_load_fn or env_load_fn
+        batch_size_per_env = eval_batch_size_per_env or batch_size_per_env
+    is_batched = bool(_attribute(env_load_fn, "batched"))
+    size = num_parallel_environments
+    per_env = (size if is_batched else 1) if batch_size_per_env is None else batch_size_per_env
+    _check(size, per_env, num_spare_envs, nonparallel)
+    if not isinstance(env_name, str):
+        if is_batched:
+            raise ConfigError("env_name: a list of tasks needs a load function of single envs", key="env_name")
+        env_load_fn = functools.partial(MultitaskWrapper.load, env_load_fn)
+    seeds = _draw_seeds(size + num_spare_envs, seed, per_env)
+    if nonparallel:
+        env: Any = _create_single(env_name, env_load_fn, is_batched, seeds[0], tensors)
+    elif is_batched and per_env == size:
+        env = _seeded(env_load_fn(env_name, batch_size=size), seeds[0])
+        if wants_tensors(tensors) and not env.is_tensor_based:
+            env = TensorWrapper(env)
+    else:
+        # Envs that share a worker need no batch of their own, unless somebody else runs them.
+        group = per_env if is_batched or parallel_environment_ctor is not None else 1
+        constructors = [
+            _Constructor(env_load_fn, env_name, group, is_batched, seeds[first])
+            for first in range(0, size + num_spare_envs, group)
+        ]
+        kwargs: dict[str, Any] = {
+            "start_serially": start_serially,
+            "flatten": flatten,
+            "num_spare_envs_for_reload": num_spare_envs,
+            "torch_num_threads_per_env": torch_num_threads_per_env,
+        }
+        if parallel_environment_ctor is not None:
+            env = parallel_environment_ctor(constructors, **kwargs)
+        else:
+            if per_env > 1:
+                options.setdefault("num_workers", size // per_env)
+            env = ParallelAlfEnvironment(constructors, **kwargs, tensors=tensors, **options)
+        env.seed(seeds[::group])
+    for wrap in batched_wrappers:
+        env = wrap(env)
+    return env
+
+
+class _Constructor:
+    """Loads one env, or a batch of them, with the global generators seeded for constructors that draw."""
+
+    def __init__(
+        self, load_fn: Callable[..., Any], env_name: Any, batch_size: int, is_batched: bool, seed: int
+    ) -> None:
+        self.load_fn, self.env_name, self.batch_size = load_fn, env_name, batch_size
+        self.is_batched, self.seed = is_batched, seed
+
+    def __call__(self, env_id: int) -> Any:
+        """Load it: in a worker, whose global generators are its own."""
+        random.seed(self.seed)
+        np.random.seed(self.seed % 2**32)
+        first = env_id * self.batch_size
+        if self.is_batched:
+            return self.load_fn(self.env_name, env_id=first, batch_size=self.batch_size)
+        if self.batch_size == 1:
+            return self.load_fn(self.env_name, env_id)
+        return BatchEnvironmentWrapper([self.load_fn(self.env_name, first + i) for i in range(self.batch_size)])
+
+
+def _create_single(env_name: Any, load_fn: Callable[..., Any], is_batched: bool, seed: int, tensors: Any) -> Any:
+    if is_batched:
+        env = load_fn(env_name, batch_size=1)
+        env = TensorWrapper(env) if wants_tensors(tensors) and not env.is_tensor_based else env
+    elif not _attribute(load_fn, "no_thread_env"):
+        env = ThreadEnvironment(functools.partial(load_fn, env_name), tensors=tensors)
+    elif wants_tensors(tensors):
+        env = BatchedTensorWrapper(load_fn(env_name))
+    else:
+        env = BatchEnvironmentWrapper([load_fn(env_name)])
+    return _seeded(env, seed)
+
+
+def _seeded(env: AlfEnvironment, seed: int) -> AlfEnvironment:
+    env.seed(seed)
+    return env
+
+
+def _attribute(function: Any, name: str) -> Any:
+    """Look an attribute up in a function and what `functools.partial` hides, outermost first."""
+    while function is not None:
+        if hasattr(function, name):
+            return getattr(function, name)
+        function = function.func if isinstance(function, functools.partial) else None
+    return None
+
+
+def _draw_seeds(count: int, seed: int | None, per_env: int) -> list[int]:
+    """Return a seed for each env, all different; those of `per_env` envs in one batch follow each other."""
+    if seed is not None:
+        return [seed + i for i in range(count)]
+    generator = np.random.default_rng(int(np.random.randint(_SEED_LIMIT)))
+    firsts = generator.choice(_SEED_LIMIT // per_env, count // per_env, replace=False) * per_env
+    return [first + i for first in firsts.tolist() for i in range(per_env)]
+
+
+def _check(size: int, per_env: int, num_spares: int, nonparallel: bool) -> None:
+    if size < 1 or per_env < 1 or size % per_env:
+        raise ConfigError(
+            f"batch_size_per_env: expected a divisor of {size} parallel environments, got {per_env}",
+            key="batch_size_per_env",
+        )
+    if per_env > 1 and num_spares:
+        raise ConfigError("num_spare_envs: spare envs need batch_size_per_env=1", key="num_spare_envs")
+    if nonparallel and size != 1:
+        raise ConfigError(
+            f"nonparallel: expected num_parallel_environments=1, got {size}", key="num_parallel_environments"
+        )
+
+
+def no_thread_env_for_conf(
+    no_thread_env_for_conf: bool, evaluate: bool, is_training_env_parallel: bool
+) -> tuple[str | None, str | None]:
+    """Say which environments a trainer makes beside its training one.
+
+        flag     evaluate   evaluation env   env for configurations
+        True     True       'parallel'       None
+        True     False      None             None
+        False    True       'thread'         None: the evaluation env serves
+        False    False      None             'thread' beside a parallel training env, else None
+
+    Args:
+        no_thread_env_for_conf: whether a thread env just to read configurations in this process is
+            unwanted.
+        evaluate: whether there will be evaluation.
+        is_training_env_parallel: whether the training env is a `ParallelAlfEnvironment`.
+
+    Returns:
+        (evaluation env, further env): 'parallel' is a `ParallelAlfEnvironment` of one env, 'thread' a
+        `ThreadEnvironment`.
+
+    Example:
+        >>> no_thread_env_for_conf(False, evaluate=False, is_training_env_parallel=True)
+        (None, 'thread')
+    """
+    if no_thread_env_for_conf:
+        return ("parallel" if evaluate else None), None
+    if evaluate:
+        return "thread", None
+    return None, ("thread" if is_training_env_parallel else None)

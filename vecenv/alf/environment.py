@@ -1,0 +1,153 @@
+"""AlfEnvironment: the interface that everything in `vecenv.alf` has and takes."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+from vecenv.alf.timestep import TimeStep, time_step_spec
+from vecenv.errors import StateError
+
+__all__ = ["AlfEnvironment"]
+
+
+class AlfEnvironment(abc.ABC):
+    """An environment, or a batch of them, whose `reset` and `step` return a `TimeStep`.
+
+    A subclass gives `_reset`, `_step` and the specs. The step after a LAST one starts the next
+    episode and ignores its action; so does a step before any reset.
+
+    Example:
+        >>> from vecenv.alf import load
+        >>> with load("CartPole-v1") as env:
+        ...     first = env.reset()
+        ...     step = env.step(env.action_spec().numpy_sample())
+        >>> bool(first.is_first()), int(step.step_type), float(step.discount)
+        (True, 1, 1.0)
+    """
+
+    _current: TimeStep | None = None
+
+    # ---- what subclasses give ------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _reset(self) -> TimeStep:
+        """Start an episode."""
+
+    @abc.abstractmethod
+    def _step(self, action: Any) -> TimeStep:
+        """Take an action, or start an episode if the last one is over."""
+
+    @abc.abstractmethod
+    def observation_spec(self) -> Any:
+        """Return the nest of specs of observations, without batch axis."""
+
+    @abc.abstractmethod
+    def action_spec(self) -> Any:
+        """Return the nest of specs of actions."""
+
+    @abc.abstractmethod
+    def reward_spec(self) -> Any:
+        """Return the spec of rewards."""
+
+    @abc.abstractmethod
+    def env_info_spec(self) -> Any:
+        """Return the specs of what `env_info` always has; envs may tell more."""
+
+    def time_step_spec(self) -> TimeStep:
+        """Return the specs of a time step."""
+        spec = time_step_spec(self.observation_spec(), self.action_spec(), self.reward_spec())
+        return spec._replace(env_info=self.env_info_spec())
+
+    # ---- what everybody calls --------------------------------------------------------------
+
+    def reset(self) -> TimeStep:
+        """Start an episode and return its FIRST time step."""
+        self._current = self._reset()
+        return self._current
+
+    def step(self, action: Any) -> TimeStep:
+        """Take an action and return the time step that follows."""
+        if self._current is None:
+            return self.reset()
+        self._current = self._step(action)
+        return self._current
+
+    def current_time_step(self) -> TimeStep:
+        """Return the last time step.
+
+        Raises:
+            StateError: there was none yet.
+        """
+        if self._current is None:
+            raise StateError(f"{type(self).__name__}: no time step yet; call reset() first")
+        return self._current
+
+    @property
+    def batched(self) -> bool:
+        """Whether leaves have a batch axis."""
+        return False
+
+    @property
+    def batch_size(self) -> int | None:
+        """Length of the batch axis, None without one.
+
+        Raises:
+            StateError: the environment is batched but does not say how many (also a RuntimeError).
+        """
+        if self.batched:
+            raise StateError(f"{type(self).__name__} is batched and must say its batch_size")
+        return None
+
+    @property
+    def is_tensor_based(self) -> bool:
+        """Whether leaves are torch tensors."""
+        return False
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks the environment has."""
+        return 1
+
+    @property
+    def task_names(self) -> list[str]:
+        """Names of the tasks."""
+        return [type(self).__name__]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """As a Gymnasium env has it."""
+        return {}
+
+    def get_info(self) -> Any:
+        """Return the info of the last step."""
+        return self.current_time_step().env_info
+
+    def seed(self, seed: Any) -> Any:
+        """Seed the episodes from the next reset on."""
+        raise NotImplementedError(f"{type(self).__name__} has no seed")
+
+    def render(self, mode: str = "rgb_array") -> Any:
+        """Render the current state."""
+        raise NotImplementedError(f"{type(self).__name__} does not render")
+
+    def sync_progress(self) -> None:  # noqa: B027  # most have nothing to do
+        """Take over the training progress, for environments that change with it; does nothing here."""
+
+    def close(self) -> None:  # noqa: B027  # nor to close
+        """Let go of what the environment holds; may be called again."""
+
+    def plain_face(self) -> Any:
+        """Return an object with Gymnasium's calls that plays the same episodes, None if there is none.
+
+        With one, a worker steps it without building time steps: `reset(seed=)` gives (obs, info),
+        `step` five values, and the discount is 0 where terminated. A subclass that changes time
+        steps must not pass on the one of what it wraps.
+        """
+        return None
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,172 @@
+"""Gym wrappers on actions, rewards and ends: `gymnasium.Wrapper`s under the time steps.
+
+Gymnasium's own do the work where they do the same; actions nested in Dict and Tuple are mapped part
+by part. None of these names is in `vecenv` itself: other wrappers there have them, or nearly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from vecenv.errors import ConfigError, SpaceError
+from vecenv.wrappers.action import RepeatWrapper
+from vecenv.wrappers.base import EnvWrapper
+
+__all__ = [
+    "ContinuousActionClip",
+    "ContinuousActionMapping",
+    "FrameSkip",
+    "NonEpisodicEnv",
+    "NormalizedAction",
+    "SparseReward",
+]
+
+
+class _BoxActionWrapper(EnvWrapper):
+    """A wrapper that maps continuous parts of actions, wherever they are nested."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.action_space = self._map_space(self.env.action_space)
+
+    def step(self, action: Any) -> Any:
+        return self.env.step(self._map(self.env.action_space, action))
+
+    def _map_space(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
+        if isinstance(space, spaces.Dict):
+            return spaces.Dict([(key, self._map_space(part)) for key, part in space.spaces.items()])
+        if isinstance(space, spaces.Tuple):
+            return spaces.Tuple([self._map_space(part) for part in space.spaces])
+        return self._map_box_space(space) if _is_continuous(space) else space  # type: ignore[arg-type]
+
+    def _map(self, space: spaces.Space[Any], action: Any) -> Any:
+        if isinstance(space, spaces.Dict):
+            return {key: self._map(part, action[key]) for key, part in space.spaces.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(self._map(part, value) for part, value in zip(space.spaces, action, strict=True))
+        return self._map_box(space, np.asarray(action)) if _is_continuous(space) else action  # type: ignore[arg-type]
+
+    def _map_box_space(self, space: spaces.Box) -> spaces.Box:
+        return space
+
+    def _map_box(self, space: spaces.Box, action: Any) -> Any:
+        raise NotImplementedError
+
+
+class ContinuousActionMapping(_BoxActionWrapper):
+    """Continuous actions from `low` to `high`, stretched to the env's bounds.
+
+    Example:
+        >>> import gymnasium
+        >>> env = ContinuousActionMapping(gymnasium.make("Pendulum-v1"), 0.0, 1.0)
+        >>> env.action_space
+        Box(0.0, 1.0, (1,), float32)
+    """
+
+    def __init__(self, env: Any, low: Any, high: Any) -> None:
+        """Wrap.
+
+        Args:
+            env: of any dialect.
+            low, high: numbers, or arrays that broadcast to every continuous part.
+
+        Raises:
+            ConfigError: low is not below high.
+            SpaceError: the env's actions have no finite bounds.
+        """
+        if not np.all(np.asarray(low) < np.asarray(high)):
+            raise ConfigError(f"low: expected values below high, got {low!r} and {high!r}", key="low")
+        self._low, self._high = low, high
+        super().__init__(env)
+
+    def _map_box_space(self, space: spaces.Box) -> spaces.Box:
+        if not space.is_bounded():
+            raise SpaceError(
+                f"action: expected finite bounds to scale to, got {space}; give the env bounds, or do not normalize "
+                "its actions",
+                path="action",
+            )
+        low, high = (np.broadcast_to(bound, space.shape) for bound in (self._low, self._high))
+        return spaces.Box(low.astype(space.dtype), high.astype(space.dtype), space.shape, space.dtype.type)
+
+    def _map_box(self, space: spaces.Box, action: Any) -> Any:
+        share = (action - self._low) / (np.asarray(self._high) - self._low)
+        return (space.low + share * (space.high - space.low)).astype(space.dtype)
+
+
+class NormalizedAction(ContinuousActionMapping):
+    """Continuous actions from -1 to 1, stretched to the env's bounds.
+
+    Raises:
+        SpaceError: the env's actions have no finite bounds.
+    """
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env, -1.0, 1.0)
+
+
+class ContinuousActionClip(_BoxActionWrapper):
+    """Continuous actions clipped to the bounds.
+
+    Raises:
+        SpaceError: from `step`, for an action that is not a number (a ValueError).
+    """
+
+    def _map_box(self, space: spaces.Box, action: Any) -> Any:
+        if np.isnan(action).any():
+            raise SpaceError(f"action: expected numbers, got {action}", path="action")
+        return np.clip(action, space.low, space.high).astype(space.dtype)
+
+
+class FrameSkip(RepeatWrapper):
+    """Each action applied `skip` times, rewards summed, until the episode ends.
+
+    Info `num_env_frames` says how many env steps were made, those of a FrameSkip inside included.
+    """
+
+    def __init__(self, env: Any, skip: int) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: fewer than one step.
+        """
+        super().__init__(env)
+        self._set_repeats(skip, "skip")
+        inner = getattr(self.env, "info_space", None)
+        frames = spaces.Box(0, np.iinfo(np.int64).max, (), np.int64)
+        known = inner.spaces if isinstance(inner, spaces.Dict) else {}
+        self.info_space = spaces.Dict({**known, "num_env_frames": frames})
+
+    def step(self, action: Any) -> Any:
+        total: Any = 0.0
+        num_frames = 0
+        for _ in range(self.repeats):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total = total + reward
+            num_frames += int(info.get("num_env_frames", 1))
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, {**info, "num_env_frames": num_frames}
+
+
+class NonEpisodicEnv(EnvWrapper):
+    """Episodes that never end: both flags are always False."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = self.env.step(action)
+        return obs, reward, False, False, info
+
+
+class SparseReward(EnvWrapper):
+    """Reward 1 where it is positive, else 0."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, 1.0 if float(reward) > 0 else 0.0, terminated, truncated, info
+
+
+def _is_continuous(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f"

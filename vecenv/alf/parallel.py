@@ -1,0 +1,477 @@
+"""ParallelAlfEnvironment: many environments in worker processes as one batched environment.
+
+    step(action) -> Pool.send -> workers step -> rows in shared memory -> Assembler -> TimeStep
+
+Two ways to begin the next episode of an env that has ended:
+
+    in lockstep    with the next step: the worker resets it while the others step
+    ahead          right after its LAST step, while the caller thinks; `Seats` below. With spare
+                   envs one that stands ready takes its seat, so the next step does not wait
+
+Results are the same either way. In lockstep a step costs less (20 % with 64 CartPoles), ahead a
+slow reset does; so which one is taken follows from how long the first resets took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vecenv.alf.assemble import Assembler, own_infos
+from vecenv.alf.batch_wrappers import stack_infos
+from vecenv.alf.carrier import EnvCall, EnvMaker, carry, describe
+from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.nests import map_structure
+from vecenv.alf.options import pool_options
+from vecenv.alf.spec import zeros_of
+from vecenv.alf.tensors import to_arrays, to_tensors, wants_tensors
+from vecenv.alf.timestep import TimeStep
+from vecenv.core.batch import Batch
+from vecenv.core.clock import now_ns
+from vecenv.core.pool import Pool
+from vecenv.core.process import ProcessPool
+from vecenv.core.rows import Autoreset, RowFlag
+from vecenv.core.serial import SerialPool
+from vecenv.core.spec import Array, Leaf
+from vecenv.envs.seeding import check_seed
+from vecenv.errors import ConfigError, SpaceError
+from vecenv.vector.infos import gather_infos
+
+__all__ = ["ParallelAlfEnvironment"]
+
+_BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool}
+_LOG = logging.getLogger(__name__)
+_SEED_LIMIT = 2**31
+#: What envs in workers cannot be asked for: they may be stepped below their time steps.
+_NOT_BY_CALL = ("reset", "step", "close", "seed", "get_info", "current_time_step")
+#: Reset of one env from which on it pays to reset ahead.
+_SLOW_RESET_NS = 1_000_000
+_NEWS = int(RowFlag.INFO | RowFlag.MAIL)
+_ERROR = int(RowFlag.ERROR)
+
+
+class ParallelAlfEnvironment(AlfEnvironment):
+    """B environments, stepped together, several in each worker process.
+
+    Time steps are batched and belong to the caller. A step after an env's LAST one returns the
+    FIRST of its next episode and ignores its action. An exception of an env is raised as itself,
+    with the remote traceback; after any error the next `step` or `reset` starts all episodes anew.
+
+    Example:
+        >>> import functools
+        >>> from vecenv.alf import load
+        >>> constructor = functools.partial(load, "CartPole-v1")
+        >>> with ParallelAlfEnvironment([constructor] * 3, tensors=False, backend="serial") as env:
+        ...     env.seed([1, 2, 3])
+        ...     first = env.reset()
+        ...     second = env.step(np.zeros(3, np.int64))
+        >>> first.observation.shape, second.step_type.tolist(), second.discount.tolist()
+        ((3, 4), [1, 1, 1], [1.0, 1.0, 1.0])
+
+    Attributes:
+        seeds: the seed that each env was last given, None where it got none; spare envs last.
+        implementation: 'native' or 'python', what moves the data.
+    """
+
+    def __init__(
+        self,
+        env_constructors: Sequence[Callable[..., Any]],
+        start_serially: bool = True,
+        blocking: bool = False,
+        flatten: bool = True,
+        num_spare_envs_for_reload: int = 0,
+        torch_num_threads_per_env: int = 1,
+        *,
+        reset_ahead: bool | None = None,
+        tensors: bool | None = None,
+        backend: str = "process",
+        **options: Any,
+    ) -> None:
+        """Build all environments; blocks at most `construct_timeout` seconds.
+
+        Args:
+            env_constructors: each is called with `env_id=` in its worker and gives an
+                `AlfEnvironment` of arrays, single or batched.
+            start_serially, flatten: accepted; workers start at once, data travels flat.
+            blocking: whether an ended env is reset within the next step even if that takes long.
+            num_spare_envs_for_reload: how many of the envs are spare. They are reset in advance and
+                take the place of those that end, which are then reset in their turn.
+            torch_num_threads_per_env: threads that numeric libraries may use in a worker.
+            reset_ahead: whether ended envs are reset at once, while the caller works. None: with
+                spare envs, and where a reset of one env takes more than 1 ms when all are reset.
+            tensors: torch tensors out; None: if torch is installed. Both go in.
+            backend: 'process', or 'serial' for this thread.
+            options: of the pool (`num_workers`, `threads_per_worker`, `context`, `depth`, ...) and
+                its limits in seconds (`step_timeout`, `reset_timeout`, `construct_timeout`,
+                `call_timeout`, `close_timeout`). With spare envs each env has a worker to itself
+                unless `num_workers` says otherwise, so that a reset holds up nobody.
+
+        Raises:
+            ConfigError: an argument is wrong, or the environments differ (a ValueError, and an
+                AssertionError too).
+            SpaceError: the specs of two environments differ (a ValueError).
+            WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
+            Exception: what a constructor raised.
+        """
+        constructors = list(env_constructors)
+        self._num_spares = _check_spares(num_spare_envs_for_reload, len(constructors), blocking)
+        self._wants_ahead = False if blocking else (self._num_spares > 0 or reset_ahead)
+        if backend not in _BACKENDS:
+            raise ConfigError(f"backend: expected one of {tuple(_BACKENDS)}, got {backend!r}", key="backend")
+        self._tensors = wants_tensors(tensors)
+        if self._num_spares and options.get("num_workers") is None:
+            options["num_workers"] = len(constructors)
+        options.setdefault("num_threads", torch_num_threads_per_env)
+        env_fns = [EnvMaker(constructor, env_id) for env_id, constructor in enumerate(constructors)]
+        self._pool = _BACKENDS[backend](env_fns, pool_options(options, autoreset=Autoreset.NEXT_STEP), adapt=carry)
+        self._pool.start()
+        try:
+            self._learn()
+        except BaseException:
+            self._pool.close()
+            raise
+        self.implementation = self._pool.implementation
+        self.seeds: tuple[int | None, ...] = (None,) * len(constructors)
+        self._next_seeds: list[int | None] | None = None
+        self._was_reset = False
+
+    def _learn(self) -> None:
+        """Ask the environments what they are like, and prepare for it."""
+        pool = self._pool
+        found = pool.call(describe)
+        about = self._about = found[0]
+        for env_id, other in enumerate(found):
+            if other.specs != about.specs or other.batch_size != about.batch_size:
+                raise ConfigError(f"env {env_id}: its specs or batch size differ from those of env 0")
+        if about.batch_size is not None and self._wants_ahead:
+            raise ConfigError("reset_ahead, spare envs: for single envs only; a batch resets its own")
+        num_seats = pool.num_envs - self._num_spares
+        self._size = num_seats * (about.batch_size or 1)
+        self._assembler = Assembler(pool, about, self._size)
+        self._seats = Seats(pool, num_seats)
+        self._is_ahead = bool(self._wants_ahead)
+        root = pool.action_spec.root
+        self._action_dtype = root.dtype if isinstance(root, Leaf) and about.batch_size is None else None
+        self._spec_dtype = getattr(about.specs.prev_action, "dtype", None)
+
+    # ---- stepping ----------------------------------------------------------------------------
+
+    def step(self, action: Any) -> TimeStep:
+        """Step all envs; return their time steps as one batch.
+
+        Args:
+            action: nested like the action spec, arrays or tensors with B rows.
+
+        Raises:
+            SpaceError: the action does not fit; nothing was stepped.
+            WorkerTimeoutError, WorkerDiedError: an env is over its limit, or its worker has gone.
+            Exception: what an env raised.
+        """
+        if self._current is None:
+            return self.reset()
+        given, prev_action = self._read(to_arrays(action))
+        self._current = None  # until this has gone well
+        if self._is_ahead:
+            time_step = self._build(self._seats, self._seats.step(given), prev_action, self._seats.infos())
+        else:
+            self._pool.send(given)
+            time_step = self._build_batch(self._pool.recv(), prev_action)
+        self._current = time_step
+        return time_step
+
+    def _step(self, action: Any) -> TimeStep:
+        return self.step(action)
+
+    def _build_batch(self, batch: Batch, prev_action: Any) -> TimeStep:
+        infos: dict[str, Any] = {}
+        if batch.flags & (_NEWS | _ERROR):
+            batch.raise_errors()
+            infos = gather_infos(batch, self._pool.observation_space)
+        return self._build(batch.rows, batch.flags, prev_action, infos)
+
+    def _build(self, rows: Any, flags: int, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
+        if infos:
+            infos = own_infos(infos, self._about.batch_size)
+        time_step = self._assembler.build(rows, flags, prev_action, infos)
+        return to_tensors(time_step) if self._tensors else time_step
+
+    def _read(self, action: Any) -> tuple[Any, Any]:
+        """Return an action as the pool wants it, and as the previous one of the next time step."""
+        dtype = self._action_dtype
+        if dtype is not None and type(action) is np.ndarray and action.dtype == dtype == self._spec_dtype:
+            return action, action.copy()
+        specs = self._about.specs.prev_action
+        prev_action = map_structure(lambda spec, leaf: _cast(leaf, spec.dtype).copy(), specs, action)
+        # the env's own dtypes, which may be wider than the specs'
+        leaves = iter(self._pool.action_spec.leaves)
+        count = self._pool.num_envs - self._num_spares
+        if self._about.batch_size is None:
+            return map_structure(lambda _, leaf: _cast(leaf, next(leaves).dtype), specs, action), prev_action
+        return map_structure(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), prev_action), prev_action
+
+    # ---- resetting ---------------------------------------------------------------------------
+
+    def _reset(self) -> TimeStep:
+        self._current = None
+        pool = self._pool
+        if pool.outstanding():
+            pool.cancel()
+        seeds, self._next_seeds = self._next_seeds, None
+        if seeds is None and not self._was_reset and self._about.has_seed:
+            first = secrets.randbelow(_SEED_LIMIT - pool.num_envs)
+            _LOG.info("unseeded reset: env i gets seed %d + i", first)
+            seeds = [first + env_id for env_id in range(pool.num_envs)]
+        start_ns = now_ns()
+        pool.reset(seeds=seeds)
+        batch = pool.recv()
+        reset_ns = (now_ns() - start_ns) * max(1, self.num_workers) / pool.num_envs
+        if seeds is not None:
+            self.seeds = tuple(seeds)
+        self._was_reset = True
+        if self._wants_ahead is None and self._about.batch_size is None:
+            self._is_ahead = reset_ns > _SLOW_RESET_NS
+        no_action = zeros_of(self.action_spec(), (self._size,))
+        if not self._is_ahead:
+            return self._build_batch(batch, no_action)
+        self._seats.begin(batch)
+        return self._build(self._seats, batch.flags, no_action, self._seats.infos())
+
+    def seed(self, seed: Sequence[int] | int) -> None:
+        """Seed the envs at the next reset.
+
+        Args:
+            seed: one per constructor, spare envs included, or a number s for s + i.
+
+        Raises:
+            ConfigError: another number of seeds, or one that is no integer of at least 0 (a ValueError).
+        """
+        count = self._pool.num_envs
+        seeds = [seed + i for i in range(count)] if isinstance(seed, int | np.integer) else list(seed)
+        if len(seeds) != count:
+            raise ConfigError(f"seed: expected {count}, one per env, spare ones included, got {len(seeds)}", key="seed")
+        self._next_seeds = [check_seed(one) for one in seeds]
+
+    # ---- what it is ----------------------------------------------------------------------------
+
+    def observation_spec(self) -> Any:
+        """Return the specs of one env."""
+        return self._about.specs.observation
+
+    def action_spec(self) -> Any:
+        """Return the specs of one env."""
+        return self._about.specs.prev_action
+
+    def reward_spec(self) -> Any:
+        """Return the spec of one env."""
+        return self._about.specs.reward
+
+    def env_info_spec(self) -> Any:
+        """Return the specs of one env."""
+        return self._about.specs.env_info
+
+    @property
+    def batched(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def batch_size(self) -> int:
+        """B, spare envs not counted."""
+        return self._size
+
+    @property
+    def is_tensor_based(self) -> bool:
+        """Whether time steps hold tensors."""
+        return self._tensors
+
+    @property
+    def num_tasks(self) -> int:
+        """As env 0."""
+        return int(self._about.num_tasks)
+
+    @property
+    def task_names(self) -> list[str]:
+        """As env 0."""
+        return list(self._about.task_names)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """As env 0."""
+        return dict(self._about.metadata)
+
+    @property
+    def num_spare_envs_for_reload(self) -> int:
+        """How many envs wait for another's end."""
+        return self._num_spares
+
+    @property
+    def num_workers(self) -> int:
+        """How many worker processes there are; 0 with the serial backend."""
+        return len(self._pool.worker_pids)
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process id of each worker."""
+        return self._pool.worker_pids
+
+    # ---- further -------------------------------------------------------------------------------
+
+    def call_envs_with_same_args(self, func_name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method of every env, spare ones last; return the results by env.
+
+        Raises:
+            ConfigError: a method that this environment has to know about.
+            AttributeError: the envs have no such method.
+            Exception: what it raised.
+        """
+        if func_name in _NOT_BY_CALL:
+            raise ConfigError(f"call: use {func_name}() of the batched environment itself", key=func_name)
+        return self._pool.call(EnvCall(func_name, args, kwargs))
+
+    def render(self, mode: str = "rgb_array") -> Any:
+        """Render what env 0 shows."""
+        return self._pool.call(EnvCall("render", (mode,)), [int(self._seats.of[0])])[0]
+
+    def sync_progress(self) -> None:
+        """Tell every env."""
+        self.call_envs_with_same_args("sync_progress")
+
+    def close(self) -> None:
+        """End all workers within `close_timeout` seconds, by force if need be; may be called again."""
+        self._pool.close()
+
+    def __del__(self) -> None:
+        if "_pool" in self.__dict__:
+            with contextlib.suppress(Exception):  # the interpreter may be half gone
+                self.close()
+
+
+class Seats:
+    """Rows of the envs by seat, where ended envs are reset at once and spare ones take their place.
+
+    Every env, spare or not, has its last row here; `column` and `obs` read those of the seated ones.
+    Spares are taken in the order in which their resets were asked for, so who sits where does not
+    depend on time.
+
+    Attributes:
+        of: int64 (B,): which env sits in each seat.
+    """
+
+    def __init__(self, pool: Pool, num_seats: int) -> None:
+        self._pool = pool
+        self._num_envs, self._num_seats = pool.num_envs, num_seats
+        self._columns: dict[str, Array] = {}
+        self._leaves: list[Array] = []
+        self._infos: dict[int, dict[str, Any]] = {}
+        self._place()
+
+    def _place(self) -> None:
+        self.of = np.arange(self._num_seats)
+        self._waiting = np.zeros(self._num_seats, np.bool_)  # seats whose env begins an episode
+        self._spares = deque(range(self._num_seats, self._num_envs))
+        self._has_row = np.zeros(self._num_envs, np.bool_)
+        self._shown = self.of.copy()  # whose rows the assembler reads
+
+    def begin(self, batch: Batch) -> None:
+        """Seat the envs by id after a reset of all; the spares' first observations are kept."""
+        self._place()
+        rows = batch.rows
+        if not self._columns:
+            names = ("reward", "terminated", "truncated", "flags")
+            self._columns = {name: np.empty_like(rows.column(name)) for name in names}
+            self._leaves = [np.empty_like(rows.obs(leaf.index)) for leaf in self._pool.obs_spec.leaves]
+        self._infos.clear()
+        self._keep(batch)
+        self._has_row[self.of] = False
+
+    def step(self, action: Any) -> int:
+        """Step the seated envs whose episode goes on, wait for these and for the begun episodes; reset ended ones.
+
+        Returns:
+            The union of the rows' flags.
+        """
+        moving = np.flatnonzero(~self._waiting)
+        pool = self._pool
+        if len(moving):
+            some = action if len(moving) == self._num_seats else map_structure(lambda leaf: leaf[moving], action)
+            self._has_row[self.of[moving]] = False
+            pool.send(some, self.of[moving], ordered=False)
+        while missing := self._num_seats - int(np.count_nonzero(self._has_row[self.of])):
+            self._keep(pool.recv(min(missing, pool.outstanding())))
+        self._has_row[self.of] = False
+        self._shown = self.of.copy()
+        flags = int(np.bitwise_or.reduce(self.column("flags")))
+        self._waiting = self._columns["terminated"][self.of] | self._columns["truncated"][self.of]
+        if self._waiting.any():
+            self._replace(np.flatnonzero(self._waiting))
+        return flags
+
+    def _replace(self, seats: Array) -> None:
+        """Reset the envs that have ended, and give their seats to those that wait longest."""
+        ended = self.of[seats]
+        # The rows of the ended are read before their resets are received: both are for this thread to do.
+        self._pool.reset(ended, ordered=False)
+        self._spares.extend(ended.tolist())
+        self.of[seats] = [self._spares.popleft() for _ in range(len(seats))]
+
+    def _keep(self, batch: Batch) -> None:
+        batch.raise_errors()
+        rows, ids = batch.rows, batch.env_ids
+        for name, column in self._columns.items():
+            column[ids] = rows.column(name)
+        for index, leaf in enumerate(self._leaves):
+            leaf[ids] = rows.obs(index)
+        self._has_row[ids] = True
+        if self._infos or batch.flags & _NEWS:
+            infos = batch.infos()
+            for env_id, info in zip(ids.tolist(), infos):
+                self._infos.pop(env_id, None)
+                if info:
+                    self._infos[env_id] = info
+
+    # ---- rows, as the assembler reads them -----------------------------------------------------
+
+    def column(self, name: str) -> Array:
+        """Return a column (B,), copied."""
+        return self._columns[name][self._shown]
+
+    def obs(self, leaf: int) -> Array:
+        """Return an observation leaf (B, *S), copied."""
+        return self._leaves[leaf][self._shown]
+
+    def infos(self) -> dict[str, Any]:
+        """Return the infos of the seated envs as arrays, zero where an env has no such key."""
+        if not self._infos:
+            return {}
+        return stack_infos([self._infos.get(env_id, {}) for env_id in self._shown.tolist()])
+
+
+def _check_spares(num_spares: int, num_envs: int, blocking: bool) -> int:
+    if num_spares < 0 or num_spares >= max(num_envs, 1):
+        raise ConfigError(
+            f"num_spare_envs_for_reload: expected 0 .. {num_envs - 1}, less than there are envs, got {num_spares}",
+            key="num_spare_envs_for_reload",
+        )
+    if num_spares and blocking:
+        raise ConfigError("num_spare_envs_for_reload: spare envs need blocking=False", key="blocking")
+    return num_spares
+
+
+def _cast(leaf: Any, dtype: np.dtype[Any]) -> Any:
+    """Return an array of this dtype where that keeps the kind of number; the pool refuses the rest."""
+    array = np.asarray(leaf)
+    if array.dtype != dtype:
+        cast = array.astype(dtype)
+        fits = np.can_cast(array.dtype, dtype, "same_kind")
+        if array.dtype.kind in "iu" and dtype.kind in "iu":  # whole numbers fit by value
+            fits = bool((cast == array).all())
+        if not fits:
+            raise SpaceError(f"action: expected {dtype}, got {array.dtype}", expected=str(dtype), got=str(array.dtype))
+        array = cast
+    return array

@@ -1,0 +1,112 @@
+"""`load`: a registered Gymnasium env with its layers, innermost first, up to a single `AlfEnvironment`.
+
+gymnasium.make -> gym_env_wrappers -> ImageChannelFirst -> NormalizedAction -> ContinuousActionClip
+    -> AlfGymWrapper -> TimeLimit -> alf_env_wrappers
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.gym_actions import ContinuousActionClip, NormalizedAction
+from vecenv.alf.gym_frames import ImageChannelFirst
+from vecenv.alf.gym_wrapper import AlfGymWrapper
+from vecenv.alf.wrappers import TimeLimit
+from vecenv.errors import ConfigError
+
+__all__ = ["load"]
+
+#: Tells `gymnasium.make` to leave the time limit to us.
+_NO_LIMIT = -1
+
+
+def load(
+    environment_name: str,
+    env_id: int | None = None,
+    discount: float = 1.0,
+    max_episode_steps: int | None = None,
+    gym_env_wrappers: Sequence[Callable[[Any], Any]] = (),
+    alf_env_wrappers: Sequence[Callable[[Any], AlfEnvironment]] = (),
+    image_channel_first: bool = True,
+    normalize_action: bool = True,
+    clip_action: bool = True,
+    **gym_kwargs: Any,
+) -> AlfEnvironment:
+    """Load a registered env.
+
+    Args:
+        environment_name: as `gymnasium.make` takes it.
+        env_id: for the time steps; None: 0.
+        discount: of all steps but FIRST and terminated ones.
+        max_episode_steps: steps until an episode is cut off; None: what the env was registered
+            with, 0: no limit.
+        gym_env_wrappers: applied to the env in this order.
+        alf_env_wrappers: applied to the environment of time steps in this order.
+        image_channel_first: images (H, W, C) are observed as (C, H, W).
+        normalize_action: continuous actions are taken from -1 to 1; needs finite bounds.
+        clip_action: continuous actions beyond their bounds are clipped.
+        gym_kwargs: passed to `gymnasium.make`.
+
+    Example:
+        >>> env = load("Pendulum-v1")
+        >>> env.action_spec()
+        BoundedTensorSpec(shape=(1,), dtype=float32, minimum=-1.0, maximum=1.0)
+        >>> env.duration
+        200
+        >>> env.close()
+
+    Raises:
+        gymnasium.error.Error: no such env.
+        ConfigError: max_episode_steps is negative.
+        SpaceError: a space without fixed layout, or unbounded actions that are to be normalized.
+    """
+    spec = _find_spec(environment_name)
+    if max_episode_steps is None:
+        max_episode_steps = spec.max_episode_steps or 0
+    if max_episode_steps < 0:
+        raise ConfigError(f"max_episode_steps: expected at least 0, got {max_episode_steps!r}", key="max_episode_steps")
+    env: Any = gymnasium.make(spec, max_episode_steps=_NO_LIMIT, disable_env_checker=True, **gym_kwargs)
+    for wrap in gym_env_wrappers:
+        env = wrap(env)
+    if image_channel_first and _has(env.observation_space, _is_image):
+        env = ImageChannelFirst(env)
+    if _has(env.action_space, _is_continuous):
+        env = NormalizedAction(env) if normalize_action else env
+        env = ContinuousActionClip(env) if clip_action else env
+    alf_env: AlfEnvironment = AlfGymWrapper(env, env_id, discount)
+    if max_episode_steps > 0:
+        alf_env = TimeLimit(alf_env, max_episode_steps)
+    for wrap in alf_env_wrappers:
+        alf_env = wrap(alf_env)
+    return alf_env
+
+
+def _find_spec(name: str) -> EnvSpec:
+    """Return what a name was registered with, after importing the module before its colon."""
+    module, colon, rest = name.rpartition(":")
+    if colon:
+        importlib.import_module(module)
+    return gymnasium.spec(rest)
+
+
+def _has(space: spaces.Space[Any], test: Callable[[spaces.Space[Any]], bool]) -> bool:
+    if isinstance(space, spaces.Dict):
+        return any(_has(part, test) for part in space.spaces.values())
+    if isinstance(space, spaces.Tuple):
+        return any(_has(part, test) for part in space.spaces)
+    return test(space)
+
+
+def _is_image(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and len(space.shape) == 3
+
+
+def _is_continuous(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f"
