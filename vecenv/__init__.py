@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives. A new name is one line here; a new module is one line below too.
 _MODULE_OF = {
+    "ActionDiscretizationEnvWrapper": "wrappers",
     "ActionRepeatWrapper": "wrappers",
     "AllinObsWrapper": "wrappers",
     "AsyncSubprocessEnvManager": "managers",
@@ -48,8 +49,10 @@ _MODULE_OF = {
     "GymVectorEnvManager": "managers",
     "HybridEnv": "envs.agents",
     "InternalError": "errors",
+    "LightZeroEnvWrapper": "wrappers",
     "MaxAndSkipEnv": "wrappers",
     "MaxAndSkipWrapper": "wrappers",
+    "NoneSpace": "envs.spaces",
     "NoopResetEnv": "wrappers",
     "NoopResetWrapper": "wrappers",
     "ObsNormEnv": "wrappers",
@@ -99,6 +102,7 @@ _MODULE_OF = {
     "get_env_cls": "envs.base",
     "get_env_manager_cls": "managers",
     "get_vec_env_setting": "envs.base",
+    "get_wrappered_env": "wrappers",
     "make_vec": "vector",
     "register_vec": "vector",
     "register_state_adapter": "envs.state",
@@ -114,6 +118,7 @@ if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this names
     from vecenv.envs.check import *
     from vecenv.envs.check_recovery import *
     from vecenv.envs.ding import *
+    from vecenv.envs.spaces import *
     from vecenv.envs.state import *
     from vecenv.errors import *
     from vecenv.managers import *

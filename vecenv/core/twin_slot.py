@@ -305,7 +305,7 @@ def _hold(node: Node, value: Any, columns: list[Array], held: Held) -> bool:
         if not isinstance(value, tuple) or len(value) != len(node.children):
             return False
         return all(_hold(child, part, columns, held) for child, part in zip(node.children, value))
-    return True  # an object: it travels as mail
+    return True  # an object: it travels as mail, or is None and does not travel
 
 
 def _exact(leaf: Leaf, value: Any) -> Any:
