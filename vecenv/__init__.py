@@ -15,18 +15,22 @@ _MODULE_OF = {
     "ActionDiscretizationEnvWrapper": "wrappers",
     "ActionRepeatWrapper": "wrappers",
     "AllinObsWrapper": "wrappers",
+    "AlphaBetaBot": "envs.board",
     "AsyncSubprocessEnvManager": "managers",
     "BaseEnv": "envs.base",
     "BaseEnvManager": "managers",
     "BaseEnvManagerV2": "managers",
     "BaseEnvTimestep": "envs.base",
     "BatchedVectorEnv": "vector",
+    "BoardEnv": "envs.board",
     "CheckError": "envs.check",
     "ClipRewardEnv": "wrappers",
     "ClipRewardWrapper": "wrappers",
     "ClosedError": "errors",
     "Config": "config",
     "ConfigError": "errors",
+    "Connect4Env": "envs.board",
+    "Connect4RuleBot": "envs.board",
     "DelayRewardWrapper": "wrappers",
     "DependencyError": "errors",
     "DingEnvWrapper": "envs.ding",
@@ -44,12 +48,16 @@ _MODULE_OF = {
     "FlatObsWrapper": "wrappers",
     "FrameStack": "wrappers",
     "FrameStackWrapper": "wrappers",
+    "GomokuEnv": "envs.board",
+    "GomokuRuleBotV0": "envs.board",
+    "GomokuRuleBotV1": "envs.board",
     "GymHybridDictActionWrapper": "wrappers",
     "GymToGymnasiumWrapper": "wrappers",
     "GymVectorEnvManager": "managers",
     "HybridEnv": "envs.agents",
     "InternalError": "errors",
     "LightZeroEnvWrapper": "wrappers",
+    "MCTSBot": "envs.board",
     "MaxAndSkipEnv": "wrappers",
     "MaxAndSkipWrapper": "wrappers",
     "NoneSpace": "envs.spaces",
@@ -73,6 +81,8 @@ _MODULE_OF = {
     "StaticObsNormWrapper": "wrappers",
     "SubprocessEnvManagerV2": "managers",
     "SyncSubprocessEnvManager": "managers",
+    "TicTacToeEnv": "envs.board",
+    "TicTacToeRuleBot": "envs.board",
     "TimeLimitWrapper": "wrappers",
     "TransposeWrapper": "wrappers",
     "TreeArray": "tree",
@@ -115,6 +125,7 @@ if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this names
     from vecenv.envs.agents import *
     from vecenv.envs.arrays import *
     from vecenv.envs.base import *
+    from vecenv.envs.board import *
     from vecenv.envs.check import *
     from vecenv.envs.check_recovery import *
     from vecenv.envs.ding import *
