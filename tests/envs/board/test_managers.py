@@ -114,3 +114,12 @@ def test_the_second_player_may_start(manager_cls):
         assert [int(obs[env_id]["to_play"]) for env_id in (0, 1)] == [2, 2]
         assert [int(obs[env_id]["board"].sum()) for env_id in (0, 1)] == [0, 1]
         assert manager.legal_actions == [list(range(7))] * 2
+
+
+def test_a_vector_env_seats_players_by_options():
+    envs = VectorEnv([functools.partial(Connect4Env, {"battle_mode": "play_with_bot_mode"})] * 2, num_workers=1)
+    try:
+        obs, _ = envs.reset(seed=0, options={"start_player_index": 1})
+        assert obs["board"].sum(axis=(1, 2)).tolist() == [2, 2]  # the bot has opened on both
+    finally:
+        envs.close()

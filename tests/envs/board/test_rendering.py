@@ -208,7 +208,12 @@ print(shown.shape, pygame.display.get_caption()[0])
 env.close()
 assert not pygame.display.get_init()
 env.reset()
+other = Connect4Env({"render_mode": "image_realtime_mode"})
+other.reset()
 env.close()
+other.step(0)
+assert pygame.display.get_surface().get_size() == (504, 432)
+other.close()
 """
 
 

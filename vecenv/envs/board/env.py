@@ -63,6 +63,14 @@ class BoardEnv(BaseEnv):
         replay_format: 'gif' or 'mp4'.
         screen_scaling: size of pictures; a cell has 8 times as many pixels.
         channel_last, scale, stop_value: form of `observation`, and a score for the caller's own use.
+
+    Example:
+        >>> from vecenv import TicTacToeEnv
+        >>> env = TicTacToeEnv()
+        >>> isinstance(env, BoardEnv), sorted(env.bots)
+        (True, ['alpha_beta_pruning', 'mcts', 'random', 'v0'])
+        >>> env.reset()["to_play"], env.step(4).obs["to_play"]
+        (1, 2)
     """
 
     config: ClassVar[dict[str, Any]] = {
@@ -206,16 +214,22 @@ class BoardEnv(BaseEnv):
         super().seed(seed, dynamic_seed)
         self._seeds.seed(seed, dynamic_seed)
 
-    def reset(self, start_player_index: int = 0, init_state: Any = None) -> Any:  # type: ignore[override]
+    def reset(  # type: ignore[override]  # BaseEnv's dialect
+        self, start_player_index: int = 0, init_state: Any = None, options: Mapping[str, Any] | None = None
+    ) -> Any:
         """Begin a game; where the first move is player 2's and not the agent's to make, it is made.
 
         Args:
             start_player_index: 0 if player 1 moves first, 1 if player 2 does.
             init_state: the board to begin with, (height, width) or flat, of 0, 1 and 2; None for an empty one.
+            options: the same two by name, for callers with Gymnasium's `reset`.
 
         Raises:
             ConfigError: no such player or board, or the game is over on it.
         """
+        if options:
+            start_player_index = options.get("start_player_index", start_player_index)
+            init_state = options.get("init_state", init_state)
         if start_player_index not in (0, 1):
             message = f"start_player_index: expected 0 or 1, got {start_player_index!r}"
             raise ConfigError(message, key="start_player_index")

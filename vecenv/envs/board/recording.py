@@ -55,31 +55,31 @@ def save_frames(frames: Sequence[Any], name: str, folder: str | None, format: st
 
 
 class Window:
-    """A window of pygame that shows one picture at a time."""
+    """The window of pygame, of which a process has one; it shows one picture at a time."""
 
     def __init__(self, title: str) -> None:
-        """Open pygame's display; the window comes with the first picture.
+        """Load pygame; the window comes with the first picture.
 
         Raises:
             DependencyError: pygame is missing.
         """
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         self._pygame: Any = require("pygame", "board")
-        self._pygame.display.init()
-        self._pygame.display.set_caption(title)
-        self._screen: Any = None
+        self._title = title
 
     def show(self, picture: Any) -> None:
         """Show a picture, uint8 (height, width, 3)."""
-        height, width = picture.shape[:2]
-        if self._screen is None or self._screen.get_size() != (width, height):
-            self._screen = self._pygame.display.set_mode((width, height))
-        surface = self._pygame.surfarray.make_surface(picture.swapaxes(0, 1))
-        self._screen.blit(surface, (0, 0))
-        self._pygame.display.flip()
+        display = self._pygame.display
+        size = picture.shape[1::-1]
+        screen = display.get_surface() if display.get_init() else None
+        if screen is None or screen.get_size() != size:
+            display.init()
+            display.set_caption(self._title)
+            screen = display.set_mode(size)
+        screen.blit(self._pygame.surfarray.make_surface(picture.swapaxes(0, 1)), (0, 0))
+        display.flip()
         self._pygame.event.pump()
 
     def close(self) -> None:
-        """Close the window."""
-        self._screen = None
+        """Close the window; another env that shares it opens it again with its next picture."""
         self._pygame.display.quit()
