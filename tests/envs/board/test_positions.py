@@ -44,7 +44,7 @@ def test_random_games_go_by_the_rules(name, starter):
     rules = RULES[name]
     generator = random.Random(name)
     winners = set()
-    for _ in range(40):
+    for _ in range(20):
         board = np.zeros((rules.height, rules.width), int)
         position = rules.start(starter)
         player = starter
