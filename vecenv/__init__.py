@@ -12,11 +12,13 @@ __version__ = "0.1.0"
 
 # Where each public name lives. A new name is one line here; a new module is one line below too.
 _MODULE_OF = {
+    "ActionDiscretizationEnvWrapper": "wrappers",
     "ActionRepeatWrapper": "wrappers",
     "AlfEnvironment": "alf.environment",
     "AlfEnvironmentBaseWrapper": "alf.wrappers",
     "AlfGymWrapper": "alf.gym_wrapper",
     "AllinObsWrapper": "wrappers",
+    "AlphaBetaBot": "envs.board",
     "AsyncSubprocessEnvManager": "managers",
     "BaseEnv": "envs.base",
     "BaseEnvManager": "managers",
@@ -24,6 +26,7 @@ _MODULE_OF = {
     "BaseEnvTimestep": "envs.base",
     "BatchedVectorEnv": "vector",
     "BoundedTensorSpec": "alf.spec",
+    "BoardEnv": "envs.board",
     "CheckError": "envs.check",
     "ClipRewardEnv": "wrappers",
     "ClipRewardWrapper": "wrappers",
@@ -31,6 +34,8 @@ _MODULE_OF = {
     "CloudPickleWrapper": "envs.buffers",
     "Config": "config",
     "ConfigError": "errors",
+    "Connect4Env": "envs.board",
+    "Connect4RuleBot": "envs.board",
     "DelayRewardWrapper": "wrappers",
     "DependencyError": "errors",
     "DingEnvWrapper": "envs.ding",
@@ -48,13 +53,19 @@ _MODULE_OF = {
     "FlatObsWrapper": "wrappers",
     "FrameStack": "wrappers",
     "FrameStackWrapper": "wrappers",
+    "GomokuEnv": "envs.board",
+    "GomokuRuleBotV0": "envs.board",
+    "GomokuRuleBotV1": "envs.board",
     "GymHybridDictActionWrapper": "wrappers",
     "GymToGymnasiumWrapper": "wrappers",
     "GymVectorEnvManager": "managers",
     "HybridEnv": "envs.agents",
     "InternalError": "errors",
+    "LightZeroEnvWrapper": "wrappers",
+    "MCTSBot": "envs.board",
     "MaxAndSkipEnv": "wrappers",
     "MaxAndSkipWrapper": "wrappers",
+    "NoneSpace": "envs.spaces",
     "NoopResetEnv": "wrappers",
     "NoopResetWrapper": "wrappers",
     "ObsNormEnv": "wrappers",
@@ -82,6 +93,8 @@ _MODULE_OF = {
     "TensorSpec": "alf.spec",
     "ThreadEnvironment": "alf.thread",
     "TimeLimit": "alf.wrappers",
+    "TicTacToeEnv": "envs.board",
+    "TicTacToeRuleBot": "envs.board",
     "TimeLimitWrapper": "wrappers",
     "TimeStep": "alf.timestep",
     "TransposeWrapper": "wrappers",
@@ -113,6 +126,7 @@ _MODULE_OF = {
     "get_env_cls": "envs.base",
     "get_env_manager_cls": "managers",
     "get_vec_env_setting": "envs.base",
+    "get_wrappered_env": "wrappers",
     "make_vec": "vector",
     "register_state_adapter": "envs.state",
     "register_vec": "vector",
@@ -134,10 +148,12 @@ if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this names
     from vecenv.envs.agents import *
     from vecenv.envs.arrays import *
     from vecenv.envs.base import *
+    from vecenv.envs.board import *
     from vecenv.envs.buffers import *
     from vecenv.envs.check import *
     from vecenv.envs.check_recovery import *
     from vecenv.envs.ding import *
+    from vecenv.envs.spaces import *
     from vecenv.envs.state import *
     from vecenv.errors import *
     from vecenv.managers import *

@@ -15,7 +15,7 @@ from ..errors import StateError
 from .infos import Column, InfoColumns
 from .mail import Answer, unpack_error
 from .rows import Op, RowFlag, Rows
-from .spec import Array, Leaf, ObjectNode, Spec
+from .spec import Array, Leaf, NoneNode, ObjectNode, Spec
 
 __all__ = ["Batch"]
 
@@ -114,6 +114,8 @@ class Batch:
 
     def _objects(self, name: str) -> Callable[[ObjectNode], tuple[Any, ...]]:
         def values_of(node: ObjectNode) -> tuple[Any, ...]:
+            if isinstance(node, NoneNode):
+                return (None,) * len(self)
             found = []
             for step_id in self.step_ids.tolist():
                 answer = self._answers.get(step_id)

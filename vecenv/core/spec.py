@@ -8,7 +8,8 @@
       object   obs/note     (no column: such values travel as mail)
 
 A leaf needs a dtype and a shape that never change: Box, Discrete, MultiDiscrete and
-MultiBinary, nested in Dict and Tuple to any depth. Every other space becomes an object.
+MultiBinary, nested in Dict and Tuple to any depth. Every other space becomes an object,
+except one that says `holds_only_none`: None needs neither a column nor mail.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ __all__ = [
     "DictNode",
     "Leaf",
     "Node",
+    "NoneNode",
     "ObjectNode",
     "Space",
     "Spec",
@@ -65,6 +67,11 @@ class ObjectNode:
 
     path: str
     index: int
+
+
+@dataclass(frozen=True)
+class NoneNode(ObjectNode):
+    """A value that is always None, so that nothing of it travels; it has no place among the objects."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,8 @@ class Spec:
             leaf = Leaf(path, len(self.leaves), np.dtype(space.dtype), tuple(space.shape))
             self.leaves.append(leaf)
             return leaf
+        if getattr(space, "holds_only_none", False):
+            return NoneNode(path, -1)
         self.num_objects += 1
         return ObjectNode(path, self.num_objects - 1)
 
@@ -127,7 +136,8 @@ class Spec:
     def conform(self, value: Any) -> Any:
         """Return `value` with every leaf an array of exactly its dtype and shape.
 
-        Objects are replaced by None. Array-likes and casts of the same kind are converted,
+        Objects are replaced by None, and None where the space allows nothing else by (), which is what
+        the extension expects there. Array-likes and casts of the same kind are converted,
         with one warning per leaf when an array's dtype had to change.
 
         Raises:
@@ -144,6 +154,11 @@ class Spec:
         if isinstance(node, TupleNode):
             self._check_length(node, value)
             return tuple(self._conform(child, part) for child, part in zip(node.children, value))
+        if isinstance(node, NoneNode):
+            if value is not None:
+                got = type(value).__name__
+                raise SpaceError(f"{node.path}: expected None, got {got}", path=node.path, expected="None", got=got)
+            return ()
         return None
 
     def objects(self, value: Any) -> list[Any]:
@@ -151,7 +166,7 @@ class Spec:
         found: list[Any] = [None] * self.num_objects
         if self.num_objects:
             for node, part in self._walk(self.root, value):
-                if isinstance(node, ObjectNode):
+                if isinstance(node, ObjectNode) and not isinstance(node, NoneNode):
                     found[node.index] = part
         return found
 
@@ -222,7 +237,8 @@ class Spec:
                 return ("dict", node.keys, tuple(node_of(child) for child in node.children))
             if isinstance(node, TupleNode):
                 return ("tuple", tuple(node_of(child) for child in node.children))
-            return ("object",)
+            # None itself would be refused there: a row with it takes the path through `conform`.
+            return ("tuple", ()) if isinstance(node, NoneNode) else ("object",)
 
         return node_of(self.root)
 
@@ -232,7 +248,8 @@ class Spec:
         while stack:
             node = stack.pop(0)
             if isinstance(node, ObjectNode):
-                yield node
+                if not isinstance(node, NoneNode):
+                    yield node
             elif isinstance(node, DictNode | TupleNode):
                 stack[:0] = node.children
 

@@ -19,7 +19,7 @@ from .clock import now_ns
 from .host import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
 from .infos import is_wanted
 from .rows import Autoreset, Form, Op, RowFlag
-from .spec import Array, DictNode, Leaf, Node, ObjectNode, TupleNode
+from .spec import Array, DictNode, Leaf, Node, NoneNode, ObjectNode, TupleNode
 from .streams import Watched
 from .twin_records import HostedBooks, Records
 from .twin_words import (
@@ -375,6 +375,8 @@ def _hold(node: Node, value: Any, columns: list[Array], held: Held) -> bool:
         if not isinstance(value, tuple) or len(value) != len(node.children):
             return False
         return all(_hold(child, part, columns, held) for child, part in zip(node.children, value))
+    if isinstance(node, NoneNode):
+        return value is None or value == ()  # the latter is what conform makes of it
     return True  # an object: it travels as mail
 
 

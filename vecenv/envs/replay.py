@@ -110,12 +110,13 @@ class EpisodeRecorder(RecordVideo[Any, Any]):
         if len(frames) > 1:
             partial = os.path.join(self.video_folder, f".{self._final_name}.partial.mp4")
             final = os.path.join(self.video_folder, f"{self._final_name}.mp4")
-            _write_video(partial, frames, self.frames_per_sec)
+            write_video(partial, frames, self.frames_per_sec)
             os.replace(partial, final)
             self.video_paths.append(final)
 
 
-def _write_video(path: str, frames: list[Any], fps: float) -> None:
+def write_video(path: str, frames: list[Any], fps: float) -> None:
+    """Encode frames, uint8 (height, width, 3 or more), as H.264; DependencyError without imageio-ffmpeg."""
     # Not by moviepy: it works the number of frames out of duration times rate, and at 50 frames a second
     # leaves out one of 11, 12, 13 and 14.
     encoder: Any = require("imageio_ffmpeg", "video")

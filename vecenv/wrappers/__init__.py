@@ -16,6 +16,7 @@ from vecenv.registry import ENV_WRAPPER_REGISTRY, import_modules
 from vecenv.wrappers.action import ActionRepeatWrapper, GymHybridDictActionWrapper, MaxAndSkipWrapper
 from vecenv.wrappers.base import EnvWrapper, GymToGymnasiumWrapper
 from vecenv.wrappers.episode import EpisodicLifeWrapper, FireResetWrapper, NoopResetWrapper, TimeLimitWrapper
+from vecenv.wrappers.lightzero import ActionDiscretizationEnvWrapper, LightZeroEnvWrapper, get_wrappered_env
 from vecenv.wrappers.norm import ObsNormWrapper, RewardNormWrapper, RunningMeanStd, StaticObsNormWrapper
 from vecenv.wrappers.observation import (
     AllinObsWrapper,
@@ -43,6 +44,7 @@ EpisodicLifeEnv = EpisodicLifeWrapper
 FireResetEnv = FireResetWrapper
 
 __all__ = [
+    "ActionDiscretizationEnvWrapper",
     "ActionRepeatWrapper",
     "AllinObsWrapper",
     "ClipRewardEnv",
@@ -59,6 +61,7 @@ __all__ = [
     "FrameStackWrapper",
     "GymHybridDictActionWrapper",
     "GymToGymnasiumWrapper",
+    "LightZeroEnvWrapper",
     "MaxAndSkipEnv",
     "MaxAndSkipWrapper",
     "NoopResetEnv",
@@ -80,6 +83,7 @@ __all__ = [
     "WarpFrame",
     "WarpFrameWrapper",
     "create_env_wrapper",
+    "get_wrappered_env",
     "update_shape",
 ]
 

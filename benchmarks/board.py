@@ -1,0 +1,110 @@
+"""`python -m benchmarks.board`: games per second of self-play with one worker and with two, in turns.
+
+Beside them stand plain loops that step the same boards, one alone and two at once: how much faster two processes
+are on this machine while nothing has to be waited for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from vecenv.cli import machine, measure
+from vecenv.cli.machine import cpu_seconds
+from vecenv.cli.measure import LoopMode, Mode, Window
+from vecenv.envs.adapt import adapt
+from vecenv.envs.board import Connect4Env
+from vecenv.examples.self_play import MODES, make_games, random_policy
+
+WORKERS = (1, 2)
+GOAL = 1.7
+
+
+class SelfPlayMode(Mode):
+    """Random legal actions for all boards at once; the steps of its windows are games."""
+
+    def __init__(self, against: str, num_envs: int, num_workers: int) -> None:
+        super().__init__(f"connect4 against {against}, {num_workers} worker(s)")
+        self._envs = make_games("connect4", num_envs, against, num_workers)
+        self._policy = random_policy(np.random.default_rng(0))
+        self._obs, _ = self._envs.reset(seed=0)
+
+    def run(self, seconds: float) -> Window:
+        """Play on; a batch is one step of all boards."""
+        clock = time.perf_counter
+        games, batches = 0, 0
+        cpu, start = self._cpu_seconds(), clock()
+        now, deadline = start, start + seconds
+        while now < deadline:
+            self._obs, _, ended, _, _ = self._envs.step(self._policy(self._obs))
+            games += int(np.count_nonzero(ended))
+            batches += 1
+            now = clock()
+        return Window(games, batches, now - start, self._cpu_seconds() - cpu)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._envs.close()
+
+    def _cpu_seconds(self) -> float:
+        return time.process_time() + sum(cpu_seconds(pid) for pid in self._envs.worker_pids)
+
+
+def random_board() -> Any:
+    """Make a board that ignores its actions and plays legal ones at random."""
+    return adapt(Connect4Env({"prob_random_agent": 1.0}))
+
+
+def main() -> None:
+    """Measure and print."""
+    options = _parse()
+    print(", ".join(f"{key} {value}" for key, value in machine.describe_machine().items()))
+    for against in MODES:
+        _measure(against, options.envs, options.seconds, options.rounds)
+
+
+def _measure(against: str, num_envs: int, seconds: float, rounds: int) -> None:
+    openers: list[Callable[[], Mode]] = [
+        functools.partial(SelfPlayMode, against, num_envs, num_workers) for num_workers in WORKERS
+    ]
+    env_fns = [random_board] * num_envs
+    openers.append(lambda: LoopMode("one loop", [env_fns]))
+    openers.append(lambda: LoopMode("two loops", [env_fns[::2], env_fns[1::2]]))
+    windows: dict[str, list[Window]] = {}
+    with contextlib.ExitStack() as stack:
+        modes = []
+        for opener in openers:
+            modes.append(opener())
+            stack.callback(modes[-1].close)
+        for name, window in measure.interleave(modes, seconds / rounds, rounds):
+            windows.setdefault(name, []).append(window)
+    for mode in modes:
+        if isinstance(mode, SelfPlayMode):
+            rate = statistics.median(window.rate for window in windows[mode.name])
+            print(f"{mode.name}: {rate:,.0f} games per second")
+    one_worker, two_workers, one_loop, two_loops = (windows[mode.name] for mode in modes)
+    print(f"two workers : one = {_ratio(two_workers, one_worker):.2f} (goal {GOAL})", end=", ")
+    print(f"two loops : one = {_ratio(two_loops, one_loop):.2f}")
+
+
+def _ratio(windows: list[Window], others: list[Window]) -> float:
+    return statistics.median(window.rate / other.rate for window, other in zip(windows, others, strict=True))
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.board", description="Measure self-play.")
+    parser.add_argument("--envs", type=int, default=64, help="boards (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="time for each mode (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="windows per mode, in turns (default: %(default)s)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

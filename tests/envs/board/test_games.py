@@ -1,0 +1,302 @@
+"""The board games as envs: modes, seats, rewards, what they promise by their spaces."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import warnings
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.envs.board.fakes import GAMES, MODES, random_game
+from vecenv import (
+    ENV_REGISTRY,
+    ConfigError,
+    Connect4Env,
+    GomokuEnv,
+    SpaceError,
+    StateError,
+    TicTacToeEnv,
+    check_all,
+    get_vec_env_setting,
+)
+
+WIN_IN_TWO = [0, 0, 0, 0, 2, 0, 1, 1, 0]  # player 1 to move wins by 8
+
+
+@pytest.mark.parametrize("form", [{}, {"scale": True, "channel_last": True}, {"scale": False}])
+@pytest.mark.parametrize("mode", MODES[:2])
+@pytest.mark.parametrize("game", GAMES)
+def test_spaces_contain_every_step_of_many_games(game, mode, form):
+    """Weakness 49; over all parameters more than 1000 games."""
+    env = game({"battle_mode": mode, **form})
+    env.seed(1)
+    generator = random.Random(1)
+    for number in range(60):
+        for obs, timestep in random_game(env, generator, start_player_index=number % 2):
+            assert env.observation_space.contains(obs)
+            legal = env.legal_actions
+            assert np.flatnonzero(obs["action_mask"]).tolist() == legal
+            if timestep is not None:
+                assert env.reward_space.contains(timestep.reward)
+                assert type(timestep.done) is bool
+                assert timestep.done == (not legal)
+                assert ("eval_episode_return" in timestep.info) == timestep.done  # and not before: D20
+        assert type(timestep.info["eval_episode_return"]) is float
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_the_check_tool_finds_nothing(game):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the tool knows no masks
+        check_all(game({"battle_mode": "play_with_bot_mode"}), spawn=False)
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_self_play_rewards_the_deciding_move_and_scores_for_player_1(game):
+    env, generator = game({"battle_mode": "self_play_mode"}), random.Random(3)
+    scores = set()
+    for number in range(60):
+        movers = []
+        for obs, timestep in random_game(env, generator, start_player_index=number % 2):
+            assert obs["to_play"] == env.current_player == obs["current_player_index"] + 1
+            movers.append(obs["to_play"])
+            if timestep is not None and not timestep.done:
+                assert timestep.reward.tolist() == [0.0]
+        assert movers == [1 + (number + turn) % 2 for turn in range(len(movers))]
+        score = timestep.info["eval_episode_return"]
+        scores.add(score)
+        assert timestep.reward.tolist() == [abs(score)]
+        assert env.get_done_winner() == (True, {1.0: 1, -1.0: 2, 0.0: -1}[score])
+        assert env.get_done_reward() == score
+        if score:
+            assert movers[-2] == (1 if score > 0 else 2)  # who made the deciding move has won
+    assert {1.0, -1.0} <= scores
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("game", GAMES)
+def test_the_agent_is_player_1_whoever_starts(game, start):
+    """Weakness 50: with start_player_index=1 the agent played as 2, and the score was computed as if it were 1."""
+    env = game({"battle_mode": "play_with_bot_mode", "bot_action_type": "random"})
+    env.seed(start)
+    generator = random.Random(start)
+    scores = set()
+    for _ in range(60):
+        for obs, timestep in random_game(env, generator, start_player_index=start):
+            stones = [int((obs["board"] == player).sum()) for player in (1, 2)]
+            if timestep is None:
+                assert stones == [0, start]  # the bot has opened
+            if not env.get_done_winner()[0]:
+                assert env.current_player == 1 and obs["to_play"] == -1
+                assert stones[1] - stones[0] == start
+        score = timestep.info["eval_episode_return"]
+        scores.add(score)
+        assert timestep.reward.tolist() == [score] == [env.get_done_reward()]
+    assert {1.0, -1.0} <= scores
+
+
+def test_planes_are_own_other_and_side_to_move():
+    env = Connect4Env()
+    env.reset()
+    env.step(3)
+    obs = env.step(2).obs
+    assert obs["board"][5].tolist() == [0, 0, 2, 1, 0, 0, 0] and obs["board"].sum() == 3
+    own, other, side = obs["observation"]
+    assert own[5].tolist() == [0, 0, 0, 1, 0, 0, 0] and other[5].tolist() == [0, 0, 1, 0, 0, 0, 0]
+    assert (side == 1).all()
+    halved = Connect4Env({"scale": True, "channel_last": True})
+    halved.reset()
+    halved.step(3)
+    shown = halved.step(2).obs["observation"]
+    assert shown.shape == (6, 7, 3)
+    np.testing.assert_array_equal(shown, np.moveaxis(obs["observation"], 0, -1) / 2)
+
+
+def test_actions_name_columns_or_cells():
+    connect4, tictactoe, gomoku = (game() for game in GAMES)
+    assert (connect4.action_space.n, tictactoe.action_space.n, gomoku.action_space.n) == (7, 9, 36)
+    tictactoe.reset()
+    assert tictactoe.step(5).obs["board"].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
+    assert GomokuEnv({"board_size": 8}).action_space.n == 64
+
+
+@pytest.mark.parametrize("action", [8, np.int64(8), np.array([8]), np.array(8)])
+def test_forms_of_actions(action):
+    env = TicTacToeEnv()
+    env.reset(init_state=WIN_IN_TWO)
+    timestep = env.step(action)
+    assert timestep.done and timestep.info["eval_episode_return"] == 1.0 and "played_action" not in timestep.info
+
+
+# ---- illegal and replaced actions ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", [4, 9, -1])
+def test_an_illegal_action_is_replaced_with_a_warning_and_marked(action):
+    """Weakness 46."""
+    env = TicTacToeEnv()
+    env.reset(init_state=WIN_IN_TWO)
+    with pytest.warns(UserWarning, match=r"legal \[0, 1, 2, 3, 5, 8\]"):
+        timestep = env.step(action)
+    assert timestep.info["played_action"] in (0, 1, 2, 3, 5, 8)
+    assert (timestep.obs["board"] != 0).sum() == 4
+    env.reset(init_state=WIN_IN_TWO)
+    assert "played_action" in env.step(action).info  # replaced as silently as a warning at each would be loud
+
+
+@pytest.mark.parametrize("action", [4, 9, -1])
+def test_an_illegal_action_raises_if_asked_to(action):
+    env = TicTacToeEnv({"illegal_action": "raise"})
+    env.reset(init_state=WIN_IN_TWO)
+    with pytest.raises(SpaceError, match=rf"legal \[0, 1, 2, 3, 5, 8\], got {action}"):
+        env.step(action)
+    assert env.step(8).done  # the game stands as it stood
+
+
+def test_random_and_expert_agents_replace_actions():
+    env = TicTacToeEnv({"prob_expert_agent": 1.0, "bot_action_type": "alpha_beta_pruning"})
+    env.reset(init_state=WIN_IN_TWO)
+    timestep = env.step(0)
+    assert timestep.info["played_action"] == 8 and timestep.reward == 1.0
+    env = Connect4Env({"prob_random_agent": 0.5})
+    env.seed(0)
+    replaced = 0
+    for _ in range(20):
+        env.reset()
+        replaced += "played_action" in env.step(0).info
+    assert 0 < replaced < 20
+    with pytest.raises(ConfigError, match="only one"):
+        Connect4Env({"prob_random_agent": 0.5, "prob_expert_agent": 0.1})
+
+
+def test_replacements_are_for_self_play_only():
+    env = TicTacToeEnv({"prob_expert_agent": 1.0, "battle_mode": "eval_mode"})
+    env.reset(init_state=WIN_IN_TWO)
+    assert env.step(0).obs["board"][0, 0] == 1
+
+
+def test_a_bot_that_plays_at_random_sometimes():
+    env = TicTacToeEnv({"bot_action_type": "alpha_beta_pruning", "prob_random_action_in_bot": 0.5})
+    env.seed(0)
+    env.reset(init_state=WIN_IN_TWO)
+    actions = [env.bot_action() for _ in range(40)]
+    assert 15 < actions.count(8) < 40 and len(set(actions)) > 2
+    assert len({env.random_action() for _ in range(200)}) == 6
+
+
+# ---- seeds, copies, configs ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("game, dynamic", [(Connect4Env, True), (TicTacToeEnv, False), (GomokuEnv, True)])
+def test_seeds_repeat_games_and_leave_global_generators_alone(game, dynamic):
+    def boards(env):
+        env.seed(11, dynamic_seed=dynamic)
+        for _ in range(3):
+            env.reset()
+            while not env.get_done_winner()[0]:
+                obs = env.step(env.random_action()).obs
+            yield obs["board"].tolist()
+
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    env = game({"battle_mode": "play_with_bot_mode", "bot_action_type": "random"})
+    first, second = list(boards(env)), list(boards(game(env._cfg)))
+    assert first == second == list(boards(env))
+    assert (first[0] == first[1] == first[2]) == (not dynamic)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+@pytest.mark.parametrize("game, mode", list(zip(GAMES, MODES)))
+def test_simulate_action_leaves_the_game_alone(game, mode):
+    env = game({"battle_mode": mode})
+    env.seed(0)
+    env.reset()
+    before = env.board.copy()
+    other = env.simulate_action(3)
+    assert np.array_equal(env.board, before) and (other.board != 0).sum() == 1
+    assert other.battle_mode == "self_play_mode" and other.current_player == 2
+    action = other.legal_actions[0]
+    timestep = other.step(action)
+    assert other.observation_space.contains(timestep.obs) and timestep.obs["to_play"] == 1
+    assert np.array_equal(env.board, before) and env.battle_mode == mode
+    with pytest.raises(ValueError, match="legal"):
+        env.simulate_action(99)
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_copies_play_on_alike(game):
+    env = game({"battle_mode": "play_with_bot_mode"})
+    env.seed(5)
+    env.reset()
+    env.step(env.random_action())
+    others = [copy.deepcopy(env), pickle.loads(pickle.dumps(env))]
+    while not env.get_done_winner()[0]:
+        action = env.random_action()
+        board = env.step(action).obs["board"]
+        for other in others:
+            assert other.random_action() == action
+            assert np.array_equal(other.step(action).obs["board"], board)
+
+
+@pytest.mark.parametrize("name", ["connect4", "tictactoe", "gomoku"])
+def test_configs_may_leave_keys_out(name):
+    """Weakness 48: a missing key was an AttributeError."""
+    cfg = {"type": name, "import_names": ["vecenv.envs.board"], "collector_env_num": 2, "evaluator_env_num": 1}
+    env_cls, collector_cfgs, evaluator_cfgs = get_vec_env_setting(cfg)
+    assert env_cls is ENV_REGISTRY.get(name)
+    env, evaluator = env_cls(collector_cfgs[0]), env_cls(evaluator_cfgs[0])
+    assert (env.battle_mode, evaluator.battle_mode) == ("self_play_mode", "eval_mode")
+    assert env_cls.default_config()["battle_mode_in_simulation_env"] == "self_play_mode"
+    assert env_cls(None).reset()["action_mask"].all()
+
+
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        {"battle_mode": "self_play"},
+        {"illegal_action": "ignore"},
+        {"render_mode": "human"},
+        {"replay_format": "avi"},
+        {"prob_random_agent": 1.5},
+    ],
+)
+def test_wrong_values_are_refused_at_once(cfg):
+    with pytest.raises(AssertionError, match=next(iter(cfg))):
+        Connect4Env(cfg)
+
+
+def test_an_unknown_bot_is_refused_and_a_misspelt_key_warned_of():
+    with pytest.raises(NotImplementedError, match=r"'alpha_beta_pruning', 'mcts', 'random', 'v0', 'v1'"):
+        GomokuEnv({"bot_action_type": "rule"})
+    with pytest.warns(UserWarning, match="battle_mode"):
+        Connect4Env({"batle_mode": "eval_mode"})
+
+
+def test_calls_at_the_wrong_moment():
+    env = TicTacToeEnv()
+    for call in (lambda: env.step(0), lambda: env.legal_actions, lambda: env.render()):
+        with pytest.raises(StateError, match="reset"):
+            call()
+    with pytest.raises(ConfigError, match="over"):
+        env.reset(init_state=[1, 1, 1, 2, 2, 0, 0, 0, 0])
+    with pytest.raises(ConfigError, match="0 or 1"):
+        env.reset(start_player_index=2)
+    env.reset(init_state=WIN_IN_TWO)
+    assert env.get_done_reward() is None and env.get_done_winner() == (False, -1)
+    env.step(8)
+    for call in (lambda: env.step(0), env.random_action):
+        with pytest.raises(StateError, match="over|end of the game"):
+            call()
+    env.close()
+    env.close()
+    assert env.reset()["board"].sum() == 0
+
+
+def test_the_spaces_say_whose_turn_it_can_be():
+    self_play, bot = Connect4Env(), Connect4Env({"battle_mode": "eval_mode"})
+    assert self_play.observation_space["to_play"] == spaces.Discrete(2, start=1)
+    assert bot.observation_space["to_play"] == spaces.Discrete(1, start=-1)
+    assert self_play.reward_space.low == 0.0 and bot.reward_space.low == -1.0

@@ -1,0 +1,101 @@
+"""The space of None, alone and on its way through the engine: no column, no mail."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from vecenv import NoneSpace, SpaceError, VectorEnv
+from vecenv.core.spec import Spec
+
+SPACE = spaces.Dict(mask=NoneSpace(), pair=spaces.Tuple((NoneSpace(), spaces.Discrete(3))))
+
+
+class NoneEnv(gymnasium.Env):
+    """Its observations hold None at two places; from the third step on there is something else in one."""
+
+    def __init__(self, wrong=False):
+        self.observation_space, self.action_space, self._wrong = SPACE, spaces.Discrete(2), wrong
+        self._steps = 0
+
+    def _observe(self):
+        return {"mask": 0 if self._wrong and self._steps > 2 else None, "pair": (None, self._steps % 3)}
+
+    def reset(self, *, seed=None, options=None):
+        self._steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        self._steps += 1
+        return self._observe(), 1.0, self._steps == 4, False, {}
+
+
+def test_it_is_a_space():
+    space = NoneSpace(seed=3)
+    assert space.contains(space.sample()) and not space.contains(np.zeros(1)) and None in space
+    assert space == NoneSpace() != spaces.Discrete(1) and len({space, NoneSpace()}) == 1
+    assert space.from_jsonable(space.to_jsonable([None, None])) == [None, None]
+    assert not space.is_np_flattenable
+    for other in (copy.deepcopy(space), pickle.loads(pickle.dumps(space))):
+        assert other == space
+    assert SPACE.contains(SPACE.sample())
+
+
+def test_it_has_neither_a_column_nor_a_place_in_the_mail():
+    spec = Spec(SPACE, "obs")
+    assert [leaf.path for leaf in spec.leaves] == ["obs/pair/1"] and spec.num_objects == 0
+    assert list(spec.objects_in_order()) == []
+    value = {"mask": None, "pair": (None, 2)}
+    assert spec.conform(value) == {"mask": (), "pair": ((), 2)} and spec.objects(value) == []
+    with pytest.raises(SpaceError, match="obs/mask: expected None, got int"):
+        spec.conform({"mask": 1, "pair": (None, 2)})
+
+
+def test_beside_objects_it_leaves_their_numbers_alone():
+    spec = Spec(spaces.Dict(a=NoneSpace(), b=spaces.Text(3), c=NoneSpace(), d=spaces.Text(3)), "obs")
+    assert [node.index for node in spec.objects_in_order()] == [0, 1] and spec.num_objects == 2
+    assert spec.objects({"a": None, "b": "x", "c": None, "d": "y"}) == ["x", "y"]
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_vector_env_gives_what_gymnasium_gives(backend, mode):
+    ours = VectorEnv(
+        [NoneEnv] * 3, backend=backend, autoreset_mode=mode, num_workers=2 if backend == "process" else None
+    )
+    theirs = SyncVectorEnv([NoneEnv] * 3, autoreset_mode=mode)
+    try:
+        results = [(envs.reset(seed=0)[0], None) for envs in (ours, theirs)]
+        for _ in range(10):
+            for obs, _ in results:
+                assert obs["mask"] == (None,) * 3 and obs["pair"][0] == (None,) * 3
+            assert np.array_equal(results[0][0]["pair"][1], results[1][0]["pair"][1])
+            assert ours.observation_space.contains(results[0][0])
+            results = [envs.step(np.zeros(3, np.int64))[::4] for envs in (ours, theirs)]
+            finals = [infos.get("final_obs") for _, infos in results]
+            assert (finals[0] is None) == (finals[1] is None)
+            if finals[0] is not None:
+                assert list(finals[0]) == list(finals[1])
+    finally:
+        ours.close()
+        theirs.close()
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_anything_else_in_its_place_is_an_error(backend):
+    envs = VectorEnv([functools.partial(NoneEnv, wrong=True)], backend=backend)
+    try:
+        envs.reset(seed=0)
+        envs.step([0])
+        envs.step([0])
+        with pytest.raises(SpaceError, match="obs/mask: expected None"):
+            envs.step([0])
+    finally:
+        envs.close()

@@ -1,0 +1,55 @@
+"""Self-play: every board plays its share of games, results are counted for player 1, a seed repeats a run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from vecenv.examples.self_play import main, make_games, play, random_policy
+
+
+@pytest.mark.parametrize("against", ["self", "bot"])
+def test_results_and_moves_are_those_of_the_games(against: str):
+    envs = make_games("tictactoe", 4, against, num_workers=2)
+    try:
+        played = play(envs, random_policy(np.random.default_rng(0)), 30, seed=0)
+    finally:
+        envs.close()
+    assert sum(played.results.values()) == 30 and set(played.results) <= {1, -1, 0}
+    shortest, longest = (5, 9) if against == "self" else (2, 5)
+    assert 30 * shortest <= played.moves <= 30 * longest
+    assert played.results[1] > played.results[-1] if against == "self" else played.results[-1] > 15
+
+
+def test_the_policy_plays_legal_actions_only():
+    mask = np.zeros((500, 7), np.int8)
+    mask[:, 2] = mask[:, 5] = 1
+    assert set(random_policy(np.random.default_rng(0))({"action_mask": mask}).tolist()) == {2, 5}
+
+
+def test_a_seed_repeats_the_run(capsys: pytest.CaptureFixture[str]):
+    outputs = []
+    for _ in range(2):
+        main(["--envs", "6", "--games", "20", "--workers", "2", "--seed", "3"])
+        outputs.append(capsys.readouterr().out.splitlines())
+    assert outputs[0][:2] == outputs[1][:2]
+    assert outputs[0][0] == "connect4: 20 games of a random policy against itself on 6 boards"
+    assert outputs[0][1].startswith("player 1 wins ")
+    assert "games per second" in outputs[0][2]
+
+
+def test_it_runs_as_a_module():
+    command = [sys.executable, "-m", "vecenv.examples.self_play", "--game", "gomoku", "--games", "8", "--envs", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "8 games" in done.stdout and done.stderr == ""
+
+
+@pytest.mark.parametrize("option", ["--envs", "--games", "--workers"])
+def test_a_number_below_one_is_refused(option: str):
+    with pytest.raises(SystemExit) as caught:
+        main([option, "0"])
+    assert caught.value.code == 2

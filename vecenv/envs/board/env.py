@@ -1,0 +1,498 @@
+"""A board game as an env in LightZero's dialect: its modes, seats, bots and rewards, over the rules in `positions`.
+
+self_play_mode       one step is one move of the side to move; the deciding move is rewarded with 1
+play_with_bot_mode   one step is a move of player 1, the agent, and the answer of player 2, the bot
+eval_mode            the same, where player 2 may also be a human at the terminal
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+
+from vecenv.config import deep_merge_dicts, warn_unknown_keys
+from vecenv.envs.arrays import normalise_action
+from vecenv.envs.base import BaseEnv, BaseEnvTimestep, copy_env_cfg
+from vecenv.envs.board.bots import Bot
+from vecenv.envs.board.positions import PLAYERS, Position, Rules
+from vecenv.envs.board.recording import RENDER_MODES, SAVED_FORMATS, Window, save_frames
+from vecenv.envs.replay import DEFAULT_FOLDER
+from vecenv.envs.seeding import EpisodeSeeds
+from vecenv.errors import ConfigError, SpaceError, StateError
+
+__all__ = ["BoardEnv"]
+
+SELF_PLAY, PLAY_WITH_BOT, EVAL = MODES = ("self_play_mode", "play_with_bot_mode", "eval_mode")
+#: What `to_play` is where the agent always has the same seat.
+ONE_SEAT = -1
+# Keys that configs of envs have beside those in an env's `config`.
+OTHER_KEYS = ("type", "import_names", "collector_env_num", "evaluator_env_num", "is_train", "cfg_type")
+
+BotMaker = Callable[["BoardEnv"], Bot]
+
+
+class BoardEnv(BaseEnv):
+    """Base of the board games: two players, 1 and 2, take turns.
+
+    Observations are dicts: `observation` as the game shows it, `action_mask` int8 with 1 for each legal action
+    (all 0 once the game is over), `current_player_index` 0 or 1, and `to_play`, the player to move (1 or 2) in
+    self play and -1 in the modes where player 2 belongs to the env. Rewards are float32 (1,). The last info has
+    `eval_episode_return`: 1.0 if player 1 won, -1.0 if player 2, else 0.0. Where another action was played than
+    the one given, `info['played_action']` is it.
+
+    Config keys, beside those of single games:
+        battle_mode: 'self_play_mode', 'play_with_bot_mode' or 'eval_mode'.
+        battle_mode_in_simulation_env: mode of the envs that `simulate_action` makes.
+        bot_action_type: which bot plays; see the game's `bots`.
+        num_simulation: rollouts per action of the bot 'mcts'.
+        agent_vs_human: in eval_mode, ask the terminal for player 2's moves.
+        illegal_action: 'random' plays a legal one instead, with a warning the first time; 'raise' raises SpaceError.
+        prob_random_agent, prob_expert_agent: in self play, how often a random or the bot's action is played
+            instead of the given one; at most one of them above 0.
+        prob_random_action_in_bot: how often the bot plays at random.
+        render_mode: what each move is shown by, see `render`; None for nothing.
+        replay_path: folder for the files of 'image_savefile_mode'; None for the current one.
+        replay_format: 'gif' or 'mp4'.
+        screen_scaling: size of pictures; a cell has 8 times as many pixels.
+        channel_last, scale, stop_value: form of `observation`, and a score for the caller's own use.
+
+    Example:
+        >>> from vecenv import TicTacToeEnv
+        >>> env = TicTacToeEnv()
+        >>> isinstance(env, BoardEnv), sorted(env.bots)
+        (True, ['alpha_beta_pruning', 'mcts', 'random', 'v0'])
+        >>> env.reset()["to_play"], env.step(4).obs["to_play"]
+        (1, 2)
+    """
+
+    config: ClassVar[dict[str, Any]] = {
+        "env_id": None,
+        "battle_mode": SELF_PLAY,
+        "battle_mode_in_simulation_env": SELF_PLAY,
+        "bot_action_type": "random",
+        "num_simulation": 50,
+        "agent_vs_human": False,
+        "illegal_action": "random",
+        "prob_random_agent": 0.0,
+        "prob_expert_agent": 0.0,
+        "prob_random_action_in_bot": 0.0,
+        "render_mode": None,
+        "replay_path": None,
+        "replay_format": "gif",
+        "screen_scaling": 9,
+        "channel_last": False,
+        "scale": False,
+        "stop_value": 1,
+    }
+    bots: ClassVar[Mapping[str, BotMaker]] = {}
+    """Bots by what `bot_action_type` calls them."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # type: ignore[misc]
+
+    def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
+        """Check the configuration and set the spaces; `reset` begins a game.
+
+        Args:
+            cfg: merged over the class's `config`, so any key may be left out.
+
+        Raises:
+            ConfigError: a value makes no sense.
+            NotImplementedError: the game has no such bot.
+        """
+        warn_unknown_keys(cfg or {}, (*self.config, *OTHER_KEYS), type(self).__name__)
+        self._cfg = deep_merge_dicts(self.config, dict(cfg or {}))
+        self._check_config()
+        self.battle_mode: str = self._cfg.battle_mode
+        self.render_mode: str | None = self._cfg.render_mode
+        self.rules: Rules = self._make_rules()
+        self.bot: Bot = self.bots[self._cfg.bot_action_type](self)
+        self._seeds = EpisodeSeeds()
+        self._generator = random.Random()
+        self._position: Position | None = None
+        self.start_player_index = 0
+        self._warned = False
+        self.frames: list[Any] = []
+        """Pictures of this game so far, uint8 (height, width, 3), in 'image_savefile_mode'."""
+        self.saved_path: str | None = None
+        """The newest file that `save_render_output` wrote."""
+        self._window: Window | None = None
+        self._set_spaces()
+
+    def _check_config(self) -> None:
+        cfg = self._cfg
+        choices = {
+            "battle_mode": MODES,
+            "battle_mode_in_simulation_env": MODES,
+            "illegal_action": ("random", "raise"),
+            "render_mode": (None, *RENDER_MODES),
+            "replay_format": SAVED_FORMATS,
+        }
+        for key, allowed in choices.items():
+            if cfg[key] not in allowed:
+                raise ConfigError(f"{key}: expected one of {allowed}, got {cfg[key]!r}", key=key)
+        for key in ("prob_random_agent", "prob_expert_agent", "prob_random_action_in_bot"):
+            if not 0 <= cfg[key] <= 1:
+                raise ConfigError(f"{key}: expected 0 to 1, got {cfg[key]!r}", key=key)
+        if cfg.prob_random_agent > 0 and cfg.prob_expert_agent > 0:
+            raise ConfigError("prob_random_agent and prob_expert_agent: only one may be above 0")
+        if cfg.bot_action_type not in self.bots:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no bot {cfg.bot_action_type!r}; there are {sorted(self.bots)}"
+            )
+
+    # ---- what a game defines ---------------------------------------------------------------
+
+    @abstractmethod
+    def _make_rules(self) -> Rules:
+        """Make the rules by the config."""
+
+    @abstractmethod
+    def _shown_spaces(self) -> dict[str, spaces.Space[Any]]:
+        """Give the spaces of what `_show` gives."""
+
+    @abstractmethod
+    def _show(self, position: Position) -> dict[str, Any]:
+        """Give the parts of the observation that are the game's own, as fresh arrays."""
+
+    @abstractmethod
+    def draw(self) -> Any:
+        """Draw the board as uint8 (height, width, 3)."""
+
+    @abstractmethod
+    def board_to_string(self) -> str:
+        """Give the board as lines of text."""
+
+    def action_to_string(self, action: int) -> str:
+        """Describe an action as `human_to_action` would be told it."""
+        return str(action + 1)
+
+    def _parse_human(self, text: str) -> int:
+        """Turn a human's input into an action, legal or not; ValueError if it is none."""
+        return int(text) - 1
+
+    human_prompt: ClassVar[str] = "action"
+
+    # ---- spaces ------------------------------------------------------------------------------
+
+    def _set_spaces(self) -> None:
+        count = self.rules.num_actions
+        in_turn = self.battle_mode == SELF_PLAY
+        parts = {
+            **self._shown_spaces(),
+            "action_mask": spaces.Box(0, 1, (count,), np.int8),
+            "current_player_index": spaces.Discrete(2),
+            "to_play": spaces.Discrete(2, start=1) if in_turn else spaces.Discrete(1, start=ONE_SEAT),
+        }
+        self.observation_space: Any = spaces.Dict(parts)
+        self.action_space: Any = spaces.Discrete(count)
+        self.reward_space: Any = spaces.Box(0.0 if in_turn else -1.0, 1.0, (1,), np.float32)
+
+    def _observe(self) -> dict[str, Any]:
+        position = self.position
+        mask = np.zeros(self.rules.num_actions, np.int8)
+        mask[position.legal_actions()] = 1
+        to_play = PLAYERS[position.player] if self.battle_mode == SELF_PLAY else ONE_SEAT
+        return {
+            **self._show(position),
+            "action_mask": mask,
+            "current_player_index": position.player,
+            "to_play": to_play,
+        }
+
+    # ---- playing -----------------------------------------------------------------------------
+
+    def seed(self, seed: int, dynamic_seed: bool = True) -> None:
+        """Set the seed the games' seeds are made from; it decides everything random here, bots included."""
+        super().seed(seed, dynamic_seed)
+        self._seeds.seed(seed, dynamic_seed)
+
+    def reset(  # type: ignore[override]  # BaseEnv's dialect
+        self, start_player_index: int = 0, init_state: Any = None, options: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Begin a game; where the first move is player 2's and not the agent's to make, it is made.
+
+        Args:
+            start_player_index: 0 if player 1 moves first, 1 if player 2 does.
+            init_state: the board to begin with, (height, width) or flat, of 0, 1 and 2; None for an empty one.
+            options: the same two by name, for callers with Gymnasium's `reset`.
+
+        Raises:
+            ConfigError: no such player or board, or the game is over on it.
+        """
+        if options:
+            start_player_index = options.get("start_player_index", start_player_index)
+            init_state = options.get("init_state", init_state)
+        if start_player_index not in (0, 1):
+            message = f"start_player_index: expected 0 or 1, got {start_player_index!r}"
+            raise ConfigError(message, key="start_player_index")
+        player = int(start_player_index)
+        position = self.rules.start(player) if init_state is None else self.rules.restore(init_state, player)
+        if position.is_over:
+            raise ConfigError("init_state: the game is over on this board", key="init_state")
+        seed = self._seeds.advance()
+        if seed is not None:
+            self._generator = random.Random(seed)
+        self.start_player_index = player
+        self._position = position
+        self.frames = []
+        self._show_move()
+        if self.battle_mode != SELF_PLAY and player == 1:
+            self._play(self._other_action())
+        return self._observe()
+
+    def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's dialect
+        """Play a move, and in the modes against a bot or human its answer.
+
+        Args:
+            action: int, or an integer array of one element.
+
+        Raises:
+            StateError: before a reset, or the game is over.
+            SpaceError: an illegal action, with illegal_action='raise'.
+        """
+        if self._position is None or self._position.is_over:
+            when = "before a reset" if self._position is None else "after the end of the game; reset it"
+            raise StateError(f"step of {self!r} {when}")
+        given = normalise_action(action, self.action_space)
+        played = self._replace_action(given)
+        self._play(played)
+        if self.battle_mode != SELF_PLAY and not self._position.is_over:
+            self._play(self._other_action())
+        info: dict[str, Any] = {}
+        if played != given:
+            info["played_action"] = played
+        done, _ = self.get_done_winner()
+        reward = 0.0
+        if done:
+            score = self.get_done_reward()
+            assert score is not None, "a game that is over has a result"
+            info.update(eval_episode_return=score, terminated=True, truncated=False)
+            reward = abs(score) if self.battle_mode == SELF_PLAY else score
+            if self.render_mode == "image_savefile_mode":
+                self.save_render_output(replay_path=self._cfg.replay_path, format=self._cfg.replay_format)
+        return BaseEnvTimestep(self._observe(), np.array([reward], np.float32), done, info)
+
+    def _replace_action(self, action: Any) -> int:
+        """Give the action to play: the one given, unless chance or the rules want another."""
+        if self.battle_mode == SELF_PLAY:
+            if self._chance(self._cfg.prob_random_agent):
+                return self.random_action()
+            if self._chance(self._cfg.prob_expert_agent):
+                return self.bot_action()
+        legal = self.position.legal_actions()
+        if action in legal:
+            return int(action)
+        message = f"action: expected one of the legal {legal}, got {action!r}"
+        if self._cfg.illegal_action == "raise":
+            raise SpaceError(message, path="action", expected=str(legal), got=repr(action))
+        if not self._warned:  # once: a policy that knows no mask does it all the time
+            self._warned = True
+            text = f"{message}; a random legal one is played instead, here and later: see info['played_action']"
+            warnings.warn(text, UserWarning, stacklevel=3)
+        return self.random_action()
+
+    def _chance(self, probability: float) -> bool:
+        return probability > 0 and self._generator.random() < probability
+
+    def _play(self, action: int) -> None:
+        self._position = self.position.advance(action)
+        self._show_move()
+
+    def _other_action(self) -> int:
+        if self.battle_mode == EVAL and self._cfg.agent_vs_human:
+            return self.human_to_action()
+        return self.bot_action()
+
+    def random_action(self) -> int:
+        """Draw a legal action, each as likely as the others.
+
+        Raises:
+            StateError: there is none, before a reset or after the end.
+        """
+        legal = self.legal_actions
+        if not legal:
+            raise StateError(f"{self!r} has no legal action: the game is over")
+        return self._generator.choice(legal)
+
+    def bot_action(self) -> int:
+        """Give the bot's action for the player to move, or with `prob_random_action_in_bot` a random one."""
+        if self._chance(self._cfg.prob_random_action_in_bot):
+            return self.random_action()
+        return self.bot.choose(self.position, self._generator)
+
+    def human_to_action(self) -> int:
+        """Ask the terminal for an action, counted from 1, until it is a legal one.
+
+        Raises:
+            StateError: there is no terminal to ask, as in a worker.
+        """
+        if self.render_mode in (None, "image_savefile_mode"):
+            self.render("state_realtime_mode")
+        legal = self.legal_actions
+        while True:
+            try:
+                text = input(f"player {self.current_player}, {self.human_prompt}: ")
+            except EOFError as error:
+                message = "agent_vs_human needs a terminal; run the env outside of workers"
+                raise StateError(message) from error
+            try:
+                action = self._parse_human(text)
+            except ValueError:
+                action = -1
+            if action in legal:
+                return action
+            sys.stdout.write(f"{text!r} is no legal action; there are {self._describe(legal)}\n")
+
+    def _describe(self, actions: list[int]) -> str:
+        return ", ".join(map(self.action_to_string, actions))
+
+    # ---- what is known -----------------------------------------------------------------------
+
+    @property
+    def position(self) -> Position:
+        """The position now.
+
+        Raises:
+            StateError: before the first reset.
+        """
+        if self._position is None:
+            raise StateError(f"{self!r} has no game yet; reset it first")
+        return self._position
+
+    @property
+    def legal_actions(self) -> list[int]:
+        """The actions that may be played, ascending; none once the game is over."""
+        return self.position.legal_actions()
+
+    @property
+    def current_player_index(self) -> int:
+        """Index of the player to move, 0 or 1."""
+        return self.position.player
+
+    @property
+    def current_player(self) -> int:
+        """The player to move, 1 or 2."""
+        return PLAYERS[self.position.player]
+
+    def get_done_winner(self) -> tuple[bool, int]:
+        """Give (whether the game is over, the winner 1 or 2, or -1 for none)."""
+        position = self.position
+        return position.is_over, -1 if position.winner is None else PLAYERS[position.winner]
+
+    def get_done_reward(self) -> float | None:
+        """Give the result for player 1: 1.0, -1.0 or 0.0; None while the game goes on."""
+        position = self.position
+        if not position.is_over:
+            return None
+        return 0.0 if position.winner is None else 1.0 if position.winner == 0 else -1.0
+
+    def simulate_action(self, action: int) -> BoardEnv:
+        """Give a second env with the game after one more move; this env stays as it is.
+
+        The other has `battle_mode_in_simulation_env`, does not render, and continues this one's random numbers.
+
+        Raises:
+            SpaceError: the action is not legal.
+        """
+        legal = self.legal_actions
+        if action not in legal:
+            raise SpaceError(f"simulate_action: expected one of the legal {legal}, got {action!r}", path="action")
+        other = copy.copy(self)
+        other._position = self.position.play(int(action))
+        other._seeds = copy.copy(self._seeds)
+        other._generator = copy.copy(self._generator)
+        other.render_mode, other.frames, other._window = None, [], None
+        if self.battle_mode != self._cfg.battle_mode_in_simulation_env:
+            other.battle_mode = self._cfg.battle_mode_in_simulation_env
+            other._set_spaces()
+        return other
+
+    # ---- rendering ---------------------------------------------------------------------------
+
+    def _show_move(self) -> None:
+        if self.render_mode is not None and self.render_mode != "rgb_array":
+            self.render(self.render_mode)
+
+    def render(self, mode: str | None = None) -> Any:
+        """Show the board.
+
+        Args:
+            mode: 'state_realtime_mode' prints it, 'image_realtime_mode' shows it in a window,
+                'image_savefile_mode' adds a picture to `frames`, 'rgb_array' returns one, uint8
+                (height, width, 3); None means the env's `render_mode`, or 'rgb_array' if it has none.
+
+        Raises:
+            ConfigError: no such mode.
+            StateError: before the first reset.
+            DependencyError: the window needs pygame.
+        """
+        mode = mode or self.render_mode or "rgb_array"
+        if mode not in RENDER_MODES:
+            raise ConfigError(f"mode: expected one of {RENDER_MODES}, got {mode!r}", key="mode")
+        if mode == "state_realtime_mode":
+            sys.stdout.write(self.board_to_string() + "\n")
+            return None
+        picture = self.draw()
+        if mode == "rgb_array":
+            return picture
+        if mode == "image_savefile_mode":
+            self.frames.append(picture)
+        else:
+            if self._window is None:
+                self._window = Window(str(self))
+            self._window.show(picture)
+        return None
+
+    def save_render_output(
+        self, replay_name_suffix: str = "", replay_path: str | None = None, format: str = "gif"
+    ) -> str:
+        """Write `frames` to a file of a name no other file has, then clear them.
+
+        Args:
+            replay_name_suffix: end of the file's name.
+            replay_path: folder, made if missing; None for the current one.
+            format: 'gif' or 'mp4'.
+
+        Returns:
+            Path of the file.
+
+        Raises:
+            ConfigError: another format, or a folder that cannot be written.
+            StateError: there are no frames.
+            DependencyError: imageio is missing, or ffmpeg for mp4.
+        """
+        name = str(self._cfg.env_id or type(self).__name__)
+        if replay_name_suffix:
+            name += f"-{replay_name_suffix}"
+        self.saved_path = save_frames(self.frames, name, replay_path, format, self.metadata["render_fps"])
+        self.frames = []
+        return self.saved_path
+
+    def enable_save_replay(self, replay_path: str | None = None) -> None:
+        """Save each game from the next reset on; None means './video'."""
+        self._cfg.replay_path = DEFAULT_FOLDER if replay_path is None else replay_path
+        self.render_mode = "image_savefile_mode"
+
+    def close(self) -> None:
+        """Close the window and forget the game; a reset begins another."""
+        self._position = None
+        self.frames = []
+        if self._window is not None:
+            self._window.close()
+            self._window = None
+
+    @staticmethod
+    def create_evaluator_env_cfg(cfg: dict[str, Any]) -> list[dict[str, Any]]:
+        """As `BaseEnv`'s, with battle_mode 'eval_mode' in each."""
+        return copy_env_cfg(cfg, "evaluator_env_num", battle_mode=EVAL)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.battle_mode})"

@@ -1,0 +1,323 @@
+"""Under the board envs: what a position of a two-player game is, and the games of stones in a row as bitboards.
+
+    bit of row r, column c = r * (width + 1) + c          row 0 is the top
+
+One bit more than the width in each row stays empty, so that a shift never carries a line over the edge.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vecenv.errors import ConfigError
+
+Array = NDArray[Any]
+
+PLAYERS = (1, 2)
+"""What the two players are called in boards and observations; their indices are 0 and 1."""
+#: Cells up to which a search looks at all of them: only then is it exact.
+SMALL_BOARD = 16
+
+
+class Position(ABC):
+    """One moment of a game of two players who take turns; a position never changes."""
+
+    __slots__ = ()
+
+    player: int
+    """Index of the player to move."""
+    is_over: bool
+    winner: int | None
+    """Index of the player who has won; None in a draw, and while the game goes on."""
+
+    @abstractmethod
+    def legal_actions(self) -> list[int]:
+        """Give the actions that may be played, ascending; none once the game is over."""
+
+    @abstractmethod
+    def play(self, action: int) -> Position:
+        """Give the position after a legal action."""
+
+    def advance(self, action: int) -> Position:
+        """As `play`, but this position may be used up by it; cheaper where copying is dear."""
+        return self.play(action)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for equal positions of one game; None if it has no such key."""
+        return None
+
+    def candidates(self) -> list[int]:
+        """Give the legal actions worth a search, those most likely good first."""
+        return self.legal_actions()
+
+    def evaluate(self) -> float:
+        """Guess the result for the player to move, between -1 and 1 exclusive."""
+        return 0.0
+
+    def rollout(self, generator: random.Random) -> int | None:
+        """Play random moves to the end and give the winner's index, None for a draw."""
+        position: Position = self
+        while not position.is_over:
+            position = position.play(generator.choice(position.legal_actions()))
+        return position.winner
+
+
+class Rules(ABC):
+    """What a game's positions have in common."""
+
+    num_actions: int
+
+    @abstractmethod
+    def start(self, player: int) -> Position:
+        """Give the first position, with the player of this index to move."""
+
+    @abstractmethod
+    def restore(self, state: Any, player: int) -> Position:
+        """Give the position with this state, with the player of this index to move.
+
+        Raises:
+            ConfigError: the state is none of this game's.
+        """
+
+
+class GridRules(Rules):
+    """Players put stones on a grid in turn; the first with `length` or more in a row wins.
+
+    Actions are columns with gravity (a stone falls to the lowest free row), else `row * width + column`.
+
+    Example:
+        >>> rules = GridRules(3, 3, 3)
+        >>> position = rules.restore([1, 1, 0, 2, 2, 0, 0, 0, 0], player=0)
+        >>> position.play(2).winner
+        0
+    """
+
+    def __init__(self, height: int, width: int, length: int, gravity: bool = False) -> None:
+        """Work out the masks that positions use.
+
+        Raises:
+            ConfigError: a size below 1, or a row that does not fit.
+        """
+        if min(height, width, length) < 1 or length > max(height, width):
+            raise ConfigError(f"expected a board that {length} in a row fit on, got {height} x {width}")
+        self.height, self.width, self.length, self.gravity = height, width, length, gravity
+        self.stride = width + 1
+        self.num_actions = width if gravity else height * width
+        self.bits = [1 << (row * self.stride + column) for row in range(height) for column in range(width)]
+        self.full = sum(self.bits)
+        self.columns = [sum(self.bits[column::width]) for column in range(width)]
+        self.shifts = self._find_shifts()
+        self.windows = self._find_windows()
+        # A line with one stone more counts ten times as much.
+        self.weights = [0.0, *(10.0**count for count in range(length))]
+        self.order = self._order_actions()
+        self._plane_nbytes = -(-height * self.stride // 8)
+
+    def _find_shifts(self) -> list[tuple[int, ...]]:
+        """Find, for each direction, the shifts that leave a bit where `length` stones stand in a row.
+
+        After each shift a bit stands for a longer run: 1, 2, 4 and so on, the last one to `length` exactly.
+        """
+        found = []
+        for direction in (1, self.stride, self.stride + 1, self.stride - 1):
+            covered, shifts = 1, []
+            while covered < self.length:
+                step = min(covered, self.length - covered)
+                shifts.append(step * direction)
+                covered += step
+            found.append(tuple(shifts))
+        return found
+
+    def _find_windows(self) -> list[int]:
+        """Find the mask of every `length` cells in a row."""
+        found = []
+        for row in range(self.height):
+            for column in range(self.width):
+                for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+                    last_row, last_column = row + down * (self.length - 1), column + right * (self.length - 1)
+                    if last_row < self.height and 0 <= last_column < self.width:
+                        cells = [(row + i * down, column + i * right) for i in range(self.length)]
+                        found.append(sum(self.bits[r * self.width + c] for r, c in cells))
+        return found
+
+    def _order_actions(self) -> list[int]:
+        """List the actions from the middle of the board outwards."""
+        middle_row, middle_column = (self.height - 1) / 2, (self.width - 1) / 2
+
+        def distance(action: int) -> float:
+            row, column = (middle_row, action) if self.gravity else divmod(action, self.width)
+            return max(abs(row - middle_row), abs(column - middle_column))
+
+        return sorted(range(self.num_actions), key=distance)
+
+    def has_row(self, stones: int) -> bool:
+        """Tell whether these stones have `length` in a row."""
+        for shifts in self.shifts:
+            run = stones
+            for shift in shifts:
+                run &= run >> shift
+            if run:
+                return True
+        return False
+
+    def near(self, stones: int) -> int:
+        """Give the cells of these stones and those next to them, diagonals included."""
+        wide = stones | stones << 1 | stones >> 1
+        return (wide | wide << self.stride | wide >> self.stride) & self.full
+
+    def start(self, player: int) -> GridPosition:
+        """Give the empty board, with the player of this index to move."""
+        return GridPosition(self, 0, 0, player)
+
+    def restore(self, state: Any, player: int) -> GridPosition:
+        """Give the position of a board.
+
+        Args:
+            state: array-like (height, width) or flat, of 0 (empty), 1 and 2; row 0 is the top.
+            player: index of the player to move.
+
+        Raises:
+            ConfigError: another size or other values, stones in the air, or a row for both players.
+        """
+        board = np.asarray(state)
+        if board.size != self.height * self.width or not np.isin(board, (0, *PLAYERS)).all():
+            raise ConfigError(f"board: expected {self.height} x {self.width} of 0, 1 and 2, got {board.shape}")
+        board = board.reshape(self.height, self.width)
+        if self.gravity and ((board[:-1] != 0) & (board[1:] == 0)).any():
+            raise ConfigError("board: a stone stands in the air; row 0 is the top")
+        flat = board.ravel().tolist()
+        stones = [sum(bit for bit, cell in zip(self.bits, flat) if cell == number) for number in PLAYERS]
+        if all(map(self.has_row, stones)):
+            raise ConfigError(f"board: both players have {self.length} in a row")
+        return GridPosition(self, stones[player], stones[1 - player], player)
+
+    def planes(self, position: GridPosition) -> Array:
+        """Give uint8 (2, height, width): the stones of the player to move, and the other's."""
+        nbytes = self._plane_nbytes
+        packed = position.own.to_bytes(nbytes, "little") + position.other.to_bytes(nbytes, "little")
+        bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little").reshape(2, nbytes * 8)
+        cells = bits[:, : self.height * self.stride].reshape(2, self.height, self.stride)
+        return cells[:, :, : self.width]
+
+
+class GridPosition(Position):
+    """A position of `GridRules`; `own` are the stones of the player to move."""
+
+    __slots__ = ("rules", "own", "other", "player", "is_over", "winner")
+
+    def __init__(self, rules: GridRules, own: int, other: int, player: int) -> None:
+        """Make a position, finding out whether it is over."""
+        self.rules, self.own, self.other, self.player = rules, own, other, player
+        self.winner: int | None = None
+        if rules.has_row(other):  # first, as only who moved last can just have won
+            self.winner = 1 - player
+        elif rules.has_row(own):
+            self.winner = player
+        self.is_over = self.winner is not None or own | other == rules.full
+
+    def legal_actions(self) -> list[int]:
+        if self.is_over:
+            return []
+        taken = self.own | self.other
+        if self.rules.gravity:
+            return [column for column in range(self.rules.width) if not taken >> column & 1]
+        return [action for action, bit in enumerate(self.rules.bits) if not taken & bit]
+
+    def bit_of(self, action: int) -> int:
+        """Give the cell where an action puts a stone."""
+        if self.rules.gravity:
+            free = self.rules.columns[action] & ~(self.own | self.other)
+            return 1 << (free.bit_length() - 1)  # the highest bit is the lowest row
+        return self.rules.bits[action]
+
+    def play(self, action: int) -> GridPosition:
+        rules, player = self.rules, self.player
+        stones = self.own | self.bit_of(action)
+        after = GridPosition.__new__(GridPosition)
+        after.rules, after.own, after.other, after.player = rules, self.other, stones, 1 - player
+        won = rules.has_row(stones)
+        after.winner = player if won else None
+        after.is_over = won or stones | self.other == rules.full
+        return after
+
+    def passed(self) -> GridPosition:
+        """Give the same stones with the other player to move."""
+        return GridPosition(self.rules, self.other, self.own, 1 - self.player)
+
+    def winning_actions(self) -> list[int]:
+        """Give the legal actions that win at once."""
+        return [action for action in self.legal_actions() if self.rules.has_row(self.own | self.bit_of(action))]
+
+    @property
+    def key(self) -> Hashable:
+        return self.own, self.other
+
+    def candidates(self) -> list[int]:
+        """Give the legal actions from the middle outwards; on a large board without gravity those next to a stone."""
+        legal = set(self.legal_actions())
+        rules = self.rules
+        found = [action for action in rules.order if action in legal]
+        taken = self.own | self.other
+        if rules.gravity or not taken or rules.num_actions <= SMALL_BOARD:
+            return found
+        near = rules.near(taken)
+        return [action for action in found if rules.bits[action] & near]
+
+    def evaluate(self) -> float:
+        """Compare the lines still open to each player by the stones in them."""
+        own, other, weights = self.own, self.other, self.rules.weights
+        score = 0.0
+        for window in self.rules.windows:
+            mine, theirs = own & window, other & window
+            if not theirs:
+                score += weights[mine.bit_count()]
+            elif not mine:
+                score -= weights[theirs.bit_count()]
+        return score / (abs(score) + 100.0)
+
+    def rollout(self, generator: random.Random) -> int | None:
+        if self.is_over:
+            return self.winner
+        rules, own, other, player = self.rules, self.own, self.other, self.player
+        for bit in self._random_cells(generator):
+            own |= bit
+            if rules.has_row(own):
+                return player
+            own, other, player = other, own, 1 - player
+        return None
+
+    def _random_cells(self, generator: random.Random) -> Sequence[int]:
+        """Give all free cells in an order in which they may be taken."""
+        taken = self.own | self.other
+        if not self.rules.gravity:
+            cells = [bit for bit in self.rules.bits if not taken & bit]
+            generator.shuffle(cells)
+            return cells
+        # A cell's place in the shuffle says when its column is played, not which row it is.
+        free = [mask & ~taken for mask in self.rules.columns]
+        order = [column for column, mask in enumerate(free) for _ in range(mask.bit_count())]
+        generator.shuffle(order)
+        cells = []
+        for column in order:
+            bit = 1 << (free[column].bit_length() - 1)
+            free[column] ^= bit
+            cells.append(bit)
+        return cells
+
+    def __repr__(self) -> str:
+        symbols = {(0, 0): ".", (1, 0): "X", (0, 1): "O"}
+        first, second = (self.own, self.other) if self.player == 0 else (self.other, self.own)
+        rows = [
+            "".join(
+                symbols[bool(first & bit), bool(second & bit)] for bit in self.rules.bits[start:][: self.rules.width]
+            )
+            for start in range(0, len(self.rules.bits), self.rules.width)
+        ]
+        return f"GridPosition({'/'.join(rows)}, player {PLAYERS[self.player]})"

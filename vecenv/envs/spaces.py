@@ -1,0 +1,57 @@
+"""Spaces that Gymnasium lacks, for what envs here give."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from gymnasium import Space
+
+__all__ = ["NoneSpace"]
+
+
+class NoneSpace(Space[None]):
+    """The space whose one value is None, such as the action mask of an env with continuous actions.
+
+    On its way out of a worker it takes no column and no mail. In a batch of B it is a tuple of B Nones, as
+    Gymnasium batches every space without arrays.
+
+    Example:
+        >>> space = NoneSpace()
+        >>> space.contains(None), space.contains(0), space.sample() is None
+        (True, False, True)
+    """
+
+    holds_only_none: ClassVar[bool] = True
+    """Read by `core.spec`, which knows no space of ours."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__(None, None, seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: there is nothing to make an array of."""
+        return False
+
+    def sample(self, mask: Any = None, probability: Any = None) -> None:
+        """Give None; the arguments are those of every space and have no effect."""
+
+    def contains(self, x: Any) -> bool:
+        """Tell whether the value is None."""
+        return x is None
+
+    def to_jsonable(self, sample_n: Any) -> list[Any]:
+        """Give the samples as they are."""
+        return list(sample_n)
+
+    def from_jsonable(self, sample_n: list[Any]) -> list[Any]:
+        """Give the samples as they are."""
+        return list(sample_n)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NoneSpace)
+
+    def __hash__(self) -> int:
+        return hash(NoneSpace)
+
+    def __repr__(self) -> str:
+        return "NoneSpace()"
