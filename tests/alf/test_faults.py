@@ -8,8 +8,15 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.alf.same import covered, toy
-from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
+from tests.alf.same import assert_same, covered, toy
+from vecenv.alf import (
+    AlfEnvironmentBaseWrapper,
+    AlfGymWrapper,
+    BatchEnvironmentWrapper,
+    MultitaskWrapper,
+    ParallelAlfEnvironment,
+    RandomFirstEpisodeLength,
+)
 from vecenv.envs.toys import (
     ExitAtInit,
     ExitAtReset,
@@ -34,8 +41,8 @@ def criminal(crime, env_id=0, culprit=1, **kwargs):
     return AlfGymWrapper(crime(**kwargs) if env_id == culprit else ToyEnv(10), env_id)
 
 
-def parallel(crime, wrap=False, at=1, **options):
-    make = functools.partial(criminal, crime, at=at)
+def parallel(crime, wrap=False, at=1, once=None, **options):
+    make = functools.partial(criminal, crime, at=at, once=once)
     if wrap:
         make = functools.partial(covered, make=make)
     return ParallelAlfEnvironment([make] * 3, tensors=False, **options)
@@ -50,10 +57,10 @@ def play(env, steps=5):
 @pytest.mark.parametrize("wrap", [False, True])
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize(("crime", "error"), [(RaiseAtStep, ZeroDivisionError), (RaiseAtReset, ValueError)])
-def test_what_an_env_raises_comes_as_itself_and_the_next_step_begins_anew(crime, error, ahead, wrap):
-    with parallel(crime, wrap, at=2, reset_ahead=ahead, backend="serial") as env:
+def test_what_an_env_raises_comes_as_itself_and_the_next_step_begins_anew(crime, error, ahead, wrap, tmp_path):
+    with parallel(crime, wrap, at=2, once=tmp_path / "done", reset_ahead=ahead, backend="serial") as env:
         with pytest.raises(error) as caught:
-            play(env, 15)  # a good env's second reset, or the culprit's second step
+            play(env, 15)  # the culprit's second step, or its second reset
         assert "toy env" in str(caught.value)
         assert env.step(ACTION).is_first().all()
         assert env.step(ACTION).is_mid().all()
@@ -99,18 +106,101 @@ def test_what_happens_in_a_constructor_is_told_as_it_is(crime, error):
 
 def test_a_spare_env_that_dies_while_it_is_reset_is_an_error_too():
     make = functools.partial(criminal, ExitAtReset, culprit=3, at=1)
-    with ParallelAlfEnvironment([make] * 4, num_spare_envs_for_reload=1, tensors=False, on_failure="raise") as env:
-        with pytest.raises(WorkerDiedError, match="env 3"):
-            play(env)
+    options = {"num_spare_envs_for_reload": 1, "tensors": False, "on_failure": "raise"}
+    with ParallelAlfEnvironment([make] * 4, **options) as env, pytest.raises(WorkerDiedError, match="env 3"):
+        play(env)
 
 
-def test_a_spare_env_that_raises_while_it_is_reset_ahead():
-    make = functools.partial(criminal, RaiseAtReset, culprit=0, at=2)
-    options = {"num_spare_envs_for_reload": 1, "tensors": False}
-    with ParallelAlfEnvironment([make, functools.partial(toy, length=3), toy, toy], **options) as env:
+def test_a_spare_env_that_raises_while_it_is_reset_ahead(tmp_path):
+    make = functools.partial(criminal, RaiseAtReset, culprit=0, at=2, once=tmp_path / "done")
+    with ParallelAlfEnvironment([make] * 4, num_spare_envs_for_reload=1, tensors=False) as env:
         with pytest.raises(ValueError, match="cannot reset"):
             play(env, 40)
         assert env.step(ACTION).is_first().all()
+
+
+# ---- made good -------------------------------------------------------------------------------------
+
+
+def drawn(make, **options):
+    """Play on with drawn actions; give all time steps."""
+    with ParallelAlfEnvironment([make] * 3, tensors=False, num_workers=2, **options) as env:
+        rng = np.random.default_rng(0)
+        env.seed([1, 2, 3])
+        return [env.reset(), *(env.step(rng.integers(0, 2, env.batch_size)) for _ in range(60))]
+
+
+def short(env_id=0, **kwargs):
+    """Episodes of three steps; the culprit is env 1."""
+    return criminal(ExitAtStep, env_id, length=3, **kwargs) if env_id == 1 else toy(env_id)
+
+
+def cut_at_random(env_id=0, **kwargs):
+    env = criminal(ExitAtStep, env_id, length=9, **kwargs) if env_id == 1 else toy(env_id, length=9)
+    return RandomFirstEpisodeLength(env, 5, num_episodes=20)
+
+
+def batches(env_id=0, **kwargs):
+    return BatchEnvironmentWrapper([short(env_id, **kwargs), toy(length=4)])
+
+
+def tasks(env_id=0, **kwargs):
+    """Without a curriculum around it the first task is played on and on."""
+    env = MultitaskWrapper([short(env_id, **kwargs), toy(length=3)], ["one", "other"], env_id)
+    return OfTheFirstTask(env)
+
+
+class OfTheFirstTask(AlfEnvironmentBaseWrapper):
+    def action_spec(self):
+        return self._env.action_spec()["action"]
+
+    def _reset(self):
+        return self._bare(self._env.reset())
+
+    def _step(self, action):
+        return self._bare(self._env.step({"task_id": 0, "action": action}))
+
+    def _bare(self, step):
+        return step._replace(prev_action=step.prev_action["action"])
+
+
+@pytest.mark.parametrize(
+    ("make", "ahead"),
+    [
+        (short, False),
+        (short, True),
+        (functools.partial(covered, make=short), True),
+        (cut_at_random, False),
+        (batches, False),
+        (tasks, False),
+    ],
+)
+def test_a_death_is_made_good_bit_for_bit(make, ahead, tmp_path):
+    once = tmp_path / "died"
+    undisturbed = drawn(functools.partial(make, at=None, once=_touch(tmp_path / "never")), reset_ahead=ahead)
+    found = drawn(functools.partial(make, at=40, once=once), reset_ahead=ahead)
+    assert once.exists(), "it has died"
+    for mine, theirs in zip(found, undisturbed, strict=True):
+        assert_same(mine._replace(env_info={}), theirs._replace(env_info={}))
+    assert [step for step in found if "recovered" in step.env_info], "it is told"
+
+
+def _touch(path):
+    path.touch()
+    return path
+
+
+def test_a_death_is_made_good_where_spare_envs_wait(tmp_path):
+    def run(**crime):
+        make = functools.partial(short, **crime)
+        with ParallelAlfEnvironment([make] * 4, num_spare_envs_for_reload=1, tensors=False) as env:
+            env.seed([1, 2, 3, 4])
+            return [env.reset(), *(env.step(ACTION) for _ in range(40))]
+
+    undisturbed = run(at=None, once=_touch(tmp_path / "never"))
+    for mine, theirs in zip(run(at=20, once=tmp_path / "died"), undisturbed, strict=True):
+        assert_same(mine._replace(env_info={}), theirs._replace(env_info={}))
+    assert (tmp_path / "died").exists()
 
 
 def test_after_close_nothing_works_and_the_error_says_why():

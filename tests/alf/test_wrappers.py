@@ -27,6 +27,7 @@ from vecenv.alf import (
     TimeLimit,
     load,
 )
+from vecenv.envs.state import KEEPER, describe
 
 
 class Echo(Scripted):
@@ -341,3 +342,27 @@ def test_a_curriculum_prefers_the_task_that_makes_progress():
     assert env.task_probs[1] > 5 * env.task_probs[0] and env.task_probs.sum() == pytest.approx(1)
     with pytest.raises(ValueError, match="multitask"):
         CurriculumWrapper(toy())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        toy,
+        tasks,
+        lambda: BatchEnvironmentWrapper([toy(), toy(length=5)]),
+        lambda: RandomFirstEpisodeLength(TimeLimit(toy(length=50), 40), 30, num_episodes=3),
+    ],
+)
+def test_what_lasts_from_one_episode_to_the_next_can_be_moved_to_a_new_env(make):
+    """A worker that replaces another one goes on from such a state."""
+    env, twin = make(), make()
+    assert describe(env) == []
+    env.seed(3)
+    for _ in range(2):
+        env.reset()
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    action = np.zeros(env.batch_size or (), np.int64)
+    action = {"task_id": np.int64(1), "action": action} if make is tasks else action
+    assert_same(env.reset(), twin.reset())
+    for _ in range(40):
+        assert_same(env.step(action), twin.step(action))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -109,6 +109,8 @@ class TemporallyCorrelatedNoiseWrapper(AlfEnvironmentBaseWrapper):
     The env gets action + past_noise_weight * last noise + new noise. `prev_action` is the action
     that was asked for. Noise is drawn from a generator of its own, seeded by `seed`.
     """
+
+    state_names: ClassVar[tuple[str, ...]] = ("_generator",)
 
     def __init__(self, env: AlfEnvironment, sigma: float = 0.5, past_noise_weight: float = 1.0) -> None:
         """Wrap.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.nests import map_structure
 from vecenv.alf.timestep import TimeStep
 from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper
-from vecenv.errors import ConfigError
+from vecenv.envs.state import KEEPER
+from vecenv.errors import ConfigError, StateError
 
 __all__ = ["BatchEnvironmentWrapper", "BatchedTensorWrapper", "TensorWrapper"]
 
@@ -92,6 +93,8 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
 class BatchEnvironmentWrapper(AlfEnvironment):
     """Several single envs, stepped one after the other, as a batch of arrays."""
 
+    state_names: ClassVar[tuple[str, ...]] = ("_envs",)
+
     def __init__(self, envs: Sequence[AlfEnvironment]) -> None:
         """Put together.
 
@@ -163,12 +166,41 @@ class BatchEnvironmentWrapper(AlfEnvironment):
         for env in self._envs:
             env.close()
 
+    def get_state(self) -> dict[str, Any]:
+        """Give the states of all envs."""
+        return {"envs": states_of(self._envs)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take back a state of `get_state`."""
+        restore_states(self._envs, state["envs"])
+
     def _reset(self) -> TimeStep:
         return stack([env.reset() for env in self._envs])
 
     def _step(self, action: Any) -> TimeStep:
         rows = [map_structure(lambda leaf, index=index: leaf[index], action) for index in range(len(self._envs))]
         return stack([env.step(row) for env, row in zip(self._envs, rows)])
+
+
+def states_of(envs: Sequence[AlfEnvironment]) -> list[bytes]:
+    """Return what each env carries from one episode to the next.
+
+    Raises:
+        StateError: nothing is known of one of them.
+    """
+    states = []
+    for env in envs:
+        snapshot = KEEPER.capture(env)
+        if snapshot is None:
+            raise StateError(f"{type(env).__name__}: nothing is known of its state")
+        states.append(snapshot.state)
+    return states
+
+
+def restore_states(envs: Sequence[AlfEnvironment], states: Sequence[bytes]) -> None:
+    """Put states of `states_of` into new envs."""
+    for env, state in zip(envs, states, strict=True):
+        KEEPER.restore(env, state)
 
 
 def with_batch_axis(time_step: TimeStep) -> TimeStep:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -52,7 +52,19 @@ def carry(env: Any) -> PlainCarrier | StepCarrier:
     return StepCarrier(env) if face is None else PlainCarrier(env, face)
 
 
-class PlainCarrier:
+class _Stateless:
+    """Tells the engine that nothing of a carrier lasts; the layers inside have states of their own."""
+
+    state_names: ClassVar[tuple[str, ...]] = ()
+
+    def get_state(self) -> None:
+        """Nothing."""
+
+    def set_state(self, state: None) -> None:
+        """Nothing."""
+
+
+class PlainCarrier(_Stateless):
     """The env itself; nothing stands between the worker and its `step`."""
 
     def __init__(self, env: AlfEnvironment, face: Any) -> None:
@@ -71,14 +83,14 @@ class PlainCarrier:
         return self.env.unwrapped
 
 
-class StepCarrier:
+class StepCarrier(_Stateless):
     """An environment whose time steps are taken apart; `parent` puts them together again."""
 
     discount: float | None = None
     spec = render_mode = None
 
     def __init__(self, env: AlfEnvironment) -> None:
-        self.alf = env
+        self.alf = self.env = env
         self.metadata = env.metadata
         self._is_single = not env.batched
         step_type = spaces.Box(0, 2, (), np.int32)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
+import copy
+from typing import Any, ClassVar
 
 from vecenv.alf.timestep import TimeStep, time_step_spec
 from vecenv.errors import StateError
@@ -25,6 +26,9 @@ class AlfEnvironment(abc.ABC):
         >>> bool(first.is_first()), int(step.step_type), float(step.discount)
         (True, 1, 1.0)
     """
+
+    state_names: ClassVar[tuple[str, ...]] = ()
+    """Attributes that last from one episode to the next, so that a crash can be made good."""
 
     _current: TimeStep | None = None
 
@@ -136,6 +140,15 @@ class AlfEnvironment(abc.ABC):
 
     def close(self) -> None:  # noqa: B027  # nor to close
         """Let go of what the environment holds; may be called again."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Give a picklable copy of what lasts longer than an episode; what is inside has its own."""
+        return {name: copy.deepcopy(getattr(self, name)) for name in self.state_names}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take back a state of `get_state`."""
+        for name in self.state_names:
+            setattr(self, name, copy.deepcopy(state[name]))
 
     def plain_face(self) -> Any:
         """Return an object with Gymnasium's calls that plays the same episodes, None if there is none.

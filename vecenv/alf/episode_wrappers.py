@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -48,6 +48,8 @@ class RandomFirstEpisodeLength(AlfEnvironmentBaseWrapper):
 
     The lengths are drawn from a generator of its own, seeded by `seed`.
     """
+
+    state_names: ClassVar[tuple[str, ...]] = ("_cuts_left", "_generator", "_limit")
 
     def __init__(self, env: AlfEnvironment, random_length_range: int, num_episodes: int = 1) -> None:
         """Wrap one env.

@@ -68,21 +68,21 @@ class AlfGymWrapper(AlfEnvironment):
         Raises:
             SpaceError: a space without fixed layout (a ValueError).
         """
-        self._gym_env: Any = adapt(gym_env)
+        self._env: Any = adapt(gym_env)
         self._env_id = np.int32(0 if env_id is None else env_id)
         self._discount = float(discount)
         self._auto_reset = auto_reset
         self._seed: int | None = None
         self._info: Any = {}
         self._done = False
-        self._observation_spec = tensor_spec_from_gym_space(self._gym_env.observation_space, simplify_box_bounds)
-        self._action_spec = tensor_spec_from_gym_space(self._gym_env.action_space, simplify_box_bounds)
-        self._env_action_spec = tensor_spec_from_gym_space(self._gym_env.action_space, float_dtype=None)
-        reward_space = reward_space_of(self._gym_env)
+        self._observation_spec = tensor_spec_from_gym_space(self._env.observation_space, simplify_box_bounds)
+        self._action_spec = tensor_spec_from_gym_space(self._env.action_space, simplify_box_bounds)
+        self._env_action_spec = tensor_spec_from_gym_space(self._env.action_space, float_dtype=None)
+        reward_space = reward_space_of(self._env)
         self._reward_spec = (
             TensorSpec(()) if reward_space is None else tensor_spec_from_gym_space(reward_space, simplify_box_bounds)
         )
-        info_space = find_attr(self._gym_env, "info_space")
+        info_space = find_attr(self._env, "info_space")
         self._env_info_spec = tensor_spec_from_gym_space(info_space) if isinstance(info_space, spaces.Dict) else {}
         self._zero_info = zeros_of(self._env_info_spec)
 
@@ -108,7 +108,7 @@ class AlfGymWrapper(AlfEnvironment):
 
     def _reset(self) -> TimeStep:
         seed, self._seed = self._seed, None
-        observation, info = self._gym_env.reset(seed=seed)
+        observation, info = self._env.reset(seed=seed)
         self._done = False
         env_info = self._read_info(info)
         observation = self._cast(observation)
@@ -119,7 +119,7 @@ class AlfGymWrapper(AlfEnvironment):
             if self._auto_reset:
                 return self.reset()
             raise StateError("step: the episode is over and auto_reset is False; call reset() first")
-        observation, reward, terminated, truncated, info = self._gym_env.step(_arrays(self._env_action_spec, action))
+        observation, reward, terminated, truncated, info = self._env.step(_arrays(self._env_action_spec, action))
         self._done = bool(terminated or truncated)
         what = self._cast(observation), _arrays(self._action_spec, action), _arrays(self._reward_spec, reward)
         env_info = self._read_info(info)
@@ -141,7 +141,7 @@ class AlfGymWrapper(AlfEnvironment):
     @property
     def gym(self) -> gymnasium.Env[Any, Any]:
         """The wrapped env."""
-        env: gymnasium.Env[Any, Any] = self._gym_env
+        env: gymnasium.Env[Any, Any] = self._env
         return env
 
     @property
@@ -157,13 +157,13 @@ class AlfGymWrapper(AlfEnvironment):
     @property
     def metadata(self) -> dict[str, Any]:
         """The env's own."""
-        return dict(self._gym_env.metadata or {})
+        return dict(self._env.metadata or {})
 
     @property
     def task_names(self) -> list[str]:
         """The env's registered name, or its class."""
-        spec = getattr(self._gym_env, "spec", None)
-        return [spec.id if spec is not None else type(self._gym_env.unwrapped).__name__]
+        spec = getattr(self._env, "spec", None)
+        return [spec.id if spec is not None else type(self._env.unwrapped).__name__]
 
     def get_info(self) -> Any:
         """Return the info of the last step as the env gave it."""
@@ -183,16 +183,16 @@ class AlfGymWrapper(AlfEnvironment):
         Raises:
             StateError: the env was made with another `render_mode`.
         """
-        if self._gym_env.render_mode != mode:
+        if self._env.render_mode != mode:
             raise StateError(
-                f"render: the env was made with render_mode={self._gym_env.render_mode!r}, not {mode!r}; "
+                f"render: the env was made with render_mode={self._env.render_mode!r}, not {mode!r}; "
                 f"make it with render_mode={mode!r}"
             )
-        return self._gym_env.render()
+        return self._env.render()
 
     def close(self) -> None:
         """Close the env."""
-        self._gym_env.close()
+        self._env.close()
 
     def plain_face(self) -> Any:
         """Return the env itself, with the seed that waits."""
@@ -207,7 +207,7 @@ class AlfGymWrapper(AlfEnvironment):
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         missing = object()
-        value = find_attr(self._gym_env, name, missing)
+        value = find_attr(self._env, name, missing)
         if value is missing:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}, and neither has its env")
         return value

@@ -40,8 +40,9 @@ from vecenv.core.rows import Autoreset, RowFlag
 from vecenv.core.serial import SerialPool
 from vecenv.core.spec import Array, Leaf
 from vecenv.envs.seeding import check_seed
+from vecenv.envs.state import KEEPER
 from vecenv.errors import ConfigError, SpaceError
-from vecenv.vector.infos import gather_infos
+from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]
 
@@ -60,7 +61,8 @@ class ParallelAlfEnvironment(AlfEnvironment):
     """B environments, stepped together, several in each worker process.
 
     Time steps are batched and belong to the caller. A step after an env's LAST one returns the
-    FIRST of its next episode and ignores its action. An exception of an env is raised as itself,
+    FIRST of its next episode and ignores its action. A worker that dies or hangs is replaced, and its
+    envs go on where they were. An exception of an env is raised as itself,
     with the remote traceback; after any error the next `step` or `reset` starts all episodes anew.
 
     Example:
@@ -109,8 +111,10 @@ class ParallelAlfEnvironment(AlfEnvironment):
             backend: 'process', or 'serial' for this thread.
             options: of the pool (`num_workers`, `threads_per_worker`, `context`, `depth`, ...) and
                 its limits in seconds (`step_timeout`, `reset_timeout`, `construct_timeout`,
-                `call_timeout`, `close_timeout`). With spare envs each env has a worker to itself
-                unless `num_workers` says otherwise, so that a reset holds up nobody.
+                `call_timeout`, `close_timeout`), and what to do about workers that die or hang
+                (`on_failure='recover'` or 'raise', `max_restarts`, ...). With spare envs each env
+                has a worker to itself unless `num_workers` says otherwise, so that a reset holds up
+                nobody.
 
         Raises:
             ConfigError: an argument is wrong, or the environments differ (a ValueError, and an
@@ -129,7 +133,8 @@ class ParallelAlfEnvironment(AlfEnvironment):
             options["num_workers"] = len(constructors)
         options.setdefault("num_threads", torch_num_threads_per_env)
         env_fns = [EnvMaker(constructor, env_id) for env_id, constructor in enumerate(constructors)]
-        self._pool = _BACKENDS[backend](env_fns, pool_options(options, autoreset=Autoreset.NEXT_STEP), adapt=carry)
+        fixed = pool_options(options, autoreset=Autoreset.NEXT_STEP)
+        self._pool = _BACKENDS[backend](env_fns, fixed, adapt=carry, keeper=KEEPER)
         self._pool.start()
         try:
             self._learn()
@@ -154,6 +159,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         num_seats = pool.num_envs - self._num_spares
         self._size = num_seats * (about.batch_size or 1)
         self._assembler = Assembler(pool, about, self._size)
+        self._infos = InfoReader(pool.observation_space)
         self._seats = Seats(pool, num_seats)
         self._is_ahead = bool(self._wants_ahead)
         root = pool.action_spec.root
@@ -192,7 +198,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         infos: dict[str, Any] = {}
         if batch.flags & (_NEWS | _ERROR):
             batch.raise_errors()
-            infos = gather_infos(batch, self._pool.observation_space)
+            infos = self._infos.read(batch)
         return self._build(batch.rows, batch.flags, prev_action, infos)
 
     def _build(self, rows: Any, flags: int, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
@@ -207,13 +213,30 @@ class ParallelAlfEnvironment(AlfEnvironment):
         if dtype is not None and type(action) is np.ndarray and action.dtype == dtype == self._spec_dtype:
             return action, action.copy()
         specs = self._about.specs.prev_action
-        prev_action = map_structure(lambda spec, leaf: _cast(leaf, spec.dtype).copy(), specs, action)
+        prev_action = map_structure(lambda spec, leaf: self._cast(leaf, spec.dtype).copy(), specs, action)
         # the env's own dtypes, which may be wider than the specs'
         leaves = iter(self._pool.action_spec.leaves)
         count = self._pool.num_envs - self._num_spares
         if self._about.batch_size is None:
-            return map_structure(lambda _, leaf: _cast(leaf, next(leaves).dtype), specs, action), prev_action
+            return map_structure(lambda _, leaf: self._cast(leaf, next(leaves).dtype), specs, action), prev_action
         return map_structure(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), prev_action), prev_action
+
+    def _cast(self, leaf: Any, dtype: np.dtype[Any]) -> Any:
+        """Return an array of B rows of this dtype, where that keeps the kind of number."""
+        array = np.asarray(leaf)
+        if array.shape[:1] != (self._size,):
+            got = f"shape {array.shape}"
+            raise SpaceError(f"action: expected {self._size} rows, got {got}", expected=f"{self._size} rows", got=got)
+        if array.dtype != dtype:
+            cast = array.astype(dtype)
+            fits = np.can_cast(array.dtype, dtype, "same_kind")
+            if array.dtype.kind in "iu" and dtype.kind in "iu":  # whole numbers fit by value
+                fits = bool((cast == array).all())
+            if not fits:
+                expected, got = str(dtype), str(array.dtype)
+                raise SpaceError(f"action: expected {expected}, got {got}", expected=expected, got=got)
+            array = cast
+        return array
 
     # ---- resetting ---------------------------------------------------------------------------
 
@@ -461,17 +484,3 @@ def _check_spares(num_spares: int, num_envs: int, blocking: bool) -> int:
     if num_spares and blocking:
         raise ConfigError("num_spare_envs_for_reload: spare envs need blocking=False", key="blocking")
     return num_spares
-
-
-def _cast(leaf: Any, dtype: np.dtype[Any]) -> Any:
-    """Return an array of this dtype where that keeps the kind of number; the pool refuses the rest."""
-    array = np.asarray(leaf)
-    if array.dtype != dtype:
-        cast = array.astype(dtype)
-        fits = np.can_cast(array.dtype, dtype, "same_kind")
-        if array.dtype.kind in "iu" and dtype.kind in "iu":  # whole numbers fit by value
-            fits = bool((cast == array).all())
-        if not fits:
-            raise SpaceError(f"action: expected {dtype}, got {array.dtype}", expected=str(dtype), got=str(array.dtype))
-        array = cast
-    return array

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from vecenv.alf import tensors
+from vecenv.alf.batch_wrappers import restore_states, states_of
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.spec import BoundedTensorSpec, TensorSpec
 from vecenv.alf.timestep import TimeStep
@@ -27,6 +28,8 @@ class MultitaskWrapper(AlfEnvironment):
     Another task_id than the last one starts an episode of that task, whatever the other was doing,
     and its action is ignored.
     """
+
+    state_names: ClassVar[tuple[str, ...]] = ("_envs",)
 
     def __init__(self, envs: Sequence[AlfEnvironment], task_names: Sequence[str], env_id: int | None = None) -> None:
         """Put together.
@@ -105,6 +108,15 @@ class MultitaskWrapper(AlfEnvironment):
         """Close every env."""
         for env in self._envs:
             env.close()
+
+    def get_state(self) -> dict[str, Any]:
+        """Give the states of all envs, and which is under way."""
+        return {"envs": states_of(self._envs), "task_id": self._task_id}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take back a state of `get_state`."""
+        restore_states(self._envs, state["envs"])
+        self._task_id = state["task_id"]
 
     def _reset(self) -> TimeStep:
         return self._named(self._envs[self._task_id].reset())
