@@ -83,14 +83,7 @@ class InfoReader:
             _add_finals(infos, batch, mailed, self._space, rank)
         if batch.flags & _INFO:
             tags = np.where(((batch.row_flags & _INFO) != 0)[:, None], tags, 0)
-            mail_keys = {key for info in rows.values() for key in info}
-            for column in batch.info_table:
-                if not tags[:, column.first].any():
-                    continue
-                if column.path[0] in mail_keys:  # who comes first matters, and what it is may differ
-                    _spread_column(rows, column, tags[:, column.first], cells)
-                else:
-                    _add_column(infos, column, tags[:, column.first], cells, rank)
+            _add_columns(infos, batch.info_table, tags, cells, rows, rank)
         for row in _in_order(rows, rank):
             _add_row(infos, rows[row], row, count)
         return infos
@@ -325,10 +318,49 @@ def _as_scalars(values: Array) -> Array:
     return result
 
 
-def _spread_column(rows: dict[int, Infos], column: Column, tags: Array, cells: Array) -> None:
+class _Presence:
+    """Which rows have a value under a key, with which tags."""
+
+    def __init__(self, tags: bytes) -> None:
+        self.tags = np.frombuffer(tags, np.uint8)
+        self.kinds = set(tags) - {0}
+        self.mask = self.tags.astype(np.bool_)
+        self.is_everywhere = 0 not in tags
+
+    def first_row(self, rank: Array | None) -> int:
+        """Return the row of the lowest env id."""
+        rows = np.flatnonzero(self.mask)
+        return int(rows[0] if rank is None else rows[rank[rows].argmin()])
+
+
+def _add_columns(
+    infos: Infos, table: list[Column], tags: Array, cells: Array, rows: dict[int, Infos], rank: Array | None
+) -> None:
+    """Put cells into the arrays, or into the infos of `rows` where what came by mail decides what they become."""
+    first_mail = {key: row for row in reversed(_in_order(rows, rank)) for key in rows[row]}
+    used = tags.any(0).tolist()
+    known: dict[bytes, _Presence] = {}  # keys that come together look alike
+    for column in table:
+        if not used[column.first]:
+            continue
+        raw = tags[:, column.first].tobytes()
+        presence = known.get(raw)
+        if presence is None:
+            presence = known[raw] = _Presence(raw)
+        mail_row = first_mail.get(column.path[0])
+        if mail_row is not None:
+            row = presence.first_row(rank)
+            is_earlier = row < mail_row if rank is None else rank[row] < rank[mail_row]
+            if len(column.path) > 1 or not is_earlier:
+                _spread_column(rows, column, presence, cells)
+                continue
+        _add_column(infos, column, presence, cells, rank)
+
+
+def _spread_column(rows: dict[int, Infos], column: Column, presence: _Presence, cells: Array) -> None:
     """Put a column's values into the infos of its rows, for `_add_row`."""
-    kinds = tags.tolist()
-    for tag in set(kinds) - {0}:
+    kinds = presence.tags.tolist()
+    for tag in presence.kinds:
         for row, (kind, value) in enumerate(zip(kinds, column.objects(cells, tag))):
             if kind == tag:
                 info = rows.setdefault(row, {})
@@ -337,24 +369,28 @@ def _spread_column(rows: dict[int, Infos], column: Column, tags: Array, cells: A
                 info[column.path[-1]] = value
 
 
-def _add_column(infos: Infos, column: Column, tags: Array, cells: Array, rank: Array | None) -> None:
-    """Put one key's column into the arrays; tags (B,), 0 where a row has no value."""
-    present = tags != 0
+def _add_column(infos: Infos, column: Column, presence: _Presence, cells: Array, rank: Array | None) -> None:
+    """Put one key's column into the arrays."""
     for key in column.path[:-1]:
         if key in infos:
-            infos[f"_{key}"] |= present
+            infos[f"_{key}"] |= presence.mask
         else:
-            infos[key], infos[f"_{key}"] = {}, present.copy()
+            infos[key], infos[f"_{key}"] = {}, presence.mask.copy()
         infos = infos[key]
-    rows = np.flatnonzero(present)
-    first = int(rows[0] if rank is None else rows[rank[rows].argmin()])
-    tag = int(tags[first])
-    is_alike = tags == tag
+    tag = next(iter(presence.kinds)) if len(presence.kinds) == 1 else int(presence.tags[presence.first_row(rank)])
     array = _decode(column, cells, tag)
-    array[~is_alike] = None if array.dtype == object else 0
-    mask = is_alike
-    for other in np.unique(tags[present & ~is_alike]).tolist():
-        rows = tags == other
+    if not presence.is_everywhere or len(presence.kinds) > 1:
+        array[presence.tags != tag] = None if array.dtype == object else 0
+    if len(presence.kinds) > 1:
+        array = _add_kinds(array, column, presence, cells, tag)
+    infos[column.path[-1]], infos[f"_{column.path[-1]}"] = array, presence.mask.copy()
+
+
+def _add_kinds(array: Array, column: Column, presence: _Presence, cells: Array, tag: int) -> Array:
+    """Put the values of other tags than this one into the array, widened if need be."""
+    mask = presence.tags == tag
+    for other in sorted(presence.kinds - {tag}):
+        rows = presence.tags == other
         values = column.read(cells, other)[rows]
         if array.dtype == object:
             objects = values.tolist() if other >> 4 < _FIRST_NUMPY_KIND else list(values)
@@ -362,4 +398,4 @@ def _add_column(infos: Infos, column: Column, tags: Array, cells: Array, rank: A
         else:
             array = _put(array, rows, values, mask)
         mask = mask | rows
-    infos[column.path[-1]], infos[f"_{column.path[-1]}"] = array, present
+    return array
