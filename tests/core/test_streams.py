@@ -208,6 +208,26 @@ def test_a_second_thread_goes_without() -> None:
     assert entered == [False] and random.getstate() == state
 
 
+def test_workers_forked_beside_a_thread_that_serves_have_their_streams() -> None:
+    env_fns = [functools.partial(Draws, "random")] * 2
+    expected = play(SerialPool(env_fns))
+    inside, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with Streams():
+            inside.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    try:
+        assert play(ProcessPool(env_fns, PoolOptions(num_workers=1, context="fork"))) == expected
+    finally:
+        done.set()
+        thread.join()
+
+
 def test_generators_of_another_layout_are_swapped_by_their_own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     env_fns = [functools.partial(Draws, kind, "construct reset step call", length=4) for kind in KINDS]
     expected = play(SerialPool(env_fns))

@@ -4,5 +4,6 @@ Read along the data path: `spec` (what a row holds), `arena` (where it lies), `h
 parent's end: actions out, runs of rows in), `host` (steps and resets the envs of one slot; the
 slot itself is native/slot.h), `worker` (the process around hosts), `supervise` (starts workers,
 hears their deaths), `batch` (what the caller gets), and `life`, `pool`, `serial`, `process`: the
-waist that everything above stands on. `twin` stands in for the C parts where there are none.
+waist that everything above stands on. `streams` gives each env global random generators of its
+own, wherever it is called. `twin` stands in for the C parts where there are none.
 """

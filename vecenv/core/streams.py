@@ -34,6 +34,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import os
 import pickle
 import random
 import struct
@@ -206,6 +207,15 @@ def _idle_state() -> State:
 _in_use = threading.RLock()
 
 
+def _free_in_child() -> None:
+    """A forked worker has none of the threads that may have held it."""
+    global _in_use
+    _in_use = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_free_in_child)
+
+
 class Own:
     """One env's streams, swapped in by `with`; not re-entrant.
 
@@ -262,10 +272,12 @@ class Streams:
         self.is_active = False
         self.is_threaded = False
         self._outer: State | None = None
+        self._lock = _in_use
         self._own: dict[int, Own] = {}
 
     def __enter__(self) -> Streams:
-        if _in_use.acquire(False):
+        self._lock = _in_use
+        if self._lock.acquire(False):
             self._outer = self.generators.swap(self.idle)
             self.is_active = True
         return self
@@ -277,7 +289,7 @@ class Streams:
             assert self._outer is not None
             self.is_active = False
             self.generators.load(self._outer)
-            _in_use.release()
+            self._lock.release()
 
     def of(self, env_id: int) -> Own:
         """Return the streams of an env, to be entered around a call into it."""
