@@ -13,7 +13,7 @@ start has left behind are dropped; a crash gathers what one env needs from those
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -101,6 +101,8 @@ class Journal:
         self._next_step_id = 1
         self._until_prune = _PRUNE_EVERY
         self.nbytes = 0
+        #: called before old entries are dropped: mail that lies about may hold newer starts
+        self.gather_starts: Callable[[], None] = _do_nothing
 
     # ---- writing -------------------------------------------------------------------------
 
@@ -221,6 +223,7 @@ class Journal:
 
     def _prune(self) -> None:
         self._until_prune = _PRUNE_EVERY
+        self.gather_starts()
         chunks = self._chunks
         floor = int(self._floor.min())
         while chunks and chunks[0].first + chunks[0].num_rows <= floor:
@@ -318,6 +321,10 @@ class Journal:
                     found.append(Entry(chunk.first + row, int(Op.STEP), chunk.form, 0, actions))
         found.sort(key=lambda entry: entry.step_id)
         return found
+
+
+def _do_nothing() -> None:
+    """Gather nothing."""
 
 
 def _pick(chunk: _Chunk, env_ids: Array, rows: Array) -> list[_Chunk]:

@@ -171,6 +171,8 @@ class Pool(Life):
         self._start()
         num_slots = self._plan.num_slots
         self._inbox = Inbox(self._hub, num_slots, self._recovery)
+        if self._journal is not None:
+            self._journal.gather_starts = self._inbox.drain
         self._watchdog = Watchdog(self._hub, num_slots, self.options.limits, self, self._inbox)
         self._look_ns = self._watchdog.look_ns
         self._infos = self._inbox.infos

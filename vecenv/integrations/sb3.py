@@ -122,7 +122,9 @@ class SB3VecEnv(_VecEnv):
             seeds = self.vector_env._draw_seeds()
         if self._pool.outstanding():
             self._pool.cancel()
-        self._pool.reset(seeds=seeds, kwargs=[{"options": one} if one else None for one in self._options])
+        self._pool.reset(
+            seeds=seeds, kwargs=[{"options": one} if one else None for one in self._options], draw_seeds=False
+        )
         self._was_reset = True
         known = self.vector_env.seeds
         self.vector_env.seeds = tuple(old if seed is None else seed for old, seed in zip(known, seeds))

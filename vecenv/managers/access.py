@@ -194,7 +194,7 @@ class EnvAccess:
         pool = self._open_pool(what)
         if env_ids is not None and not len(env_ids):
             return []
-        return pool.call(function, env_ids)
+        return pool.call(function, env_ids, pure=isinstance(function, ReadAttribute | Render))
 
     # ---- frames and figures ----------------------------------------------------------------
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import numbers
 from collections.abc import Mapping
 from typing import Any
 
 from ..config import Config
-from ..core.options import Limits, PoolOptions
+from ..core.options import FailurePolicy, Limits, PoolOptions
 from ..core.rows import Autoreset
 from ..errors import ConfigError
 
@@ -43,8 +44,8 @@ PROCESS_CONFIG: dict[str, Any] = {
     "num_workers": None,  # processes; None: min(number of envs, usable cores)
     "threads_per_worker": 1,  # envs that step at once in one process; for envs that wait
     "construct_timeout": 60.0,  # for building all envs
-    # What is done about workers that die; see `core.options`. A pool that cannot recover treats 'recover' as 'raise'.
-    "on_failure": "raise",  # 'raise' closes the manager; 'recover' brings the envs back to where they were
+    # What is done about workers that die; see `core.options.FailurePolicy`.
+    "on_failure": "recover",  # 'recover' brings the envs back to where they were; 'raise' closes the manager
     "on_repeat": "truncate",  # the same call kills a second worker: 'truncate' ends that episode; 'raise'
     "max_restarts": 32,  # of one env within restart_window; beyond that the manager gives up
     "restart_window": 60.0,
@@ -139,7 +140,14 @@ def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
         depth=cfg["depth"],
         context=cfg.get("context", "forkserver"),
         limits=limits_of(cfg),
+        failures=_failures(cfg),
     )
+
+
+def _failures(cfg: Mapping[str, Any]) -> FailurePolicy:
+    """Return what is done about workers that die. Hangs raise: `max_retry` and `retry_type` rule about them."""
+    keys = [field.name for field in dataclasses.fields(FailurePolicy)]
+    return FailurePolicy(**{key: cfg[key] for key in keys if key in cfg}, recover_hangs=False)
 
 
 def _is_number(value: Any) -> bool:

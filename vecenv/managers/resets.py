@@ -102,7 +102,7 @@ class EnvResets(EnvLife):
     def _send_resets(self, ids: Sequence[int]) -> None:
         orders = [self._orders.get(env_id) for env_id in ids]
         kwargs = [None if order is None else {"orders": order} for order in orders]
-        self._open_pool("reset").reset(ids, kwargs=kwargs, ordered=False)
+        self._open_pool("reset").reset(ids, kwargs=kwargs, ordered=False, draw_seeds=False)
 
     def _await_resets(self, ids: Iterable[int] | None = None) -> None:
         """Wait until these envs, or all, owe no first observation."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from ..core.infos import Infos
+from ..core.options import FailurePolicy
 from ..core.spec import Array
 from ..errors import ConfigError
 from .errors import DifferentSpacesError
@@ -20,6 +24,7 @@ __all__ = [
     "read_autoreset_mode",
     "read_count",
     "read_infos",
+    "read_failures",
     "read_mask",
     "read_seeds",
     "wants_same_spaces",
@@ -63,6 +68,22 @@ def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
     if len(seeds) != num_envs:
         raise ConfigError(f"seed: expected {num_envs} seeds, one per env, got {len(seeds)}", key="seed")
     return seeds
+
+
+def read_failures(on_failure: str, others: Mapping[str, Any] | None) -> FailurePolicy:
+    """Return the policy of a `failures` argument.
+
+    Raises:
+        ConfigError: a key that there is not.
+    """
+    given = dict(others or {})
+    known = [field.name for field in dataclasses.fields(FailurePolicy)]
+    for key in given:
+        if key not in known or key == "on_failure":
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near and near[0] != key else f"; known are {known}"
+            raise ConfigError(f"failures: unknown key {key!r}{hint}", key=key)
+    return FailurePolicy(on_failure=on_failure, **given)
 
 
 def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | None, dict[str, Any] | None]:

@@ -289,7 +289,7 @@ class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._pool.cancel()
         chosen = range(self._pool.num_envs) if asked is None else asked.tolist()
         try:
-            self._pool.reset(asked, kwargs=[each[i] for i in chosen])
+            self._pool.reset(asked, kwargs=[each[i] for i in chosen], draw_seeds=False)
         except StateError as error:
             self._explain("reset_async", error)
         given = {i: seeds[i] for i in chosen if seeds[i] is not None}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,13 @@ from ..core.process import ProcessPool
 from ..core.rows import Autoreset, Op
 from ..core.serial import SerialPool
 from ..envs.adapt import adapt_built
+from ..envs.state import KEEPER
 from ..errors import ConfigError, SpaceError, StateError
 from .arguments import (
     combine_spaces,
     read_autoreset_mode,
     read_count,
+    read_failures,
     read_infos,
     read_mask,
     read_seeds,
@@ -98,6 +100,8 @@ class VectorEnv(CallableEnvs):
         construct_timeout: float | None = 60.0,
         call_timeout: float | None = None,
         close_timeout: float = 5.0,
+        on_failure: str = "recover",
+        failures: Mapping[str, Any] | None = None,
         strict: bool = False,
         debug: bool = False,
     ) -> None:
@@ -138,6 +142,11 @@ class VectorEnv(CallableEnvs):
             depth: batches that may be looked at with `copy=False`, at least 2.
             step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: seconds
                 that one operation of one env may take; None: no limit.
+            on_failure: 'recover': a worker that dies, or hangs beyond a limit, is replaced, its envs
+                are brought to where they were, and the call goes on as if nothing had happened;
+                `infos["recovered"]` says so. 'raise': WorkerDiedError or WorkerTimeoutError.
+            failures: more about that, as `core.options.FailurePolicy` says it: on_repeat, max_restarts,
+                restart_window, max_log_bytes, recovery_timeout, recycle_after, reproducer_dir.
             strict: refuse actions and observations of other dtypes instead of converting them.
             debug: overwrite views when they expire.
 
@@ -167,8 +176,10 @@ class VectorEnv(CallableEnvs):
             context=context or "forkserver",
             debug=debug,
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
+            failures=read_failures(on_failure, failures),
         )
-        pool = self._pool = _BACKENDS[backend](env_fns, options, adapt=adapt_built if is_same else disguise)
+        adapt = adapt_built if is_same else disguise
+        pool = self._pool = _BACKENDS[backend](env_fns, options, adapt=adapt, keeper=KEEPER)
         self.env_fns = pool.env_fns
         self.num_envs = pool.num_envs
         self.batch_size = read_count("batch_size", batch_size, self.num_envs)
@@ -176,7 +187,6 @@ class VectorEnv(CallableEnvs):
         self.metadata = {**(pool.properties.get("metadata") or {}), "autoreset_mode": self.autoreset_mode}
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
-        self.worker_pids = pool.worker_pids
         self.seeds: tuple[int | None, ...] = (None,) * self.num_envs
         self._waiting: Any = None  # what the `..._wait` that is pending needs
         self._was_reset = False
@@ -200,6 +210,15 @@ class VectorEnv(CallableEnvs):
         self.action_space = batch_space(pool.action_space, self.num_envs)
         self._checks_ends = self.autoreset_mode == AutoresetMode.DISABLED
         self._results = Results(pool, found[0], self.copy, self._checks_ends, has_statistics)
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process id of each worker, by worker_id; another one once a worker has been replaced."""
+        return self._pool.worker_pids
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts since the start: env steps, workers replaced, episodes brought back; see `Pool.statistics`."""
+        return self._pool.statistics()
 
     # ---- stepping ----------------------------------------------------------------------------
 
@@ -400,7 +419,7 @@ class VectorEnv(CallableEnvs):
         asked = [seeds[env_id] for env_id in chosen]
         kwargs = None if options is None else [{"options": options}] * len(asked)
         try:
-            self._pool.reset(env_ids, seeds=asked, kwargs=kwargs, ordered=ordered)
+            self._pool.reset(env_ids, seeds=asked, kwargs=kwargs, ordered=ordered, draw_seeds=False)
         except StateError as error:
             self._explain(what, error)
         given = {env_id: one for env_id, one in zip(chosen, asked) if one is not None}

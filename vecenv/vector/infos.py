@@ -330,7 +330,7 @@ class _Presence:
     def first_row(self, rank: Array | None) -> int:
         """Return the row of the lowest env id."""
         rows = np.flatnonzero(self.mask)
-        return int(rows[0] if rank is None else rows[rank[rows].argmin()])
+        return int(rows[0]) if rank is None else int(rows[int(rank[rows].argmin())])
 
 
 def _add_columns(
@@ -338,7 +338,7 @@ def _add_columns(
 ) -> None:
     """Put cells into the arrays, or into the infos of `rows` where what came by mail decides what they become."""
     first_mail = {key: row for row in reversed(_in_order(rows, rank)) for key in rows[row]}
-    used = tags.any(0).tolist()
+    used: list[bool] = np.any(tags, 0).tolist()
     known: dict[bytes, _Presence] = {}  # keys that come together look alike
     for column in table:
         if not used[column.first]:
