@@ -32,7 +32,6 @@ typedef struct {
     int64_t last_ns; /* how long its last command took */
     int64_t began_ns; /* when its episode began */
     vecenv_tally tally;
-    int64_t began_ns;       /* when its episode began */
     uint64_t digest;        /* of its answers since a known start */
     int starts_digest;      /* the next row is the first of them */
     uint32_t turn;          /* which of its two records is written next */
