@@ -79,6 +79,7 @@ CORE_ORDER = [
         "crew",
         "reproducer",
         "recovery",
+        "recycling",
         "life",
         "pool",
         "serial",

@@ -6,9 +6,11 @@ Apart from the pool, so that a finalizer can hold it: whatever happens to the po
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 
+from ..errors import describe_exit
 from . import supervise
 from .clock import Deadline
 from .hub import Hub
@@ -16,6 +18,8 @@ from .shm import Segment
 from .supervise import Worker
 
 __all__ = ["Crew"]
+
+_LOG = logging.getLogger("vecenv")
 
 
 class Crew:
@@ -58,7 +62,17 @@ class Crew:
             worker.say_goodbye()  # without C, late rows may come before it
             if worker.pidfd in ready:
                 break
-        worker.reap(deadline)
+        if not worker.reap(deadline):
+            stack = worker.stack.ask(worker.pid)
+            _LOG.warning(
+                "%s did not finish close of its envs within %g s; it is killed\n%s",
+                worker.name,
+                self.close_seconds,
+                stack,
+            )
+        elif worker.goodbye is None and self.hub is not None:
+            how = describe_exit(worker.exitcode)
+            _LOG.warning("%s died during close of its envs: %s\n%s", worker.name, how, worker.last_stack)
 
     def _release(self) -> None:
         if self.epoll is not None:

@@ -136,24 +136,39 @@ class MortalPool(Pool):
 
     # ---- replacing -------------------------------------------------------------------------
 
-    def _rescue(self, worker: Worker, error: WorkerError, exitcode: int | None, *, mark: bool = True) -> None:
+    def _rescue(self, worker: Worker, error: WorkerError, exitcode: int | None, *, is_failure: bool = True) -> None:
         """Replace a worker that has been reaped and go on as if nothing had happened.
+
+        Args:
+            error: what there would be to raise.
+            exitcode: of the process; None: it hung.
+            is_failure: somebody is to blame, and rows say that their env was recovered.
 
         Raises:
             WorkerError: `error`, when the policy says so, or what the new worker's start raised.
         """
         assert self._recovery is not None
         began = now_ns()
-        given_up = self._recovery.judge(error, exitcode, self._states(worker)) if mark else {}
+        given_up = self._recovery.judge(error, exitcode, self._states(worker)) if is_failure else {}
         left = []
         for slot in worker.slots:
             left.append(self._hub.revive(slot, self._inbox.has_call(list(self._call_letters))))
         queued = [command for commands in left for command in commands]
-        replays = self._recovery.plan(worker.env_ids, queued, given_up, self._hub.seen, mark=mark)
-        self._start_again(worker, replays)
+        replays = self._recovery.plan(worker.env_ids, queued, given_up, self._hub.seen, mark=is_failure)
+        successor = self._start_again(worker, replays)
+        if self._recycler is not None:
+            self._recycler.note_birth(successor)
         for slot, commands in zip(worker.slots, left):
             self._hub.repost(slot, [self._letter_of(*command) for command in commands])
-        self._recovery.begin(str(error).partition("\n")[0], began, replays)
+        self._recovery.begin(str(error).partition("\n")[0], began, replays, is_failure=is_failure)
+
+    def _recycle(self) -> None:
+        workers = self._crew.workers
+        for worker, reason in self._recycler.due(workers, [self._owes_rows(worker) for worker in workers]):
+            self._end_worker(worker)
+            self._inbox.drain()
+            told = WorkerError(f"{worker.name} was recycled {reason}", worker_id=worker.worker_id)
+            self._rescue(worker, told, None, is_failure=False)
 
     def _letter_of(self, op: int, env_id: int, step_id: int, flags: int) -> bytes | None:
         if not flags & CommandFlag.LETTER:

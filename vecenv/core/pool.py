@@ -89,6 +89,7 @@ class Pool(Life):
         self._keeper = keeper
         self._recovery: Recovery | None = None
         self._journal: Journal | None = None
+        self._recycler: Any = None
         self._unseeded = np.ones(self.num_envs, np.bool_)  # envs never reset so far
         self._call_letters: dict[int, bytes] = {}  # of calls under way
         self._held: deque[Batch] = deque()
@@ -132,6 +133,9 @@ class Pool(Life):
     @abstractmethod
     def _check_alive(self) -> None:
         """Raise if an env owes an answer that can never come."""
+
+    def _recycle(self) -> None:
+        """Replace workers that have lived long enough."""
 
     @abstractmethod
     def _has_dead(self) -> bool:
@@ -203,6 +207,8 @@ class Pool(Life):
         if self._open_in is not this_process[0] or not self._lock.acquire(False):
             self._explain("send")
         try:
+            if self._recycler is not None:
+                self._recycle()
             if (
                 env_ids is None
                 and type(actions) is np.ndarray
@@ -268,6 +274,8 @@ class Pool(Life):
         """
         self._enter("reset")
         try:
+            if self._recycler is not None:
+                self._recycle()
             chosen = self._check_ids(env_ids)
             ids = self._ids if chosen is None else chosen
             overtaken = self._owed_by(ids)
@@ -505,11 +513,12 @@ class Pool(Life):
         """Return counts since the start.
 
         Returns:
-            steps: env steps made; restarts: workers replaced; replayed, truncated: episodes brought
+            steps: env steps made; restarts: workers replaced because they died or hung; recycled: because
+            of `recycle_after`; replayed, truncated: episodes brought
             back or given up after a crash; steps_replayed, replay_seconds: what that took;
             log_nbytes: memory kept for it.
         """
-        counts = {"restarts": 0, "replayed": 0, "truncated": 0, "steps_replayed": 0}
+        counts = {"restarts": 0, "recycled": 0, "replayed": 0, "truncated": 0, "steps_replayed": 0}
         found: dict[str, Any] = {**counts, "replay_seconds": 0.0, "log_nbytes": 0}
         if self._recovery is not None:
             found.update(self._recovery.statistics())

@@ -24,6 +24,7 @@ from .journal import Journal, Start
 from .mail import unpack_error
 from .native import implementation
 from .recovery import Recovery
+from .recycling import Recycler
 from .replay import Replay
 from .shm import Segment
 from .spec import foreign_registrations
@@ -219,6 +220,8 @@ class ProcessPool(MortalPool):
 
             self._hub = PipeHub(self._plan, segment.memory, self._slot_of, crew.workers, crew.event_fd)
         crew.hub = self._hub
+        if self._recovery is not None and self.options.failures.recycle_after:
+            self._recycler = Recycler(self.options.failures.recycle_after, self._plan, segment.memory)
 
     def _spin_ns(self) -> int:
         """Spin only while the runnable processes do not crowd each other out."""

@@ -49,6 +49,7 @@ class _Rescue:
 
     what: str
     began_ns: int
+    level: int
     waiting: set[int]
     outcomes: list[Outcome] = field(default_factory=list)
 
@@ -168,12 +169,12 @@ class Recovery:
 
     # ---- what came of it ---------------------------------------------------------------------
 
-    def begin(self, what: str, began_ns: int, replays: dict[int, Replay]) -> None:
+    def begin(self, what: str, began_ns: int, replays: dict[int, Replay], *, is_failure: bool = True) -> None:
         """Note that these envs are on their way back."""
-        rescue = _Rescue(what, began_ns, set(replays))
+        rescue = _Rescue(what, began_ns, logging.WARNING if is_failure else logging.INFO, set(replays))
         for env_id in replays:
             self._rescues[env_id] = rescue
-        self._counts["restarts"] += 1
+        self._counts["restarts" if is_failure else "recycled"] += 1
 
     def note_state(self, env_id: int, start: Start, is_answered: bool) -> None:
         """Note a point from which an env can be brought back."""
@@ -192,11 +193,13 @@ class Recovery:
         rescue.waiting.discard(env_id)
         rescue.outcomes.append(outcome)
         if not rescue.waiting:
-            _LOG.warning("%s", _summary(rescue))
+            _LOG.log(rescue.level, "%s", _summary(rescue))
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start; see `Pool.statistics`."""
-        counts = {name: self._counts[name] for name in ("restarts", "replayed", "truncated", "steps_replayed")}
+        counts = {
+            name: self._counts[name] for name in ("restarts", "recycled", "replayed", "truncated", "steps_replayed")
+        }
         return {**counts, "replay_seconds": self._replay_seconds, "log_nbytes": self.journal.nbytes}
 
 

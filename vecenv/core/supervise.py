@@ -156,7 +156,9 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
     ours, theirs = multiprocessing.Pipe()
     inherited = (ours.fileno(), *siblings) if context == "fork" else ()
     process = make_process(context, worker_main, (theirs, inherited), f"vecenv worker {boot.worker_id}")
+    stack = None
     try:
+        stack = StackFile(f"vecenv worker {boot.worker_id}")
         # A Ctrl-C between fork and setsid would reach the child too.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -171,8 +173,9 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
         if process.pid is not None:
             process.kill()
             process.join()
+        if stack is not None:
+            stack.close()
         raise ConfigError(f"worker {boot.worker_id} cannot be started: {error}; {_limits()}") from error
-    stack = StackFile(f"vecenv worker {boot.worker_id}")
     worker = Worker(boot.worker_id, boot.env_ids, slots, process, ours, process.pid or -1, pidfd, stack, boot=boot)
     boot.has_stack_file = worker.stack.fd >= 0
     try:
