@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from vecenv.alf.carrier import Description
+from vecenv.alf.gym_wrapper import TIME_LIMIT_KEY
 from vecenv.alf.nests import map_structure
 from vecenv.alf.spec import zeros_of
 from vecenv.alf.timestep import StepType, TimeStep
@@ -26,8 +27,6 @@ __all__ = ["Assembler", "own_infos"]
 
 _FIRST = int(RowFlag.RESET | RowFlag.AUTORESET)
 _LAST = int(StepType.LAST)
-#: In infos of old Gym; the step type and the discount say it.
-_TIME_LIMIT_KEY = "TimeLimit.truncated"
 
 
 class Assembler:
@@ -123,7 +122,7 @@ def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, A
     """
     result: dict[str, Any] = {}
     for key, value in gathered.items():
-        if (key.startswith("_") and key[1:] in gathered) or key == _TIME_LIMIT_KEY:
+        if (key.startswith("_") and key[1:] in gathered) or key == TIME_LIMIT_KEY:
             continue
         if isinstance(value, dict):
             result[key] = own_infos(value, rows_per_env)

@@ -245,7 +245,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         if pool.outstanding():
             pool.cancel()
         seeds, self._next_seeds = self._next_seeds, None
-        if seeds is None and not self._was_reset and self._about.has_seed:
+        if seeds is None and not self._was_reset and self._about.can_seed:
             first = secrets.randbelow(_SEED_LIMIT - pool.num_envs)
             _LOG.info("unseeded reset: env i gets seed %d + i", first)
             seeds = [first + env_id for env_id in range(pool.num_envs)]
@@ -272,7 +272,10 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
         Raises:
             ConfigError: another number of seeds, or one that is no integer of at least 0 (a ValueError).
+            NotImplementedError: the envs cannot be seeded.
         """
+        if not self.can_seed:
+            raise NotImplementedError(f"{self.task_names[0]} has no seed")
         count = self._pool.num_envs
         seeds = [seed + i for i in range(count)] if isinstance(seed, int | np.integer) else list(seed)
         if len(seeds) != count:
@@ -321,6 +324,11 @@ class ParallelAlfEnvironment(AlfEnvironment):
     def task_names(self) -> list[str]:
         """As env 0."""
         return list(self._about.task_names)
+
+    @property
+    def can_seed(self) -> bool:
+        """Whether the envs can be seeded."""
+        return bool(self._about.can_seed)
 
     @property
     def metadata(self) -> dict[str, Any]:
