@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,11 +10,51 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from benchmarks import rows
+from benchmarks.rows import Effort
 from vecenv.cli.machine import cpu_seconds
 from vecenv.cli.measure import Mode, Window
 from vecenv.cli.target import action_batches
+from vecenv.envs.toys import ToyEnv
 
-__all__ = ["AlfMode"]
+__all__ = ["AlfMode", "SlowReset", "spare_env_gain"]
+
+#: What the envs with slow resets take: a step, and a reset as of an env that loads something.
+_STEP_SECONDS, _RESET_SECONDS = 1e-3, 50e-3
+_EPISODE_STEPS = 25
+
+
+class SlowReset(ToyEnv):
+    """Sleeps 1 ms a step and 50 ms a reset; episodes have from 20 to 30 steps."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        time.sleep(_RESET_SECONDS)
+        result = super().reset(seed=seed, options=options)
+        self.length = int(self.np_random.integers(_EPISODE_STEPS - 5, _EPISODE_STEPS + 6))
+        return result
+
+    def step(self, action: Any) -> Any:
+        time.sleep(_STEP_SECONDS)
+        return super().step(action)
+
+
+def make_slow(env_id: int) -> Any:
+    """Make one as an ALF environment."""
+    from vecenv import AlfGymWrapper
+
+    return AlfGymWrapper(SlowReset(), env_id)
+
+
+def spare_env_gain(num_envs: int, num_spares: int, effort: Effort) -> list[float]:
+    """Return how many times more env steps per second there are with spare envs than without any.
+
+    Both sides have a worker for each env, so that a reset holds up nobody but those who wait for it.
+    """
+    return rows.ratio(
+        functools.partial(AlfMode, [make_slow] * (num_envs + num_spares), num_spare_envs_for_reload=num_spares),
+        functools.partial(AlfMode, [make_slow] * num_envs, "no spares", num_workers=num_envs),
+        effort,
+    )
 
 
 class AlfMode(Mode):

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import memory, rows
-from benchmarks.alf import AlfMode
+from benchmarks.alf import AlfMode, spare_env_gain
 from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBaselines3Mode, VectorLoopMode
 from benchmarks.rows import Effort
 from vecenv.alf import load
@@ -167,6 +167,12 @@ _ROWS = [
     ),
     Row("manager, CartPole-v1, 64 envs", 0.70, _manager_to_ceiling(_CARTPOLE, 64)),
     Row("ParallelAlfEnvironment, CartPole-v1, 64 envs", 0.60, _alf_to_ceiling("CartPole-v1", 64)),
+    Row(
+        "ParallelAlfEnvironment, resets of 50 ms, 8 envs and 8 spare ones",
+        2.0,
+        functools.partial(spare_env_gain, 8, 8),
+        "x without spares",
+    ),
     Row(
         "2 ms policy on one thread, 8 envs of 50 us",
         100.0,

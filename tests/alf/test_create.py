@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.alf.same import assert_same, counting
+from tests.alf.same import VectorReward, assert_same, counting
 from vecenv.alf import (
+    AlfEnvironment,
     AlfEnvironmentBaseWrapper,
     AlfGymWrapper,
     BatchedTensorWrapper,
@@ -283,6 +284,23 @@ def test_constructors_that_draw_follow_their_seed():
 
 def _length_of(carrier):
     return carrier.alf.length
+
+
+class Unseeded(VectorReward):
+    seed = AlfEnvironment.seed
+
+
+@pytest.mark.parametrize("nonparallel", [False, True])
+def test_envs_that_have_no_seed_do_without(nonparallel):
+    def load_unseeded(name, env_id=0):
+        return AlfEnvironmentBaseWrapper(Unseeded(env_id))
+
+    options = {} if nonparallel else {"backend": "serial"}
+    make = functools.partial(create_environment, "x", load_unseeded, num_parallel_environments=1, tensors=False)
+    with make(nonparallel=nonparallel, seed=3, **options) as env:
+        assert not env.can_seed and env.reset().is_first().all()
+        with pytest.raises(NotImplementedError, match="no seed"):
+            env.seed([1])
 
 
 # ---- the table ------------------------------------------------------------------------------------------------

@@ -359,6 +359,39 @@ def test_batches_are_laid_end_to_end(options):
         parallel(batch_of_two, 2, backend="serial", reset_ahead=True)
 
 
+def test_batches_of_one_are_batches_too():
+    with parallel(lambda env_id: BatchEnvironmentWrapper([counting(env_id)]), backend="serial") as env:
+        env.seed(4)
+        first = env.reset()
+        with parallel(counting, backend="serial") as flat:
+            flat.seed(4)
+            assert_same(first, flat.reset())
+            assert_same(env.step(np.ones(3, np.int64)), flat.step(np.ones(3, np.int64)))
+        with pytest.raises(ValueError, match="expected 3 rows"):
+            env.step(np.ones(6, np.int64))
+
+
+def test_what_float32_cannot_hold_is_infinity():
+    class Far(ToyEnv):
+        observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+
+        def __init__(self):
+            super().__init__(3)
+            self.observation_space = Far.observation_space
+
+        def observe(self):
+            return np.array([1e300])
+
+        def step(self, action):
+            obs, _, *rest = super().step(action)
+            return obs, -1e300, *rest
+
+    for make in (lambda env_id: AlfGymWrapper(Far()), lambda env_id: covered(make=lambda env_id: AlfGymWrapper(Far()))):
+        with parallel(make, 2, backend="serial") as env:
+            assert env.reset().observation.tolist() == [[np.inf]] * 2
+            assert env.step(np.zeros(2, np.int64)).reward.tolist() == [-np.inf] * 2
+
+
 def test_tasks_in_parallel():
     with parallel(two_tasks, 2, num_workers=2) as env:
         assert env.num_tasks == 2 and env.task_names == ["a", "b"]

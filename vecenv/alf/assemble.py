@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from vecenv.alf.carrier import Description
+from vecenv.alf.gym_wrapper import TIME_LIMIT_KEY
 from vecenv.alf.nests import map_structure
 from vecenv.alf.spec import zeros_of
 from vecenv.alf.timestep import StepType, TimeStep
@@ -26,8 +27,6 @@ __all__ = ["Assembler", "own_infos"]
 
 _FIRST = int(RowFlag.RESET | RowFlag.AUTORESET)
 _LAST = int(StepType.LAST)
-#: In infos of old Gym; the step type and the discount say it.
-_TIME_LIMIT_KEY = "TimeLimit.truncated"
 
 
 class Assembler:
@@ -43,12 +42,12 @@ class Assembler:
         self._spec = pool.obs_spec
         self._root = pool.obs_spec.root
         self._size = size
-        self._rows_per_env = about.batch_size or 1
+        self._is_batched = about.batch_size is not None
         self._discount = about.discount
         self._reward_shape = (size, *about.specs.reward.shape)
         self._observation_spec, self._action_spec = about.specs.observation, about.specs.prev_action
         self._action_leaf = None if isinstance(self._action_spec, (dict, tuple, list)) else self._action_spec.dtype
-        self._leaf_dtype = getattr(self._observation_spec, "dtype", None)
+        self._leaf_dtype: np.dtype[Any] = getattr(self._observation_spec, "dtype", np.dtype(np.float32))
         self._info_spec = about.specs.env_info
         self._env_ids = np.arange(size, dtype=np.int32)
 
@@ -66,7 +65,7 @@ class Assembler:
         else:
             step_type, discount = self._timed(rows, flags, prev_action)
             observation = self._observed(rows)
-        reward = rows.column("reward").astype(np.float32)
+        reward = _own(rows.column("reward"), np.dtype(np.float32))
         if reward.shape != self._reward_shape:
             reward = reward.reshape(self._reward_shape)
         if self._info_spec:
@@ -91,8 +90,8 @@ class Assembler:
 
     def _observed(self, rows: Any) -> Any:
         if isinstance(self._root, Leaf):
-            return np.array(rows.obs(0), self._leaf_dtype)
-        return map_structure(lambda spec, view: np.array(view, spec.dtype), self._observation_spec, self._nested(rows))
+            return _own(rows.obs(0), self._leaf_dtype)
+        return map_structure(lambda spec, view: _own(view, spec.dtype), self._observation_spec, self._nested(rows))
 
     def _stepped(self, rows: Any) -> Any:
         observation, step_type, discount, prev_action = map_structure(self._flat, self._nested(rows))
@@ -103,8 +102,15 @@ class Assembler:
 
     def _flat(self, view: Array) -> Array:
         """Copy a leaf, with the rows of batches end to end."""
-        rest = view.shape[1:] if self._rows_per_env == 1 and len(view) == self._size else view.shape[2:]
-        return np.array(view).reshape(self._size, *rest)
+        own = np.array(view)
+        return own.reshape(self._size, *view.shape[2:]) if self._is_batched else own
+
+
+def _own(view: Array, dtype: np.dtype[Any]) -> Array:
+    if view.dtype == dtype:
+        return view.copy()
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinity
+        return view.astype(dtype)
 
 
 def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, Any]:
@@ -116,7 +122,7 @@ def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, A
     """
     result: dict[str, Any] = {}
     for key, value in gathered.items():
-        if (key.startswith("_") and key[1:] in gathered) or key == _TIME_LIMIT_KEY:
+        if (key.startswith("_") and key[1:] in gathered) or key == TIME_LIMIT_KEY:
             continue
         if isinstance(value, dict):
             result[key] = own_infos(value, rows_per_env)

@@ -122,6 +122,11 @@ class BatchEnvironmentWrapper(AlfEnvironment):
         return len(self._envs)
 
     @property
+    def can_seed(self) -> bool:
+        """As the first env."""
+        return self._envs[0].can_seed
+
+    @property
     def num_tasks(self) -> int:
         """As the first env."""
         return self._envs[0].num_tasks

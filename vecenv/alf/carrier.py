@@ -153,7 +153,7 @@ class Description:
     num_tasks: int
     task_names: list[str]
     metadata: dict[str, Any]
-    has_seed: bool
+    can_seed: bool
 
 
 def describe(carrier: PlainCarrier | StepCarrier) -> Description:
@@ -166,7 +166,7 @@ def describe(carrier: PlainCarrier | StepCarrier) -> Description:
         num_tasks=env.num_tasks,
         task_names=env.task_names,
         metadata=env.metadata,
-        has_seed=type(env).seed is not AlfEnvironment.seed,
+        can_seed=env.can_seed,
     )
 
 

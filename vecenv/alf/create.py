@@ -63,7 +63,8 @@ def create_environment(
         num_spare_envs: further envs that stand ready for those that end.
         start_serially, flatten, torch_num_threads_per_env: as for `ParallelAlfEnvironment`.
         parallel_environment_ctor: called instead of it.
-        seed: env i gets seed + i. None: different ones, drawn once from NumPy's global generator, so
+        seed: env i gets seed + i, if it can be seeded; in workers the global generators are seeded with it
+            before it is built, too. None: different ones, drawn once from NumPy's global generator, so
             that `numpy.random.seed` before makes them the same every time.
         batched_wrappers: applied to the result in this order.
         tensors: torch tensors out; None: if torch is installed.
@@ -116,7 +117,8 @@ def create_environment(
             if per_env > 1:
                 options.setdefault("num_workers", size // per_env)
             env = ParallelAlfEnvironment(constructors, **kwargs, tensors=tensors, **options)
-        env.seed(seeds[::group])
+        if getattr(env, "can_seed", True):
+            env.seed(seeds[::group])
     for wrap in batched_wrappers:
         env = wrap(env)
     return env
@@ -157,7 +159,8 @@ def _create_single(env_name: Any, load_fn: Callable[..., Any], is_batched: bool,
 
 
 def _seeded(env: AlfEnvironment, seed: int) -> AlfEnvironment:
-    env.seed(seed)
+    if env.can_seed:
+        env.seed(seed)
     return env
 
 

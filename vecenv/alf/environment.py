@@ -119,6 +119,11 @@ class AlfEnvironment(abc.ABC):
         return [type(self).__name__]
 
     @property
+    def can_seed(self) -> bool:
+        """Whether `seed` does something."""
+        return type(self).seed is not AlfEnvironment.seed
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """As a Gymnasium env has it."""
         return {}

@@ -5,7 +5,7 @@
 Two ways to begin the next episode of an env that has ended:
 
     in lockstep    with the next step: the worker resets it while the others step
-    ahead          right after its LAST step, while the caller thinks; `Seats` below. With spare
+    ahead          right after its LAST step, while the caller thinks; see `seats`. With spare
                    envs one that stands ready takes its seat, so the next step does not wait
 
 Results are the same either way. In lockstep a step costs less (20 % with 64 CartPoles), ahead a
@@ -17,18 +17,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from vecenv.alf.assemble import Assembler, own_infos
-from vecenv.alf.batch_wrappers import stack_infos
 from vecenv.alf.carrier import EnvCall, EnvMaker, carry, describe
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.nests import map_structure
 from vecenv.alf.options import pool_options
+from vecenv.alf.seats import Seats
 from vecenv.alf.spec import zeros_of
 from vecenv.alf.tensors import to_arrays, to_tensors, wants_tensors
 from vecenv.alf.timestep import TimeStep
@@ -38,7 +37,7 @@ from vecenv.core.pool import Pool
 from vecenv.core.process import ProcessPool
 from vecenv.core.rows import Autoreset, RowFlag
 from vecenv.core.serial import SerialPool
-from vecenv.core.spec import Array, Leaf
+from vecenv.core.spec import Leaf
 from vecenv.envs.seeding import check_seed
 from vecenv.envs.state import KEEPER
 from vecenv.errors import ConfigError, SpaceError
@@ -246,7 +245,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         if pool.outstanding():
             pool.cancel()
         seeds, self._next_seeds = self._next_seeds, None
-        if seeds is None and not self._was_reset and self._about.has_seed:
+        if seeds is None and not self._was_reset and self._about.can_seed:
             first = secrets.randbelow(_SEED_LIMIT - pool.num_envs)
             _LOG.info("unseeded reset: env i gets seed %d + i", first)
             seeds = [first + env_id for env_id in range(pool.num_envs)]
@@ -273,7 +272,10 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
         Raises:
             ConfigError: another number of seeds, or one that is no integer of at least 0 (a ValueError).
+            NotImplementedError: the envs cannot be seeded.
         """
+        if not self.can_seed:
+            raise NotImplementedError(f"{self.task_names[0]} has no seed")
         count = self._pool.num_envs
         seeds = [seed + i for i in range(count)] if isinstance(seed, int | np.integer) else list(seed)
         if len(seeds) != count:
@@ -322,6 +324,11 @@ class ParallelAlfEnvironment(AlfEnvironment):
     def task_names(self) -> list[str]:
         """As env 0."""
         return list(self._about.task_names)
+
+    @property
+    def can_seed(self) -> bool:
+        """Whether the envs can be seeded."""
+        return bool(self._about.can_seed)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -373,106 +380,6 @@ class ParallelAlfEnvironment(AlfEnvironment):
         if "_pool" in self.__dict__:
             with contextlib.suppress(Exception):  # the interpreter may be half gone
                 self.close()
-
-
-class Seats:
-    """Rows of the envs by seat, where ended envs are reset at once and spare ones take their place.
-
-    Every env, spare or not, has its last row here; `column` and `obs` read those of the seated ones.
-    Spares are taken in the order in which their resets were asked for, so who sits where does not
-    depend on time.
-
-    Attributes:
-        of: int64 (B,): which env sits in each seat.
-    """
-
-    def __init__(self, pool: Pool, num_seats: int) -> None:
-        self._pool = pool
-        self._num_envs, self._num_seats = pool.num_envs, num_seats
-        self._columns: dict[str, Array] = {}
-        self._leaves: list[Array] = []
-        self._infos: dict[int, dict[str, Any]] = {}
-        self._place()
-
-    def _place(self) -> None:
-        self.of = np.arange(self._num_seats)
-        self._waiting = np.zeros(self._num_seats, np.bool_)  # seats whose env begins an episode
-        self._spares = deque(range(self._num_seats, self._num_envs))
-        self._has_row = np.zeros(self._num_envs, np.bool_)
-        self._shown = self.of.copy()  # whose rows the assembler reads
-
-    def begin(self, batch: Batch) -> None:
-        """Seat the envs by id after a reset of all; the spares' first observations are kept."""
-        self._place()
-        rows = batch.rows
-        if not self._columns:
-            names = ("reward", "terminated", "truncated", "flags")
-            self._columns = {name: np.empty_like(rows.column(name)) for name in names}
-            self._leaves = [np.empty_like(rows.obs(leaf.index)) for leaf in self._pool.obs_spec.leaves]
-        self._infos.clear()
-        self._keep(batch)
-        self._has_row[self.of] = False
-
-    def step(self, action: Any) -> int:
-        """Step the seated envs whose episode goes on, wait for these and for the begun episodes; reset ended ones.
-
-        Returns:
-            The union of the rows' flags.
-        """
-        moving = np.flatnonzero(~self._waiting)
-        pool = self._pool
-        if len(moving):
-            some = action if len(moving) == self._num_seats else map_structure(lambda leaf: leaf[moving], action)
-            self._has_row[self.of[moving]] = False
-            pool.send(some, self.of[moving], ordered=False)
-        while missing := self._num_seats - int(np.count_nonzero(self._has_row[self.of])):
-            self._keep(pool.recv(min(missing, pool.outstanding())))
-        self._has_row[self.of] = False
-        self._shown = self.of.copy()
-        flags = int(np.bitwise_or.reduce(self.column("flags")))
-        self._waiting = self._columns["terminated"][self.of] | self._columns["truncated"][self.of]
-        if self._waiting.any():
-            self._replace(np.flatnonzero(self._waiting))
-        return flags
-
-    def _replace(self, seats: Array) -> None:
-        """Reset the envs that have ended, and give their seats to those that wait longest."""
-        ended = self.of[seats]
-        # The rows of the ended are read before their resets are received: both are for this thread to do.
-        self._pool.reset(ended, ordered=False)
-        self._spares.extend(ended.tolist())
-        self.of[seats] = [self._spares.popleft() for _ in range(len(seats))]
-
-    def _keep(self, batch: Batch) -> None:
-        batch.raise_errors()
-        rows, ids = batch.rows, batch.env_ids
-        for name, column in self._columns.items():
-            column[ids] = rows.column(name)
-        for index, leaf in enumerate(self._leaves):
-            leaf[ids] = rows.obs(index)
-        self._has_row[ids] = True
-        if self._infos or batch.flags & _NEWS:
-            infos = batch.infos()
-            for env_id, info in zip(ids.tolist(), infos):
-                self._infos.pop(env_id, None)
-                if info:
-                    self._infos[env_id] = info
-
-    # ---- rows, as the assembler reads them -----------------------------------------------------
-
-    def column(self, name: str) -> Array:
-        """Return a column (B,), copied."""
-        return self._columns[name][self._shown]
-
-    def obs(self, leaf: int) -> Array:
-        """Return an observation leaf (B, *S), copied."""
-        return self._leaves[leaf][self._shown]
-
-    def infos(self) -> dict[str, Any]:
-        """Return the infos of the seated envs as arrays, zero where an env has no such key."""
-        if not self._infos:
-            return {}
-        return stack_infos([self._infos.get(env_id, {}) for env_id in self._shown.tolist()])
 
 
 def _check_spares(num_spares: int, num_envs: int, blocking: bool) -> int:

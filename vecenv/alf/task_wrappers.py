@@ -74,6 +74,11 @@ class MultitaskWrapper(AlfEnvironment):
         return self._names
 
     @property
+    def can_seed(self) -> bool:
+        """As the first task."""
+        return self._envs[0].can_seed
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """Of the first task."""
         return self._envs[0].metadata

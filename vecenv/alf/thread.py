@@ -137,6 +137,11 @@ class ThreadEnvironment(AlfEnvironment):
         return list(self._inner.task_names)
 
     @property
+    def can_seed(self) -> bool:
+        """As inside."""
+        return bool(self._inner.can_seed)
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """As inside."""
         return dict(self._inner.metadata)

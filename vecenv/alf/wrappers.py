@@ -88,6 +88,11 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
         return self._env.task_names
 
     @property
+    def can_seed(self) -> bool:
+        """As inside."""
+        return self._env.can_seed
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """As inside."""
         return self._env.metadata
