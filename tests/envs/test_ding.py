@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from tests.scripted import Plain, Scripted, numbers_env
 from vecenv import (
     AllinObsWrapper,
     ConfigError,
+    DependencyError,
     DingEnvWrapper,
     EpisodicLifeWrapper,
     GymToGymnasiumWrapper,
@@ -402,3 +405,13 @@ def test_pendulum():
     timestep = env.step(np.array([1.0], np.float32))
     assert -10 <= timestep.reward[0] <= 0
     env.close()
+
+
+def test_a_game_without_ale_py_says_the_pip_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    for name in [name for name in gymnasium.registry if name.startswith("ALE/")]:
+        monkeypatch.delitem(gymnasium.registry, name)
+    with pytest.raises(DependencyError, match=r'pip install "vecenv\[atari\]"'):
+        DingEnvWrapper(cfg={"env_id": "ALE/Pong-v5"}).reset()
+    with pytest.raises(gymnasium.error.UnregisteredEnv):
+        DingEnvWrapper(cfg={"env_id": "NoSuchGame-v5"}).reset()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.managers.fakes import actors
+from tests.managers.test_symptoms import BlindEnv
 from vecenv import (
     AsyncSubprocessEnvManager,
     BaseEnvManager,
@@ -20,6 +21,7 @@ from vecenv import (
     ConfigError,
     DependencyError,
     DingEnvWrapper,
+    GymVectorEnvManager,
     SubprocessEnvManagerV2,
     SyncSubprocessEnvManager,
 )
@@ -231,3 +233,41 @@ def test_folders_are_those_of_the_caller_whatever_the_worker_does(tmp_path, monk
         manager.launch()
         play(manager)
     assert len(list((tmp_path / "videos").iterdir())) == 1
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+@pytest.mark.parametrize("when", ["before", "later"])
+def test_through_a_vector_env(backend, when, tmp_path):
+    cfg = {"episode_num": 2, "backend": backend}
+    with GymVectorEnvManager([functools.partial(Painted, length) for length in (2, 4)], cfg) as manager:
+        if when == "later":
+            manager.reset()
+            manager.step({0: 0, 1: 0})
+        manager.enable_save_replay([tmp_path / "0", tmp_path / "1"])
+        manager.reset()
+        play(manager)
+        assert manager.elapsed_steps is not None and manager.env_ref.length == 2
+    for env_id, length in enumerate((2, 4)):
+        videos = [video for video in (tmp_path / str(env_id)).iterdir() if num_frames(video) == length + 1]
+        assert len(videos) >= 2  # and what an env that is over plays on while the other is not
+
+
+def test_an_env_that_records_by_itself_does_so_below_a_vector_env_too(tmp_path):
+    env_fn = functools.partial(DingEnvWrapper, None, {"env_id": "CartPole-v1"})  # made anew, for rendering
+    with GymVectorEnvManager([env_fn], {"episode_num": 1, "backend": "serial"}) as manager:
+        manager.enable_save_replay(str(tmp_path))
+        manager.reset()
+        play(manager)
+    assert [num_frames(video) > 5 for video in tmp_path.glob("*-episode-0.mp4")] == [True]
+
+
+def test_a_vector_env_that_cannot_be_recorded(tmp_path):
+    with GymVectorEnvManager([BlindEnv], {"backend": "serial"}) as manager:
+        with pytest.raises(AssertionError, match="expected 1"):
+            manager.enable_save_replay(["a", "b"])
+        manager.enable_save_replay(str(tmp_path))
+        with pytest.raises(ConfigError, match="replay of BlindEnv: expected render_mode 'rgb_array'"):
+            manager.reset()
+    passed_in = gymnasium.make_vec("CartPole-v1", 1, "sync")
+    with GymVectorEnvManager(passed_in) as manager, pytest.raises(AssertionError, match="RecordVideo"):
+        manager.enable_save_replay(str(tmp_path))

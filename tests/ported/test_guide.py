@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from easydict import EasyDict
 
-from tests.ported.guide import AtariEnv, CartpoleEnv, MujocoEnv, make_old_env
+from tests.ported.guide import AtariEnv, CartpoleEnv, MujocoEnv, OlderCartpoleEnv, make_old_env
 from vecenv import (
     AsyncSubprocessEnvManager,
     BaseEnvManager,
@@ -287,3 +287,37 @@ def test_box2d():
         pass
     assert isinstance(timestep.info["eval_episode_return"], float)
     env.close()
+
+
+# ---- the older edition ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
+def test_a_score_by_its_older_name_arrives_as_it_is(manager_cls):
+    with manager_cls([OlderCartpoleEnv] * 2, {"episode_num": 1}) as manager:
+        manager.seed(0)
+        manager.launch()
+        scores = []
+        while not manager.done:
+            timesteps = manager.step({env_id: np.array([0]) for env_id in manager.ready_obs})
+            scores += [timestep.info["final_eval_reward"] for timestep in timesteps.values() if timestep.done]
+    assert len(scores) == 2 and all(type(score) is float and score >= 8 for score in scores)
+
+
+def test_the_check_knows_the_older_name():
+    with pytest.raises(AssertionError, match="'final_eval_reward' is its older name"):
+        check_all(OlderCartpoleEnv(), spawn=False)
+
+
+def test_the_wrapper_writes_the_older_name_on_request():
+    env = DingEnvWrapper(
+        cfg={
+            "env_id": "CartPole-v1",
+            "env_wrapper": [{"type": "eval_episode_return", "kwargs": {"older_key": True}}],
+        }
+    )
+    env.reset()
+    while not (timestep := env.step(0)).done:
+        pass
+    env.close()
+    assert timestep.info["final_eval_reward"] == timestep.info["eval_episode_return"] >= 8.0

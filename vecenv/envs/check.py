@@ -325,7 +325,8 @@ def _score_violations(env: Any, info: Mapping[str, Any], seen: set[str]) -> Iter
     score = info.get("eval_episode_return")
     if "eval_episode_return" not in info:
         seen.add("score")
-        yield Violation("score", "no info['eval_episode_return'] at the end of an episode")
+        older = "; 'final_eval_reward' is its older name" if "final_eval_reward" in info else ""
+        yield Violation("score", f"no info['eval_episode_return'] at the end of an episode{older}")
     elif isinstance(score, np.generic) or not isinstance(score, numbers.Real):
         seen.add("score")
         yield Violation("score", f"info['eval_episode_return']: expected a Python number, got {describe(score)}")

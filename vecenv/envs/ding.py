@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -19,7 +17,7 @@ from vecenv.envs.arrays import action_to_ndarray, normalise_action, present_obs,
 from vecenv.envs.base import BaseEnv, BaseEnvTimestep, copy_env_cfg
 from vecenv.envs.replay import DEFAULT_FOLDER, EpisodeRecorder
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
-from vecenv.errors import ConfigError, StateError
+from vecenv.errors import ConfigError, DependencyError, StateError, require
 
 __all__ = [
     "DingEnvWrapper",
@@ -327,21 +325,27 @@ def make_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Make a Gymnasium env by its id, registering ale-py's games first if the id is not known without them.
 
     Raises:
+        DependencyError: one of Atari's games, and ale-py is missing.
         gymnasium.error.UnregisteredEnv: no such id.
     """
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
     except gymnasium.error.UnregisteredEnv:
-        if not _register_atari():
+        if not _register_atari(is_needed=env_id.startswith("ALE/")):
             raise
     return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
 
 
-def _register_atari() -> bool:
-    """Register ale-py's games; False if it is missing or they are registered already."""
-    if importlib.util.find_spec("ale_py") is None or "ale_py" in sys.modules:
+def _register_atari(is_needed: bool) -> bool:
+    """Register ale-py's games; False if they are registered already, or ale-py is missing and not needed."""
+    if sys.modules.get("ale_py") is not None:
         return False
-    gymnasium.register_envs(importlib.import_module("ale_py"))
+    try:
+        gymnasium.register_envs(require("ale_py", "atari"))
+    except DependencyError:
+        if is_needed:
+            raise
+        return False
     return True
 
 

@@ -6,12 +6,14 @@ import os
 import re
 import uuid
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.wrappers import RecordVideo
 
+from vecenv.envs.adapt import original
 from vecenv.errors import ConfigError, DependencyError, require
 
 DEFAULT_FOLDER = "./video"
@@ -115,6 +117,50 @@ class EpisodeRecorder(RecordVideo[Any, Any]):
             self.video_paths.append(final)
 
 
+class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Passes everything on, and begins to record at the reset after `replay_folder` was set.
+
+    An env with an `enable_save_replay` of its own is left to record by that.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.replay_folder: str | None = None
+        self._records_to: str | None = None
+
+    def reset(self, **reset_param: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode, and its file if there is to be one."""
+        self._prepare()
+        return self.env.reset(**reset_param)
+
+    def _prepare(self) -> None:
+        if self.replay_folder is None or self.replay_folder == self._records_to:
+            return
+        self._records_to = self.replay_folder
+        own = getattr(original(self.env), "enable_save_replay", None)
+        if callable(own):
+            try:
+                own(self.replay_folder)
+                return
+            except NotImplementedError:  # BaseEnv's default: the env leaves it to us
+                pass
+        if isinstance(self.env, EpisodeRecorder):
+            if self.env.recording:
+                self.env.stop_recording()
+            self.env = self.env.env
+        self.env = EpisodeRecorder(self.env, self.replay_folder)
+
+    def get_state(self) -> dict[str, Any]:
+        """Give the folders; the recorder inside has its own state."""
+        return {"replay_folder": self.replay_folder, "records_to": self._records_to}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over folders of `get_state`, with a recorder inside if there was one."""
+        self.replay_folder = state["records_to"]
+        self._prepare()
+        self.replay_folder = state["replay_folder"]
+
+
 def write_video(path: str, frames: list[Any], fps: float) -> None:
     """Encode frames, uint8 (height, width, 3 or more), as H.264; DependencyError without imageio-ffmpeg."""
     # Not by moviepy: it works the number of frames out of duration times rate, and at 50 frames a second
@@ -129,6 +175,19 @@ def write_video(path: str, frames: list[Any], fps: float) -> None:
             writer.send(np.ascontiguousarray(frame[..., :3], dtype=np.uint8))
     finally:
         writer.close()
+
+
+def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs: int) -> list[str]:
+    """Give each env's folder, absolute, for one folder or one per env.
+
+    Raises:
+        ConfigError: a wrong number of folders.
+    """
+    single = isinstance(replay_path, str | os.PathLike)
+    paths: list[Any] = [replay_path] * num_envs if single else list(replay_path)  # type: ignore[arg-type]
+    if len(paths) != num_envs:
+        raise ConfigError(f"replay_path: expected {num_envs} folders, got {len(paths)}", key="replay_path")
+    return [os.path.abspath(os.fspath(path)) for path in paths]
 
 
 def unique_name(env: gymnasium.Env[Any, Any]) -> str:

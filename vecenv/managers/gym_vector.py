@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -22,8 +23,9 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from ..config import deep_merge_dicts, warn_unknown_keys
-from ..envs.adapt import find_attr
+from ..envs.adapt import adapt_built, find_attr
 from ..envs.base import BaseEnvTimestep
+from ..envs.replay import Recordable, folders_by_env
 from ..errors import ClosedError, ConfigError, StateError
 from ..registry import ENV_MANAGER_REGISTRY
 from .books import EnvBooks
@@ -75,14 +77,16 @@ class GymVectorEnvManager(EnvBooks):
         """
         warn_unknown_keys(cfg or {}, (*self.config, "type", "import_names", "cfg_type"), type(self).__name__)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
+        env_fns: list[Callable[[], Any]] = []
         if isinstance(env_fn, gymnasium.vector.VectorEnv):
             self._vector_env: Any = env_fn
             self._steps_some = False
         else:
-            self._vector_env = self._make_vector_env(list(env_fn))
+            env_fns = list(env_fn)
+            self._vector_env = self._make_vector_env(env_fns)
             self._steps_some = True
         vector_env = self._vector_env
-        self._env_fn = list(getattr(vector_env, "env_fns", ())) or [_no_env_fn] * vector_env.num_envs
+        self._env_fn = env_fns or list(getattr(vector_env, "env_fns", ())) or [_no_env_fn] * vector_env.num_envs
         mode = (vector_env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
         self._open_books(vector_env.num_envs, self._cfg["episode_num"])
@@ -97,7 +101,8 @@ class GymVectorEnvManager(EnvBooks):
 
         keys = ("backend", "num_workers", "context", "step_timeout", "reset_timeout")
         options = {key: self._cfg[key] for key in keys}
-        return VectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        makers = [_RecordableMaker(env_fn) for env_fn in env_fns]
+        return VectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP, **options)
 
     # ---- what is known -----------------------------------------------------------------------
 
@@ -136,6 +141,25 @@ class GymVectorEnvManager(EnvBooks):
         self._pending_seeds.update(seeds_by_env(seed, len(self._all_ids)))
         if self._pending_seeds:
             self._seed_action_space(self._pending_seeds[min(self._pending_seeds)])
+
+    def enable_save_replay(self, replay_path: str | os.PathLike[str] | Sequence[Any]) -> None:
+        """Record a video of every episode from the next reset of each env on.
+
+        Args:
+            replay_path: one folder for all envs, or one per env.
+
+        Raises:
+            ClosedError: after `close`.
+            ConfigError: a wrong number of folders.
+            StateError: the vector env was passed in: how its envs are made is its maker's to say.
+        """
+        if self._is_over:
+            raise ClosedError(f"enable_save_replay: {type(self).__name__} is closed; make a new one")
+        if not self._steps_some:
+            raise StateError(
+                "enable_save_replay: a vector env that was passed in; have its env_fns wrap with RecordVideo"
+            )
+        self._vector_env.set_attr("replay_folder", folders_by_env(replay_path, len(self._all_ids)))
 
     def launch(self, reset_param: None = None) -> None:
         """As `reset`, for callers that launch every manager."""
@@ -296,6 +320,17 @@ class GymVectorEnvManager(EnvBooks):
 
     def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
         raise StateError(f"{what}: a vector env has no such call for single envs")
+
+
+class _RecordableMaker:
+    """Builds an env that can be told to record; travels by value like the function it holds."""
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        self.env_fn = env_fn
+
+    def __call__(self) -> Recordable:
+        """Build the env."""
+        return Recordable(adapt_built(self.env_fn()))
 
 
 def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ..core.batch import Batch
 from ..core.pool import Pool
 from ..core.rows import Autoreset
 from ..core.serial import SerialPool
+from ..envs.replay import folders_by_env
 from ..envs.seeding import SEED_BITS
 from ..envs.state import KEEPER
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
@@ -256,11 +257,7 @@ class EnvLife(EnvBooks):
         Raises:
             ConfigError: a wrong number of folders.
         """
-        single = isinstance(replay_path, str | os.PathLike)
-        paths: list[Any] = [replay_path] * self.env_num if single else list(replay_path)  # type: ignore[arg-type]
-        if len(paths) != self.env_num:
-            raise ConfigError(f"replay_path: expected {self.env_num} folders, got {len(paths)}", key="replay_path")
-        self._replay_paths = [os.path.abspath(os.fspath(path)) for path in paths]
+        self._replay_paths = folders_by_env(replay_path, self.env_num)
 
     def reset(self, reset_param: Mapping[int, Mapping[str, Any] | None] | None = None) -> None:
         """Begin new episodes; see `EnvResets`."""

@@ -85,14 +85,16 @@ class EvalEpisodeReturnWrapper(EnvWrapper):
     """The sum of an episode's rewards, in `info['eval_episode_return']` of its last step.
 
     Sums the rewards as they come to this wrapper. The value is a Python float (over a vector of rewards, the
-    sum of all); `array=True` gives it as a float32 array of the rewards' shape, (1,) for numbers.
+    sum of all); `array=True` gives it as a float32 array of the rewards' shape, (1,) for numbers. `older_key=True`
+    writes it as `info['final_eval_reward']` too, where programs of before look for it.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("episode_return",)
 
-    def __init__(self, env: Any, array: bool = False) -> None:
+    def __init__(self, env: Any, array: bool = False, older_key: bool = False) -> None:
         super().__init__(env)
         self.array = array
+        self.older_key = older_key
         self.episode_return: Any = 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -110,4 +112,6 @@ class EvalEpisodeReturnWrapper(EnvWrapper):
             else:
                 score = float(np.sum(total))
             info = {**info, "eval_episode_return": score}
+            if self.older_key:
+                info["final_eval_reward"] = score
         return obs, reward, terminated, truncated, info
