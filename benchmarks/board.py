@@ -30,8 +30,10 @@ GOAL = 1.7
 class SelfPlayMode(Mode):
     """Random legal actions for all boards at once; the steps of its windows are games."""
 
+    call = "step"
+
     def __init__(self, against: str, num_envs: int, num_workers: int) -> None:
-        super().__init__(f"connect4 against {against}, {num_workers} worker(s)")
+        super().__init__(f"connect4 against {against}, {self.call}, {num_workers} worker(s)")
         self._envs = make_games("connect4", num_envs, against, num_workers)
         self._policy = random_policy(np.random.default_rng(0))
         self._obs, _ = self._envs.reset(seed=0)
@@ -57,6 +59,37 @@ class SelfPlayMode(Mode):
         return time.process_time() + sum(cpu_seconds(pid) for pid in self._envs.worker_pids)
 
 
+class AsyncSelfPlayMode(SelfPlayMode):
+    """The same by `send` and `recv`: goes on with the first half of the boards that have answered."""
+
+    call = "send/recv"
+
+    def run(self, seconds: float) -> Window:
+        """Play on; a batch is one `recv`."""
+        clock = time.perf_counter
+        games, batches = 0, 0
+        self._envs.send(self._policy(self._obs))
+        cpu, start = self._cpu_seconds(), clock()
+        now, deadline = start, start + seconds
+        while now < deadline:
+            obs, _, ended, _, infos = self._envs.recv(self._envs.num_envs // 2)
+            games += int(np.count_nonzero(ended))
+            batches += 1
+            self._envs.send(self._policy(obs), infos["env_id"])
+            now = clock()
+        window = Window(games, batches, now - start, self._cpu_seconds() - cpu)
+        self._drain()
+        return window
+
+    def _drain(self) -> None:
+        owed = self._envs.num_envs
+        while owed:
+            obs, _, _, _, infos = self._envs.recv(owed)
+            owed -= len(infos["env_id"])
+            for key, column in obs.items():
+                self._obs[key][infos["env_id"]] = column
+
+
 def random_board() -> Any:
     """Make a board that ignores its actions and plays legal ones at random."""
     return adapt(Connect4Env({"prob_random_agent": 1.0}))
@@ -72,7 +105,9 @@ def main() -> None:
 
 def _measure(against: str, num_envs: int, seconds: float, rounds: int) -> None:
     openers: list[Callable[[], Mode]] = [
-        functools.partial(SelfPlayMode, against, num_envs, num_workers) for num_workers in WORKERS
+        functools.partial(mode, against, num_envs, num_workers)
+        for mode in (SelfPlayMode, AsyncSelfPlayMode)
+        for num_workers in WORKERS
     ]
     env_fns = [random_board] * num_envs
     openers.append(lambda: LoopMode("one loop", [env_fns]))
@@ -89,9 +124,11 @@ def _measure(against: str, num_envs: int, seconds: float, rounds: int) -> None:
         if isinstance(mode, SelfPlayMode):
             rate = statistics.median(window.rate for window in windows[mode.name])
             print(f"{mode.name}: {rate:,.0f} games per second")
-    one_worker, two_workers, one_loop, two_loops = (windows[mode.name] for mode in modes)
-    print(f"two workers : one = {_ratio(two_workers, one_worker):.2f} (goal {GOAL})", end=", ")
-    print(f"two loops : one = {_ratio(two_loops, one_loop):.2f}")
+    step_1, step_2, recv_1, recv_2, loop_1, loop_2 = (windows[mode.name] for mode in modes)
+    print(
+        f"two workers : one = {_ratio(step_2, step_1):.2f} by step, {_ratio(recv_2, recv_1):.2f} by send/recv", end=" "
+    )
+    print(f"(goal {GOAL}); two loops : one = {_ratio(loop_2, loop_1):.2f}")
 
 
 def _ratio(windows: list[Window], others: list[Window]) -> float:

@@ -12,7 +12,14 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
-from vecenv import NoneSpace, SpaceError, VectorEnv
+from vecenv import (
+    BaseEnvManager,
+    NoneSpace,
+    SpaceError,
+    SubprocessEnvManagerV2,
+    SyncSubprocessEnvManager,
+    VectorEnv,
+)
 from vecenv.core.spec import Spec
 
 SPACE = spaces.Dict(mask=NoneSpace(), pair=spaces.Tuple((NoneSpace(), spaces.Discrete(3))))
@@ -35,6 +42,19 @@ class NoneEnv(gymnasium.Env):
     def step(self, action):
         self._steps += 1
         return self._observe(), 1.0, self._steps == 4, False, {}
+
+
+class ArrayAndNone(gymnasium.Env):
+    """Its observations are one array and None."""
+
+    observation_space = spaces.Dict(mask=NoneSpace(), position=spaces.Box(-9.0, 9.0, (2,)))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return {"mask": None, "position": np.zeros(2, np.float32)}, {}
+
+    def step(self, action):
+        return {"mask": None, "position": np.array([1, 2], np.float32)}, 0.0, False, False, {}
 
 
 def test_it_is_a_space():
@@ -62,6 +82,17 @@ def test_beside_objects_it_leaves_their_numbers_alone():
     spec = Spec(spaces.Dict(a=NoneSpace(), b=spaces.Text(3), c=NoneSpace(), d=spaces.Text(3)), "obs")
     assert [node.index for node in spec.objects_in_order()] == [0, 1] and spec.num_objects == 2
     assert spec.objects({"a": None, "b": "x", "c": None, "d": "y"}) == ["x", "y"]
+
+
+@pytest.mark.parametrize("cls", [BaseEnvManager, SyncSubprocessEnvManager, SubprocessEnvManagerV2])
+def test_a_manager_gives_it_beside_arrays_alone(cls):
+    """Managers prepare results ahead where a row is nothing but arrays; here it is not."""
+    with cls([ArrayAndNone] * 2, {"num_workers": 2} if cls is not BaseEnvManager else {}) as manager:
+        manager.launch()
+        for _ in range(3):
+            steps = manager.step({0: np.int64(0), 1: np.int64(1)})
+            for step in steps.values() if isinstance(steps, dict) else steps:
+                assert step.obs["mask"] is None and np.asarray(step.obs["position"]).tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])

@@ -103,6 +103,7 @@ class Spec:
         root: the nested structure.
         leaves: every `Leaf`, in the order of the space.
         num_objects: how many values per row have no column.
+        is_all_arrays: whether every part has a column; parts without are objects, or always None.
         warn: called with (path, text) the first time that a leaf is converted.
     """
 
@@ -112,6 +113,7 @@ class Spec:
         self.strict = strict
         self.leaves: list[Leaf] = []
         self.num_objects = 0
+        self.is_all_arrays = True
         self._warned: set[str] = set()
         self.warn: Callable[[str, str], None] = _warn
         self.root = self._build(space, name)
@@ -126,6 +128,7 @@ class Spec:
             leaf = Leaf(path, len(self.leaves), np.dtype(space.dtype), tuple(space.shape))
             self.leaves.append(leaf)
             return leaf
+        self.is_all_arrays = False
         if getattr(space, "holds_only_none", False):
             return NoneNode(path, -1)
         self.num_objects += 1

@@ -123,7 +123,7 @@ class Layout:
         self.reward_shape = reward_shape
         self.builder = builder
         self.copies = copies
-        self.is_early = copies and not spec.num_objects and all(leaf.shape for leaf in spec.leaves)
+        self.is_early = copies and spec.is_all_arrays and all(leaf.shape for leaf in spec.leaves)
         self.leaf = spec.root if isinstance(spec.root, Leaf) else None
 
 
@@ -169,7 +169,7 @@ class Blanks:
             fill_arrays(self.batch, batch.obs)
         else:
             obs = copy_arrays(batch.obs) if layout.copies else batch.obs
-            self.batch = None if layout.spec.num_objects else obs
+            self.batch = obs if layout.spec.is_all_arrays else None
             self.rows = split_rows(layout.spec, obs, len(self.ids))
             self._make()
         if batch.flags & HAS_INFO:
