@@ -323,6 +323,57 @@ def test_info_keys_beyond_the_table_are_refused(ends):
         hub.add_info_key(3)
 
 
+def cells_of(names, info, infos=0):
+    """Return (was it written, was it flagged, [(tag, value) of the first cells]) of one answer with this info."""
+    ends = Ends()
+    hub, slot = ends.hub(), ends.slot(infos=infos)
+    try:
+        for name in names:
+            assert hub.add_info_key(name) >= 0
+        slot.host(0, lambda action: (obs_of(1), 1.0, False, False, info))
+        slot.host(1, lambda action: (obs_of(1), 1.0, False, False, {}))
+        hub.send((np.zeros(2, np.int64),), None, True, 0)
+        if slot.serve()[0] != _native.EVENT_IDLE:
+            return False, False, []
+        _, block, _, _, flags = hub.recv(2, 2, 0)
+        columns = arena.BlockViews(ends.plan, ends.memory, block).columns
+        tags, values = columns["info_tags"][0].tolist(), columns["info_values"][0].tolist()
+        return True, bool(flags & _native.F_INFO), list(zip(tags, values))[: len(names)]
+    finally:
+        ends.close()
+
+
+ALL, COLUMNS, DONE, NONE = range(4)
+INT, BYTE = 0x28, 0x61  # tags: a Python int; a uint8 of NumPy
+
+
+@pytest.mark.parametrize(
+    "names, info, infos, expected",
+    [
+        (["a", "b"], {"b": 2, "a": 1}, ALL, (True, True, [(INT, 1), (INT, 2)])),
+        (["a", "b"], {"b": 2}, ALL, (True, True, [(0, 0), (INT, 2)])),
+        (["a"], {"a": 1, "b": 2}, ALL, (False, False, [])),
+        (["a"], {"a": 1, "b": "text"}, COLUMNS, (True, True, [(INT, 1)])),
+        (["a"], {"a": 1, "b": 2}, COLUMNS, (False, False, [])),
+        (["a"], {"a": "text"}, COLUMNS, (True, False, [(0, 0)])),
+        (["a"], {"a": 2**64}, COLUMNS, (True, False, [(0, 0)])),
+        (["a"], {"a": 1}, DONE, (True, False, [(0, 0)])),
+        (["a"], {"a": 1}, NONE, (True, False, [(0, 0)])),
+        (["a\x1fb"], {"a": {"b": 3}}, ALL, (True, True, [(INT, 3)])),
+        (["a\x1fb"], {"a": 3}, ALL, (False, False, [])),
+        (["a\x1fb"], {"a": {}}, ALL, (False, False, [])),
+        (["a\x1e2", "\x1d"], {"a": np.array([7, 8], np.uint8)}, ALL, (True, True, [(BYTE, 7), (BYTE, 8)])),
+        (["a\x1e2", "\x1d"], {"a": np.arange(9, 0, -1, np.uint8)[::5]}, ALL, (True, True, [(BYTE, 9), (BYTE, 4)])),
+        (["a\x1e2", "\x1d"], {"a": np.zeros(3, np.uint8)}, ALL, (False, False, [])),
+        (["a\x1e2", "\x1d"], {"a": [7, 8]}, ALL, (False, False, [])),
+        (["a\x1e2"], {"a": np.zeros(2, np.uint8)}, ALL, (False, False, [])),  # its second cell has no name yet
+    ],
+    ids=repr,
+)
+def test_infos_in_cells(names, info, infos, expected):
+    assert cells_of(names, info, infos) == expected
+
+
 def test_a_descriptor_that_is_none_cannot_be_watched():
     with pytest.raises((TypeError, ValueError)):
         _native.watch_parent("no descriptor")
@@ -331,13 +382,19 @@ def test_a_descriptor_that_is_none_cannot_be_watched():
 # ---- leaks ----------------------------------------------------------------------------------
 
 
+def told(i):
+    """Return an info of numbers, of arrays, of what has no cells."""
+    nested = {"d": np.float32(i), "e": np.ones((2, 1 + (i == 4)))}
+    return {"a": i, "b": 0.5, "c": nested} if i % 3 else {"a": i, f"key {i}": 2**70}
+
+
 def rounds(count):
     """Send, step, receive: with plain rows, odd ones, infos, exceptions and mail."""
     ends = Ends()
     hub, slot = ends.hub(), ends.slot()
-    results = deque([(obs_of(i), float(i), i % 7 == 6, False, {"a": i, "b": 0.5}) for i in range(11)])
-    hub.add_info_key("a")
-    hub.add_info_key("b")
+    results = deque([(obs_of(i), float(i), i % 7 == 6, False, told(i)) for i in range(11)])
+    for name in ("a", "b", "c\x1fd", "c\x1fe\x1e2,1", "\x1d"):
+        hub.add_info_key(name)
 
     def step(action):
         results.rotate()

@@ -16,11 +16,21 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tests.spaces import ALL_SPACES
 from tests.vector.same import assert_same
 from vecenv import VectorEnv
+from vecenv.core.native import load
 from vecenv.envs.toys import AliasedObs, CountEnv, KeepsAction, SpaceEnv, ToyEnv
 
 NUM_ENVS = 3
 MODES = [pytest.param(mode, id=mode.value) for mode in AutoresetMode]
 BACKENDS = ["serial", "process"]
+
+
+@pytest.fixture(params=["native", "python"])
+def implementation(request, monkeypatch):
+    """Both halves of the engine: in C, and its twin in Python."""
+    if request.param == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
+    return request.param
 
 
 def compare(make_env, *, backend, mode, num_steps=14, seed: Any = 5, options=None, **kwargs):
@@ -53,8 +63,15 @@ def compare(make_env, *, backend, mode, num_steps=14, seed: Any = 5, options=Non
 @pytest.mark.parametrize("name", ALL_SPACES)
 def test_every_space_as_observation_and_action(name, mode):
     space = ALL_SPACES[name]
-    envs = [functools.partial(SpaceEnv, space, space, length=length) for length in (3, 4, 5)]
-    compare(envs, backend="serial", mode=mode)
+    envs = [functools.partial(SpaceEnv, space, space, length=length) for length in (1, 3, 4)]
+    compare(envs, backend="serial", mode=mode, num_steps=50)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_space_at_once_through_processes(mode, implementation):
+    space = Dict(ALL_SPACES)
+    envs = [functools.partial(SpaceEnv, space, space, length=length) for length in (2, 3, 5)]
+    compare(envs, backend="process", mode=mode, num_steps=25, num_workers=2)
 
 
 FIXED = Tuple((Discrete(5, start=-2), Dict(a=Box(0, 255, (2, 3), np.uint8), b=MultiBinary(3)), Box(-1, 1, ())))
@@ -63,7 +80,7 @@ MIXED = Dict({name: ALL_SPACES[name] for name in ("text", "graph", "sequence", "
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("space", [FIXED, MIXED], ids=["fixed", "mixed"])
-def test_nested_spaces_through_processes(space, mode):
+def test_nested_spaces_through_processes(space, mode, implementation):
     envs = [functools.partial(SpaceEnv, space, space, length=length) for length in (3, 4, 5)]
     compare(envs, backend="process", mode=mode, num_workers=2)
 
@@ -89,7 +106,7 @@ class Custom(gymnasium.Space):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_custom_space(backend, mode):
+def test_a_custom_space(backend, mode, implementation):
     compare(functools.partial(SpaceEnv, Custom(), length=3), backend=backend, mode=mode)
 
 
@@ -139,7 +156,7 @@ def test_infos(env_class, backend, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_env_that_reuses_its_buffer(backend, mode):
+def test_an_env_that_reuses_its_buffer(backend, mode, implementation):
     class Theirs(AliasedObs):  # SyncVectorEnv does not copy final observations
         def observe(self):
             return super().observe().copy()
@@ -168,7 +185,7 @@ class ReusesInfo(ToyEnv):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_final_infos_are_those_before_the_reset(backend):
+def test_final_infos_are_those_before_the_reset(backend, implementation):
     compare(functools.partial(ReusesInfo, length=3), backend=backend, mode=AutoresetMode.SAME_STEP)
 
 
@@ -196,6 +213,30 @@ def test_options_reach_the_envs(backend):
     compare(Optional, backend=backend, mode=AutoresetMode.NEXT_STEP, options={"level": 3})
     options = {"reset_mask": np.array([True] * 3), "level": 4}
     compare(Optional, backend=backend, mode=AutoresetMode.DISABLED, options=options)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_resets_of_some_at_any_time(backend, mode, implementation):
+    rng = np.random.default_rng(4)
+    env_fns = [functools.partial(CountEnv, length) for length in (2, 3, 4, 9)]
+    with (
+        contextlib.closing(SyncVectorEnv(env_fns, autoreset_mode=mode)) as theirs,
+        contextlib.closing(VectorEnv(env_fns, backend=backend, autoreset_mode=mode)) as ours,
+    ):
+        assert_same(ours.reset(seed=1), theirs.reset(seed=1))
+        ended = np.zeros(4, np.bool_)
+        for i in range(60):
+            mask = rng.random(4) < 0.3
+            if mode == AutoresetMode.DISABLED:
+                mask |= ended
+            if mask.any():
+                seed = [int(seed) if seed < 50 else None for seed in rng.integers(0, 100, 4)]
+                results = [envs.reset(seed=seed, options={"reset_mask": mask.copy()}) for envs in (ours, theirs)]
+                assert_same(*results, f"reset before step {i}")
+            results = [envs.step(np.zeros(4, np.int64)) for envs in (ours, theirs)]
+            assert_same(*results, f"step {i}")
+            ended = results[0][2] | results[0][3]
 
 
 def test_different_observation_spaces():
