@@ -103,6 +103,10 @@ def test_the_pool_is_told():
     cfg = SyncSubprocessEnvManager(actors(1), {**OURS, "step_timeout": 1, "reset_timeout": 90})._cfg
     options = pool_options(cfg, Autoreset.SAME_STEP)
     assert (options.num_workers, options.depth, options.context) == (2, 3, "forkserver")
+    failures = options.failures
+    assert (failures.on_failure, failures.on_repeat, failures.recover_hangs) == ("raise", "raise", False)
+    assert (failures.max_restarts, failures.restart_window, failures.max_log_bytes) == (0, 1.5, 1 << 20)
+    assert (failures.recycle_after, failures.recovery_timeout) == ({"episodes": 3, "rss_mb": 100.5}, 3.0)
     limits = options.limits
     assert (limits.construct, limits.call, limits.close, limits.step, limits.reset) == (None, 5.0, 5.0, 1, 60)
 

@@ -21,12 +21,11 @@ from ..core.rows import Autoreset
 from ..core.serial import SerialPool
 from ..envs.replay import folders_by_env
 from ..envs.seeding import SEED_BITS
-from ..envs.state import KEEPER
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from .access import has_attribute
 from .books import EnvBooks
 from .build import builder_of
-from .managed import EnvMaker, Orders, ReadAttribute, Settings, leave_resets
+from .managed import EnvMaker, ManagedKeeper, Orders, ReadAttribute, Settings, leave_resets
 from .options import BASE_CONFIG, check_config, check_limit, limits_of, pool_options
 from .seeds import seeds_by_env
 from .shown import Shown
@@ -181,7 +180,7 @@ class EnvLife(EnvBooks):
         settings = Settings(autoresets=self._worker_resets, abnormal_ends=not self._abnormal_is_error)
         self._makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
         autoreset = Autoreset.SAME_STEP if self._worker_resets else Autoreset.DISABLED
-        return self._pool_class()(self._makers, pool_options(self._cfg, autoreset), keeper=KEEPER)
+        return self._pool_class()(self._makers, pool_options(self._cfg, autoreset), keeper=ManagedKeeper())
 
     def _pool_class(self) -> type[Pool]:
         return SerialPool

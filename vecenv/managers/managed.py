@@ -15,11 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
 import gymnasium
 
 from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, has_generator, original, own_attr, reward_space_of
 from ..envs.replay import EpisodeRecorder
 from ..envs.seeding import EpisodeSeeds, episode_seed
+from ..envs.state import KEEPER, Snapshot
 from ..errors import ConfigError, EnvError, StateError
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "CallMethod",
     "EnvMaker",
     "ManagedEnv",
+    "ManagedKeeper",
     "Orders",
     "ReadAttribute",
     "Render",
@@ -69,6 +72,32 @@ class Orders:
     episodes_left: float | None = None
     replay_path: str | None = None
     first_seed: int | None = None
+
+
+#: What a managed env remembers from one episode to the next.
+_BOOKS = ("_params", "_seed", "_episodes_left", "_first_seed", "_is_begun", "_waits")
+
+
+class ManagedKeeper:
+    """Captures and restores managed envs between episodes, for `Pool`; see `envs.state`."""
+
+    def spans_episodes(self, managed: ManagedEnv) -> bool:
+        """Whether a seeded reset leaves something as it was: orders stay in force."""
+        return True
+
+    def capture(self, managed: ManagedEnv) -> Snapshot | None:
+        """Take the state out; None if there is no way."""
+        books = managed.get_books()
+        inner = None if books is None else KEEPER.capture(managed.env)
+        if inner is None:
+            return None
+        return Snapshot(cloudpickle.dumps((books, inner.state)), inner.is_complete)
+
+    def restore(self, managed: ManagedEnv, state: bytes) -> None:
+        """Put a captured state into an env that was built anew."""
+        books, inner = cloudpickle.loads(state)
+        managed.set_books(books)
+        KEEPER.restore(managed.env, inner)
 
 
 class EnvMaker:
@@ -248,6 +277,21 @@ class ManagedEnv:
         if state["seed"] is not None:
             self._start_seeds(state["seed"])
         self._seeds.set_state(state["seeds"])
+
+    # ---- state between episodes -----------------------------------------------------------
+
+    def get_books(self) -> dict[str, Any] | None:
+        """Return what stands here beside the env's own state; None while videos are recorded, which have no state."""
+        if self._replay_path is not None:
+            return None
+        books = {name: getattr(self, name) for name in _BOOKS}
+        return {**books, "_seeds": self._seeds.get_state()}
+
+    def set_books(self, books: dict[str, Any]) -> None:
+        """Go on from what `get_books` returned."""
+        for name in _BOOKS:
+            setattr(self, name, books[name])
+        self._seeds.set_state(books["_seeds"])
 
     # ---- abnormal timesteps ---------------------------------------------------------------
 
