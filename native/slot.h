@@ -31,6 +31,7 @@ typedef struct {
     int needs_reset; /* NEXT_STEP: the episode is over, the next step resets */
     int64_t last_ns; /* how long its last command took */
     vecenv_tally tally;
+    int64_t began_ns;       /* when its episode began */
     uint64_t digest;        /* of its answers since a known start */
     int starts_digest;      /* the next row is the first of them */
     uint32_t turn;          /* which of its two records is written next */
