@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from vecenv import __version__
-from vecenv.cli import bench, check, record
+from vecenv.cli import bench, check, record, replay
 from vecenv.errors import ConfigError, DependencyError, VecenvError
 
 __all__ = ["main"]
 
-_COMMANDS = (bench, check, record)
+_COMMANDS = (bench, check, record, replay)
 
 _FAILED, _BAD_REQUEST, _INTERRUPTED = 1, 2, 130
 

@@ -321,10 +321,10 @@ class Host:
             first_obs, first_info = _pair(self._quick(env_id, self._envs[env_id].reset))
             self._publish(first_obs, self._no_reward(), False, True, first_info, RowFlag.FINAL, last, {})
             return
-        self._publish(last, self._no_reward(), False, True, {}, RowFlag(0))
-        self._marks[env_id] = "restarted"  # its next episode is not the one that would have come
         if self._keeping is not None:
             self._keeping.hurry(env_id)
+        self._publish(last, self._no_reward(), False, True, {}, RowFlag(0))
+        self._marks[env_id] = "restarted"  # its next episode is not the one that would have come
 
     # ---- global random generators: see `streams` for the rules --------------------------
 

@@ -104,12 +104,12 @@ class Recovery:
                 continue
             path = self._reproduce(state.env_id, state.step_id, str(error))
             count = _ordinal(self._strikes[key])
-            told = f"{error}; it is the {count} time in this call. `vecenv replay {path}` repeats it"
+            told = _insert(error, f"; it is the {count} time in this call. `vecenv replay {path}` repeats it")
             if self.policy.on_repeat == "raise" or state.op != Op.STEP:
-                _say_more(error, told)
+                error.args = (told, *error.args[1:])
                 raise error
-            _LOG.warning("%s. The episode of env %d ends here, truncated", told, state.env_id)
-            given_up[state.env_id] = str(error)
+            _LOG.warning("the episode of env %d ends here, truncated: %s", state.env_id, told)
+            given_up[state.env_id] = str(error).partition("\n")[0]
         return given_up
 
     def _charge(self, env_ids: list[int], error: WorkerError) -> None:
@@ -126,7 +126,7 @@ class Recovery:
                 whose = "no env to blame" if who == -1 else f"env {who} at work"
                 _say_more(
                     error,
-                    f"{error}; {len(times)} failures within {self.policy.restart_window:g} s with {whose}, which is "
+                    f"; {len(times)} failures within {self.policy.restart_window:g} s with {whose}, which is "
                     f"more than max_restarts={self.policy.max_restarts} allows",
                 )
                 raise error
@@ -211,8 +211,14 @@ def _summary(rescue: _Rescue) -> str:
     return f"{rescue.what}; replaced, {steps} commands repeated, {end} ({seconds:.3g} s)"
 
 
-def _say_more(error: WorkerError, text: str) -> None:
-    error.args = (text, *error.args[1:])
+def _insert(error: WorkerError, more: str) -> str:
+    """Return an error's text with more behind its first line; what follows is a stack."""
+    first, newline, rest = str(error).partition("\n")
+    return f"{first}{more}{newline}{rest}"
+
+
+def _say_more(error: WorkerError, more: str) -> None:
+    error.args = (_insert(error, more), *error.args[1:])
 
 
 def _ordinal(count: int) -> str:

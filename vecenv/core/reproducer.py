@@ -70,11 +70,12 @@ class Reproducer:
         default_factory=lambda: {"python": platform.python_version(), "numpy": np.__version__}
     )
 
-    def run(self, until: int | None = None) -> Iterator[Event]:
+    def run(self, until: int | None = None, pause: Callable[[], object] | None = None) -> Iterator[Event]:
         """Build the env and repeat its commands, one per item; whatever it does, it does here.
 
         Args:
             until: stop before the command with this step_id; None: go through to the end.
+            pause: called there instead, such as `pdb.set_trace`; then it goes on.
         """
         register_missing(pickle.loads(self.registrations))
         calls = _Calls(self.env_id)
@@ -86,16 +87,21 @@ class Reproducer:
                     calls.command(mail.load(entry.payload).function, env)  # type: ignore[arg-type]
                 if self.start.state is not None and keeper is not None:
                     keeper.restore(env, calls.streams.take_from(self.env_id, self.start.state))
-                yield from self._repeat(env, calls, until)
+                yield from self._repeat(env, calls, until, pause)
         finally:
             calls.command(env.close)
 
-    def _repeat(self, env: Any, calls: _Calls, until: int | None) -> Iterator[Event]:
+    def _repeat(
+        self, env: Any, calls: _Calls, until: int | None, pause: Callable[[], object] | None
+    ) -> Iterator[Event]:
         spec = Spec(env.action_space, "action")
         begins = self.start.state is not None
         for entry in self.entries:
             if until is not None and entry.step_id >= until:
-                return
+                if pause is None:
+                    return
+                until = None
+                pause()
             letter = mail.load(entry.payload) if isinstance(entry.payload, bytes) else None
             if entry.op == Op.CALL:
                 assert letter is not None

@@ -19,6 +19,8 @@ _ASK = getattr(signal, "SIGRTMAX", signal.SIGUSR1) - 2 if hasattr(signal, "SIGRT
 #: How long the parent waits for the answer, and for how long it sleeps in between.
 _PATIENCE_SECONDS, _NAP_SECONDS = 0.005, 0.0005
 _MOST_NBYTES = 1 << 16
+#: Where the frames of the engine begin in a stack; those below are of no use to anybody.
+_OUR_FRAMES = f'File "{os.path.dirname(os.path.abspath(__file__))}'
 _STATES = {
     "T": "stopped by a signal",
     "t": "stopped by a debugger",
@@ -50,7 +52,7 @@ class StackFile:
         """Return what has been written, '' for nothing."""
         if self.fd < 0:
             return ""
-        return os.pread(self.fd, _MOST_NBYTES, 0).decode(errors="replace").strip()
+        return _readable(os.pread(self.fd, _MOST_NBYTES, 0))
 
     def ask(self, pid: int) -> str:
         """Return the present stack of a process, or why it has none; waits at most 5 ms.
@@ -72,7 +74,20 @@ class StackFile:
             if now == size and now > before:  # it has grown, and come to rest
                 break
             size = now
-        return os.pread(self.fd, _MOST_NBYTES, before).decode(errors="replace").strip()
+        return _readable(os.pread(self.fd, _MOST_NBYTES, before))
+
+
+def _readable(written: bytes) -> str:
+    """Return a stack as text, without the frames of the engine that called the env."""
+    lines = []
+    is_ours = False
+    for line in written.decode(errors="replace").strip().splitlines():
+        if not line.startswith("  "):
+            is_ours = False
+        is_ours = is_ours or _OUR_FRAMES in line
+        if not is_ours and not line.startswith("Extension modules:"):
+            lines.append(line)
+    return "\n".join(lines).strip()
 
 
 def _state_of(pid: int) -> str:

@@ -1,0 +1,68 @@
+"""`vecenv replay`: run the episode of a reproducer file again, in this process, until it fails."""
+
+from __future__ import annotations
+
+import argparse
+import pdb  # what --pdb asks for
+import sys
+from pathlib import Path
+from typing import Any
+
+from vecenv.cli.options import natural
+from vecenv.errors import ConfigError
+
+__all__ = ["add_parser"]
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `replay` and its options."""
+    parser = subparsers.add_parser(
+        "replay",
+        allow_abbrev=False,
+        help="run a failed episode again",
+        description="Run the episode of a reproducer file again, in this process: if the env crashed, this crashes. "
+        "The file is a pickle and can run any code; use it on your own files.",
+    )
+    add = parser.add_argument
+    add("file", metavar="FILE", type=Path, help="as named by the error or the warning")
+    add("--until", type=natural, metavar="STEP", help="stop before the command with this number")
+    add("--pdb", action="store_true", help="enter the debugger before the last command, or the one of --until")
+    add("--quiet", action="store_true", help="print no line per command")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Repeat the episode; return exit code 0 if it did not fail this time.
+
+    Raises:
+        ConfigError: the file cannot be read, or is none.
+        Exception: what the env raises.
+    """
+    from vecenv.core import reproducer
+
+    try:
+        episode = reproducer.load(options.file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(error), key="file") from error
+    print(f"env {episode.env_id}: {episode.why.partition(chr(10))[0]}")
+    print(f"{len(episode.entries)} commands, the last is {episode.step_id}; written with {_versions(episode.versions)}")
+    sys.stdout.flush()
+    stop = episode.step_id if options.pdb and options.until is None else options.until
+    for event in episode.run(stop, pdb.set_trace if options.pdb else None):
+        if not options.quiet:
+            print(_line(event))
+            sys.stdout.flush()  # the next command may end this process
+    if options.until is None:
+        print("the episode was repeated to its end; nothing failed this time")
+    return 0
+
+
+def _versions(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _line(event: Any) -> str:
+    end = " terminated" * event.terminated + " truncated" * event.truncated
+    if event.op == "step":
+        return f"{event.step_id}: step, reward {event.reward}{end}"
+    return f"{event.step_id}: {event.op}"
