@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -104,6 +106,27 @@ def test_games_do_not_depend_on_the_workers(num_workers):
 
     for one, other in zip(boards(backend="serial"), boards(num_workers=num_workers)):
         assert np.array_equal(one, other)
+
+
+def test_games_go_on_alike_after_their_worker_was_killed():
+    """What a bot draws is a function of the game's seed and the moves, so a repeated game is the same game."""
+    cfg = {"battle_mode": "play_with_bot_mode", "prob_random_action_in_bot": 0.3}
+
+    def boards(kills):
+        generator = np.random.default_rng(0)
+        envs = VectorEnv([functools.partial(Connect4Env, cfg)] * 4, num_workers=2, autoreset_mode="SameStep")
+        try:
+            obs, _ = envs.reset(seed=1)
+            for turn in range(30):
+                if turn in kills:
+                    os.kill(envs.worker_pids[turn % 2], signal.SIGKILL)
+                mask = obs["action_mask"]
+                obs = envs.step(np.argmax(np.where(mask, generator.random(mask.shape), -1), axis=1))[0]
+                yield obs["board"].copy()
+        finally:
+            envs.close()
+
+    assert np.array_equal(list(boards(())), list(boards((7, 18))))
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
