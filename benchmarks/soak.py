@@ -1,0 +1,147 @@
+"""`python -m benchmarks.soak`: collect while workers are killed at random, then show that nothing was lost.
+
+Each env is collected twice with the same seeds and actions: while a random worker is killed with SIGKILL every
+half second, and in peace. Every env's stream of observations, rewards and flags of the first run must be that of
+the second, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import logging
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+
+from vecenv.cli.target import action_batches
+from vecenv.vector import VectorEnv
+
+_PRIME = np.uint64(0x9E3779B97F4A7C15)
+#: How long processes that were killed a moment ago may take to disappear, in seconds.
+_LAST_BREATH = 2.0
+
+
+@dataclass
+class Run:
+    """What one collection gave: one digest per env over everything it ever returned."""
+
+    num_rounds: int
+    digests: Any
+    num_kills: int
+    statistics: dict[str, Any]
+
+
+def collect(
+    env_name: str,
+    num_envs: int,
+    *,
+    seconds: float | None = None,
+    rounds: int | None = None,
+    kill_every: float | None = None,
+    num_workers: int | None = None,
+) -> Run:
+    """Step envs for so long or so often, killing workers if asked to."""
+    chance = random.Random(0)
+    digests = np.zeros(num_envs, np.uint64)
+    num_kills = num_rounds = 0
+    env_fns = [functools.partial(gymnasium.make, env_name)] * num_envs
+    with contextlib.closing(VectorEnv(env_fns, num_workers=num_workers)) as envs:
+        actions = action_batches(envs.single_action_space, num_envs)
+        obs, _ = envs.reset(seed=0)
+        digests = _chain(digests, obs)
+        start = time.perf_counter()
+        next_kill = start + kill_every if kill_every else np.inf
+        while num_rounds != rounds and (seconds is None or time.perf_counter() - start < seconds):
+            if time.perf_counter() >= next_kill:
+                next_kill += kill_every or np.inf
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(chance.choice(envs.worker_pids), signal.SIGKILL)
+                    num_kills += 1
+            obs, rewards, terminations, truncations, _ = envs.step(next(actions))
+            for part in (obs, rewards, terminations, truncations):
+                digests = _chain(digests, part)
+            num_rounds += 1
+        statistics = envs.statistics()
+    return Run(num_rounds, digests, num_kills, statistics)
+
+
+def _chain(digests: Any, values: Any) -> Any:
+    """Add one row of values per env to the envs' digests."""
+    rows = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8).astype(np.uint64)
+    weights = np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * _PRIME
+    return (digests ^ (rows * weights).sum(1)) * _PRIME + np.uint64(1)
+
+
+def _segments() -> set[str]:
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def main() -> int:
+    """Run, print a line per env and the sums; exit code 1 if anything was lost, differs or is left."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description="Kill workers, count what is lost.")
+    parser.add_argument("--seconds", type=float, default=60.0, help="in all, shared by the envs (default: %(default)s)")
+    parser.add_argument("--every", type=float, default=0.5, help="seconds between kills (default: %(default)s)")
+    parser.add_argument(
+        "--env", action="append", metavar="ID:N", help="repeatable (default: CartPole-v1:64, HalfCheetah-v5:32)"
+    )
+    parser.add_argument("--workers", type=int, help="worker processes (default: one per usable core)")
+    options = parser.parse_args()
+    names = options.env or names
+    logging.getLogger("vecenv").setLevel(logging.ERROR)  # a line per kill would bury the result
+    before = _segments()
+    kills = recoveries = lost = differing = transitions = 0
+    for name in names:
+        env_name, _, count = name.partition(":")
+        num_envs = int(count or 32)
+        disturbed = collect(
+            env_name,
+            num_envs,
+            seconds=options.seconds / len(names),
+            kill_every=options.every,
+            num_workers=options.workers,
+        )
+        peaceful = collect(env_name, num_envs, rounds=disturbed.num_rounds, num_workers=options.workers)
+        wrong = int((disturbed.digests != peaceful.digests).sum())
+        found = disturbed.statistics
+        print(
+            f"{env_name}: {num_envs} envs, {disturbed.num_rounds * num_envs:,} transitions, "
+            f"{disturbed.num_kills} kills, {found['replayed']} envs brought back, {found['steps_replayed']:,} steps repeated, {wrong} streams differ",
+            flush=True,
+        )
+        kills += disturbed.num_kills
+        recoveries += found["restarts"]
+        lost += found["truncated"]
+        differing += wrong
+        transitions += disturbed.num_rounds * num_envs
+    children = [child for child in psutil.Process().children(recursive=True) if not _is_helper(child)]
+    _, left = psutil.wait_procs(children, timeout=_LAST_BREATH)
+    segments = _segments() - before
+    print(f"kills                          {kills}")
+    print(f"recoveries                     {recoveries}")
+    print(f"transitions collected          {transitions:,}")
+    print(f"transitions lost               {lost}")
+    print(f"streams that differ            {differing}")
+    print(f"processes left                 {len(left)}")
+    print(f"segments left                  {len(segments)}")
+    return 1 if lost or differing or left or segments else 0
+
+
+def _is_helper(process: psutil.Process) -> bool:
+    """Whether this is the fork server or the resource tracker, which live as long as this process."""
+    with contextlib.suppress(psutil.Error):
+        line = " ".join(process.cmdline())
+        return "forkserver" in line or "resource_tracker" in line
+    return True
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
