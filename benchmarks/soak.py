@@ -90,12 +90,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description="Kill workers, count what is lost.")
     parser.add_argument("--seconds", type=float, default=60.0, help="in all, shared by the envs (default: %(default)s)")
     parser.add_argument("--every", type=float, default=0.5, help="seconds between kills (default: %(default)s)")
-    parser.add_argument(
-        "--env", action="append", metavar="ID:N", help="repeatable (default: CartPole-v1:64, HalfCheetah-v5:32)"
-    )
+    defaults = ["CartPole-v1:64", "HalfCheetah-v5:32"]
+    parser.add_argument("--env", action="append", metavar="ID:N", help=f"repeatable (default: {defaults})")
     parser.add_argument("--workers", type=int, help="worker processes (default: one per usable core)")
     options = parser.parse_args()
-    names = options.env or names
+    names = options.env or defaults
     logging.getLogger("vecenv").setLevel(logging.ERROR)  # a line per kill would bury the result
     before = _segments()
     kills = recoveries = lost = differing = transitions = 0
@@ -114,7 +113,8 @@ def main() -> int:
         found = disturbed.statistics
         print(
             f"{env_name}: {num_envs} envs, {disturbed.num_rounds * num_envs:,} transitions, "
-            f"{disturbed.num_kills} kills, {found['replayed']} envs brought back, {found['steps_replayed']:,} steps repeated, {wrong} streams differ",
+            f"{disturbed.num_kills} kills, {found['replayed']} envs brought back, "
+            f"{found['steps_replayed']:,} steps repeated, {wrong} streams differ",
             flush=True,
         )
         kills += disturbed.num_kills

@@ -1,0 +1,152 @@
+"""Receiving: the one wait for rows, mail, deaths and deadlines, and the batch that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ..errors import ClosedError, StateError, WorkerTimeoutError
+from .batch import Batch
+from .clock import NEVER_NS, Deadline, now_ns
+from .hub import Event
+from .life import this_process
+from .mail import Answer
+from .rows import RowFlag, Rows
+from .sending import SendingPool
+from .spec import Array
+
+__all__ = ["ReceivingPool"]
+
+#: Longest sleep of a wait while parts of a letter are still to be written.
+_LETTER_LOOK_NS = 1_000_000
+_NO_ANSWERS: dict[int, Answer] = {}
+
+
+class ReceivingPool(SendingPool):
+    """The half of a pool that waits; see `pool.Pool`."""
+
+    def cancel(self, env_ids: Sequence[int] | Array | None = None) -> None:
+        """Forget what envs owe; answers that come late are dropped. Their state is unknown: reset them."""
+        self._enter("cancel")
+        try:
+            chosen = self._check_ids(env_ids)
+            for env_id in (self._ids if chosen is None else chosen).tolist():
+                self._inbox.forget(self._hub.owed(env_id)[1])
+                self._hub.cancel(env_id)
+        finally:
+            self._lock.release()
+
+    def outstanding(self) -> int:
+        """Return how many envs owe an answer."""
+        return self._hub.outstanding() if self._open_in is not None else 0
+
+    def recv(
+        self,
+        min_count: int | None = None,
+        max_count: int | None = None,
+        *,
+        exact: bool = False,
+        timeout: float | None = None,
+    ) -> Batch:
+        """Wait until at least `min_count` envs have answered, then return all that have.
+
+        Args:
+            min_count: between 1 and the number of envs that owe an answer; None for all.
+            max_count: leave what is beyond for the next call.
+            exact: return exactly min_count rows.
+            timeout: seconds that the caller is willing to wait; answers already here are kept.
+
+        Returns:
+            A batch of views, valid until `depth - 1` later batches have been received.
+
+        Raises:
+            WorkerTimeoutError: the caller's timeout, or an env over its limit.
+            WorkerDiedError: a worker that owes an answer has exited.
+            StateError: fewer envs than min_count owe an answer.
+        """
+        if self._open_in is not this_process[0] or not self._lock.acquire(False):
+            self._explain("recv")
+        try:
+            owed = self._hub.outstanding()
+            least = owed if min_count is None else min_count
+            if not 1 <= least <= owed:
+                raise StateError(f"recv: min_count {least} is not in 1..{owed}, the number of envs that owe an answer")
+            most = least if exact else max(least, max_count or self.num_envs)
+            if self._works_here:
+                self._work()
+            if timeout is None and not self._attention:
+                got = self._hub.recv(least, most, -self._look_ns)
+                if not isinstance(got, Event):
+                    rows, flags = got
+                    if flags or self._is_debug:
+                        return self._make_batch(rows, flags)
+                    return Batch(rows, 0, self.obs_spec, self._infos, _NO_ANSWERS)
+                self._handle(got)
+            rows, flags = self._wait_for_rows(least, most, timeout)
+            return self._make_batch(rows, flags)
+        finally:
+            self._lock.release()
+
+    def _wait_for_rows(self, least: int, most: int, timeout: float | None) -> tuple[Rows, int]:
+        deadline = Deadline(timeout)
+        self._check_alive()
+        next_look = NEVER_NS
+        while True:
+            self._work()
+            tick = min(next_look, now_ns() + self._look(), deadline.at_ns)
+            got = self._hub.recv(least, most, tick)
+            if not isinstance(got, Event):
+                return got
+            self._handle(got)
+            if got.kind == "timeout":
+                self._watchdog.notice_gap(tick, deadline)
+                if deadline.is_over():
+                    self._raise_patience(least, timeout)
+                next_look = self._judge()
+
+    def _judge(self) -> int:
+        """Look who is over a limit; return when to look again."""
+        try:
+            return self._watchdog.check()
+        except WorkerTimeoutError as error:
+            self._overdue(error)
+            return now_ns() + self._look_ns
+
+    def _overdue(self, error: WorkerTimeoutError) -> None:
+        """Deal with an operation over its limit: raise, or make it good."""
+        raise error
+
+    def _look(self) -> int:
+        """Return how long a wait may sleep before it looks around; writes letters on the way."""
+        if self._hub.pump():
+            return _LETTER_LOOK_NS
+        self._attention = self._has_dead()
+        return self._look_ns
+
+    def _handle(self, event: Event) -> None:
+        """Deal with what ended a wait, deadlines apart."""
+        if self._closing:
+            raise ClosedError("the pool was closed while it waited")
+        self._inbox.drain()
+        if event.kind == "descriptor":
+            self._hear(event.descriptor)
+        elif event.kind == "no_block":
+            raise StateError("late writers hold all blocks of the ring; restart the workers that are stopped")
+
+    def _raise_patience(self, least: int, timeout: float | None) -> NoReturn:
+        raise WorkerTimeoutError(
+            f"fewer than {least} answers within {timeout} s; {self._watchdog.describe()}. "
+            "What has been sent stays outstanding: receive again, or reset the envs",
+            timeout=timeout,
+        )
+
+    def _make_batch(self, rows: Rows, flags: int) -> Batch:
+        answers = _NO_ANSWERS
+        if flags & RowFlag.MAIL:
+            answers = self._inbox.take_rows(rows)
+        batch = Batch(rows, flags, self.obs_spec, self._infos, answers)
+        if self._is_debug:
+            self._held.append(batch)
+            if len(self._held) > self.options.depth - 1:
+                self._held.popleft().expire()
+        return batch

@@ -1,0 +1,215 @@
+"""Waist: what all pools share before anything is sent: options, spaces, hooks for engines.
+
+First of the four parts of `pool.Pool`: waist -> sending -> receiving -> pool (calls).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import SpaceError
+from .arena import ArenaPlan
+from .batch import Batch
+from .hub import Hub
+from .inbox import Inbox
+from .journal import Journal
+from .life import Life, this_process
+from .options import Limits, PoolOptions, check_env_fns, check_options
+from .recovery import Recovery
+from .replay import Keeper
+from .rows import Autoreset
+from .spec import Array, Leaf, Space, Spec
+from .watchdog import Watchdog
+from .worker import reward_shape_of
+
+__all__ = ["Waist"]
+
+
+class Waist(Life):
+    """State of a pool, and what engines provide; see `pool.Pool`."""
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    reward_space: Any
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        options: PoolOptions | None = None,
+        *,
+        adapt: Callable[[Any], Any] | None = None,
+        keeper: Keeper | None = None,
+    ) -> None:
+        """Check and remember; builds nothing.
+
+        Args:
+            env_fns: one constructor per env.
+            options: how to work.
+            adapt: makes whatever a constructor returns speak Gymnasium's calls.
+            keeper: looks into envs for what they carry from one episode to the next, so that a
+                worker's death can be made good from there; None: from seeded resets only.
+        """
+        super().__init__()
+        self.options = options or PoolOptions()
+        self.env_fns = check_env_fns(env_fns)
+        self.num_envs = len(self.env_fns)
+        check_options(self.options)
+        self._adapt = adapt or _identity
+        self._keeper = keeper
+        self._recovery: Recovery | None = None
+        self._journal: Journal | None = None
+        self._recycler: Any = None
+        self._unseeded = np.ones(self.num_envs, np.bool_)  # envs never reset so far
+        self._call_letters: dict[int, bytes] = {}  # of calls under way
+        self._held: deque[Batch] = deque()
+        self._called: frozenset[int] = frozenset()  # envs that a call under way asks
+        self._ids = np.arange(self.num_envs, dtype=np.int64)
+        self._is_debug = self.options.debug
+        self._attention = False  # set while a plain receive will not do: letters, dead workers
+        self.properties: dict[str, Any] = {}
+        self.implementation = "python"
+
+    # ---- what engines provide ----------------------------------------------------------
+
+    _hub: Hub
+    _plan: ArenaPlan
+    #: the mapping that the arena lies in
+    _memory: Any
+    #: whether envs run in the thread that receives
+    _works_here = False
+    #: dtype and shape of all envs' actions where they are one array
+    _plain_dtype: np.dtype[Any] | None = None
+    _plain_shape: tuple[int, ...] = ()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Build the envs and the arena; set _hub, _plan, _memory and the spaces."""
+
+    def _forget(self) -> None:
+        """Let go of the arena; what the caller still looks at keeps it mapped."""
+        for name in ("_hub", "_inbox", "_watchdog", "_memory"):
+            self.__dict__.pop(name, None)
+        self._held.clear()
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Give the envs a chance to run before a wait (they run here if in this process)."""
+
+    @abstractmethod
+    def _hear(self, descriptor: int) -> None:
+        """Deal with a descriptor that became readable: raises if a worker died."""
+
+    @abstractmethod
+    def _check_alive(self) -> None:
+        """Raise if an env owes an answer that can never come."""
+
+    def _recycle(self) -> None:
+        """Replace workers that have lived long enough."""
+
+    @abstractmethod
+    def _has_dead(self) -> bool:
+        """Tell whether a worker is dead, so that waits must ask whose answers can still come."""
+
+    @abstractmethod
+    def place(self, slot: int) -> str:
+        """Name a slot's worker in messages."""
+
+    @abstractmethod
+    def worker_of(self, slot: int) -> int | None:
+        """Return a slot's worker_id, None where there are no workers."""
+
+    @property
+    @abstractmethod
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process id of each worker, by worker_id; empty when there are none."""
+
+    @property
+    def memory(self) -> Array:
+        """The arena as bytes, uint8 (nbytes,), read-only and page aligned, for who registers it with a device.
+
+        Batches lie in it, unless the Python implementation puts them together elsewhere. The array keeps the
+        mapping alive.
+
+        Raises:
+            StateError: the pool is not started.
+            ClosedError: it is closed.
+        """
+        if self._open_in is not this_process[0]:
+            self._explain("memory")
+        memory = np.frombuffer(self._memory, np.uint8)
+        memory.flags.writeable = False
+        return memory
+
+    def _go(self) -> None:
+        self._start()
+        num_slots = self._plan.num_slots
+        self._inbox = Inbox(self._hub, num_slots, self._recovery)
+        if self._journal is not None:
+            self._journal.gather_starts = self._inbox.drain
+        self._watchdog = Watchdog(self._hub, num_slots, self.options.limits, self, self._inbox)
+        self._look_ns = self._watchdog.look_ns
+        self._infos = self._inbox.infos
+
+    # ---- spaces --------------------------------------------------------------------------
+
+    def _adopt_spaces(self, observation_space: Any, action_space: Any, reward_space: Any) -> None:
+        for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+            if not isinstance(space, Space):
+                raise SpaceError(f"{name}: expected a gymnasium Space, got {type(space).__name__}", path=name)
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.reward_space = reward_space
+        strict = self.options.strict
+        self.obs_spec = Spec(observation_space, "obs", strict=strict)
+        self.action_spec = Spec(action_space, "action", strict=strict)
+        if isinstance(self.action_spec.root, Leaf):
+            self._plain_dtype = self.action_spec.root.dtype
+            self._plain_shape = (self.num_envs, *self.action_spec.root.shape)
+
+    def _make_plan(self, num_slots: int, envs_per_slot: int) -> ArenaPlan:
+        return ArenaPlan(
+            num_envs=self.num_envs,
+            num_slots=num_slots,
+            obs=self.obs_spec,
+            action=self.action_spec,
+            reward_shape=reward_shape_of(self.reward_space),
+            depth=self.options.depth,
+            has_final=self.options.final_obs or self.options.autoreset == Autoreset.SAME_STEP,
+            envs_per_slot=envs_per_slot,
+        )
+
+    # ---- numbers and limits --------------------------------------------------------------
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts since the start.
+
+        Returns:
+            steps: env steps made; restarts: workers replaced because they died or hung; recycled: because
+            of `recycle_after`; replayed, truncated: episodes brought
+            back or given up after a crash; steps_replayed, replay_seconds: what that took;
+            log_nbytes: memory kept for it.
+        """
+        counts = {"restarts": 0, "recycled": 0, "replayed": 0, "truncated": 0, "steps_replayed": 0}
+        found: dict[str, Any] = {**counts, "replay_seconds": 0.0, "log_nbytes": 0}
+        if self._recovery is not None:
+            found.update(self._recovery.statistics())
+        slots = range(self._plan.num_slots) if self._open_in is not None else ()
+        found["steps"] = sum(self._hub.state(slot).num_steps for slot in slots)
+        return found
+
+    def set_limits(self, limits: Limits) -> None:
+        """Change how long operations of envs may take, those under way included."""
+        self.options = dataclasses.replace(self.options, limits=limits)
+        self._watchdog.set_limits(limits)
+        if self._recovery is not None:
+            self._recovery.limits = limits
+
+
+def _identity(env: Any) -> Any:
+    return env
