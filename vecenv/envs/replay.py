@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import RecordVideo
 
-from vecenv.envs.adapt import original
+from vecenv.envs.adapt import original, reward_space_of
 from vecenv.errors import ConfigError, DependencyError, require
 
 DEFAULT_FOLDER = "./video"
@@ -132,6 +132,11 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Begin an episode, and its file if there is to be one."""
         self._prepare()
         return self.env.reset(**reset_param)
+
+    @property
+    def reward_space(self) -> Any:
+        """The env's own, or None: Gymnasium's wrappers do not pass it on."""
+        return reward_space_of(self.env)
 
     def _prepare(self) -> None:
         if self.replay_folder is None or self.replay_folder == self._records_to:
