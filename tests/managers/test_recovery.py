@@ -53,11 +53,11 @@ def test_resets_that_the_manager_asks_for_are_repeated_too():
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_what_kills_every_worker_ends_that_episode(manager_cls, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    cfg = {"num_workers": 2, "wait_num": 100, "step_wait_timeout": None, "on_failure": "recover"}
+def test_what_kills_every_worker_ends_that_episode(manager_cls, tmp_path):
+    cfg = {"num_workers": 2, "wait_num": 100, "step_wait_timeout": None, "reproducer_dir": str(tmp_path)}
     with manager_cls(actors(2), cfg) as manager:
         manager.launch()
+        manager.step({0: 0, 1: 0})
         timesteps = manager.step({0: 0, 1: "die"})
         assert timesteps[0].done is False and timesteps[1].done is True and timesteps[1].info["truncated"] is True
         assert manager.env_episode_count == {0: 0, 1: 1}
@@ -66,10 +66,11 @@ def test_what_kills_every_worker_ends_that_episode(manager_cls, tmp_path, monkey
         assert len(manager.step({0: 0, 1: 0})) == 2
 
 
-def test_it_can_be_made_an_error():
-    cfg = {"num_workers": 2, "on_failure": "recover", "on_repeat": "raise"}
+def test_it_can_be_made_an_error(tmp_path):
+    cfg = {"num_workers": 2, "on_repeat": "raise", "reproducer_dir": str(tmp_path)}
     with SyncSubprocessEnvManager(actors(2), cfg) as manager:
         manager.launch()
+        manager.step({0: 0, 1: 0})
         with pytest.raises(WorkerDiedError):
             manager.step({0: 0, 1: "die"})
         assert manager.closed

@@ -70,7 +70,7 @@ def test_limits_change_on_a_running_manager(launched):
 
 def test_a_dead_worker_is_named_and_everything_is_closed(launched):
     """W24: a bare EOFError, states stale."""
-    manager = launched()
+    manager = launched(on_failure="raise")
     pids = manager.worker_pids
     with pytest.raises(WorkerDiedError, match="exit code 3"):
         manager.step({0: 0, 2: "die"})
@@ -92,7 +92,7 @@ def test_close_with_a_killed_worker(launched):
 
 
 def test_a_killed_worker_is_noticed_by_attributes(launched):
-    manager = launched()
+    manager = launched(on_failure="raise")
     os.kill(manager.worker_pids[0], signal.SIGKILL)
     with pytest.raises(WorkerDiedError, match="SIGKILL"):
         manager.name  # noqa: B018

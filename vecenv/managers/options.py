@@ -51,6 +51,7 @@ PROCESS_CONFIG: dict[str, Any] = {
     "restart_window": 60.0,
     "max_log_bytes": 64 << 20,  # memory for what is kept to bring envs back, all envs together
     "recovery_timeout": None,  # for repeating one episode; None: the larger of 60 s and ten step_timeouts
+    "reproducer_dir": None,  # for files that repeat what killed a worker; None: the system's temporary folder
     "recycle_after": None,  # replace workers after so much: {'episodes': K} or {'rss_mb': M}; None: never
 }
 
