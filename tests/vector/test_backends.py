@@ -103,7 +103,7 @@ class TestProcess(VectorEnvContract):
         assert (tmp_path / "closed").read_text() == "closed"
 
     def test_a_worker_that_dies(self, open_envs):
-        envs = open_envs([CountEnv, ExitAtStep], num_workers=2)
+        envs = open_envs([CountEnv, ExitAtStep], num_workers=2, on_failure="raise")
         envs.reset(seed=0)
         with pytest.raises(WorkerDiedError, match="exit code 3"):
             envs.step([0, 0])
