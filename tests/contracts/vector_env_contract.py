@@ -420,14 +420,14 @@ class VectorEnvContract:
         assert obs[0, STEPS] == 1
 
     def test_limits(self, open_envs):
-        envs = open_envs([CountEnv, HangAtStep], step_timeout=0.1, close_timeout=0.1)
+        envs = open_envs([CountEnv, HangAtStep], step_timeout=0.1, close_timeout=0.1, on_failure="raise")
         envs.reset(seed=0)
         with pytest.raises(WorkerTimeoutError, match=r"step .* of env 1|env 1 .*step") as caught:
             envs.step([0, 0])
         assert isinstance(caught.value, multiprocessing.TimeoutError) and caught.value.env_ids == (1,)
 
     def test_limits_of_resets(self, open_envs):
-        envs = open_envs([CountEnv, HangAtReset], reset_timeout=0.1, close_timeout=0.1)
+        envs = open_envs([CountEnv, HangAtReset], reset_timeout=0.1, close_timeout=0.1, on_failure="raise")
         with pytest.raises(multiprocessing.TimeoutError):
             envs.reset(seed=0)
 

@@ -103,10 +103,18 @@ class TestProcess(VectorEnvContract):
         assert (tmp_path / "closed").read_text() == "closed"
 
     def test_a_worker_that_dies(self, open_envs):
-        envs = open_envs([CountEnv, ExitAtStep], num_workers=2)
+        envs = open_envs([CountEnv, ExitAtStep], num_workers=2, on_failure="raise")
         envs.reset(seed=0)
         with pytest.raises(WorkerDiedError, match="exit code 3"):
             envs.step([0, 0])
+
+    def test_a_step_that_always_hangs_ends_its_episode(self, open_envs):
+        """Repeated by another worker it has the limit of a step, not of the reset that was repeated before it."""
+        envs = open_envs([functools.partial(CountEnv, None), HangAtStep], step_timeout=0.2, num_workers=2)
+        envs.reset(seed=0)
+        obs, rewards, terminations, truncations, infos = envs.step([0, 0])
+        assert truncations.tolist() == [False, True] and not terminations.any() and obs[0, STEPS] == 1
+        assert infos["_recovered"].tolist() == [False, True]
 
     def test_two_vector_envs_do_not_disturb_each_other(self, open_envs):
         one, other = open_envs(CountEnv), open_envs(CountEnv)

@@ -22,7 +22,7 @@ from vecenv.core.native import load
 from vecenv.core.options import PoolOptions
 from vecenv.core.rows import RowFlag
 from vecenv.core.serial import SerialPool
-from vecenv.envs.toys import CountEnv, ToyEnv
+from vecenv.envs.toys import CountEnv, SegfaultAtStep, ToyEnv
 
 MODES = [pytest.param(mode, id=mode.value) for mode in AutoresetMode]
 ENDS = [("serial", "native"), ("serial", "python"), ("process", "native"), ("process", "python")]
@@ -333,6 +333,18 @@ def test_statistics_begin_anew_with_a_reset():
         envs.reset()
         lengths = [envs.step([0])[4].get("episode", {}).get("l") for _ in range(3)]
         assert lengths == [None, None, [3]]
+
+
+def test_statistics_outlive_a_worker(tmp_path):
+    env_fns = [functools.partial(SegfaultAtStep, at=3, once=tmp_path / "done", length=4), functools.partial(ToyEnv, 4)]
+    began = time.perf_counter()
+    with contextlib.closing(VectorEnv(env_fns, num_workers=2, episode_statistics=True, infos="none")) as envs:
+        envs.reset(seed=0)
+        told = [envs.step([0, 0])[4] for _ in range(4)]
+        assert (tmp_path / "done").exists() and told[2].get("recovered") is not None
+        episode = told[3]["episode"]
+        assert episode["r"].tolist() == [4.0, 4.0] and episode["l"].tolist() == [4, 4]
+        assert (episode["t"] > 0).all() and (episode["t"] < time.perf_counter() - began).all()
 
 
 def test_envs_that_tell_their_statistics_themselves():

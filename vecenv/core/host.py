@@ -228,6 +228,7 @@ class Host:
                 self._answer_lost(env_id, lost)
                 return
             begins = self._comeback.needs_reset
+            self._slot.touch(op)  # what is asked now has its own limit, not that of what was repeated
         if op == Op.CALL:
             self._answer_call(env_id, letter)
         elif op == Op.RESET:
