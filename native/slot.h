@@ -30,7 +30,6 @@ typedef struct {
     PyObject *env;   /* whose `reset` begins the next episode here; NULL: the host does it */
     int needs_reset; /* NEXT_STEP: the episode is over, the next step resets */
     int64_t last_ns; /* how long its last command took */
-    int64_t began_ns; /* when its episode began */
     vecenv_tally tally;
     int64_t began_ns;       /* when its episode began */
     uint64_t digest;        /* of its answers since a known start */
