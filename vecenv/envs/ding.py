@@ -12,9 +12,10 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.config import deep_merge_dicts, warn_unknown_keys
-from vecenv.envs.adapt import adapt, find_attr, own_attr, reward_space_of, to_timestep
+from vecenv.envs.adapt import adapt, find_attr, reward_space_of, to_timestep
 from vecenv.envs.arrays import action_to_ndarray, normalise_action, present_obs, present_space, scale_action
 from vecenv.envs.base import BaseEnv, BaseEnvTimestep, copy_env_cfg
+from vecenv.envs.own import get_own
 from vecenv.envs.replay import DEFAULT_FOLDER, EpisodeRecorder
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.errors import ConfigError, DependencyError, StateError, require
@@ -316,9 +317,9 @@ class DingEnvWrapper(BaseEnv):
         """Make an EpisodicLifeWrapper start a real game, so that a seeded episode depends on its seed alone."""
         layer: Any = self._env
         while layer is not None:
-            if own_attr(layer, "was_real_done") is not None:
+            if get_own(layer, "was_real_done") is not None:
                 layer.was_real_done = True
-            layer = own_attr(layer, "env")
+            layer = get_own(layer, "env")
 
 
 def make_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:

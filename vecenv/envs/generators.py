@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from vecenv.envs.own import attributes_of, get_own
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.errors import StateError
 
@@ -35,7 +36,7 @@ def find_generators(layer: Any, depth: int) -> list[tuple[int, tuple[Any, ...], 
     A path is attribute names, keys and indices that lead from the layer to it. `EpisodeSeeds` count as generators.
     """
     found: list[tuple[int, tuple[Any, ...], Any]] = []
-    for name, value in getattr(layer, "__dict__", {}).items():
+    for name, value in attributes_of(layer).items():
         cls = type(value)
         kind = _kinds.get(cls)
         if kind is None:
@@ -121,7 +122,7 @@ def _get_part(container: Any, key: Any) -> Any:
         return container.get(key)
     if isinstance(container, (list, tuple)):
         return container[key] if key < len(container) else None
-    return vars(container).get(key)
+    return get_own(container, key)
 
 
 def _set_part(container: Any, key: Any, value: Any) -> None:

@@ -25,6 +25,7 @@ import gymnasium
 import numpy as np
 
 from vecenv.envs.generators import find_generators, get_generator_state, put_generators
+from vecenv.envs.own import MISSING, get_own, set_own
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.envs.state_known import EPISODE, HOOK_LASTS, KNOWN, LIFE, SEED, TRUSTED, UNCOVERED, Known
 from vecenv.errors import ConfigError, StateError
@@ -108,12 +109,11 @@ class Keeper:
         names, states, values, places, generators = pickle.loads(state)
         layers = _restore_layers(env, names, states)
         for depth, name, value in values:
-            own = vars(layers[depth])
-            present = own.get(name)
+            present = get_own(layers[depth], name)
             if isinstance(value, EpisodeSeeds) and type(present) is type(value):
                 vars(present).update(vars(value))  # in place: others may hold it
             else:
-                own[name] = value
+                set_own(layers[depth], name, value)
         put_generators(layers, places, generators)
 
 
@@ -186,11 +186,8 @@ def _layers(env: Any) -> Iterator[Any]:
 
 def _inner(layer: Any) -> Any:
     """Give the env inside a layer: `env`, or `_env` as in many a `BaseEnv`; None in the innermost."""
-    own = getattr(layer, "__dict__", None)
-    if own is None:
-        return None
     for name in ("env", "_env"):
-        inner = own.get(name)
+        inner = get_own(layer, name)
         if inner is not None and hasattr(inner, "reset") and hasattr(inner, "step"):
             return inner
     return None
@@ -287,14 +284,13 @@ def _lasts(plan: _Plan, layer: Any) -> str:
 
 def _goes_on(layer: Any) -> bool:
     """Tell whether the layer's next reset goes on with the episode of the env inside it, as after a life lost."""
-    return getattr(layer, "__dict__", {}).get("was_real_done") is False
+    return get_own(layer, "was_real_done") is False
 
 
 def _find_gap(plan: _Plan, layer: Any, goes_on: bool) -> str | None:
     if plan.gap is not None:
         return plan.gap
-    own = getattr(layer, "__dict__", {})
-    if own.get("_env", own) is None or own.get("env", own) is None:
+    if get_own(layer, "_env", MISSING) is None or get_own(layer, "env", MISSING) is None:
         return "it has not made its env yet"
     if goes_on and not plan.is_whole:
         return "a wrapper around it goes on with its episode over a reset, and only what lasts longer is kept"
@@ -332,10 +328,10 @@ def _take(layers: list[Any]) -> tuple[Any, bool]:
         states.append(state)
         if is_complete and _find_gap(plan, layer, goes_on) is not None:
             is_complete = False
-        own = getattr(layer, "__dict__", {})
         for name in _SEED_NAMES:
-            if name in own and isinstance(own[name], (int, np.integer, type(None))):
-                values.append((depth, name, own[name]))
+            value = get_own(layer, name, MISSING)
+            if isinstance(value, (int, np.integer, type(None))):
+                values.append((depth, name, value))
         is_kept = state is not None or plan.gap is None  # of the innermost layer, when the loop ends
         for _, path, generator in find_generators(layer, depth):
             is_kept = True

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from vecenv.envs.own import MISSING, get_own
 from vecenv.errors import StateError
 
 EPISODE, SEED, LIFE = "episode", "seed", "life"
@@ -50,8 +51,8 @@ def attributes(*names: str, lasts: str, **more: Any) -> Known:
     """Give the entry of a class whose state is these attributes; ones that a version lacks are left out."""
 
     def capture(layer: Any) -> dict[str, Any]:
-        own = vars(layer)
-        return {name: own[name] for name in names if name in own}
+        present = ((name, get_own(layer, name, MISSING)) for name in names)
+        return {name: value for name, value in present if value is not MISSING}
 
     def restore(layer: Any, state: dict[str, Any]) -> None:
         for name, value in state.items():

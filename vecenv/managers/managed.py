@@ -18,7 +18,8 @@ from typing import Any
 import cloudpickle
 import gymnasium
 
-from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, has_generator, original, own_attr, reward_space_of
+from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, has_generator, original, reward_space_of
+from ..envs.own import get_own
 from ..envs.replay import EpisodeRecorder
 from ..envs.seeding import EpisodeSeeds, episode_seed
 from ..envs.state import KEEPER, Snapshot
@@ -416,5 +417,5 @@ def _find_adapted(env: Any) -> AdaptedEnv | None:
     while env is not None:
         if isinstance(env, AdaptedEnv):
             return env
-        env = own_attr(env, "env")
+        env = get_own(env, "env")
     return None
