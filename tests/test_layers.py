@@ -60,6 +60,7 @@ CORE_ORDER = [
     *("clock", "shm", "threads", "stacks", "spec", "arena", "rows", "infos", "native", "streams", "mail"),
     *("hub", "batch", "options"),
     *(
+        "pages",
         "journal",
         "inbox",
         "watchdog",

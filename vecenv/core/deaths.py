@@ -17,6 +17,7 @@ from .clock import Deadline, now_ns
 from .crew import Crew
 from .hub import SlotState
 from .pool import Pool
+from .recovery import Queued
 from .replay import Replay
 from .rows import CommandFlag, Op
 from .supervise import Worker
@@ -155,12 +156,24 @@ class MortalPool(Pool):
             left.append(self._hub.revive(slot, self._inbox.has_call(list(self._call_letters))))
         queued = [command for commands in left for command in commands]
         replays = self._recovery.plan(worker.env_ids, queued, given_up, self._hub.seen, mark=is_failure)
+        self._restore_actions(queued)
         successor = self._start_again(worker, replays)
         if self._recycler is not None:
             self._recycler.note_birth(successor)
         for slot, commands in zip(worker.slots, left):
             self._hub.repost(slot, [self._letter_of(*command) for command in commands])
         self._recovery.begin(str(error).partition("\n")[0], began, replays, is_failure=is_failure)
+
+    def _restore_actions(self, queued: list[Queued]) -> None:
+        """Put pending actions back into their rows: a worker that dies while it repeats leaves others there."""
+        assert self._journal is not None
+        for op, env_id, step_id, flags in queued:
+            if op != Op.STEP or flags & CommandFlag.LETTER:
+                continue
+            action = self._journal.action(env_id, step_id)
+            for offset, leaf, data in zip(self._plan.action_offsets, self._plan.action.leaves, action or ()):
+                start = offset + env_id * leaf.nbytes
+                memoryview(self._memory)[start : start + leaf.nbytes] = data
 
     def _recycle(self) -> None:
         workers = self._crew.workers

@@ -2,12 +2,12 @@
 
 Kept by the parent, outside the workers, so that it survives them:
 
-    a request of steps     one chunk: its first step_id, the envs asked, a copy of its actions
+    steps                  pages of actions (`pages`), one row per step
     resets, calls          one entry each, in the list of its env
     starts                 per env: a seeded reset, or a snapshot of its state between episodes
 
-A chunk is one array copy per action leaf, whatever the number of envs. Chunks that every env's
-start has left behind are dropped; a crash gathers what one env needs from those that are left.
+Noting a request of steps is one copy per action leaf, whatever the number of envs. Pages that every
+env's start has left behind are dropped; a crash gathers what one env needs from those that are left.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .pages import Page
 from .rows import CommandFlag, Op
 from .spec import Array
 
 __all__ = ["Entry", "History", "Journal", "Start"]
 
-#: Requests between two looks at what can be dropped.
-_PRUNE_EVERY = 256
-#: What a chunk, an entry and a start cost beside their payload, as `sys.getsizeof` adds them up.
-_CHUNK_NBYTES, _ENTRY_NBYTES = 320, 200
+#: Pages and requests of other kinds between two looks at what can be dropped.
+_PRUNE_EVERY = 32
+#: What an entry costs beside its payload, as `sys.getsizeof` adds it up.
+_ENTRY_NBYTES = 200
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -69,15 +70,6 @@ class History:
     kept: list[Entry] = field(default_factory=list)
 
 
-class _Chunk(NamedTuple):
-    first: int
-    num_rows: int
-    env_ids: Array | None  # None: all, in order
-    leaves: tuple[Array, ...]
-    form: int
-    nbytes: int
-
-
 class Journal:
     """The journal of one pool.
 
@@ -90,7 +82,8 @@ class Journal:
     def __init__(self, num_envs: int, max_nbytes: int) -> None:
         self._num_envs = num_envs
         self._max_nbytes = max_nbytes
-        self._chunks: deque[_Chunk] = deque()
+        self._pages: deque[Page] = deque()
+        self._page: Page | None = None  # the last of them, while it has room
         self._rare: list[list[Entry]] = [[] for _ in range(num_envs)]
         self._kept: list[dict[str, Entry]] = [{} for _ in range(num_envs)]
         self._starts = [Start(0)] * num_envs
@@ -110,17 +103,25 @@ class Journal:
         """Note a request of steps that has just been sent."""
         if self._candidates:
             self._confirm(env_ids)
-        count = self._num_envs if env_ids is None else len(env_ids)
-        copies = tuple([leaf.copy() for leaf in leaves])
-        nbytes = _CHUNK_NBYTES
-        for leaf in copies:
-            nbytes += leaf.nbytes
         if env_ids is not None:
-            env_ids = env_ids.copy()
-            nbytes += env_ids.nbytes
-        self._chunks.append(_Chunk(self._next_step_id, count, env_ids, copies, form, nbytes))
-        self._next_step_id += count
-        self.nbytes += nbytes
+            self._add(Page.of(self._next_step_id, self._num_envs, leaves, env_ids, form))
+            self._next_step_id += len(env_ids)
+            return
+        page = self._page
+        if page is None or page.form != form or page.first + page.num_rows != self._next_step_id:
+            page = self._page = Page.blank(self._next_step_id, self._num_envs, leaves, form)
+            self._add(page)
+        start, stop = page.num_rows, page.num_rows + self._num_envs
+        for column, leaf in zip(page.columns, leaves):
+            column[start:stop] = leaf
+        page.num_rows = stop
+        self._next_step_id += self._num_envs
+        if stop == page.capacity:
+            self._page = None
+
+    def _add(self, page: Page) -> None:
+        self._pages.append(page)
+        self.nbytes += page.nbytes
         self._until_prune -= 1
         if self._until_prune <= 0 or self.nbytes > self._max_nbytes:
             self._prune()
@@ -224,29 +225,27 @@ class Journal:
     def _prune(self) -> None:
         self._until_prune = _PRUNE_EVERY
         self.gather_starts()
-        chunks = self._chunks
+        pages = self._pages
         floor = int(self._floor.min())
-        while chunks and chunks[0].first + chunks[0].num_rows <= floor:
-            self.nbytes -= chunks.popleft().nbytes
+        while pages and pages[0].stop <= floor and pages[0] is not self._page:
+            self.nbytes -= pages.popleft().nbytes
         if self.nbytes > self._max_nbytes:
             self._compact()
         while self.nbytes > self._max_nbytes and self._give_up_longest():
             self._compact()
 
     def _compact(self) -> None:
-        """Keep only those rows of the chunks that some env still needs."""
-        everyone = np.arange(self._num_envs)
-        kept: deque[_Chunk] = deque()
-        for chunk in self._chunks:
-            env_ids = everyone if chunk.env_ids is None else chunk.env_ids
-            step_ids = chunk.first + np.arange(chunk.num_rows)
-            wanted = step_ids >= self._floor[env_ids]
+        """Keep only those rows of the pages that some env still needs."""
+        self._page = None
+        kept: deque[Page] = deque()
+        for page in self._pages:
+            wanted = page.first + np.arange(page.num_rows) >= self._floor[page.envs()]
             if wanted.all():
-                kept.append(chunk)
+                kept.append(page)
             elif wanted.any():
-                kept.extend(_pick(chunk, env_ids, np.flatnonzero(wanted)))
-        self._chunks = kept
-        self.nbytes = sum(chunk.nbytes for chunk in kept)
+                kept.extend(page.keep(wanted))
+        self._pages = kept
+        self.nbytes = sum(page.nbytes for page in kept)
         self.nbytes += sum(_nbytes_of(entry) for rare in self._rare for entry in rare)
         for start in (*self._starts, *self._older.values(), *self._candidates.values()):
             self.nbytes += len(start.state or b"")
@@ -298,6 +297,13 @@ class Journal:
         for name in [name for name, entry in kept.items() if entry.step_id == step_id]:
             del kept[name]
 
+    def action(self, env_id: int, step_id: int) -> tuple[bytes, ...] | None:
+        """Return the bytes of each leaf of a step's action; None where it is not known any more."""
+        for page in reversed(self._pages):
+            if page.first <= step_id < page.stop and step_id - page.first in page.rows_of(env_id):
+                return page.action(step_id - page.first)
+        return None
+
     def letter(self, env_id: int, step_id: int) -> bytes | None:
         """Return the letter of a reset or call that has been noted."""
         for entry in reversed(self._rare[env_id]):
@@ -308,35 +314,17 @@ class Journal:
     def _entries(self, env_id: int, floor: int) -> list[Entry]:
         """Return the commands to an env from `floor` on, in their order."""
         found = [entry for entry in self._rare[env_id] if entry.step_id >= floor]
-        for chunk in self._chunks:
-            if chunk.first + chunk.num_rows <= floor:
-                continue
-            if chunk.env_ids is None:
-                rows = [env_id]
-            else:
-                rows = np.flatnonzero(chunk.env_ids == env_id).tolist()
-            for row in rows:
-                if chunk.first + row >= floor:
-                    actions = tuple(leaf[row].tobytes() for leaf in chunk.leaves)
-                    found.append(Entry(chunk.first + row, int(Op.STEP), chunk.form, 0, actions))
+        for page in self._pages:
+            if page.stop > floor:
+                for row in page.rows_of(env_id):
+                    if page.first + row >= floor:
+                        found.append(Entry(page.first + row, int(Op.STEP), page.form, 0, page.action(row)))
         found.sort(key=lambda entry: entry.step_id)
         return found
 
 
 def _do_nothing() -> None:
     """Gather nothing."""
-
-
-def _pick(chunk: _Chunk, env_ids: Array, rows: Array) -> list[_Chunk]:
-    """Return the chosen rows of a chunk, as chunks of runs, since step_ids count up in a chunk."""
-    picked = []
-    for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
-        part = slice(int(run[0]), int(run[-1]) + 1)
-        leaves = tuple(leaf[part].copy() for leaf in chunk.leaves)
-        ids = env_ids[part].copy()
-        nbytes = _CHUNK_NBYTES + ids.nbytes + sum(leaf.nbytes for leaf in leaves)
-        picked.append(_Chunk(chunk.first + part.start, len(ids), ids, leaves, chunk.form, nbytes))
-    return picked
 
 
 def _nbytes_of(entry: Entry) -> int:
