@@ -56,7 +56,8 @@ def test_the_example_runs(example: str, tmp_path: Path):
         command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    said = [line for line in done.stderr.splitlines() if "SIGKILL" not in example or "nothing was lost" not in line]
+    assert said == []
 
 
 def test_there_is_an_example():
