@@ -150,10 +150,22 @@ class MortalPool(Pool):
             left.append(self._hub.revive(slot, self._inbox.has_call(list(self._call_letters))))
         queued = [command for commands in left for command in commands]
         replays = self._recovery.plan(worker.env_ids, queued, given_up, self._hub.seen, mark=mark)
-        self._start_again(worker, replays)
+        self._start_until_it_lives(worker, replays)
         for slot, commands in zip(worker.slots, left):
             self._hub.repost(slot, [self._letter_of(*command) for command in commands])
         self._recovery.begin(str(error).partition("\n")[0], began, replays)
+
+    def _start_until_it_lives(self, worker: Worker, replays: dict[int, Replay]) -> None:
+        """Start a worker's successor; one that is killed while it builds its envs has a successor too."""
+        assert self._recovery is not None
+        failures = 0
+        while True:
+            try:
+                self._start_again(worker, replays)
+                return
+            except WorkerDiedError as error:
+                failures += 1
+                self._recovery.judge_start(error, failures)
 
     def _letter_of(self, op: int, env_id: int, step_id: int, flags: int) -> bytes | None:
         if not flags & CommandFlag.LETTER:
