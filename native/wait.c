@@ -17,10 +17,19 @@
 #define SLICE_MS 100
 
 static int
+has_mail(const vecenv_slot_lines *lines)
+{
+    return load_acquire(&lines->up_written) != load_acquire(&lines->up_read);
+}
+
+/* Whether a slot waits for us to take its mail. One that waits for a letter, or died while it
+ * waited, is blocked as well, but there is nothing to take: deaths must still be heard. */
+static int
 any_blocked(const vecenv_waiter *self)
 {
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
-        if (load_acquire32(&self->arena->slots[slot].blocked)) {
+        const vecenv_slot_lines *lines = &self->arena->slots[slot];
+        if (load_acquire32(&lines->blocked) && has_mail(lines)) {
             return 1;
         }
     }
@@ -31,8 +40,7 @@ static int
 any_mail(const vecenv_waiter *self)
 {
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
-        const vecenv_slot_lines *lines = &self->arena->slots[slot];
-        if (load_acquire(&lines->up_written) != load_acquire(&lines->up_read)) {
+        if (has_mail(&self->arena->slots[slot])) {
             return 1;
         }
     }

@@ -157,7 +157,7 @@ class MortalPool(Pool):
         queued = [command for commands in left for command in commands]
         replays = self._recovery.plan(worker.env_ids, queued, given_up, self._hub.seen, mark=is_failure)
         self._restore_actions(queued)
-        successor = self._start_again(worker, replays)
+        successor = self._start_until_it_lives(worker, replays)
         if self._recycler is not None:
             self._recycler.note_birth(successor)
         for slot, commands in zip(worker.slots, left):
@@ -182,6 +182,17 @@ class MortalPool(Pool):
             self._inbox.drain()
             told = WorkerError(f"{worker.name} was recycled {reason}", worker_id=worker.worker_id)
             self._rescue(worker, told, None, is_failure=False)
+
+    def _start_until_it_lives(self, worker: Worker, replays: dict[int, Replay]) -> Worker:
+        """Start a worker's successor; one that is killed while it builds its envs has a successor too."""
+        assert self._recovery is not None
+        failures = 0
+        while True:
+            try:
+                return self._start_again(worker, replays)
+            except WorkerDiedError as error:
+                failures += 1
+                self._recovery.judge_start(error, failures)
 
     def _letter_of(self, op: int, env_id: int, step_id: int, flags: int) -> bytes | None:
         if not flags & CommandFlag.LETTER:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import WorkerError
+from ..errors import WorkerDiedError, WorkerError
 from .clock import now_ns
 from .hub import SlotState
 from .journal import Journal, Start
@@ -93,7 +93,7 @@ class Recovery:
         """
         running = [state for state in states if state.op != Op.NONE]
         self._charge([state.env_id for state in running], error)
-        limit = _STRIKES_FROM_OUTSIDE if exitcode in _FROM_OUTSIDE else _STRIKES
+        limit = _limit_of(exitcode)
         given_up: dict[int, str] = {}
         for state in running:
             key = (state.env_id, state.step_id)
@@ -111,6 +111,17 @@ class Recovery:
             _LOG.warning("the episode of env %d ends here, truncated: %s", state.env_id, told)
             given_up[state.env_id] = str(error).partition("\n")[0]
         return given_up
+
+    def judge_start(self, error: WorkerDiedError, failures: int) -> None:
+        """Decide about a successor that died before it served, the `failures`-th in a row: raise or try again.
+
+        Raises:
+            WorkerDiedError: the policy allows no other one.
+        """
+        if failures >= _limit_of(error.exitcode):
+            raise error
+        self._charge([], error)
+        _LOG.warning("%s; another one is started", str(error))  # a kept record must not keep the pool
 
     def _charge(self, env_ids: list[int], error: WorkerError) -> None:
         """Note a failure; raise if there have been too many lately."""
@@ -219,6 +230,10 @@ def _insert(error: WorkerError, more: str) -> str:
 
 def _say_more(error: WorkerError, more: str) -> None:
     error.args = (_insert(error, more), *error.args[1:])
+
+
+def _limit_of(exitcode: int | None) -> int:
+    return _STRIKES_FROM_OUTSIDE if exitcode in _FROM_OUTSIDE else _STRIKES
 
 
 def _ordinal(count: int) -> str:

@@ -85,13 +85,17 @@ class Worker:
         if self.is_dead:
             return True
         self.process.join(deadline.seconds_left())
-        if self.process.is_alive():
+        if self.process.is_alive() and not self._is_lost():
             return False
         self.is_dead = True
         self.exitcode = self.process.exitcode
         kill_tree(self.pid)  # what its envs started outlives it otherwise
         self.release()
         return True
+
+    def _is_lost(self) -> bool:
+        """Tell whether the process has ended although it seems to run: someone else has waited for it."""
+        return self.pidfd >= 0 and bool(any_ready([self.pidfd], 0.0))
 
     def kill(self) -> None:
         """End the process and everything in its session at once, then reap it."""
@@ -108,6 +112,8 @@ class Worker:
             os.close(self.pidfd)
             self.pidfd = -1
         self.control.close()
+        if self.exitcode is None and self.is_dead:  # lost: nobody will ever learn how it ended
+            self.process._popen.returncode = -1
         self.process.close()
 
     def say_goodbye(self) -> None:

@@ -1,0 +1,206 @@
+"""Tapes: what each env of a pool has answered, comparable bit for bit between two runs.
+
+run undisturbed -> tapes            the same seeds and actions, so the same tapes;
+run and strike  -> tapes, marks     `marks` are the infos that tell of recoveries, left out of tapes
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from vecenv.core.batch import Batch
+from vecenv.core.options import FailurePolicy, PoolOptions
+from vecenv.core.pool import Pool
+from vecenv.core.process import ProcessPool
+from vecenv.core.rows import RowFlag
+from vecenv.core.serial import SerialPool
+from vecenv.envs.adapt import adapt_built
+from vecenv.envs.state import KEEPER
+
+ESSENTIAL = int(RowFlag.RESET | RowFlag.AUTORESET | RowFlag.FINAL | RowFlag.ERROR)
+
+Strike = Callable[[Any, int], object]
+
+
+class Row(NamedTuple):
+    """One answer; values as bytes, so that equal means equal in every bit."""
+
+    flags: int
+    obs: Any
+    final_obs: Any
+    reward: bytes
+    ended: tuple[bool, bool]
+    place: tuple[int, int, int]  # episode, length, seed
+    episode_return: float
+    info: Any
+    error: str
+
+
+@dataclass
+class Tapes:
+    """Answers by env, and (number of the answer, mark) of those that tell of a recovery."""
+
+    rows: list[list[Row]]
+    marks: list[list[tuple[int, str]]] = field(default_factory=list)
+
+    def take(self, batch: Batch) -> list[int]:
+        """Note all rows of a batch; return their env ids."""
+        env_ids: list[int] = batch.env_ids.tolist()
+        obs, infos, errors = batch.obs, batch.infos(), batch.errors()
+        has_final = bool(batch.flags & RowFlag.FINAL)
+        final = batch.final_obs if has_final else None
+        mailed = batch.mailed()
+        for row, env_id in enumerate(env_ids):
+            info = dict(infos[row])
+            final_info = mailed[row].final_info if row in mailed else None
+            for one in (info, final_info or {}):
+                if (mark := one.pop("recovered", None)) is not None:
+                    self.marks[env_id].append((len(self.rows[env_id]), mark))
+            flags = int(batch.row_flags[row]) & ESSENTIAL
+            self.rows[env_id].append(
+                Row(
+                    flags,
+                    None if env_id in errors else frozen(pick(obs, row)),
+                    frozen(pick(final, row)) if flags & RowFlag.FINAL else None,
+                    batch.rewards[row].tobytes(),
+                    (bool(batch.terminated[row]), bool(batch.truncated[row])),
+                    (int(batch.episodes[row]), int(batch.lengths[row]), int(batch.seeds[row])),
+                    float(batch.returns[row]),
+                    frozen((info, final_info or None)),
+                    repr(errors.get(env_id)),
+                )
+            )
+        return env_ids
+
+
+def pick(obs: Any, row: int) -> Any:
+    """Return one row of a batch of observations."""
+    if isinstance(obs, dict):
+        return {key: pick(part, row) for key, part in obs.items()}
+    if isinstance(obs, tuple) and not hasattr(obs, "_fields") and len(obs) and isinstance(obs[0], np.ndarray):
+        return tuple(pick(part, row) for part in obs)
+    return obs[row]
+
+
+def frozen(value: Any) -> Any:
+    """Return a value as something whose == compares every bit, dtype and shape."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, dict):
+        return tuple((key, frozen(part)) for key, part in value.items())
+    if isinstance(value, tuple | list):
+        return type(value).__name__, *map(frozen, value)
+    return value
+
+
+class Actions:
+    """The stream of actions of each env: the n-th one does not depend on anything else."""
+
+    def __init__(self, space: Space[Any], num_envs: int) -> None:
+        self._spaces = []
+        for env_id in range(num_envs):
+            copy = type(space).__new__(type(space))
+            copy.__dict__.update(_deep(space))
+            copy.seed(1000 + env_id)
+            self._spaces.append(copy)
+        self._space = space
+
+    def next(self, env_ids: Sequence[int]) -> Any:
+        """Return one action for each of these envs."""
+        samples = [self._spaces[env_id].sample() for env_id in env_ids]
+        out = create_empty_array(self._space, len(samples), np.zeros)
+        return concatenate(self._space, samples, out)
+
+
+def _deep(space: Space[Any]) -> dict[str, Any]:
+    import copy
+
+    return dict(copy.deepcopy(space).__dict__)
+
+
+def play(
+    pool: Pool,
+    rounds: int,
+    strike: Strike | None = None,
+    *,
+    before: Strike | None = None,
+    seeds: Sequence[int] | None = None,
+    in_order: bool = True,
+    start: bool = True,
+) -> Tapes:
+    """Reset, step every env `rounds` times and return all answers.
+
+    Args:
+        strike: called with (pool, round) while the steps are under way; round 0 is the reset.
+        before: called with (pool, round) before the steps are sent.
+        in_order: as one batch a round; False: each env on its own, as fast as it answers.
+    """
+    count = pool.num_envs
+    tapes = Tapes([[] for _ in range(count)], [[] for _ in range(count)])
+    if start:
+        pool.start()
+    actions = Actions(pool.action_space, count)
+    pool.reset(seeds=list(range(count)) if seeds is None else seeds)
+    if strike:
+        strike(pool, 0)
+    tapes.take(pool.recv())
+    if in_order:
+        for number in range(1, rounds + 1):
+            if before:
+                before(pool, number)
+            pool.send(actions.next(range(count)))
+            if strike:
+                strike(pool, number)
+            tapes.take(pool.recv())
+        return tapes
+    pool.send(actions.next(range(count)), ordered=False)
+    turn = 0
+    while pool.outstanding():
+        turn += 1
+        if strike:
+            strike(pool, turn)
+        again = [env_id for env_id in tapes.take(pool.recv(min_count=1)) if len(tapes.rows[env_id]) <= rounds]
+        if again:
+            if before:
+                before(pool, turn)
+            pool.send(actions.next(again), again, ordered=False)
+    return tapes
+
+
+def mortal(env_fns: Sequence[Callable[[], Any]], **options: Any) -> ProcessPool:
+    """Make a pool of two workers that recovers; options of PoolOptions and of FailurePolicy alike."""
+    policy = {name: options.pop(name) for name in list(options) if name in FailurePolicy.__dataclass_fields__}
+    failures = FailurePolicy(**{"on_failure": "recover", "max_restarts": 100, **policy})
+    merged = PoolOptions(**{"num_workers": 2, "failures": failures, **options})
+    return ProcessPool(env_fns, merged, adapt=adapt_built, keeper=KEEPER)
+
+
+def undisturbed(env_fns: Sequence[Callable[[], Any]], rounds: int, **options: Any) -> Tapes:
+    """Play in this process; the keys that only processes have are left out."""
+    known = {name: options[name] for name in ("autoreset", "final_obs", "infos", "depth") if name in options}
+    with SerialPool(env_fns, PoolOptions(**known), adapt=adapt_built) as pool:
+        return play(pool, rounds)
+
+
+def kill(pool: ProcessPool, worker_id: int, sign: int = signal.SIGKILL) -> int:
+    """Kill a worker and return its pid; it is dead when this returns, but nobody has been told."""
+    pid = pool.worker_pids[worker_id]
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return pid  # dead since the last time, which nobody has noticed yet
+    try:
+        signal.pidfd_send_signal(pidfd, sign)
+        select.select([pidfd], [], [])
+    finally:
+        os.close(pidfd)
+    return pid

@@ -1,0 +1,386 @@
+"""A worker's death costs nothing: every env's answers equal those of a run in which nothing happened."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.faults.tapes import kill, mortal, play, undisturbed
+from vecenv import DingEnvWrapper, VectorEnv
+from vecenv.core.native import load
+from vecenv.core.options import Limits
+from vecenv.core.rows import Autoreset
+from vecenv.envs import toys
+
+NEXT, SAME = Autoreset.NEXT_STEP, Autoreset.SAME_STEP
+
+
+@pytest.fixture(params=["native", "python"])
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both implementations recover."""
+    if request.param == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
+    return str(request.param)
+
+
+def kills(schedule: dict[int, int | tuple[int, ...]]) -> Callable[[Any, int], None]:
+    """Kill these workers in these rounds; several at once where a round names several."""
+
+    def strike(pool: Any, number: int) -> None:
+        victims = schedule.get(number, ())
+        for worker_id in (victims,) if isinstance(victims, int) else victims:
+            kill(pool, worker_id)
+
+    return strike
+
+
+# ---- envs -----------------------------------------------------------------------------------
+
+
+def cart_pole() -> Any:
+    return gymnasium.make("CartPole-v1")
+
+
+def normalized() -> Any:
+    return gymnasium.wrappers.NormalizeReward(gymnasium.wrappers.NormalizeObservation(cart_pole()))
+
+
+def with_norm_wrappers() -> Any:
+    names = [{"type": "obs_norm", "kwargs": {}}, {"type": "reward_norm", "kwargs": {"reward_discount": 0.99}}]
+    return DingEnvWrapper(cfg={"env_id": "CartPole-v1", "env_wrapper": names})
+
+
+def pong() -> Any:
+    return gymnasium.make("ALE/Pong-v5", max_num_frames_per_episode=240)  # repeats an action with probability 0.25
+
+
+def breakout() -> Any:
+    """Loses its first life within some 30 steps, so episodes end without a real reset."""
+    return DingEnvWrapper(cfg={"env_id": "ALE/Breakout-v5", "env_wrapper": "atari_default"})
+
+
+def nested() -> Any:
+    space = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (64, 64), np.uint8),  # larger than what digests look at whole
+            "pair": spaces.Tuple((spaces.Discrete(5), spaces.Box(-1.0, 1.0, (2,), np.float64))),
+        }
+    )
+    return toys.SpaceEnv(space, spaces.Tuple((spaces.Discrete(3), spaces.Box(-1.0, 1.0, (2,)))), length=7)
+
+
+def without_layout() -> Any:
+    node, edge = spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3)
+    return toys.SpaceEnv(spaces.Dict(text=spaces.Text(9), graph=spaces.Graph(node, edge)), spaces.Text(4), length=7)
+
+
+def aliased() -> Any:
+    return toys.AliasedObs(6)
+
+
+#: env, how many, rounds, {round: workers killed while its steps are under way}
+LOSSLESS: dict[str, tuple[Callable[[], Any], int, int, dict[int, int | tuple[int, ...]]]] = {
+    "count": (toys.CountEnv, 4, 30, {0: 0, 7: 1, 22: 0, 23: (0, 1), 29: 1}),
+    "second episode of CartPole": (cart_pole, 4, 70, {40: 0, 60: (0, 1)}),
+    "gymnasium's normalising wrappers": (normalized, 2, 60, {30: 0, 50: 1, 58: 1}),
+    "our normalising wrappers": (with_norm_wrappers, 2, 60, {30: 0, 50: 1, 58: 1}),
+    "nested spaces": (nested, 4, 24, {5: 0, 17: (0, 1)}),
+    "spaces without layout": (without_layout, 4, 24, {5: 0, 17: (0, 1)}),
+    "one array for all observations": (aliased, 2, 20, {6: 0, 13: 1}),
+    "global generators": (toys.NoisyGlobal, 4, 25, {8: 0, 21: 1}),
+}
+ATARI: dict[str, tuple[Callable[[], Any], int, int, dict[int, int | tuple[int, ...]]]] = {
+    "second episode of Pong": (pong, 2, 150, {90: 0, 140: 1}),
+    "a life lost in Breakout": (breakout, 2, 150, {60: 0, 140: 1}),
+}
+
+
+def assert_lossless(
+    env_fn: Callable[[], Any], count: int, rounds: int, schedule: dict[int, int | tuple[int, ...]], **options: Any
+) -> None:
+    expected = undisturbed([env_fn] * count, rounds, **options)
+    with mortal([env_fn] * count, **options) as pool:
+        got = play(pool, rounds, kills(schedule))
+        counts = pool.statistics()
+    assert got.rows == expected.rows
+    assert counts["restarts"] >= len(schedule) and counts["truncated"] == 0
+    marks = [mark for found in got.marks for _, mark in found]
+    assert marks and set(marks) == {"replayed"}
+    assert any(row.place[0] > 0 for row in expected.rows[0]), "no second episode: the test shows nothing"
+
+
+@pytest.mark.parametrize("autoreset", [NEXT, SAME], ids=lambda mode: mode.name)
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_nothing_is_lost(name: str, autoreset: Autoreset) -> None:
+    assert_lossless(*LOSSLESS[name], autoreset=autoreset)
+
+
+@pytest.mark.parametrize("name", ["count", "second episode of CartPole", "nested spaces", "spaces without layout"])
+def test_nothing_is_lost_without_the_extension(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", "python")
+    assert_lossless(*LOSSLESS[name], autoreset=NEXT)
+
+
+@pytest.mark.parametrize("autoreset", [NEXT, pytest.param(SAME, marks=pytest.mark.slow)], ids=lambda mode: mode.name)
+@pytest.mark.parametrize("name", ATARI)
+def test_nothing_is_lost_in_atari(name: str, autoreset: Autoreset) -> None:
+    pytest.importorskip("ale_py")
+    assert_lossless(*ATARI[name], autoreset=autoreset)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_nothing_is_lost_with_several_threads_per_worker(count: int, implementation: str) -> None:
+    options = {"num_workers": count, "threads_per_worker": 2}
+    expected = undisturbed([cart_pole] * 6, 60)
+    with mortal([cart_pole] * 6, **options) as pool:
+        got = play(pool, 60, kills({0: 0, 25: count - 1, 50: 0}))
+    assert got.rows == expected.rows
+
+
+def test_nothing_is_lost_without_order(implementation: str) -> None:
+    expected = undisturbed([cart_pole] * 6, 60)
+    with mortal([cart_pole] * 6, num_workers=3) as pool:
+        got = play(pool, 60, kills({3: 0, 40: 1, 90: (0, 2)}), in_order=False)
+        assert pool.statistics()["restarts"] >= 3
+    assert got.rows == expected.rows
+
+
+def test_a_worker_that_dies_again_and_again_loses_nothing(implementation: str) -> None:
+    expected = undisturbed([toys.CountEnv] * 4, 24)
+    with mortal([toys.CountEnv] * 4) as pool:
+        got = play(pool, 24, before=lambda pool, number: kill(pool, 0))
+        assert pool.statistics()["restarts"] == 24
+    assert got.rows == expected.rows
+
+
+def test_all_workers_dying_between_two_calls_lose_nothing(implementation: str) -> None:
+    expected = undisturbed([toys.CountEnv] * 4, 24)
+    with mortal([toys.CountEnv] * 4) as pool:
+        got = play(pool, 24, before=kills({1: (0, 1), 11: (0, 1), 20: (0, 1)}))
+    assert got.rows == expected.rows
+
+
+# ---- deaths at awkward moments ------------------------------------------------------------------
+
+
+class DiesInReplay(toys.CountEnv):
+    """Kills its process in step 5, and its successor's while that repeats step 3, and so on for each path."""
+
+    def __init__(self, folder: str, at: dict[str, int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.folder, self.at = folder, at
+
+    def step(self, action: Any) -> Any:
+        for name, step in self.at.items():
+            path = os.path.join(self.folder, name)
+            is_next = all(os.path.exists(os.path.join(self.folder, other)) for other in self.at if other < name)
+            if self.elapsed_steps + 1 == step and is_next and not os.path.exists(path):
+                open(path, "x").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("env_id", [0, 1])
+def test_a_replacement_that_dies_during_its_replay_is_replaced(env_id: int, implementation: str, tmp_path: Any) -> None:
+    at = {"a": 5, "b": 3, "c": 5}
+    env_fns = [functools.partial(toys.CountEnv, 10)] * 3
+    expected = undisturbed(env_fns, 15)
+    env_fns[env_id] = functools.partial(DiesInReplay, str(tmp_path), at, length=10)
+    with mortal(env_fns) as pool:
+        got = play(pool, 15)
+        assert pool.statistics()["restarts"] == 3
+    assert got.rows == expected.rows
+    assert [number for number, _ in got.marks[env_id]] == [5]
+
+
+class DiesWhenBuilt(toys.CountEnv):
+    """Kills its process in its second constructor and in its third, as a system short of memory might."""
+
+    def __init__(self, folder: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        births = len(os.listdir(folder))
+        open(os.path.join(folder, str(births)), "x").close()
+        if births in (1, 2):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_replacement_that_is_killed_while_it_builds_is_replaced(implementation: str, tmp_path: Any) -> None:
+    env_fns = [functools.partial(toys.CountEnv, 10)] * 2
+    expected = undisturbed(env_fns, 15)
+    env_fns[0] = functools.partial(DiesWhenBuilt, str(tmp_path), length=10)
+    with mortal(env_fns) as pool:
+        got = play(pool, 15, kills({6: 0}))
+    assert got.rows == expected.rows
+
+
+@pytest.mark.parametrize("autoreset", [NEXT, SAME], ids=lambda mode: mode.name)
+@pytest.mark.parametrize("moment", ["reset", "step", "autoreset"])
+@pytest.mark.parametrize("crime", ["segfault", "exit", "hang", "hang in C", "stop"])
+def test_a_crime_in_the_middle_of_a_call_costs_nothing(
+    crime: str, moment: str, autoreset: Autoreset, tmp_path: Any
+) -> None:
+    at = {"reset": 1, "step": 3, "autoreset": 2}[moment]
+    innocent = functools.partial(toys.FAULTS[crime], None, moment="close", length=4, once=str(tmp_path))
+    guilty = functools.partial(toys.FAULTS[crime], at, moment=moment, length=4, once=tmp_path / "struck")
+    expected = undisturbed([functools.partial(toys.Raises, None, moment="close", length=4, once=str(tmp_path))] * 3, 14)
+    limits = Limits(reset=0.3, step=0.3, close=2.0)
+    with mortal([innocent, guilty, innocent], num_workers=1, autoreset=autoreset, limits=limits) as pool:
+        got = play(pool, 14)
+        assert pool.statistics()["restarts"] == 1
+    if autoreset == SAME:
+        expected = undisturbed(
+            [functools.partial(toys.Raises, None, moment="close", length=4, once=str(tmp_path))] * 3, 14, autoreset=SAME
+        )
+    assert got.rows == expected.rows
+    assert [mark for _, mark in got.marks[1]] == (["replayed"] if moment != "reset" else [])
+
+
+# ---- calls --------------------------------------------------------------------------------------
+
+
+class Tunable(toys.CountEnv):
+    """Shows an attribute that the caller sets, and how often it has been poked."""
+
+    gain = 1.0
+    pokes = 0
+
+    def observe(self) -> Any:
+        obs = super().observe()
+        obs[1] = 100.0 * self.pokes + self.gain
+        return obs
+
+    def poke(self) -> int:
+        self.pokes += 1
+        return self.pokes
+
+
+def test_attributes_and_calls_survive(implementation: str) -> None:
+    def run(strikes: dict[int, int]) -> list[Any]:
+        env = VectorEnv([functools.partial(Tunable, 6)] * 4, num_workers=2)
+        seen: list[Any] = [env.reset(seed=5)]
+        for number in range(1, 25):
+            if number in strikes:
+                kill(env, strikes[number])  # type: ignore[arg-type]
+            if number in (3, 9):
+                env.set_attr("gain", [float(number + env_id) for env_id in range(4)])
+            if number in (4, 14):
+                seen.append(env.call("poke"))
+            obs, rewards, terminated, truncated, infos = env.step(np.full(4, number % 2))
+            infos.pop("recovered", None), infos.pop("_recovered", None)
+            seen.append((obs.tobytes(), rewards.tobytes(), terminated.tobytes(), sorted(infos)))
+        seen.append((env.get_attr("gain"), env.get_attr("pokes")))
+        env.close()
+        return seen[1:]
+
+    assert run({2: 0, 4: 1, 5: 0, 9: 0, 11: 1, 14: 1, 15: 1, 20: 0, 24: 1}) == run({})
+
+
+def test_a_call_that_kills_once_is_made_again(implementation: str, tmp_path: Any) -> None:
+    def poke(env: Any) -> int:
+        value: int = env.unwrapped.poke()
+        if not os.path.exists(tmp_path / "struck") and env.unwrapped.seed_given == 2:
+            open(tmp_path / "struck", "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return value
+
+    with mortal([functools.partial(Tunable, 6)] * 4) as pool:
+        play(pool, 9)
+        assert pool.call(poke) == [1, 1, 1, 1]
+        assert pool.call(poke) == [2, 2, 2, 2]
+        assert pool.statistics()["restarts"] == 1
+
+
+def test_a_call_beside_running_steps_is_made_once(implementation: str) -> None:
+    with mortal([functools.partial(Tunable, 6)] * 4) as pool:
+        play(pool, 9)
+        pool.send(np.zeros(4, np.int64))
+        pool.post([Tunable.poke] * 4)
+        kill(pool, 0)
+        kill(pool, 1)
+        assert pool.wait_calls() == [1, 1, 1, 1]
+        batch = pool.recv()
+        batch.raise_errors()
+        # whether the call or the step came first is told by the order of sending: the step's row has no poke
+        assert (batch.obs[:, 1] == 1.0).all()
+
+
+# ---- views --------------------------------------------------------------------------------------
+
+
+def test_views_stay_what_they_were_across_a_recovery(implementation: str) -> None:
+    with mortal([toys.CountEnv] * 4, depth=4) as pool:
+        play(pool, 2)
+        pool.send(np.zeros(4, np.int64))
+        batch = pool.recv()
+        view, kept = batch.obs, batch.obs.copy()
+        for _ in range(3):
+            np.testing.assert_array_equal(view, kept)
+            kill(pool, 0)
+            pool.send(np.zeros(4, np.int64))
+            pool.recv()
+        np.testing.assert_array_equal(view, kept)
+
+
+def test_only_the_envs_of_the_worker_are_marked_and_once(implementation: str) -> None:
+    with mortal([toys.CountEnv] * 4) as pool:
+        got = play(pool, 8, kills({5: 1}))
+    assert got.marks == [[], [], [(5, "replayed")], [(5, "replayed")]]
+
+
+class Tells(toys.CountEnv):
+    """Writes down each step and whether it was told that it only repeats it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def step(self, action: Any) -> Any:
+        with open(self.path, "a") as file:
+            file.write(f"{self.elapsed_steps + 1}{'r' if os.environ.get('VECENV_REPLAYING') else ' '}")
+        return super().step(action)
+
+
+def test_an_env_can_see_that_it_repeats(tmp_path: Any) -> None:
+    with mortal([functools.partial(Tells, str(tmp_path / "told"))]) as pool:
+        play(pool, 5, before=kills({4: 0}))
+    assert (tmp_path / "told").read_text() == "1 2 3 1r2r3r4 5 "
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
+def test_every_start_method_replaces_workers(context: str) -> None:
+    expected = undisturbed([toys.CountEnv] * 4, 24)
+    with mortal([toys.CountEnv] * 4, context=context) as pool:
+        got = play(pool, 24, kills({0: 1, 11: 0, 15: (0, 1)}))
+    assert got.rows == expected.rows
+
+
+def test_a_worker_killed_while_it_waits_for_the_rest_of_a_letter_is_heard(implementation: str) -> None:
+    """Once: its flag kept the parent looking for mail, in a loop that never looked at deaths."""
+    load_of = b"x" * (1 << 20)
+    with mortal([toys.CountEnv] * 2) as pool:
+        play(pool, 3)
+        pool.post([lambda env: len(load_of)] * 2)
+        if implementation == "native":
+            while not all(pool._hub.state(slot).blocked for slot in range(2)):
+                pass  # the parent writes no more of the letters now
+        kill(pool, 0)
+        kill(pool, 1)
+        assert pool.wait_calls() == [1 << 20, 1 << 20]
+
+
+@pytest.mark.parametrize("context", ["spawn", "fork"])
+def test_a_worker_that_somebody_else_has_waited_for_is_dead_all_the_same(context: str) -> None:
+    """Programs that reap all their children leave no exit code to be found; once, descriptors stayed open."""
+    expected = undisturbed([toys.CountEnv] * 4, 12)
+    with mortal([toys.CountEnv] * 4, context=context) as pool:
+        got = play(pool, 12, lambda pool, number: number == 6 and os.waitpid(kill(pool, 0), 0))
+    assert got.rows == expected.rows
