@@ -59,6 +59,7 @@ class Keeping:
         self._warn = warn
         self._spans: dict[int, bool] = {}  # of the envs that have been reset
         self._blind: set[int] = set()  # envs that cannot be looked into
+        self._seen: set[int] = set()  # envs that have been looked at
 
     def before_reset(self, env_id: int, step_id: int, env: Any, *, seeded: bool, forced: bool = False) -> None:
         """Look at an env that is about to be reset, if that is due or cannot be left out.
@@ -89,6 +90,8 @@ class Keeping:
         self._slot.look_after(env_id, 1)
 
     def _look(self, env_id: int, step_id: int, env: Any) -> None:
+        is_first = env_id not in self._seen  # which also works out what there is to look at
+        self._seen.add(env_id)
         began = now_ns()
         snapshot = None
         if self._keeper is not None and env_id not in self._blind:
@@ -107,4 +110,4 @@ class Keeping:
         state = self._streams.keep_with(env_id, snapshot.state)
         self._post(Answer(step_id, env_id, start=(state, snapshot.is_complete)))
         self._slot.start_digest(env_id)
-        self._slot.look_after(env_id, max(_LEAST_NS, _SHARE * (now_ns() - began)))
+        self._slot.look_after(env_id, _LEAST_NS if is_first else max(_LEAST_NS, _SHARE * (now_ns() - began)))

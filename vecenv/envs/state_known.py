@@ -69,6 +69,14 @@ def _restore_ale(env: Any, state: Any) -> None:
     env.ale.restoreSystemState(state)
 
 
+def _find_sticky_action(env: Any) -> str | None:
+    # The emulator's state has its generator in it, but not the action that it may repeat: that is kept
+    # from the last one that was not a repetition, over resets too, and nobody can ask for it or set it.
+    if env.ale.getFloat("repeat_action_probability") > 0:
+        return "the action that it may repeat next (repeat_action_probability) is in no state that ALE gives"
+    return None
+
+
 def _capture_map(env: Any) -> list[list[bytes]]:
     cells: list[list[bytes]] = env.desc.tolist()
     return cells
@@ -191,7 +199,7 @@ KNOWN: dict[str, Known] = {
     # Every reset goes through mj_resetData, which clears controls, warm starts and time too.
     _ENVS + "mujoco.mujoco_env.MujocoEnv": _RESTING_FAMILY,
     # A reset with a seed loads the game anew; one without leaves the emulator's generator running.
-    "ale_py.env.AtariEnv": Known(_capture_ale, _restore_ale, SEED),
+    "ale_py.env.AtariEnv": Known(_capture_ale, _restore_ale, SEED, find_gap=_find_sticky_action),
     "vecenv.envs.adapt.AdaptedEnv": _RESTING,
     "vecenv.envs.replay.EpisodeRecorder": attributes(
         *("step_id", "episode_id", "name_prefix", "video_paths"),
