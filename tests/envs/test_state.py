@@ -200,7 +200,7 @@ def test_a_fresh_env_without_the_snapshot_does_not_go_on_alike():
         close(env, twin)
 
 
-@pytest.mark.parametrize("name", ["NoFrameskip by atari_default", "norms of gymnasium", "norms over a window"])
+@pytest.mark.parametrize("name", ["norms of gymnasium", "norms over a window"])
 def test_generators_alone_are_not_enough(adapters, name):
     """What the adapters and hooks are there for; if this fails they are not needed any more."""
     for cls in {type(layer) for layer in state_module._layers(STACKS[name]())}:

@@ -36,6 +36,9 @@ RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH = range(3)
 
 STOP, IDLE, COMMAND, RESULT, RAISED = range(5)
 
+#: What infos say of an episode that could not be brought back, and of the one after it.
+TRUNCATED, RESTARTED = "truncated", "restarted"
+
 _THREADED_DRAW = (
     "envs draw from the global random generators while several threads of their worker step envs at once: what "
     "they draw depends on each other. Draw from self.np_random, or use threads_per_worker=1"
@@ -130,6 +133,7 @@ class Host:
         self._keeping: Keeping | None = None
         self._comeback: _Comeback | None = None
         self._marks: dict[int, str] = {}  # what the next info of an env says of its recovery
+        self._lost: dict[int, list[Array]] = {}  # envs whose episode is lost, and what was seen last of it
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
         self._streams = streams
@@ -223,12 +227,14 @@ class Host:
         letter: Any = mail.load(self._slot.letter()) if flags & CommandFlag.LETTER else None
         begins, seed = bool(argument), argument  # of a step, and of a reset
         if self._comeback is not None and env_id in self._comeback.replays:
-            lost = self._catch_up(env_id)
-            if lost is not None and op == Op.STEP:
-                self._answer_lost(env_id, lost)
-                return
+            self._catch_up(env_id)
             begins = self._comeback.needs_reset
             self._slot.touch(op)  # what is asked now has its own limit, not that of what was repeated
+        if env_id in self._lost and op != Op.CALL:  # a call does not end an episode
+            shown = self._lost.pop(env_id)
+            if op == Op.STEP:
+                self._answer_lost(env_id, shown)
+                return
         if op == Op.CALL:
             self._answer_call(env_id, letter)
         elif op == Op.RESET:
@@ -249,6 +255,7 @@ class Host:
 
     def _answer_reset(self, env_id: int, kwargs: dict[str, Any], flag: RowFlag, *, forced: bool = False) -> None:
         seed = kwargs.get("seed")
+        forced = forced or self._marks.get(env_id) in (TRUNCATED, RESTARTED)
         self._begin_episode(env_id, seeded=seed is not None, forced=forced)
         call = self._quick if flag == RowFlag.AUTORESET else self._streams.command
         obs, info = _pair(call(env_id, self._envs[env_id].reset, **kwargs))
@@ -294,8 +301,8 @@ class Host:
 
     # ---- coming back ------------------------------------------------------------------
 
-    def _catch_up(self, env_id: int) -> list[Array] | None:
-        """Bring an env to where it was; return what the caller saw last if that is impossible."""
+    def _catch_up(self, env_id: int) -> None:
+        """Bring an env to where it was; if that is impossible its episode is lost."""
         comeback = self._comeback
         assert comeback is not None
         replay = comeback.replays.pop(env_id)
@@ -303,37 +310,47 @@ class Host:
         env, needs_reset, outcome = comeback.replayer.run(env_id, self._envs[env_id], replay, step_id, comeback.rebuild)
         self._envs[env_id] = env
         comeback.needs_reset = needs_reset
-        self._slot.resume(env_id, comeback.replayer.last_record(env_id, step_id)[0], needs_reset)
+        is_lost = outcome.kind == "truncated"
+        self._slot.resume(env_id, comeback.replayer.last_record(env_id, step_id)[0], needs_reset or is_lost)
+        if is_lost:
+            self._lost[env_id] = replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
+            self._marks[env_id] = TRUNCATED
+        elif replay.mark and outcome.kind == "replayed":
+            self._marks[env_id] = "replayed"
         self._host(env_id)
         if self._keeping is not None:
             self._keeping.resume(env_id, env)
         self._slot.mail(mail.dump(mail.Answer(step_id, env_id, outcome=outcome)))
-        if outcome.kind != "truncated":
-            if replay.mark and outcome.kind == "replayed":
-                self._marks[env_id] = "replayed"
-            return None
-        self._marks[env_id] = "truncated"
-        return replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
 
     def _answer_lost(self, env_id: int, shown: list[Array]) -> None:
-        """End an episode that could not be brought back: truncated, with what was seen last."""
+        """End an episode that could not be brought back: truncated, with what was seen last.
+
+        The next one is not the one that would have come, and is a new start.
+        """
         last = self._obs.batch(lambda leaf: shown[leaf.index], lambda node: None)
         if self._autoreset == Autoreset.SAME_STEP:
+            self._marks[env_id] = RESTARTED
+            self._begin_episode(env_id, forced=True)
             first_obs, first_info = _pair(self._quick(env_id, self._envs[env_id].reset))
-            self._publish(first_obs, self._no_reward(), False, True, first_info, RowFlag.FINAL, last, {})
+            self._host(env_id)
+            told = {"recovered": TRUNCATED}
+            self._publish(first_obs, self._no_reward(), False, True, first_info, RowFlag.FINAL, last, told)
             return
-        if self._keeping is not None:
-            self._keeping.hurry(env_id)
         self._publish(last, self._no_reward(), False, True, {}, RowFlag(0))
-        self._marks[env_id] = "restarted"  # its next episode is not the one that would have come
+        self._marks[env_id] = RESTARTED
+        self._host(env_id)
 
     # ---- global random generators: see `streams` for the rules --------------------------
 
     def _host(self, env_id: int) -> None:
-        """Tell the slot what to step: the env, or its stand-in once it has drawn."""
+        """Tell the slot what to step: the env, or its stand-in once it has drawn.
+
+        Of an episode that is lost, its end and the autoreset after it come here.
+        """
         env = self._envs[env_id]
         callee = _Swapped(env, self._streams.of(env_id)) if self._streams.has_drawn(env_id) else env
-        self._slot.host(env_id, callee.step, callee)
+        is_lost = env_id in self._lost or self._marks.get(env_id) == RESTARTED
+        self._slot.host(env_id, callee.step, None if is_lost else callee)
 
     def _quick(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
         """Step or autoreset an env as the slot does."""

@@ -85,10 +85,6 @@ class Keeping:
         self._spans[env_id] = self._keeper is not None and self._keeper.spans_episodes(env)
         self._slot.look_after(env_id, _LEAST_NS if self._keeper else 0)
 
-    def hurry(self, env_id: int) -> None:
-        """Have the env's next autoreset come to the host."""
-        self._slot.look_after(env_id, 1)
-
     def _look(self, env_id: int, step_id: int, env: Any) -> None:
         is_first = env_id not in self._seen  # which also works out what there is to look at
         self._seen.add(env_id)

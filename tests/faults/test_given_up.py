@@ -1,0 +1,358 @@
+"""Where an episode cannot be brought back: it ends honestly, the run goes on, and a file repeats the crash."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.faults.tapes import Tapes, frozen, kill, mortal, play, undisturbed
+from vecenv import AsyncSubprocessEnvManager, SyncSubprocessEnvManager, VectorEnv
+from vecenv.core.native import load
+from vecenv.core.options import Limits
+from vecenv.core.reproducer import load as load_episode
+from vecenv.core.rows import Autoreset, RowFlag
+from vecenv.envs import toys
+from vecenv.errors import WorkerDiedError, WorkerTimeoutError
+
+NEXT, SAME, DISABLED = Autoreset.NEXT_STEP, Autoreset.SAME_STEP, Autoreset.DISABLED
+
+
+@pytest.fixture(params=["native", "python"])
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both implementations give up."""
+    if request.param == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
+    return str(request.param)
+
+
+class Entropic(toys.ToyEnv):
+    """Draws from the system's entropy, so that no episode can be repeated."""
+
+    def observe(self) -> Any:
+        obs = super().observe()
+        obs[3] = float.fromhex(os.urandom(2).hex())
+        return obs
+
+
+def kill_at(number: int, worker_id: int = 0) -> Callable[[Any, int], None]:
+    def strike(pool: Any, now: int) -> None:
+        if now == number:
+            kill(pool, worker_id)
+
+    return strike
+
+
+def place_of(tapes: Tapes, env_id: int, number: int) -> tuple[int, int]:
+    return tapes.rows[env_id][number].place[:2]
+
+
+# ---- episodes that cannot be repeated -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("why", ["entropy", "log"])
+def test_an_episode_that_cannot_be_repeated_ends_truncated(why: str, implementation: str) -> None:
+    env_fn = Entropic if why == "entropy" else toys.ToyEnv
+    options = {} if why == "entropy" else {"max_log_bytes": 100}
+    with mortal([env_fn] * 4, **options) as pool:
+        got = play(pool, 14, before=kill_at(5))
+        counts = pool.statistics()
+    assert (counts["restarts"], counts["truncated"], counts["replayed"]) == (1, 2, 0)
+    for env_id in (0, 1):
+        rows = got.rows[env_id]
+        assert rows[5].ended == (False, True) and rows[5].reward == np.float64(0.0).tobytes()
+        assert rows[5].obs == rows[4].obs, "the last observation is shown"
+        assert place_of(got, env_id, 5) == (0, 5)
+        assert rows[6].flags & RowFlag.AUTORESET and place_of(got, env_id, 6) == (1, 0)
+        assert [row.place[1] for row in rows[6:]] == list(range(9))
+        assert got.marks[env_id] == [(5, "truncated"), (6, "restarted")]
+    for env_id in (2, 3):
+        assert [row.place[1] for row in got.rows[env_id]] == [*range(11), 0, 1, 2, 3]
+        assert got.marks[env_id] == []
+    if why == "log":
+        assert got.rows[2:] == undisturbed([env_fn] * 4, 14).rows[2:]
+
+
+def test_an_episode_that_cannot_be_repeated_ends_truncated_in_same_step_mode(implementation: str) -> None:
+    with mortal([Entropic] * 2, autoreset=SAME) as pool:
+        got = play(pool, 14, before=kill_at(5))
+    row = got.rows[0][5]
+    assert row.ended == (False, True) and row.flags & RowFlag.FINAL
+    assert row.final_obs == got.rows[0][4].obs, "the last observation is shown"
+    assert [row.place[1] for row in got.rows[0][6:]] == [*range(1, 10)]
+    assert sorted(mark for _, mark in got.marks[0]) == ["restarted", "truncated"]
+    assert got.marks[1] == []
+
+
+def test_an_episode_that_cannot_be_repeated_can_be_reset_by_hand(implementation: str) -> None:
+    with mortal([Entropic] * 2, autoreset=DISABLED) as pool:
+        got = play(pool, 5, before=kill_at(5))
+        assert got.rows[0][5].ended == (False, True)
+        pool.reset([0], seeds=[3])
+        batch = pool.recv()
+        assert batch.lengths.tolist() == [0] and batch.errors() == {}
+        pool.send(np.zeros(2, np.int64))
+        assert pool.recv().errors() == {}
+
+
+@pytest.mark.parametrize("moment", ["reset", "call"])
+def test_an_episode_is_found_lost_by_another_command_than_a_step(moment: str, implementation: str) -> None:
+    with mortal([Entropic] * 2) as pool:
+        play(pool, 4)
+        kill(pool, 0)
+        if moment == "reset":  # which is what a lost episode needs
+            pool.reset(seeds=[1, 2])
+            batch = pool.recv()
+            assert batch.errors() == {} and batch.lengths.tolist() == [0, 0]
+        else:
+            assert pool.call(lambda env: 7) == [7, 7]
+        pool.send(np.zeros(2, np.int64))
+        batch = pool.recv()
+        assert batch.errors() == {}, "an env that was never reset has been stepped"
+        assert batch.truncated.tolist() == [moment == "call", False]
+        pool.send(np.zeros(2, np.int64))
+        assert pool.recv().errors() == {}
+
+
+def test_what_comes_after_a_lost_episode_is_brought_back_again(implementation: str) -> None:
+    """Its start is looked at, so one loss is not followed by another."""
+
+    class Drawn(toys.ToyEnv):
+        pass
+
+    def strike(pool: Any, now: int) -> None:
+        if now == 5:
+            kill(pool, 0)
+        elif now == 3:
+            pool.call(lambda env: env.unwrapped.np_random.bit_generator.advance(_ours()), [0], pure=True)
+        elif now in (8, 18):
+            kill(pool, 0)
+
+    with mortal([functools.partial(Drawn, 10)] * 2) as pool:
+        got = play(pool, 20, before=strike)
+        assert pool.statistics()["truncated"] == 1
+    assert [mark for _, mark in got.marks[0]] == ["truncated", "restarted", "replayed", "replayed"]
+
+
+def _ours() -> int:
+    return int.from_bytes(os.urandom(2), "little") + 1  # a call that claims to change nothing, and does
+
+
+def test_a_replay_that_takes_too_long_is_given_up(implementation: str) -> None:
+    with mortal([functools.partial(toys.SleepEnv, 20.0)] * 2, recovery_timeout=0.01) as pool:
+        got = play(pool, 7, before=kill_at(6))
+    assert got.rows[0][6].ended == (False, True)
+
+
+# ---- the same call fails twice -----------------------------------------------------------------------
+
+
+def draw_of_episode(seed: int, index: int) -> float:
+    """Return what tells an episode of an env from its others, however the env came there."""
+    env = innocent()
+    env.reset(seed=seed)
+    for _ in range(index):
+        for _ in range(6):
+            env.step(0)
+        env.reset()
+    return float(env.episode_draw)
+
+
+class SegfaultsInEpisode(toys.Segfaults):
+    """Crash in the fifth step of an episode that begins with this draw, whatever is tried."""
+
+    def __init__(self, first_draw: float, **kwargs: Any) -> None:
+        super().__init__(None, moment="call", **kwargs)
+        self.first_draw = first_draw
+
+    def step(self, action: Any) -> Any:
+        if self.episode_draw == self.first_draw and self.elapsed_steps == 4:
+            self.commit()
+        return super().step(action)
+
+
+def segfaulting(seed: int = 1, index: int = 2) -> Any:
+    """Crash in the third episode."""
+    return functools.partial(SegfaultsInEpisode, draw_of_episode(seed, index), length=6)
+
+
+def innocent() -> Any:
+    return toys.Raises(None, moment="call", length=6)
+
+
+@pytest.mark.parametrize("autoreset", [NEXT, SAME], ids=lambda mode: mode.name)
+def test_a_crash_that_comes_every_time_costs_one_episode(
+    autoreset: Autoreset, implementation: str, tmp_path: Any
+) -> None:
+    expected = undisturbed([innocent] * 4, 30, autoreset=autoreset)
+    with mortal(
+        [innocent, segfaulting(), innocent, innocent], autoreset=autoreset, reproducer_dir=str(tmp_path)
+    ) as pool:
+        got = play(pool, 30)
+        counts = pool.statistics()
+    assert counts["restarts"] == 2 and counts["truncated"] == 1
+    for env_id in (0, 2, 3):
+        assert got.rows[env_id] == expected.rows[env_id], env_id
+    marks = dict(got.marks[1])
+    assert "truncated" in marks.values()
+    (lost,) = [number for number, mark in marks.items() if mark == "truncated"]
+    assert got.rows[1][:lost] == expected.rows[1][:lost]
+    assert got.rows[1][lost].ended == (False, True)
+    assert any(row.ended == (True, False) for row in got.rows[1][lost + 1 :]), "it goes on with further episodes"
+    (path,) = glob.glob(str(tmp_path / "*"))
+    assert_reproduces(path, lost)
+
+
+def assert_reproduces(path: str, lost: int) -> None:
+    """Run the episode in a process of its own: it must end as the worker did, at the same command."""
+    program = (
+        "import sys; from vecenv.core.reproducer import load\n"
+        "for event in load(sys.argv[1]).run(): print(event.op, event.step_id, flush=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGSEGV, done.stderr
+    episode = load_episode(path)
+    lines = done.stdout.split("\n")[:-1]
+    assert len(lines) >= 4 and lines[-1].startswith("step ")
+    assert episode.env_id == 1 and episode.entries[-1].step_id == episode.step_id
+    assert int(lines[-1].split()[1]) == episode.entries[-2].step_id
+    assert "SIGSEGV" in episode.why and "env 1" in episode.why
+
+
+def test_a_crash_that_comes_every_time_can_raise(implementation: str, tmp_path: Any) -> None:
+    env_fns = [innocent, segfaulting(), innocent, innocent]
+    with mortal(env_fns, on_repeat="raise", reproducer_dir=str(tmp_path)) as pool:
+        with pytest.raises(WorkerDiedError) as caught:
+            play(pool, 30)
+        text, error = str(caught.value), caught.value
+    (path,) = glob.glob(str(tmp_path / "*"))
+    assert "worker 0 (envs 0-1) died during step" in text and "of env 1" in text and "SIGSEGV" in text
+    assert "second time in this call" in text and f"vecenv replay {path}" in text
+    assert (error.worker_id, error.env_ids, error.op, error.exitcode) == (0, (1,), "step", -signal.SIGSEGV)
+
+
+def test_a_reset_that_crashes_every_time_raises(implementation: str, tmp_path: Any) -> None:
+    says = r"reset .* of env 1.*\n?[\s\S]*second time"
+    pool = mortal([innocent, toys.SegfaultAtReset], reproducer_dir=str(tmp_path))
+    with pool, pytest.raises(WorkerDiedError, match=says):
+        play(pool, 1)
+
+
+class ExitsEverywhere(toys.CountEnv):
+    """Exits once in each step that it comes to, and leaves a file to tell."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def step(self, action: Any) -> Any:
+        path = os.path.join(self.folder, str(self.elapsed_steps))
+        if not os.path.exists(path):
+            open(path, "x").close()
+            os._exit(3)
+        return super().step(action)
+
+
+def test_too_many_failures_raise(implementation: str, tmp_path: Any) -> None:
+    with mortal([innocent, functools.partial(ExitsEverywhere, str(tmp_path))], max_restarts=3) as pool:
+        with pytest.raises(WorkerDiedError, match=r"4 failures within 60 s with env 1 at work.*max_restarts=3"):
+            play(pool, 9)
+        assert pool.statistics()["restarts"] == 3
+
+
+def test_no_restart_at_all(implementation: str) -> None:
+    with mortal([innocent] * 2, max_restarts=0) as pool, pytest.raises(WorkerDiedError, match="max_restarts=0"):
+        play(pool, 3, before=kill_at(2))
+
+
+def test_on_failure_raise_replaces_nobody(implementation: str) -> None:
+    with mortal([innocent] * 2, on_failure="raise") as pool:
+        with pytest.raises(WorkerDiedError, match="SIGKILL") as caught:
+            play(pool, 3, before=kill_at(2))
+        assert "max_restarts" not in str(caught.value)
+        assert pool.statistics()["restarts"] == 0
+
+
+# ---- faces --------------------------------------------------------------------------------------------
+
+
+def test_vector_env_says_so(implementation: str, tmp_path: Any) -> None:
+    env_fns = [innocent, segfaulting(), innocent]
+    env = VectorEnv(env_fns, num_workers=2, failures={"reproducer_dir": str(tmp_path)})
+    try:
+        env.reset(seed=0)
+        seen = []
+        for _ in range(30):
+            _, _, _, truncated, infos = env.step(np.zeros(3, np.int64))
+            assert not truncated[[0, 2]].any()
+            for env_id in range(3):
+                if "recovered" in infos and infos["_recovered"][env_id]:
+                    seen.append((env_id, infos["recovered"][env_id], bool(truncated[env_id])))
+        assert (1, "truncated", True) in seen and (1, "restarted", False) in seen
+        assert (0, "replayed", False) in seen and all(env_id != 2 for env_id, *_ in seen)
+        assert env.statistics()["restarts"] == 2
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
+def test_managers_say_so(cls: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    manager = cls([innocent, segfaulting(9, 0), innocent], {"num_workers": 2, "wait_num": 3})
+    try:
+        manager.seed(8, dynamic_seed=False)
+        manager.launch()
+        seen = []
+        for _ in range(12):
+            for env_id, timestep in manager.step(dict.fromkeys(manager.ready_obs, 0)).items():
+                if "recovered" in timestep.info:
+                    seen.append((env_id, timestep.info["recovered"], bool(timestep.done)))
+        assert (1, "truncated", True) in seen, seen
+        assert all(env_id != 2 for env_id, *_ in seen)
+    finally:
+        manager.close()
+
+
+# ---- stacks ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("crime", "says"),
+    [
+        ("segfault", r"SIGSEGV[\s\S]*Segmentation fault[\s\S]*in commit"),
+        ("abort", r"SIGABRT[\s\S]*in commit"),
+        ("hang", r"within 0\.4 s[\s\S]*in wait[\s\S]*in commit"),
+        ("hang in C", r"within 0\.4 s[\s\S]*in commit"),
+        ("stop", r"within 0\.4 s[\s\S]*stopped by a signal"),
+    ],
+)
+def test_errors_show_what_the_worker_was_doing(crime: str, says: str, implementation: str) -> None:
+    limits = Limits(step=0.4, close=2.0)
+    env_fn = functools.partial(toys.FAULTS[crime], 2)
+    pool = mortal([innocent, env_fn], on_failure="raise", limits=limits)
+    with pool, pytest.raises((WorkerDiedError, WorkerTimeoutError)) as caught:
+        play(pool, 3)
+    assert re.search(says, str(caught.value)), str(caught.value)
+
+
+def test_a_recovered_hang_shows_its_stack_in_the_reproducer(implementation: str, tmp_path: Any) -> None:
+    limits = Limits(step=0.4, close=2.0)
+    with mortal([innocent, functools.partial(toys.Hangs, 3)], limits=limits, reproducer_dir=str(tmp_path)) as pool:
+        play(pool, 4)
+    (path,) = glob.glob(str(tmp_path / "*"))
+    assert "in commit" in load_episode(path).why
+
+
+def test_frozen_values_tell_dtypes_apart() -> None:
+    assert frozen(np.float32(0)) != frozen(np.float64(0)) and frozen({"a": (1,)}) == frozen({"a": (1,)})
