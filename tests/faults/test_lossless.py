@@ -333,7 +333,9 @@ def test_views_stay_what_they_were_across_a_recovery(implementation: str) -> Non
 def test_only_the_envs_of_the_worker_are_marked_and_once(implementation: str) -> None:
     with mortal([toys.CountEnv] * 4) as pool:
         got = play(pool, 8, kills({5: 1}))
-    assert got.marks == [[], [], [(5, "replayed")], [(5, "replayed")]]
+    assert got.marks[:2] == [[], []]
+    for marks in got.marks[2:]:  # an env that had answered when its worker was killed is asked again in the next round
+        assert marks in ([(5, "replayed")], [(6, "replayed")])
 
 
 class Tells(toys.CountEnv):
