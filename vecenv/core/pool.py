@@ -25,7 +25,7 @@ import numpy as np
 from ..errors import ClosedError, ConfigError, SpaceError, StateError, WorkerTimeoutError
 from . import mail
 from .arena import ArenaPlan
-from .batch import Batch
+from .batch import Batch, raise_first
 from .clock import NEVER_NS, Deadline, now_ns
 from .hub import Event, Hub, Refusal
 from .inbox import Inbox
@@ -548,7 +548,8 @@ class Pool(Life):
                 name: then it is repeated even if the episode began later.
 
         Raises:
-            Exception: what the function raised for the lowest env, remote traceback chained.
+            Exception: what the function raised for the lowest env, remote traceback chained; notes
+                name the env, and the others that raised.
             WorkerTimeoutError, WorkerDiedError: as `recv`.
         """
         count = self.num_envs if env_ids is None else len(env_ids)
@@ -640,10 +641,13 @@ class Pool(Life):
         for answer in answers:
             if answer.error is not None and self._journal is not None:
                 self._journal.forget_call(answer.env_id, answer.step_id)
+        errors: dict[int, Exception] = {}
         for answer in answers:
             if answer.error is not None:
                 where = {"env_ids": (answer.env_id,), "op": "call", "step_id": answer.step_id}
-                raise unpack_error(answer.error, **where)
+                errors[answer.env_id] = unpack_error(answer.error, **where)
+        if errors:
+            raise_first(errors)
         return [answer.value for answer in answers]
 
     # ---- spaces --------------------------------------------------------------------------
