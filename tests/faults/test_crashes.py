@@ -84,8 +84,9 @@ def test_a_crash_names_worker_env_phase_and_signal(
         run(pool)
     assert caught.value.worker_id == 1 and caught.value.op == op
     assert "worker 1 (envs 2-3)" in str(caught.value)
+    assert "env 3" in str(caught.value)
     if op != "construct":
-        assert caught.value.env_ids == (3,) and "env 3" in str(caught.value)
+        assert caught.value.env_ids == (3,)
     if error is WorkerTimeoutError:
         assert isinstance(caught.value, TimeoutError)
     assert (op == "construct") == pool.closed
@@ -257,3 +258,22 @@ def test_what_an_env_started_goes_with_its_worker(end: str, open_pool: OpenPool)
             pool.call(lambda env: threading.Event().wait(), [0])
         pool.close()
     assert psutil.wait_procs(children, timeout=5)[1] == []
+
+
+def test_an_env_that_hangs_in_close_is_named(open_pool: OpenPool, caplog: pytest.LogCaptureFixture) -> None:
+    pool = open_pool([count, count, count, functools.partial(toys.HangAtStep, moment="close")])
+    run(pool, steps=1)
+    with caplog.at_level("WARNING", logger="vecenv"):
+        pool.close()
+    (record,) = caplog.records
+    assert "worker 1 (envs 2-3) did not finish close of env 3 within 0.3 s" in record.getMessage()
+    assert "in close" in record.getMessage()  # its Python stack
+
+
+def test_an_env_that_dies_in_close_is_named(open_pool: OpenPool, caplog: pytest.LogCaptureFixture) -> None:
+    pool = open_pool([count, count, count, functools.partial(toys.SegfaultAtStep, moment="close")])
+    run(pool, steps=1)
+    with caplog.at_level("WARNING", logger="vecenv"):
+        pool.close()
+    (record,) = caplog.records
+    assert "worker 1 (envs 2-3) died during close of env 3: killed by SIGSEGV" in record.getMessage()

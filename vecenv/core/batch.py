@@ -17,7 +17,7 @@ from .mail import Answer, unpack_error
 from .rows import Op, RowFlag, Rows
 from .spec import Array, Leaf, NoneNode, ObjectNode, Spec
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "raise_first"]
 
 #: Byte that expired observations are filled with.
 _GARBAGE = 0xA5

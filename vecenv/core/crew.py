@@ -65,14 +65,15 @@ class Crew:
         if not worker.reap(deadline):
             stack = worker.stack.ask(worker.pid)
             _LOG.warning(
-                "%s did not finish close of its envs within %g s; it is killed\n%s",
+                "%s did not finish %s within %g s; it is killed\n%s",
                 worker.name,
+                worker.at_work("close")[0],
                 self.close_seconds,
                 stack,
             )
         elif worker.goodbye is None and self.hub is not None:
             how = describe_exit(worker.exitcode)
-            _LOG.warning("%s died during close of its envs: %s\n%s", worker.name, how, worker.last_stack)
+            _LOG.warning("%s died during %s: %s\n%s", worker.name, worker.at_work("close")[0], how, worker.last_stack)
 
     def _release(self) -> None:
         if self.epoll is not None:

@@ -22,6 +22,7 @@ from .keeping import Keeping
 from .replay import Keeper, Replay, Replayer, ReplaySlot
 from .rows import Autoreset, CommandFlag, Op, RowFlag
 from .spec import Array, Spec
+from .stacks import note
 from .streams import Own, Streams, Watched
 
 __all__ = ["Host", "Slot", "SlotEvent"]
@@ -209,6 +210,7 @@ class Host:
         first: BaseException | None = None
         for env_id, env in self._envs.items():
             try:
+                note("close", env_id)
                 self._streams.command(env_id, env.close)
             except Exception as error:  # the others must be closed too; raised below
                 first = first or error

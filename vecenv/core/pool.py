@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import StateError
 from . import mail
+from .batch import raise_first
 from .clock import NEVER_NS, Deadline, now_ns
 from .mail import Letter, unpack_error
 from .receiving import ReceivingPool
@@ -63,7 +64,8 @@ class Pool(ReceivingPool):
                 name: then it is repeated even if the episode began later.
 
         Raises:
-            Exception: what the function raised for the lowest env, remote traceback chained.
+            Exception: what the function raised for the lowest env, remote traceback chained; notes
+                name the env, and the others that raised.
             WorkerTimeoutError, WorkerDiedError: as `recv`.
         """
         count = self.num_envs if env_ids is None else len(env_ids)
@@ -155,8 +157,11 @@ class Pool(ReceivingPool):
         for answer in answers:
             if answer.error is not None and self._journal is not None:
                 self._journal.forget_call(answer.env_id, answer.step_id)
+        errors: dict[int, Exception] = {}
         for answer in answers:
             if answer.error is not None:
                 where = {"env_ids": (answer.env_id,), "op": "call", "step_id": answer.step_id}
-                raise unpack_error(answer.error, **where)
+                errors[answer.env_id] = unpack_error(answer.error, **where)
+        if errors:
+            raise_first(errors)
         return [answer.value for answer in answers]

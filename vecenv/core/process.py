@@ -174,14 +174,20 @@ class ProcessPool(MortalPool):
                 waiting.pop(control)
             if not ready and deadline.is_over():
                 worker = min(waiting.values(), key=lambda late: late.worker_id)
-                raise WorkerTimeoutError(
-                    f"{worker.name} did not finish {op} of its envs within {limit} s; it is alive. Raise {op}_timeout "
-                    "if they need longer",
-                    timeout=limit,
-                    worker_id=worker.worker_id,
-                    env_ids=tuple(worker.env_ids),
-                    op=op,
-                )
+                raise self._late_start(worker, op, limit)
+
+    def _late_start(self, worker: Worker, op: str, limit: float | None) -> WorkerTimeoutError:
+        what, age = worker.at_work(op)
+        since = f", which it began {age:.3g} s ago," if age else ""
+        stack = worker.stack.ask(worker.pid)
+        return WorkerTimeoutError(
+            f"{worker.name} did not finish {what}{since} within {limit} s; it is alive. Raise {op}_timeout "
+            f"if they need longer{chr(10) if stack else ''}{stack}",
+            timeout=limit,
+            worker_id=worker.worker_id,
+            env_ids=tuple(worker.env_ids),
+            op=op,
+        )
 
     def _adopt_report(self, report: Report) -> None:
         self._adopt_spaces(report.observation_space, report.action_space, report.reward_space)

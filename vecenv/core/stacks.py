@@ -11,14 +11,20 @@ import faulthandler
 import os
 import signal
 import time
+from typing import NamedTuple
 
-__all__ = ["StackFile", "arm"]
+from .clock import now_ns
+
+__all__ = ["Note", "StackFile", "arm", "note"]
 
 #: The parent asks with this signal; simulators have no use for the last real-time signals.
 _ASK = getattr(signal, "SIGRTMAX", signal.SIGUSR1) - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
 #: How long the parent waits for the answer, and for how long it sleeps in between.
 _PATIENCE_SECONDS, _NAP_SECONDS = 0.005, 0.0005
 _MOST_NBYTES = 1 << 16
+#: Lines of a file that are no stack begin with this.
+_MARK = "# vecenv "
+_armed = -1
 #: Where the frames of the engine begin in a stack; those below are of no use to anybody.
 _OUR_FRAMES = f'File "{os.path.dirname(os.path.abspath(__file__))}'
 _STATES = {
@@ -29,11 +35,27 @@ _STATES = {
 }
 
 
+class Note(NamedTuple):
+    """What a worker was last known to begin outside of the commands that its slots show."""
+
+    phase: str
+    env_id: int
+    began_ns: int
+
+
 def arm(fd: int) -> None:
     """Worker: write stacks to this file from now on."""
+    global _armed
+    _armed = fd
     faulthandler.enable(file=fd, all_threads=True)
     if hasattr(faulthandler, "register"):
         faulthandler.register(_ASK, file=fd, all_threads=True, chain=False)
+
+
+def note(phase: str, env_id: int) -> None:
+    """Worker: say that `phase` ('construct' or 'close') of an env begins now."""
+    if _armed >= 0:
+        os.write(_armed, f"{_MARK}{phase} {env_id} {now_ns()}\n".encode())
 
 
 class StackFile:
@@ -53,6 +75,17 @@ class StackFile:
         if self.fd < 0:
             return ""
         return _readable(os.pread(self.fd, _MOST_NBYTES, 0))
+
+    def last_note(self) -> Note | None:
+        """Return what the worker began last; None: nothing yet, or the file is closed."""
+        if self.fd < 0:
+            return None
+        written = os.pread(self.fd, _MOST_NBYTES, 0).decode(errors="replace")
+        lines = [line for line in written.splitlines() if line.startswith(_MARK)]
+        if not lines:
+            return None
+        phase, env_id, began_ns = lines[-1].removeprefix(_MARK).split()
+        return Note(phase, int(env_id), int(began_ns))
 
     def ask(self, pid: int) -> str:
         """Return the present stack of a process, or why it has none; waits at most 5 ms.
@@ -85,7 +118,7 @@ def _readable(written: bytes) -> str:
         if not line.startswith("  "):
             is_ours = False
         is_ours = is_ours or _OUR_FRAMES in line
-        if not is_ours and not line.startswith("Extension modules:"):
+        if not is_ours and not line.startswith(("Extension modules:", _MARK)):
             lines.append(line)
     return "\n".join(lines).strip()
 

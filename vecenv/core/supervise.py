@@ -20,9 +20,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..errors import ConfigError
-from .clock import Deadline
+from .clock import Deadline, now_ns
 from .spawning import START_METHODS, make_process
-from .stacks import StackFile
+from .stacks import Note, StackFile
 from .worker import Attach, Boot, Goodbye, Report, worker_main
 
 __all__ = ["START_METHODS", "Worker", "kill_tree", "start_worker", "usable_cores"]
@@ -38,7 +38,8 @@ class Worker:
         slots: indices of its slots.
         stack: where it writes its Python stack when it crashes or is asked to.
         is_dead: it has been found dead and reaped; then `exitcode` says how it ended, and
-            `last_stack` what it was doing, if it could write that.
+            `last_stack` what it was doing, if it could write that, and `last_note` which env
+            it was constructing or closing.
     """
 
     worker_id: int
@@ -52,6 +53,7 @@ class Worker:
     is_dead: bool = False
     exitcode: int | None = None
     last_stack: str = ""
+    last_note: Note | None = None
     goodbye: Goodbye | None = None
     boot: Boot | None = field(default=None, repr=False)
 
@@ -107,6 +109,7 @@ class Worker:
     def release(self) -> None:
         """Close the parent's descriptors of this worker."""
         self.last_stack = self.last_stack or self.stack.read()
+        self.last_note = self.last_note or self.stack.last_note()
         self.stack.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
@@ -115,6 +118,13 @@ class Worker:
         if self.exitcode is None and self.is_dead:  # lost: nobody will ever learn how it ended
             self.process._popen.returncode = -1
         self.process.close()
+
+    def at_work(self, phase: str) -> tuple[str, float]:
+        """Say which env's `phase` it is at, in words for a message, and since how many seconds."""
+        found = self.last_note or self.stack.last_note()
+        if found is None or found.phase != phase:
+            return f"{phase} of its envs", 0.0
+        return f"{phase} of env {found.env_id}", (now_ns() - found.began_ns) / 1e9
 
     def say_goodbye(self) -> None:
         """Take the worker's last word if it is there."""

@@ -38,7 +38,7 @@ from .native import load
 from .replay import Keeper, Replay
 from .rows import Autoreset
 from .spec import register_missing
-from .stacks import arm
+from .stacks import arm, note
 from .streams import Own, Streams
 from .threads import cap_environment, cap_loaded_libraries
 
@@ -171,6 +171,7 @@ def _construct(boot: Boot, lanes: list[Lane], streams: Streams, envs: dict[int, 
         adapt, env_fns = pickle.loads(boot.adapt), dict(zip(boot.env_ids, pickle.loads(boot.env_fns)))
         for lane, env_ids in zip(lanes, boot.lanes):  # one thread after the other
             for env_id in env_ids:
+                note("construct", env_id)
                 envs[env_id] = lane.submit(build_env, env_fns[env_id], adapt, streams.of(env_id))()
         return _report_on(boot.env_ids, envs)
     except BaseException as error:  # the parent raises it; SystemExit of a constructor too
