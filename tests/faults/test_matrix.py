@@ -140,7 +140,7 @@ def undisturbed(face: str) -> Rows:
 
 
 def crime_of(cell: Cell, folder: Any) -> functools.partial[Any]:
-    """Return the guilty constructor: its env commits the crime in the second step, or the first call of another kind."""
+    """Return the guilty constructor: the crime is in the second step, or in the first call of another kind."""
     is_temporary = cell.promise == "recovers"
     moment, at = cell.moment, 2 if cell.moment == "step" else 1
     if moment == "autoreset" and cell.face != "VectorEnv":
@@ -169,7 +169,8 @@ def run_cell(cell: Cell, folder: Any) -> None:
         if hasattr(face, "env") or hasattr(face, "manager"):
             face.close()
     except Exception as raised:
-        assert cell.moment == "close" and cell.fault in cells.RAISERS, repr(raised)
+        if cell.moment != "close" or cell.fault not in cells.RAISERS:
+            raise AssertionError("close raised") from raised
     assert time.monotonic() - began < CLOSE_LIMIT + 20.0
     assert [child for child in family if child.is_running() and _is_started_by_env(child)] == []
     if cell.promise == "raises":
