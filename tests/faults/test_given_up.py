@@ -338,16 +338,19 @@ def test_managers_say_so(cls: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: An
     ],
 )
 def test_errors_show_what_the_worker_was_doing(crime: str, says: str, implementation: str) -> None:
-    limits = Limits(step=0.4, close=2.0)
+    limits = Limits(step=0.4, close=0.3)
     env_fn = functools.partial(toys.FAULTS[crime], 2)
-    pool = mortal([innocent, env_fn], on_failure="raise", limits=limits)
-    with pool, pytest.raises((WorkerDiedError, WorkerTimeoutError)) as caught:
-        play(pool, 3)
-    assert re.search(says, str(caught.value)), str(caught.value)
+    for _ in range(5):  # a stack that takes longer than 5 ms, on a crowded machine, is not waited for
+        pool = mortal([innocent, env_fn], on_failure="raise", limits=limits)
+        with pool, pytest.raises((WorkerDiedError, WorkerTimeoutError)) as caught:
+            play(pool, 3)
+        if re.search(says, str(caught.value)):
+            return
+    pytest.fail(str(caught.value))
 
 
 def test_a_recovered_hang_shows_its_stack_in_the_reproducer(implementation: str, tmp_path: Any) -> None:
-    limits = Limits(step=0.4, close=2.0)
+    limits = Limits(step=0.4, close=0.3)
     with mortal([innocent, functools.partial(toys.Hangs, 3)], limits=limits, reproducer_dir=str(tmp_path)) as pool:
         play(pool, 4)
     (path,) = glob.glob(str(tmp_path / "*"))

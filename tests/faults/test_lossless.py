@@ -224,7 +224,7 @@ def test_a_replacement_that_is_killed_while_it_builds_is_replaced(implementation
 
 @pytest.mark.parametrize("autoreset", [NEXT, SAME], ids=lambda mode: mode.name)
 @pytest.mark.parametrize("moment", ["reset", "step", "autoreset"])
-@pytest.mark.parametrize("crime", ["segfault", "exit", "hang", "hang in C", "stop"])
+@pytest.mark.parametrize("crime", ["segfault", "hang in C"])  # the matrix has all
 def test_a_crime_in_the_middle_of_a_call_costs_nothing(
     crime: str, moment: str, autoreset: Autoreset, tmp_path: Any
 ) -> None:

@@ -10,23 +10,19 @@ import functools
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
 from tests.faults import cells
 from tests.faults.cells import Cell
-from vecenv import AsyncSubprocessEnvManager, SubprocessEnvManagerV2, SyncSubprocessEnvManager, VectorEnv
+from tests.faults.faces import FACE_CLASSES, Rows
 from vecenv.envs import toys
 
-GUILTY, NUM_ENVS, LENGTH, ROUNDS, CALL_AFTER = 1, 3, 3, 9, 5
+GUILTY, NUM_ENVS, LENGTH = 1, 3, 3
 #: Seconds that an operation may take; only an env that hangs takes as long on any machine.
 LIMIT, CONSTRUCT_LIMIT, CLOSE_LIMIT = 1.0, 2.0, 1.0
-
-Rows = list[list[tuple[bytes, float, bool]]]
 
 
 def build(fault: str, moment: str, at: int, once: str | None, parent: int) -> Any:
@@ -36,111 +32,19 @@ def build(fault: str, moment: str, at: int, once: str | None, parent: int) -> An
     return toys.FAULTS[fault](at=at, moment=moment, once=once, length=LENGTH)
 
 
-class Face:
-    """One way to play: `play` notes what envs answer and calls each of them once in between."""
-
-    def __init__(self, env_fns: list[Callable[[], Any]], start: str, construct: float) -> None:
-        self.rows: Rows = [[] for _ in env_fns]
-        self.called: Any = None
-        self.env_fns, self.start, self.construct = env_fns, start, construct
-
-    def note(self, env_id: int, obs: Any, reward: Any, done: Any) -> None:
-        self.rows[env_id].append((np.asarray(obs).tobytes(), float(np.asarray(reward).reshape(())), bool(done)))
-
-
-class Gymnasium(Face):
-    def open(self) -> None:
-        limits = {f"{op}_timeout": LIMIT for op in ("reset", "step", "call")}
-        self.env = VectorEnv(
-            self.env_fns,
-            num_workers=2,
-            context=self.start,
-            construct_timeout=self.construct,
-            close_timeout=CLOSE_LIMIT,
-            **limits,
-        )
-
-    def play(self) -> None:
-        obs, _ = self.env.reset(seed=10)
-        for env_id in range(NUM_ENVS):
-            self.note(env_id, obs[env_id], 0.0, False)
-        for number in range(ROUNDS):
-            if number == CALL_AFTER:
-                self.called = list(self.env.call("poke", 7))
-            obs, rewards, terminated, truncated, _ = self.env.step(np.full(NUM_ENVS, number % 2))
-            for env_id in range(NUM_ENVS):
-                self.note(env_id, obs[env_id], rewards[env_id], terminated[env_id] or truncated[env_id])
-
-    def num_restarts(self) -> int:
-        return int(self.env.statistics()["restarts"])
-
-    def close(self) -> None:
-        self.env.close()
-
-
-class Manager(Face):
-    cls: Any = SyncSubprocessEnvManager
-
-    def open(self) -> None:
-        limits = {"step_timeout": LIMIT, "reset_timeout": LIMIT, "call_timeout": LIMIT}
-        cfg = {"num_workers": 2, "context": self.start, "construct_timeout": self.construct, **limits}
-        self.manager = self.cls(self.env_fns, {**cfg, "close_timeout": CLOSE_LIMIT})
-        self.manager.seed(10)
-        self.manager.launch()
-
-    def play(self) -> None:
-        counts = [0] * NUM_ENVS
-        while min(counts) < ROUNDS:
-            if self.called is None and min(counts) >= CALL_AFTER:
-                self.called = self.call()
-            ready = [int(env_id) for env_id in self.manager.ready_obs_id if counts[env_id] < ROUNDS]
-            for env_id, obs, reward, done in self.step({env_id: counts[env_id] % 2 for env_id in ready}):
-                counts[env_id] += 1
-                self.note(env_id, obs, reward, done)
-
-    def call(self) -> Any:
-        pool = self.manager._pool
-        return pool.call(lambda env: getattr(env.env, "poke", lambda value: value)(7))
-
-    def step(self, actions: dict[int, int]) -> Iterator[tuple[int, Any, Any, Any]]:
-        for env_id, timestep in self.manager.step(actions).items():
-            yield env_id, timestep.obs, timestep.reward, timestep.done
-
-    def num_restarts(self) -> int:
-        return int(self.manager._pool.statistics()["restarts"])
-
-    def close(self) -> None:
-        self.manager.close()
-
-
-class Async(Manager):
-    cls = AsyncSubprocessEnvManager
-
-
-class V2(Manager):
-    cls = SubprocessEnvManagerV2
-
-    def step(self, actions: dict[int, int]) -> Iterator[tuple[int, Any, Any, Any]]:
-        for timestep in self.manager.step(actions):
-            yield int(timestep.env_id.item()), timestep.obs, timestep.reward, timestep.done
-
-
-FACE_CLASSES = {"sync": Manager, "async": Async, "V2": V2, "VectorEnv": Gymnasium}
-
-
 @functools.cache
 def undisturbed(face: str) -> Rows:
     innocent = functools.partial(toys.Raises, None, moment="construct", once="/", length=LENGTH)
-    player = FACE_CLASSES[face]([innocent] * NUM_ENVS, "forkserver", 60.0)
+    player = FACE_CLASSES[face]([innocent] * NUM_ENVS, "forkserver")
     player.open()
     player.play()
     player.close()
-    assert all(len(rows) >= ROUNDS for rows in player.rows)
+    assert all(len(rows) >= player.rounds for rows in player.rows)
     return player.rows
 
 
 def crime_of(cell: Cell, folder: Any) -> functools.partial[Any]:
-    """Return the guilty constructor: its env commits the crime in the second step, or the first call of another kind."""  # noqa: E501
+    """Return the guilty constructor: the crime is in the second step, or in the first call of another kind."""
     is_temporary = cell.promise == "recovers"
     moment, at = cell.moment, 2 if cell.moment == "step" else 1
     if moment == "autoreset" and cell.face != "VectorEnv":
@@ -154,7 +58,9 @@ def run_cell(cell: Cell, folder: Any) -> None:
     innocent = functools.partial(toys.Raises, None, moment="construct", once="/", length=LENGTH)
     env_fns = [innocent, crime_of(cell, folder), innocent]
     construct = CONSTRUCT_LIMIT if cell.moment == "construct" and cell.fault in cells.HANGS else 60.0
-    face = FACE_CLASSES[cell.face](env_fns, cell.start, construct)
+    limits = {f"{op}_timeout": LIMIT for op in ("reset", "step", "call")}
+    limits.update(construct_timeout=construct, close_timeout=CLOSE_LIMIT)
+    face = FACE_CLASSES[cell.face](env_fns, cell.start, limits)
     error: BaseException | None = None
     restarts = 0
     try:
@@ -169,7 +75,8 @@ def run_cell(cell: Cell, folder: Any) -> None:
         if hasattr(face, "env") or hasattr(face, "manager"):
             face.close()
     except Exception as raised:
-        assert cell.moment == "close" and cell.fault in cells.RAISERS, repr(raised)
+        if cell.moment != "close" or cell.fault not in cells.RAISERS:
+            raise AssertionError("close raised") from raised
     assert time.monotonic() - began < CLOSE_LIMIT + 20.0
     assert [child for child in family if child.is_running() and _is_started_by_env(child)] == []
     if cell.promise == "raises":

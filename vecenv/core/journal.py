@@ -27,6 +27,8 @@ __all__ = ["Entry", "History", "Journal", "Start"]
 
 #: Pages and requests of other kinds between two looks at what can be dropped.
 _PRUNE_EVERY = 32
+#: Bytes of actions in a page, more or less, and into how many pages the room is divided at least.
+_PAGE_NBYTES, _LEAST_PAGES = 1 << 16, 16
 #: What an entry costs beside its payload, as `sys.getsizeof` adds it up.
 _ENTRY_NBYTES = 200
 _NEVER = np.iinfo(np.int64).max
@@ -82,6 +84,7 @@ class Journal:
     def __init__(self, num_envs: int, max_nbytes: int) -> None:
         self._num_envs = num_envs
         self._max_nbytes = max_nbytes
+        self._page_nbytes = min(_PAGE_NBYTES, max_nbytes // _LEAST_PAGES)
         self._pages: deque[Page] = deque()
         self._page: Page | None = None  # the last of them, while it has room
         self._rare: list[list[Entry]] = [[] for _ in range(num_envs)]
@@ -104,20 +107,19 @@ class Journal:
         if self._candidates:
             self._confirm(env_ids)
         if env_ids is not None:
-            self._add(Page.of(self._next_step_id, self._num_envs, leaves, env_ids, form))
+            step_ids = np.arange(self._next_step_id, self._next_step_id + len(env_ids))
+            self._add(Page.of(self._num_envs, leaves, form, step_ids, env_ids))
             self._next_step_id += len(env_ids)
             return
         page = self._page
-        if page is None or page.form != form or page.first + page.num_rows != self._next_step_id:
-            page = self._page = Page.blank(self._next_step_id, self._num_envs, leaves, form)
-            self._add(page)
-        start, stop = page.num_rows, page.num_rows + self._num_envs
-        for column, leaf in zip(page.columns, leaves):
-            column[start:stop] = leaf
-        page.num_rows = stop
-        self._next_step_id += self._num_envs
-        if stop == page.capacity:
+        is_new = page is None or page.form != form
+        if page is None or is_new:
+            page = self._page = Page.blank(self._num_envs, leaves, form, self._page_nbytes)
+        if not page.add(self._next_step_id, leaves):
             self._page = None
+        self._next_step_id += self._num_envs
+        if is_new:
+            self._add(page)
 
     def _add(self, page: Page) -> None:
         self._pages.append(page)
@@ -239,11 +241,11 @@ class Journal:
         self._page = None
         kept: deque[Page] = deque()
         for page in self._pages:
-            wanted = page.first + np.arange(page.num_rows) >= self._floor[page.envs()]
+            wanted = page.step_ids() >= self._floor[page.envs()]
             if wanted.all():
                 kept.append(page)
             elif wanted.any():
-                kept.extend(page.keep(wanted))
+                kept.append(page.keep(wanted))
         self._pages = kept
         self.nbytes = sum(page.nbytes for page in kept)
         self.nbytes += sum(_nbytes_of(entry) for rare in self._rare for entry in rare)
@@ -300,8 +302,9 @@ class Journal:
     def action(self, env_id: int, step_id: int) -> tuple[bytes, ...] | None:
         """Return the bytes of each leaf of a step's action; None where it is not known any more."""
         for page in reversed(self._pages):
-            if page.first <= step_id < page.stop and step_id - page.first in page.rows_of(env_id):
-                return page.action(step_id - page.first)
+            for row in page.rows_of(env_id) if step_id < page.stop else ():
+                if page.step_id(row) == step_id:
+                    return page.action(row)
         return None
 
     def letter(self, env_id: int, step_id: int) -> bytes | None:
@@ -317,8 +320,8 @@ class Journal:
         for page in self._pages:
             if page.stop > floor:
                 for row in page.rows_of(env_id):
-                    if page.first + row >= floor:
-                        found.append(Entry(page.first + row, int(Op.STEP), page.form, 0, page.action(row)))
+                    if page.step_id(row) >= floor:
+                        found.append(Entry(page.step_id(row), int(Op.STEP), page.form, 0, page.action(row)))
         found.sort(key=lambda entry: entry.step_id)
         return found
 

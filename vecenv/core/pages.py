@@ -1,11 +1,11 @@
 """Pages: the actions of many steps, as the journal keeps them.
 
-    one page    step_id    first .. first + num_rows - 1, without a gap
-                env        row modulo num_envs, or env_ids[row]
-                columns    one array (capacity, *S) per action leaf, in the order of the rows
+    one page    columns    one array (capacity, *S) per action leaf, in the order of the rows
+                of requests for all envs: the step_id of each one's first row, they count up from there
+                of other rows: step_ids and env_ids, one of each per row
 
-Requests for all envs that follow each other share a page, so that noting one is a copy into memory
-that is there already: no objects are made, and the collector of cycles has nothing to look at.
+Requests for all envs share a page, so that noting one is a copy into memory that is there already:
+no objects are made, and the collector of cycles has nothing to look at.
 """
 
 from __future__ import annotations
@@ -16,76 +16,91 @@ from .spec import Array
 
 __all__ = ["Page"]
 
-#: Bytes of actions in a page, more or less.
-_PAGE_NBYTES = 1 << 16
 #: What a page costs beside its arrays.
 _OVERHEAD_NBYTES = 600
 
 
 class Page:
-    """Steps with consecutive ids.
+    """Steps of some requests.
 
     Attributes:
-        first: step_id of row 0.
         num_rows: rows written.
         form: the object that an action of shape () arrives as.
         nbytes: memory, rows not written yet included.
     """
 
-    __slots__ = ("_num_envs", "capacity", "columns", "env_ids", "first", "form", "nbytes", "num_rows")
+    __slots__ = ("_env_ids", "_firsts", "_num_envs", "_step_ids", "columns", "form", "nbytes", "num_rows")
 
-    def __init__(self, first: int, num_envs: int, columns: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
-        self.first = first
-        self.columns = columns
-        self.env_ids = env_ids
-        self.form = form
-        self.capacity = len(columns[0]) if columns else 0
-        self.num_rows = 0
+    def __init__(
+        self, num_envs: int, columns: tuple[Array, ...], form: int, step_ids: Array | None, env_ids: Array | None
+    ) -> None:
         self._num_envs = num_envs
-        self.nbytes = _OVERHEAD_NBYTES + sum(column.nbytes for column in columns)
-        self.nbytes += 0 if env_ids is None else env_ids.nbytes
+        self._firsts: list[int] = []
+        self._step_ids, self._env_ids = step_ids, env_ids
+        self.columns = columns
+        self.form = form
+        self.num_rows = 0 if step_ids is None else len(step_ids)
+        arrays = columns if step_ids is None or env_ids is None else (*columns, step_ids, env_ids)
+        self.nbytes = _OVERHEAD_NBYTES + sum(array.nbytes for array in arrays)
 
     @classmethod
-    def blank(cls, first: int, num_envs: int, like: tuple[Array, ...], form: int) -> Page:
-        """Return an empty page for requests of all envs, whose actions look like these (num_envs, *S)."""
+    def blank(cls, num_envs: int, like: tuple[Array, ...], form: int, nbytes: int) -> Page:
+        """Return an empty page of so many bytes for requests of all envs, whose actions look like these.
+
+        `like`: one array (num_envs, *S) per leaf. A page holds one request at least and 1024 at most.
+        """
         row_nbytes = max(1, sum(leaf.nbytes for leaf in like))
-        capacity = num_envs * max(1, min(1024, _PAGE_NBYTES // row_nbytes))
+        capacity = num_envs * max(1, min(1024, nbytes // row_nbytes))
         columns = tuple(np.empty((capacity, *leaf.shape[1:]), leaf.dtype) for leaf in like)
-        return cls(first, num_envs, columns, None, form)
+        return cls(num_envs, columns, form, None, None)
 
     @classmethod
-    def of(cls, first: int, num_envs: int, leaves: tuple[Array, ...], env_ids: Array, form: int) -> Page:
-        """Return a full page: these actions of these envs, copied."""
-        page = cls(first, num_envs, tuple(leaf.copy() for leaf in leaves), env_ids.copy(), form)
-        page.num_rows = len(env_ids)
-        return page
+    def of(cls, num_envs: int, leaves: tuple[Array, ...], form: int, step_ids: Array, env_ids: Array) -> Page:
+        """Return a full page of these rows, copied."""
+        return cls(num_envs, tuple(leaf.copy() for leaf in leaves), form, step_ids.copy(), env_ids.copy())
+
+    def add(self, first: int, leaves: tuple[Array, ...]) -> bool:
+        """Note a request of all envs, copied; tell whether there is room for another one."""
+        start, stop = self.num_rows, self.num_rows + self._num_envs
+        for column, leaf in zip(self.columns, leaves):
+            column[start:stop] = leaf
+        self._firsts.append(first)
+        self.num_rows = stop
+        return stop < (len(self.columns[0]) if self.columns else 0)
 
     @property
     def stop(self) -> int:
         """The step_id behind the last one."""
-        return self.first + self.num_rows
+        return self._firsts[-1] + self._num_envs if self._step_ids is None else int(self._step_ids[-1]) + 1
+
+    def step_id(self, row: int) -> int:
+        """Return the step_id of a row."""
+        if self._step_ids is None:
+            return self._firsts[row // self._num_envs] + row % self._num_envs
+        return int(self._step_ids[row])
+
+    def step_ids(self) -> Array:
+        """Return the step_id of each row written; they increase."""
+        if self._step_ids is None:
+            return np.add.outer(np.array(self._firsts, np.int64), np.arange(self._num_envs)).reshape(-1)
+        return self._step_ids
 
     def envs(self) -> Array:
         """Return the env of each row written."""
-        return np.arange(self.num_rows) % self._num_envs if self.env_ids is None else self.env_ids
+        return np.arange(self.num_rows) % self._num_envs if self._env_ids is None else self._env_ids
 
     def rows_of(self, env_id: int) -> list[int]:
         """Return the rows of one env."""
-        if self.env_ids is None:
+        if self._env_ids is None:
             return list(range(env_id, self.num_rows, self._num_envs))
-        found: list[int] = np.flatnonzero(self.env_ids == env_id).tolist()
+        found: list[int] = np.flatnonzero(self._env_ids == env_id).tolist()
         return found
 
     def action(self, row: int) -> tuple[bytes, ...]:
         """Return the bytes of each leaf of a row's action."""
         return tuple(column[row].tobytes() for column in self.columns)
 
-    def keep(self, wanted: Array) -> list[Page]:
-        """Return pages of the rows that are wanted, one per run, since step_ids have no gap in a page."""
-        rows, envs = np.flatnonzero(wanted), self.envs()
-        kept = []
-        for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
-            part = slice(int(run[0]), int(run[-1]) + 1)
-            leaves = tuple(column[part] for column in self.columns)
-            kept.append(Page.of(self.first + part.start, self._num_envs, leaves, envs[part], self.form))
-        return kept
+    def keep(self, wanted: Array) -> Page:
+        """Return a page of the rows that are wanted alone."""
+        leaves = tuple(column[: self.num_rows][wanted] for column in self.columns)
+        return Page.of(self._num_envs, leaves, self.form, self.step_ids()[wanted], self.envs()[wanted])

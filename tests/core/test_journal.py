@@ -1,0 +1,294 @@
+"""The journal: what a history holds, what is dropped, and what goes first when it is too large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vecenv.core.journal import Journal, Start
+from vecenv.core.rows import CommandFlag, Op
+
+MANY = 1 << 20
+
+
+def steps(journal: Journal, values: list[int], env_ids: list[int] | None = None) -> None:
+    ids = None if env_ids is None else np.array(env_ids, np.int64)
+    journal.note_steps((np.array(values, np.int64),), ids, 0)
+
+
+def reset(journal: Journal, first: int, env_ids: list[int], seeds: list[int | None], op: Op = Op.RESET) -> None:
+    flags = [0 if seed is None else int(CommandFlag.SEED) for seed in seeds]
+    seeded = [seed is not None for seed in seeds]
+    count = len(env_ids)
+    journal.note_commands(
+        op, first, env_ids, [seed or 0 for seed in seeds], flags, [None] * count, [None] * count, seeded
+    )
+
+
+def call(journal: Journal, first: int, env_id: int, name: str | None) -> None:
+    journal.note_commands(Op.CALL, first, [env_id], [0], [0], [f"letter {first}".encode()], [name], [False])
+
+
+def told(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int, list[Any]]]:
+    """Return (start, [what is repeated]) of each attempt: actions as numbers, commands by name."""
+    history = journal.history(env_id, queued)
+    assert history is not None
+    found = []
+    for start, entries in history.attempts:
+        parts: list[Any] = []
+        for entry in entries:
+            if entry.op == Op.STEP:
+                assert isinstance(entry.payload, tuple)
+                parts.append(int(np.frombuffer(entry.payload[0], np.int64)[0]))
+            else:
+                parts.append(f"{Op(entry.op).name.lower()} {entry.step_id}")
+        found.append((start.step_id, parts))
+    return found
+
+
+def two_envs() -> Journal:
+    """Two envs reset with seeds (commands 1, 2), then three rounds of steps (3 .. 8)."""
+    journal = Journal(2, MANY)
+    reset(journal, 1, [0, 1], [5, 6])
+    for number in range(3):
+        steps(journal, [10 + number, 20 + number])
+    return journal
+
+
+def test_a_history_begins_with_the_seeded_reset_and_has_each_envs_own_actions() -> None:
+    journal = two_envs()
+    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12])]
+    assert told(journal, 1) == [(2, ["reset 2", 20, 21, 22])]
+
+
+def test_what_is_queued_is_not_repeated() -> None:
+    assert told(two_envs(), 1, [8]) == [(2, ["reset 2", 20, 21])]
+    assert told(two_envs(), 1, [6, 8]) == [(2, ["reset 2", 20])]
+
+
+def test_actions_are_copied() -> None:
+    journal = Journal(1, MANY)
+    actions = np.array([3])
+    journal.note_steps((actions,), None, 0)
+    actions[:] = 4
+    assert told(journal, 0) == [(0, [3])]
+
+
+def test_requests_of_some_envs_in_any_order() -> None:
+    journal = Journal(3, MANY)
+    reset(journal, 1, [0, 1, 2], [1, 2, 3])
+    steps(journal, [20, 10], [2, 1])
+    steps(journal, [21], [2])
+    steps(journal, [5, 11, 22], [0, 1, 2])
+    assert told(journal, 0) == [(1, ["reset 1", 5])]
+    assert told(journal, 1) == [(2, ["reset 2", 10, 11])]
+    assert told(journal, 2) == [(3, ["reset 3", 20, 21, 22])]
+
+
+def test_a_seeded_reset_is_a_start_once_it_has_been_answered() -> None:
+    journal = two_envs()
+    reset(journal, 9, [0], [7])
+    assert told(journal, 0, [9]) == [(1, ["reset 1", 10, 11, 12])], "it is still to be done"
+    assert told(journal, 0) == [(9, ["reset 9"]), (1, ["reset 1", 10, 11, 12, "reset 9"])]
+    steps(journal, [30], [0])
+    assert told(journal, 0) == [(9, ["reset 9", 30])]
+
+
+def test_a_reset_without_a_seed_is_part_of_the_history() -> None:
+    journal = two_envs()
+    reset(journal, 9, [0], [None])
+    steps(journal, [30], [0])
+    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])]
+
+
+def test_a_state_is_a_start() -> None:
+    journal = two_envs()
+    journal.note_state(0, Start(7, b"state"), is_answered=False)
+    assert told(journal, 0)[0] == (7, [12])
+    assert told(journal, 0, [7]) == [(1, ["reset 1", 10, 11])], "its command was not answered: the look is made again"
+    steps(journal, [13, 23])
+    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13])], "and that look has been forgotten"
+    journal.note_state(0, Start(9, b"state"), is_answered=True)
+    assert told(journal, 0) == [(9, [13])]
+    steps(journal, [14, 24])
+    assert told(journal, 0) == [(9, [13, 14])]
+
+
+def test_a_state_that_is_older_than_a_start_is_nothing_new() -> None:
+    journal = two_envs()
+    reset(journal, 9, [0], [7])
+    steps(journal, [30], [0])
+    journal.note_state(0, Start(5, b"late"), is_answered=True)
+    assert told(journal, 0) == [(9, ["reset 9", 30])]
+
+
+def test_a_start_that_may_not_be_all_keeps_the_one_before_it() -> None:
+    journal = two_envs()
+    journal.note_state(0, Start(7, b"a", False), is_answered=True)
+    assert told(journal, 0) == [(7, [12]), (1, ["reset 1", 10, 11, 12])]
+    steps(journal, [13, 23])
+    journal.note_state(0, Start(9, b"b", False), is_answered=True)
+    assert told(journal, 0) == [(9, [13]), (1, ["reset 1", 10, 11, 12, 13])], "the newest and the certain one"
+    history = journal.history(0, ())
+    assert history is not None
+    marked = [entry.step_id for entry in history.attempts[1][1] if entry.flags & CommandFlag.START]
+    assert marked == [1, 7, 9], "the digest began anew at each of them"
+    steps(journal, [14, 24])
+    journal.note_state(0, Start(11, b"c", True), is_answered=True)
+    assert told(journal, 0) == [(11, [14])], "a certain one ends that"
+
+
+def test_only_the_last_call_of_a_name_is_kept_and_for_good() -> None:
+    journal = two_envs()
+    call(journal, 9, 0, "set_attr x")
+    call(journal, 10, 0, "set_attr y")
+    call(journal, 11, 0, "set_attr x")
+    call(journal, 12, 0, None)
+    call(journal, 13, 0, "")
+    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, "call 9", "call 10", "call 11", "call 12"])]
+    history = journal.history(0, ())
+    assert history is not None and history.kept == []
+    reset(journal, 14, [0], [7])
+    steps(journal, [30], [0])
+    assert told(journal, 0) == [(14, ["reset 14", 30])]
+    history = journal.history(0, ())
+    assert history is not None and [entry.step_id for entry in history.kept] == [10, 11]
+
+
+def test_a_call_that_raised_does_not_last() -> None:
+    journal = two_envs()
+    call(journal, 9, 0, "set_attr x")
+    journal.forget_call(0, 9)
+    reset(journal, 10, [0], [7])
+    steps(journal, [30], [0])
+    history = journal.history(0, ())
+    assert history is not None and history.kept == []
+
+
+def test_letters_are_found() -> None:
+    journal = two_envs()
+    call(journal, 9, 0, None)
+    assert journal.letter(0, 9) == b"letter 9"
+    assert journal.letter(0, 1) is None and journal.letter(1, 9) is None
+
+
+def test_an_env_that_is_forgotten_begins_anew() -> None:
+    journal = two_envs()
+    call(journal, 9, 0, "set_attr x")
+    journal.forget(0)
+    reset(journal, 10, [0], [8])
+    steps(journal, [30], [0])
+    assert told(journal, 0) == [(10, ["reset 10", 30])]
+    history = journal.history(0, ())
+    assert history is not None and history.kept == []
+    assert told(journal, 1) == [(2, ["reset 2", 20, 21, 22])]
+
+
+# ---- size ---------------------------------------------------------------------------------------------
+
+
+def test_what_every_env_has_left_behind_is_dropped() -> None:
+    journal = Journal(2, MANY)
+    sizes = []
+    next_id = 1
+    for _ in range(60):
+        reset(journal, next_id, [0, 1], [1, 2])
+        for _ in range(50):
+            steps(journal, [1, 2])
+        next_id += 102
+        sizes.append(journal.nbytes)
+    assert max(sizes) == max(sizes[:40]), "it grows no more"
+    assert len(told(journal, 0)[0][1]) == 51
+
+
+def test_one_env_with_a_long_episode_does_not_keep_what_others_left_behind() -> None:
+    journal = Journal(2, 60_000)
+    reset(journal, 1, [0, 1], [1, 2])
+    next_id = 3
+    for number in range(120):
+        steps(journal, [number, number])
+        next_id += 2
+        if number % 10 == 9:
+            reset(journal, next_id, [1], [number])
+            next_id += 1
+    assert len(told(journal, 0)[0][1]) == 121, "env 0 has lost nothing"
+    assert len(told(journal, 1)[-1][1]) <= 12
+    assert journal.nbytes <= 60_000
+
+
+def test_the_longest_history_goes_first_and_comes_back_with_its_next_start() -> None:
+    journal = Journal(2, 20_000)
+    reset(journal, 1, [0, 1], [1, 2])
+    next_id, rounds = 3, 0
+    while journal.history(0, ()) is not None:
+        steps(journal, [1, 2])
+        next_id, rounds = next_id + 2, rounds + 1
+        if rounds % 10 == 0:
+            reset(journal, next_id, [1], [next_id])
+            next_id += 1
+        assert next_id < 5_000, "it is never full"
+    assert journal.history(1, ()) is not None
+    assert journal.nbytes <= 20_000
+    reset(journal, next_id, [0], [4])
+    steps(journal, [9], [0])
+    assert told(journal, 0)[-1] == (next_id, [f"reset {next_id}", 9])
+
+
+def test_no_room_at_all() -> None:
+    journal = Journal(2, 1)
+    reset(journal, 1, [0, 1], [1, 2])
+    for _ in range(20):
+        steps(journal, [1, 2])
+    assert journal.history(0, ()) is None and journal.history(1, ()) is None
+    assert journal.nbytes <= 1
+
+
+def test_the_size_is_that_of_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Added up and taken off step by step; `_compact` counts anew and must find the same."""
+    rng = np.random.default_rng(0)
+    journal = Journal(3, MANY)
+    next_id = 1
+    for number in range(400):
+        kind = rng.integers(10)
+        env_id = int(rng.integers(3))
+        if kind < 5:
+            steps(journal, [1, 2, 3])
+            next_id += 3
+        elif kind < 7:
+            steps(journal, [1], [env_id])
+            next_id += 1
+        elif kind == 7:
+            reset(journal, next_id, [env_id], [number if rng.integers(2) else None])
+            next_id += 1
+        elif kind == 8:
+            call(journal, next_id, env_id, ["a", "b", None, ""][rng.integers(4)])
+            next_id += 1
+        else:
+            is_complete = bool(rng.integers(2))
+            journal.note_state(env_id, Start(next_id - 1, b"x" * int(rng.integers(500)), is_complete), True)
+    claimed = journal.nbytes
+    journal._prune()
+    pruned = journal.nbytes
+    journal._compact()
+    assert claimed >= pruned >= journal.nbytes > 0
+    before = journal.nbytes
+    journal._compact()
+    assert journal.nbytes == before
+
+
+def test_starts_in_mail_are_gathered_before_anything_is_dropped() -> None:
+    journal = Journal(1, 3_000)
+    reset(journal, 1, [0], [1])
+    newest = [0]
+
+    def gather() -> None:
+        journal.note_state(0, Start(newest[0], b"s"), is_answered=True)
+
+    journal.gather_starts = gather
+    for number in range(200):
+        newest[0] = number + 2
+        steps(journal, [number])
+        assert journal.history(0, ()) is not None
+    assert journal.nbytes <= 3_000

@@ -1,0 +1,192 @@
+"""The books of failures: who is to blame, how often, and when it is enough."""
+
+from __future__ import annotations
+
+import logging
+import signal
+
+import numpy as np
+import pytest
+
+from vecenv.core import recovery as recovery_module
+from vecenv.core.hub import SlotState
+from vecenv.core.journal import Journal, Start
+from vecenv.core.mail import Outcome
+from vecenv.core.options import FailurePolicy, Limits
+from vecenv.core.recovery import Recovery
+from vecenv.core.rows import CommandFlag, Op
+from vecenv.errors import WorkerDiedError, WorkerTimeoutError
+
+SEGFAULT = -signal.SIGSEGV
+
+
+class Books:
+    """A Recovery of two envs, with a clock that stands still unless told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **policy: object) -> None:
+        self.now = 0
+        monkeypatch.setattr(recovery_module, "now_ns", lambda: self.now)
+        self.written: list[tuple[int, int, str]] = []
+        self.journal = Journal(2, 1 << 20)
+        self.recovery = Recovery(
+            FailurePolicy(**{"on_failure": "recover", **policy}),  # type: ignore[arg-type]
+            self.journal,
+            Limits(),
+            self._write,
+        )
+
+    def _write(self, env_id: int, step_id: int, why: str) -> str:
+        self.written.append((env_id, step_id, why))
+        return f"file{len(self.written)}"
+
+    def fail(self, step_id: int, exitcode: int | None = SEGFAULT, op: Op = Op.STEP, env_id: int = 1) -> dict[int, str]:
+        state = SlotState(int(op), env_id, step_id, 0, 0, 0)
+        return self.recovery.judge(WorkerDiedError("worker 0 died", exitcode=exitcode), exitcode, [state])
+
+
+@pytest.fixture
+def books(monkeypatch: pytest.MonkeyPatch) -> Books:
+    return Books(monkeypatch)
+
+
+def test_the_second_failure_in_a_call_gives_the_episode_up(books: Books) -> None:
+    assert books.fail(7) == {} and books.written == []
+    assert books.fail(7) == {1: "worker 0 died"}
+    assert books.written == [(1, 7, "worker 0 died")]
+
+
+def test_failures_in_different_calls_do_not_add_up(books: Books) -> None:
+    assert [books.fail(step_id) for step_id in (7, 9, 7, 11)] == [{}, {}, {}, {}]
+    assert books.fail(11) == {1: "worker 0 died"}
+
+
+def test_failures_of_different_envs_do_not_add_up(books: Books) -> None:
+    assert books.fail(7, env_id=0) == {} and books.fail(7, env_id=1) == {}
+    assert books.fail(7, env_id=0) == {0: "worker 0 died"}
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_from_outside_is_not_the_envs_fault_so_soon(books: Books, sign: signal.Signals) -> None:
+    assert [books.fail(7, -sign) for _ in range(7)] == [{}] * 7
+    assert books.fail(7, -sign) == {1: "worker 0 died"}
+
+
+def test_a_hang_counts_like_a_death(books: Books) -> None:
+    assert books.fail(7, None) == {} and books.fail(7, None) == {1: "worker 0 died"}
+
+
+def test_several_slots_are_judged_one_by_one(books: Books) -> None:
+    states = [SlotState(int(Op.STEP), 0, 5, 0, 0, 0), SlotState(int(Op.NONE), 1, 4, 0, 0, 0)]
+    error = WorkerDiedError("worker 0 died")
+    assert books.recovery.judge(error, SEGFAULT, states) == {}
+    assert books.recovery.judge(error, SEGFAULT, states) == {0: "worker 0 died"}
+
+
+@pytest.mark.parametrize("op", [Op.RESET, Op.CALL])
+def test_only_an_episode_can_be_truncated(books: Books, op: Op) -> None:
+    books.fail(7, op=op)
+    with pytest.raises(WorkerDiedError, match="second time in this call.*vecenv replay file1"):
+        books.fail(7, op=op)
+
+
+def test_on_repeat_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books(monkeypatch, on_repeat="raise")
+    assert books.fail(7) == {}
+    with pytest.raises(WorkerDiedError, match="second time in this call.*vecenv replay file1"):
+        books.fail(7)
+
+
+def test_each_env_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books(monkeypatch, max_restarts=3)
+    for step_id in (1, 2, 3):
+        books.fail(step_id)
+        books.fail(step_id, env_id=0)
+    with pytest.raises(WorkerDiedError, match="4 failures within 60 s with env 1 at work.*max_restarts=3"):
+        books.fail(4)
+
+
+def test_the_budget_is_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books(monkeypatch, max_restarts=2, restart_window=10.0)
+    for number in range(20):
+        books.now = number * 6_000_000_000
+        books.fail(number)
+    books.now += 1
+    with pytest.raises(WorkerDiedError, match="within 10 s"):
+        books.fail(99)
+
+
+def test_failures_that_are_nobodys_have_a_larger_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books(monkeypatch, max_restarts=2)
+    for _ in range(20):
+        books.recovery.judge(WorkerDiedError("idle"), -signal.SIGKILL, [])
+    with pytest.raises(WorkerDiedError, match="21 failures .* no env to blame"):
+        books.recovery.judge(WorkerDiedError("idle"), -signal.SIGKILL, [])
+
+
+def test_a_successor_that_dies_by_itself_is_tried_once_more(books: Books) -> None:
+    books.recovery.judge_start(WorkerDiedError("born dead", exitcode=SEGFAULT), 1)
+    with pytest.raises(WorkerDiedError, match="born dead"):
+        books.recovery.judge_start(WorkerDiedError("born dead", exitcode=SEGFAULT), 2)
+
+
+def test_a_successor_that_is_killed_is_tried_more_often(books: Books) -> None:
+    error = WorkerDiedError("shot", exitcode=-signal.SIGKILL)
+    for failures in range(1, 8):
+        books.recovery.judge_start(error, failures)
+    with pytest.raises(WorkerDiedError, match="shot"):
+        books.recovery.judge_start(error, 8)
+
+
+def test_timeouts_keep_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books(monkeypatch, max_restarts=0)
+    with pytest.raises(WorkerTimeoutError, match="max_restarts=0"):
+        books.recovery.judge(WorkerTimeoutError("late"), None, [SlotState(int(Op.STEP), 0, 5, 0, 0, 0)])
+
+
+# ---- plans ------------------------------------------------------------------------------------------
+
+
+def test_a_plan_has_the_history_before_what_is_left(books: Books) -> None:
+    seed = int(CommandFlag.SEED)
+    books.journal.note_commands(Op.RESET, 1, [0, 1], [3, 4], [seed] * 2, [None] * 2, [None] * 2, [True] * 2)
+    books.journal.note_steps((np.array([5, 6]),), None, 0)
+    seen = np.ones(2)
+    asked: list[tuple[int, int]] = []
+
+    def newest(env_id: int, before: int) -> list[np.ndarray]:
+        asked.append((env_id, before))
+        return [seen]
+
+    plans = books.recovery.plan([0, 1], [(int(Op.STEP), 1, 4, 0)], {0: "bad"}, newest)
+    assert plans[0].attempts == [] and plans[0].give_up == "bad" and plans[0].shown is not None
+    ((start, entries),) = plans[1].attempts
+    assert start == Start(2) and [entry.step_id for entry in entries] == [2], "the step that is left is not repeated"
+    assert asked == [(0, 0), (1, 4)] and plans[1].seconds == 60.0
+
+
+def test_a_plan_allows_ten_steps_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books(monkeypatch)
+    books.recovery.limits = Limits(step=20.0)
+    assert books.recovery.plan([0], [], {}, lambda env_id, before: None)[0].seconds == 200.0
+    books = Books(monkeypatch, recovery_timeout=3.0)
+    assert books.recovery.plan([0], [], {}, lambda env_id, before: None)[0].seconds == 3.0
+
+
+# ---- what came of it -------------------------------------------------------------------------------
+
+
+def test_the_last_env_of_a_worker_ends_the_story_with_one_line(books: Books, caplog: pytest.LogCaptureFixture) -> None:
+    replays = books.recovery.plan([0, 1], [], {}, lambda env_id, before: None)
+    books.recovery.begin("worker 0 died", 0, replays)
+    with caplog.at_level(logging.WARNING, "vecenv"):
+        books.recovery.note_outcome(0, Outcome("replayed", 12, 0.5))
+        assert caplog.messages == []
+        books.now = 250_000_000
+        books.recovery.note_outcome(1, Outcome("truncated", reason="it draws lots"))
+    assert caplog.messages == [
+        "env 1: its episode could not be brought back: it draws lots",
+        "worker 0 died; replaced, 12 commands repeated, 1 of 2 episodes ended truncated (0.25 s)",
+    ]
+    counts = books.recovery.statistics()
+    assert (counts["restarts"], counts["replayed"], counts["truncated"], counts["steps_replayed"]) == (1, 1, 1, 12)
+    assert counts["replay_seconds"] == 0.5 and counts["log_nbytes"] == 0

@@ -1,0 +1,138 @@
+"""Replays are checked: an answer that differs in anything is found, wherever the difference is."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.faults.tapes import kill, mortal, play
+from vecenv.core.native import load
+from vecenv.core.replay import REPLAYING, replaying
+from vecenv.core.rows import Autoreset
+from vecenv.envs.toys import ToyEnv
+
+SIZE = 100_000  # far more than what digests look at whole
+
+
+@pytest.fixture(params=["native", "python"], autouse=True)
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
+    return str(request.param)
+
+
+class Differs(ToyEnv):
+    """Answers one call otherwise when that is only repeated."""
+
+    def __init__(self, what: str, at: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.what, self.at = what, at
+        self.observation_space = spaces.Dict(
+            a=spaces.Box(-np.inf, np.inf, (2,), np.float64),
+            b=spaces.Tuple((spaces.Discrete(9), spaces.MultiBinary(3))),
+            large=spaces.Box(0, 255, (SIZE,), np.uint8),
+        )
+
+    def differs(self, what: str) -> bool:
+        return self.what == what and self.elapsed_steps == self.at and REPLAYING in os.environ
+
+    def observe(self) -> Any:
+        draw = self.np_random.random()
+        obs = {
+            "a": np.array([draw, self.elapsed_steps]),
+            "b": (self.elapsed_steps % 9, np.array([0, 1, 0], np.int8)),
+            "large": np.full(SIZE, int(draw * 255), np.uint8),
+        }
+        if self.differs("float"):
+            obs["a"] = np.nextafter(obs["a"], 2)
+        if self.differs("integer"):
+            obs["b"] = (8, obs["b"][1])
+        if self.differs("bit"):
+            obs["b"] = (obs["b"][0], np.array([0, 1, 1], np.int8))
+        if self.differs("large"):
+            obs["large"] = obs["large"] ^ 1
+        if self.differs("one byte of the large one"):
+            obs["large"][777] ^= 1
+        return obs
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.differs("reward"):
+            reward = float(np.nextafter(reward, 2))
+        if self.differs("terminated"):
+            terminated = True
+        if self.differs("truncated"):
+            truncated = True
+        if self.differs("error"):
+            raise ValueError("only now")
+        return obs, reward, terminated, truncated, info
+
+
+def marks_after(env_fns: Sequence[Callable[[], Any]], rounds: int, when: int, **options: Any) -> list[list[str]]:
+    """Kill the worker of all these envs once; return what their infos say of it."""
+
+    def strike(pool: Any, number: int) -> None:
+        if number == when:
+            kill(pool, 0)
+
+    with mortal(env_fns, num_workers=1, **options) as pool:
+        got = play(pool, rounds, before=strike)
+        assert pool.statistics()["restarts"] == 1
+    return [[mark for _, mark in marks] for marks in got.marks]
+
+
+LOST, FOUND = ["truncated", "restarted"], ["replayed"]
+WHAT = ("float", "integer", "bit", "large", "reward", "terminated", "truncated", "error")
+WHAT_OF_RESETS = ("float", "integer", "bit", "large", "one byte of the large one")
+
+
+def test_a_difference_in_a_step_is_found() -> None:
+    env_fns = [functools.partial(Differs, what, 3) for what in (*WHAT, "nothing")]
+    assert marks_after(env_fns, 7, 6) == [LOST] * len(WHAT) + [FOUND]
+
+
+def test_a_difference_in_a_reset_is_found() -> None:
+    env_fns = [functools.partial(Differs, what, 0) for what in (*WHAT_OF_RESETS, "nothing")]
+    assert marks_after(env_fns, 7, 6) == [LOST] * len(WHAT_OF_RESETS) + [FOUND]
+
+
+@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
+def test_a_difference_in_an_earlier_episode_is_found(autoreset: Autoreset) -> None:
+    """As long as the replay comes through there."""
+    env_fn = functools.partial(Differs, "float", 2, length=3)
+    (marks,) = marks_after([env_fn], 2, 2, autoreset=autoreset)
+    assert marks == FOUND, "the step that would differ is yet to come"
+    (marks,) = marks_after([env_fn], 3, 3, autoreset=autoreset)
+    assert "truncated" in marks
+
+
+def test_no_difference_is_found_where_there_is_none() -> None:
+    assert marks_after([functools.partial(Differs, "nothing", 3)], 25, 24) == [FOUND]
+
+
+class RaisesAt(ToyEnv):
+    """Raises in its third step, and goes on."""
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if self.elapsed_steps == 3:
+            raise ValueError("third")
+        return result
+
+
+def test_what_an_env_raised_is_its_answer_when_it_is_repeated() -> None:
+    assert marks_after([RaisesAt], 7, 6) == [FOUND]
+
+
+def test_the_mark_in_the_environment_is_taken_away() -> None:
+    with pytest.raises(KeyError), replaying():
+        assert os.environ[REPLAYING] == "1"
+        raise KeyError
+    assert REPLAYING not in os.environ

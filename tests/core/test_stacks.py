@@ -1,0 +1,125 @@
+"""Stacks of other processes, alive and dead; real ones, each in the state that is asked about."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from vecenv.core.stacks import StackFile
+
+PROGRAM = """
+import ctypes, os, signal, sys, threading
+from vecenv.core.stacks import arm
+arm(int(sys.argv[1]))
+def busy_loop():
+    sys.stdout.write("ready\\n"); sys.stdout.flush()
+    while True: pass
+def waits_in_c():
+    libc = ctypes.PyDLL(None)  # keeps the interpreter's lock
+    sys.stdout.write("ready\\n"); sys.stdout.flush()
+    while True: libc.pause()
+def waits_in_python():
+    sys.stdout.write("ready\\n"); sys.stdout.flush()
+    threading.Event().wait()
+def crashes():
+    ctypes.string_at(0)
+def aborts():
+    os.abort()
+globals()[sys.argv[2]]()
+"""
+
+
+class Scene:
+    """Processes that write their stacks into files of ours."""
+
+    def __init__(self) -> None:
+        self.file = StackFile("a test")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, what: str) -> int:
+        quiet = subprocess.DEVNULL
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(self.file.fd), what],
+            pass_fds=[self.file.fd],
+            stdout=subprocess.PIPE,
+            stderr=quiet,
+        )
+        return self.process.pid
+
+    def wait_until_ready(self) -> None:
+        assert self.process is not None and self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    scene = Scene()
+    yield scene
+    if scene.process is not None:
+        scene.process.kill()
+        scene.process.communicate()
+    scene.file.close()
+
+
+@pytest.mark.parametrize("what", ["busy_loop", "waits_in_c", "waits_in_python"])
+def test_a_process_that_hangs_shows_its_stack_and_lives_on(what: str, scene: Scene) -> None:
+    pid = scene.start(what)
+    scene.wait_until_ready()
+    told = [scene.file.ask(pid) for _ in range(50)]
+    assert any(f"in {what}" in stack for stack in told), told
+    assert scene.process is not None and scene.process.poll() is None
+
+
+def test_each_answer_is_the_newest(scene: Scene) -> None:
+    pid = scene.start("waits_in_python")
+    scene.wait_until_ready()
+    told = [scene.file.ask(pid) for _ in range(50)]
+    assert max(stack.count("in waits_in_python") for stack in told) >= 1
+    assert scene.file.read().count("in waits_in_python") > 1, "the file has them all"
+
+
+@pytest.mark.parametrize(("what", "says"), [("crashes", "Segmentation fault"), ("aborts", "Aborted")])
+def test_a_process_that_crashes_leaves_its_stack(what: str, says: str, scene: Scene) -> None:
+    scene.start(what)
+    assert scene.process is not None
+    scene.process.wait(30)
+    assert says in scene.file.read() and f"in {what}" in scene.file.read()
+
+
+def test_a_stopped_process_is_told_in_words(scene: Scene) -> None:
+    pid = scene.start("busy_loop")
+    scene.wait_until_ready()
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+    assert scene.file.ask(pid) == "no stack: the process is stopped by a signal"
+    assert scene.file.read() == "", "it was not even asked"
+
+
+def test_a_dead_process_is_told_in_words(scene: Scene) -> None:
+    pid = scene.start("aborts")
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert scene.file.ask(pid) == "no stack: the process is dead and not reaped"
+
+
+def test_without_a_file_nothing_is_asked(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    file = StackFile("none")
+    assert file.fd == -1 and file.read() == ""
+    pid: Any = scene.start("busy_loop")
+    scene.wait_until_ready()
+    assert file.ask(pid) == ""
+    assert scene.process is not None and scene.process.poll() is None, "an unarmed process would have died of it"
+    file.close()
+
+
+def test_closing_twice() -> None:
+    file = StackFile("twice")
+    file.close()
+    file.close()
+    assert file.fd == -1

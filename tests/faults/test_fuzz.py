@@ -1,0 +1,132 @@
+"""Random programs on a pool, with workers killed at random moments: every env's answers are those of a quiet run.
+
+A program is a list of requests: steps of some envs, resets that overtake steps, calls, receives of
+some rows or all. What an env answers must follow from its own requests alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.faults.tapes import Row, Tapes, mortal
+from vecenv.core.native import load
+from vecenv.core.options import PoolOptions
+from vecenv.core.pool import Pool
+from vecenv.core.rows import Autoreset
+from vecenv.core.serial import SerialPool
+from vecenv.envs import toys
+from vecenv.envs.adapt import adapt_built
+
+NUM_ENVS = 6
+
+
+class Poked(toys.ToyEnv):
+    """Shows how often it has been poked in this episode, and an attribute that lasts."""
+
+    pokes, gain = 0, 0.0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.pokes = 0
+        return super().reset(**kwargs)
+
+    def observe(self) -> Any:
+        obs = super().observe()
+        obs[0] = 1000.0 * self.pokes + self.gain
+        return obs
+
+    def poke(self) -> int:
+        self.pokes += 1
+        return self.pokes
+
+
+class SetGain:
+    """Sets the attribute; a class, so that it travels by reference."""
+
+    def __init__(self, gain: float) -> None:
+        self.gain = gain
+
+    def __call__(self, env: Any) -> None:
+        env.unwrapped.gain = self.gain
+
+
+def poke(env: Any) -> int:
+    value: int = env.unwrapped.poke()
+    return value
+
+
+def run(pool: Pool, seed: int, num_requests: int, killer: random.Random | None) -> tuple[list[list[Row]], list[Any]]:
+    """Run the program of this seed; `killer` strikes between requests."""
+    rng = random.Random(seed)
+    tapes = Tapes([[] for _ in range(NUM_ENVS)], [[] for _ in range(NUM_ENVS)])
+    values: list[Any] = []
+    pool.start()
+    everyone = list(range(NUM_ENVS))
+    pool.reset(seeds=[rng.randrange(1 << 31) for _ in everyone])
+    tapes.take(pool.recv())
+    owing: set[int] = set()
+    for _ in range(num_requests):
+        kind = rng.random()
+        some = rng.sample(everyone, rng.randint(1, NUM_ENVS))
+        if killer is not None and killer.random() < 0.06:
+            os.kill(pool.worker_pids[killer.randrange(len(pool.worker_pids))], signal.SIGKILL)
+        if kind < 0.55:
+            actions = {env_id: rng.randrange(2) for env_id in everyone}
+            ids = [env_id for env_id in some if env_id not in owing]
+            if ids:
+                pool.send(np.array([actions[env_id] for env_id in ids]), ids, ordered=False)
+                owing.update(ids)
+        elif kind < 0.65:
+            # What a reset overtakes may have been made or not: only a seed makes them the same.
+            seeds: dict[int, int | None] = {env_id: rng.randrange(1 << 31) for env_id in everyone}
+            ids = [env_id for env_id in some if env_id not in owing]
+            if ids:
+                unseeded = rng.random() < 0.5
+                pool.reset(ids, seeds=[None if unseeded else seeds[env_id] for env_id in ids], ordered=False)
+                owing.update(ids)
+        elif kind < 0.75:
+            values.append(pool.call(poke, some))
+        elif kind < 0.8:
+            gain = float(rng.randrange(100))
+            pool.call(SetGain(gain), some, name="gain")
+        elif owing:
+            for env_id in tapes.take(pool.recv()):
+                owing.remove(env_id)
+    if owing:
+        tapes.take(pool.recv())
+    return tapes.rows, values
+
+
+def check(seed: int, num_requests: int, *, num_workers: int, **options: Any) -> None:
+    env_fns = [functools.partial(Poked, 3 + env_id) for env_id in range(NUM_ENVS)]
+    autoreset = Autoreset(seed % 2 + 1)
+    with SerialPool(env_fns, PoolOptions(autoreset=autoreset), adapt=adapt_built) as quiet:
+        expected = run(quiet, seed, num_requests, None)
+    with mortal(env_fns, num_workers=num_workers, autoreset=autoreset, max_restarts=1000, **options) as pool:
+        got = run(pool, seed, num_requests, random.Random(seed))
+        counts = pool.statistics()
+    assert got == expected
+    assert counts["truncated"] == 0 and counts["restarts"] > 0, "no kill hit: the program shows nothing"
+
+
+@pytest.mark.parametrize("implementation", ["native", "python"])
+@pytest.mark.parametrize("seed", range(3))
+def test_programs(seed: int, implementation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if implementation == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
+    check(seed, 120, num_workers=1 + seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["native", "python"])
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_many_programs(seed: int, implementation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
+    check(seed, 300, num_workers=1 + seed % 6, threads_per_worker=1 + seed % 2)

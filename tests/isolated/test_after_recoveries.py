@@ -1,0 +1,160 @@
+"""Whole programs in which workers died and were replaced: they leave as little as others do."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.isolated.test_programs import assert_gone, program, run
+
+MORE = """
+    import logging
+    from vecenv.core.options import FailurePolicy
+    logging.getLogger("vecenv").setLevel(logging.ERROR)
+    def recovering(num_envs=4, env_fn=toys.CountEnv, context="forkserver", num_workers=2):
+        failures = FailurePolicy(on_failure="recover", max_restarts=10000)
+        options = PoolOptions(num_workers=num_workers, context=context, failures=failures, limits=Limits(close=1.0))
+        pool = ProcessPool([env_fn] * num_envs, options)
+        pool.start()
+        pool.reset()
+        pool.recv().raise_errors()
+        return pool
+    def strike(pool, worker_id):
+        os.kill(pool.worker_pids[worker_id], signal.SIGKILL)
+        for _ in range(3):
+            pool.send(np.zeros(pool.num_envs, np.int64))
+            pool.recv().raise_errors()
+"""
+
+
+def recovering(body: str) -> str:
+    return program(MORE) + textwrap.dedent(body)
+
+
+ENDS = {
+    "closed": ("pool.close()", 0, ""),
+    "forgotten": ("", 0, ""),
+    "exception": ("raise KeyError('mine')", 1, "KeyError: 'mine'"),
+    "interrupted": ("os.kill(os.getpid(), signal.SIGINT); signal.pause()", -signal.SIGINT, "KeyboardInterrupt"),
+    "terminated": ("os.kill(os.getpid(), signal.SIGTERM); signal.pause()", -signal.SIGTERM, ""),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_program_that_recovered_leaves_nothing(end: str, tmp_path: Path) -> None:
+    last, code, says = ENDS[end]
+    source = recovering(
+        f"""
+        pool = recovering()
+        print(*pool.worker_pids)
+        strike(pool, 0)
+        strike(pool, 1)
+        strike(pool, 1)
+        assert pool.statistics()["restarts"] == 3
+        print(*pool.worker_pids, flush=True)
+        {last}
+        """
+    )
+    done = run(source, tmp_path)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr and (says or done.stderr == "")
+    before, after = [[int(pid) for pid in line.split()] for line in done.stdout.splitlines()]
+    assert len({*before, *after}) == 4
+    assert_gone(before + after)
+
+
+def test_a_hundred_recoveries_grow_nothing(start_method: str, tmp_path: Path) -> None:
+    """Descriptors of stack files, of segments and of processes are those of the living."""
+    rounds = 100 if start_method == "forkserver" else 6
+    ignore = "import warnings; warnings.simplefilter('ignore')" if start_method == "fork" else ""
+    source = recovering(
+        f"""
+        {ignore}
+        import gc, psutil, threading
+        me = psutil.Process()
+        def holdings():
+            gc.collect()
+            return me.num_fds(), threading.active_count(), len(os.listdir("/dev/shm")), me.num_threads()
+        pool = recovering(context={start_method!r})
+        for number in range(4):
+            strike(pool, number % 2)
+        before, rss = holdings(), me.memory_info().rss
+        for number in range({rounds}):
+            strike(pool, number % 2)
+        assert pool.statistics()["restarts"] == {rounds} + 4
+        assert holdings() == before, (holdings(), before)
+        assert me.memory_info().rss - rss < 8 << 20, me.memory_info().rss - rss
+        pool.close()
+        """
+    )
+    done = run(source, tmp_path, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_opening_recovering_and_closing_grows_nothing(tmp_path: Path) -> None:
+    source = recovering(
+        """
+        import gc, psutil, threading
+        me = psutil.Process()
+        def holdings():
+            gc.collect()
+            return me.num_fds(), threading.active_count(), len(os.listdir("/dev/shm")), me.num_threads()
+        def once():
+            pool = recovering()
+            strike(pool, 0)
+            pool.close()
+        for _ in range(3):
+            once()
+        before, rss = holdings(), me.memory_info().rss
+        for _ in range(15):
+            once()
+        assert holdings() == before, (holdings(), before)
+        assert me.memory_info().rss - rss < 8 << 20, me.memory_info().rss - rss
+        """
+    )
+    done = run(source, tmp_path, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda sign: sign.name)
+def test_a_program_that_ends_while_it_replaces_a_worker_leaves_nothing(sign: signal.Signals, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        recovering(
+            f"""
+            import threading
+            folder = {str(tmp_path)!r}
+            class SlowSecondTime(toys.CountEnv):
+                def __init__(self):
+                    super().__init__()
+                    path = os.path.join(folder, "built")
+                    if os.path.exists(path):
+                        print(os.getpid(), flush=True)
+                        threading.Event().wait()
+                    open(path, "x").close()
+            pool = recovering(1, SlowSecondTime, num_workers=1)
+            print(*pool.worker_pids, flush=True)
+            strike(pool, 0)
+            """
+        )
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    pids = [int(process.stdout.readline()), int(process.stdout.readline())]
+    process.send_signal(sign)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == -sign
+    assert ("KeyboardInterrupt" in err) == (sign == signal.SIGINT) and "leaked" not in err
+    assert_gone(pids)
