@@ -1,7 +1,8 @@
 """The Gymnasium face: `VectorEnv`, a drop-in for `gymnasium.vector.AsyncVectorEnv`, and what makes it.
 
     env        Gymnasium's tuples: steps and resets
-    calling    calls, attributes, the end, and Gymnasium's rules about which call may follow which
+    calling    calls and attributes
+    pending    the start, the end, and Gymnasium's rules about which call may follow which
     results    a batch becomes what a step returns
     infos      info dicts of N envs to arrays
     nested     nested observations, in batches and row by row

@@ -9,11 +9,8 @@ Stands above the waist beside VectorEnv; `envs/batched.py` is its other end.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -21,36 +18,25 @@ from gymnasium.vector.utils import batch_space
 
 from ..core.batch import Batch
 from ..core.options import Limits, PoolOptions
-from ..core.pool import Pool
-from ..core.process import ProcessPool
 from ..core.rows import Autoreset, Run
-from ..core.serial import SerialPool
 from ..core.spec import Array, Leaf
 from ..envs.batched import BatchedAssignment, BatchedCall, Inner, adapt_batched, inner_of, render
-from ..errors import ClosedError, ConfigError, SpaceError, StateError
+from ..errors import ConfigError, StateError
 from .arguments import read_mask
 from .batched_data import flatten, join_infos, split_actions
-from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
 from .nested import merge, own
+from .pending import PendingEnvs, check_callable
 from .results import Step
 
 __all__ = ["BatchedVectorEnv"]
 
-_BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool}
-_LOG = logging.getLogger(__name__)
-#: What is pending after `close`, for ever.
-_CLOSED = "close"
-#: Seeds drawn here stay below this, as some simulators ask.
-_SEED_LIMIT = 2**31
 #: Blocks whose views are remembered; a ring has fewer.
 _MAX_VIEWS = 64
 #: Rows of observations (W, k, *S); observations, rewards, terminations, truncations (N, ...).
 _Views = tuple[Any, Any, Array, Array, Array]
-#: Methods that `call` refuses: the engine has to know about them.
-_NOT_BY_CALL = ("reset", "step", "close")
 
 
-class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+class BatchedVectorEnv(PendingEnvs):
     """W vector envs of k envs each, in worker processes, stepped together.
 
     For envs that are vectorised themselves: in NumPy, in C++, on a GPU. Autoreset and infos are those of the vector
@@ -107,9 +93,6 @@ class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
             Exception: what a constructor raised, with the remote traceback as its cause.
         """
-        self.closed = True  # until there is something to close
-        if backend not in _BACKENDS:
-            raise ConfigError(f"backend: expected one of {tuple(_BACKENDS)}, got {backend!r}", key="backend")
         options = PoolOptions(
             num_workers=num_workers,
             autoreset=Autoreset.DISABLED,  # the vector envs see to it themselves
@@ -120,16 +103,12 @@ class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
         )
         self.copy = copy
-        pool = self._pool = _BACKENDS[backend](env_fns, options, adapt=adapt_batched)
-        self.env_fns = pool.env_fns
+        pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched)
         self._start()
         self.metadata = dict(pool.properties.get("metadata") or {})
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
-        self.worker_pids = pool.worker_pids
         self.seeds: tuple[Any, ...] = (None,) * pool.num_envs
-        # The call that its `..._wait` has to end; _CLOSED in the end.
-        self._pending: str | None = None
         self._asked: Array | None = None  # the batches that a reset under way is of, None for all
         self._last_rows: Any = None
         self._was_reset = False
@@ -137,10 +116,7 @@ class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _start(self) -> None:
         pool = self._pool
-        try:
-            pool.start()
-        except SpaceError as error:
-            raise DifferentSpacesError(str(error), path=error.path) from error
+        self._start_pool()
         try:
             inner: Inner = pool.call(inner_of, [0])[0]
         except BaseException:
@@ -177,16 +153,23 @@ class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             WorkerDiedError: a worker has gone.
             Exception: what a vector env raised, with the remote traceback as its cause.
         """
-        self.step_async(actions)
-        return self.step_wait()
+        # as step_async and step_wait, with less between the bell and the wait: until this process sleeps, a worker
+        # may have no core
+        if self._pending is not None:
+            self._check_idle("step")
+        rows = self._split(actions)
+        pool = self._pool
+        try:
+            pool.send(rows)
+            batch = pool.recv()
+        except StateError as error:
+            self._explain("step", error)
+        return self._deliver(batch)
 
     def step_async(self, actions: Any) -> None:
         """Begin a step of all envs; `step_wait` gives its results."""
         self._check_idle("step_async")
-        if type(actions) is np.ndarray and actions.shape == self._plain_shape:
-            rows = actions.reshape(self._row_shape)
-        else:
-            rows = split_actions(self.single_action_space, actions, self.batch_size, self.num_envs)
+        rows = self._split(actions)
         try:
             self._pool.send(rows)
         except StateError as error:
@@ -199,7 +182,17 @@ class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         Args:
             timeout: seconds to wait; then the step is given up, and a reset must come next.
         """
-        batch = self._recv("step", timeout)
+        return self._deliver(self._recv("step", timeout))
+
+    def _split(self, actions: Any) -> Any:
+        """Return actions of N envs as rows of W batches."""
+        if type(actions) is np.ndarray and actions.shape == self._plain_shape:
+            return actions.reshape(self._row_shape)
+        return split_actions(self.single_action_space, actions, self.batch_size, self.num_envs)
+
+    def _deliver(self, batch: Batch) -> Step:
+        if batch.flags:
+            batch.raise_errors()
         views = self._views.get(batch.rows) or self._look_at(batch)
         self._last_rows, obs, rewards, terminations, truncations = views
         infos = self._infos_of(batch, None) if batch.flags else {}
@@ -218,18 +211,12 @@ class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return views
 
     def _recv(self, name: str, timeout: float | None) -> Batch:
-        if self._pending == _CLOSED:
-            raise ClosedVectorEnvError(f"{name}_wait: the vector env is closed")
-        if self._pending != name:
-            raise NoCallError(f"{name}_wait: call {name}_async first", name=name)
+        self._check_pending(name)
         self._pending = None
         try:
-            batch = self._pool.recv(timeout=timeout)
+            return self._pool.recv(timeout=timeout)
         except StateError as error:
             self._explain(name, error)
-        if batch.flags:
-            batch.raise_errors()
-        return batch
 
     def _own(self, rows: Any) -> Any:
         """Return the caller's observations of W rows of k envs."""
@@ -303,8 +290,7 @@ class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if seed is None and self._was_reset:
             return [None] * count
         if seed is None:
-            seed = secrets.randbelow(_SEED_LIMIT - self.num_envs)
-            _LOG.info("unseeded reset: batch w gets seed %d + %d * w", seed, size)
+            seed = self._draw_seed()
         if isinstance(seed, int | np.integer):
             return [int(seed) + i * size for i in range(count)]
         seeds = [None if one is None else int(one) for one in seed]
@@ -321,6 +307,8 @@ class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         asked = self._asked
         last = None if asked is None or self._last_rows is None else own(self._node, self._last_rows)
         batch = self._recv("reset", timeout)  # what views of the ring showed may end here
+        if batch.flags:
+            batch.raise_errors()
         rows = batch.obs[0]
         if asked is not None and last is not None:
             rows = merge(self._node, last, rows, asked)
@@ -341,8 +329,7 @@ class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             Exception: what the method raised in the lowest batch, with the remote traceback.
         """
         self._check_idle("call")
-        if name in _NOT_BY_CALL:
-            raise ConfigError(f"call: {name!r} is a method of the vector env itself, use envs.{name}()", key=name)
+        check_callable(name)
         results = self._ask("call", [BatchedCall(name, args, kwargs)] * self._pool.num_envs)
         if all(is_each for is_each, _ in results):
             return tuple(value for _, values in results for value in values)
@@ -381,38 +368,3 @@ class BatchedVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             return self._pool.call_each(functions)
         except StateError as error:
             self._explain(what, error)
-
-    # ---- states and end ------------------------------------------------------------------------
-
-    def _check_idle(self, what: str) -> None:
-        """Raise if the vector env is closed, or waits for a `..._wait`."""
-        if self._pending == _CLOSED:
-            raise ClosedVectorEnvError(f"{what}: the vector env is closed")
-        if self._pending is not None:
-            name = self._pending
-            raise PendingCallError(f"{what}: {name}_async was called before; call {name}_wait first", name=name)
-
-    def _explain(self, what: str, error: StateError) -> NoReturn:
-        """Raise the pool's complaint in Gymnasium's words."""
-        if isinstance(error, ClosedError):
-            raise ClosedVectorEnvError(str(error)) from error
-        if self._pool.outstanding():
-            raise PendingCallError(str(error), name=what) from error
-        raise error
-
-    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End vector envs and workers within `close_timeout` seconds, by force if need be.
-
-        Args:
-            timeout, terminate: accepted for AsyncVectorEnv's callers.
-        """
-        self._pending = _CLOSED
-        self._pool.close()
-
-    def __del__(self) -> None:
-        if not getattr(self, "closed", True):
-            with contextlib.suppress(Exception):  # the interpreter may be half gone
-                self.close()
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError("a BatchedVectorEnv cannot be pickled or copied; build one from its env_fns")

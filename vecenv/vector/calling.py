@@ -1,40 +1,26 @@
-"""What a VectorEnv is asked beside steps and resets: calls, attributes, states and the end.
+"""What a VectorEnv is asked beside steps and resets: calls, attributes and rendering.
 
-    idle  --step_async, reset_async, call_async-->  pending  --the same `..._wait`-->  idle
-    idle or pending  --close-->  closed
-
-Stands between the pool and `VectorEnv`, which adds steps and resets.
+Stands between `PendingEnvs` and `VectorEnv`, which adds steps and resets.
 """
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, NoReturn
+from typing import Any
 
-import gymnasium
 import numpy as np
 
-from ..core.pool import Pool
-from ..errors import ClosedError, ConfigError, StateError
-from .errors import ClosedVectorEnvError, NoCallError, PendingCallError
+from ..errors import ConfigError, StateError
 from .inside import Assignment, Call
+from .pending import PendingEnvs, check_callable
 from .results import Results
 
 __all__ = ["CallableEnvs"]
 
-#: What is pending after `close`, for ever.
-_CLOSED = "close"
-#: Methods that `call` refuses: the engine has to know about them.
-_NOT_BY_CALL = ("reset", "step", "close")
 
+class CallableEnvs(PendingEnvs):
+    """Envs of a pool that can be called."""
 
-class CallableEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Envs of a pool that can be called and closed, and the state of asynchronous calls."""
-
-    _pool: Pool
     _results: Results
-    #: The call that its `..._wait` has to end; _CLOSED in the end.
-    _pending: str | None = None
 
     # ---- calling -----------------------------------------------------------------------------
 
@@ -46,8 +32,7 @@ class CallableEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begin a call of a method, or the reading of an attribute; `call_wait` gives the results."""
         self._check_idle("call_async")
-        if name in _NOT_BY_CALL:
-            raise ConfigError(f"call: {name!r} is a method of the vector env itself, use envs.{name}()", key=name)
+        check_callable(name)
         try:
             self._pool.post([Call(name, *args, **kwargs)] * self.num_envs)
         except StateError as error:
@@ -108,48 +93,3 @@ class CallableEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
         """The seeds of the envs' generators."""
         return self.get_attr("np_random_seed")
-
-    # ---- states ------------------------------------------------------------------------------
-
-    def _check_idle(self, what: str) -> None:
-        """Raise if the vector env is closed, or waits for a `..._wait`."""
-        if self._pending == _CLOSED:
-            raise ClosedVectorEnvError(f"{what}: the vector env is closed")
-        if self._pending is not None:
-            name = self._pending
-            raise PendingCallError(f"{what}: {name}_async was called before; call {name}_wait first", name=name)
-
-    def _check_pending(self, name: str) -> None:
-        if self._pending == _CLOSED:
-            raise ClosedVectorEnvError(f"{name}_wait: the vector env is closed")
-        if self._pending != name:
-            raise NoCallError(f"{name}_wait: call {name}_async first", name=name)
-
-    def _explain(self, what: str, error: StateError) -> NoReturn:
-        """Raise the pool's complaint in Gymnasium's words."""
-        if isinstance(error, ClosedError):
-            raise ClosedVectorEnvError(str(error)) from error
-        if what != "recv" and self._pool.outstanding():
-            raise PendingCallError(str(error), name=what) from error
-        raise error
-
-    # ---- end ---------------------------------------------------------------------------------
-
-    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End envs and workers, by force if need be; `close` passes its arguments on to this.
-
-        Args:
-            timeout: seconds that workers have to end what they are doing and to close their envs,
-                then they are killed; None: the constructor's `close_timeout`.
-            terminate: kill the workers at once; their envs are not closed.
-        """
-        self._pending = _CLOSED
-        self._pool.close(0.0 if terminate else timeout)
-
-    def __del__(self) -> None:
-        if not getattr(self, "closed", True):
-            with contextlib.suppress(Exception):  # the interpreter may be half gone
-                self.close()
-
-    def __getstate__(self) -> NoReturn:
-        raise TypeError("a VectorEnv cannot be pickled or copied; build one from its env_fns")

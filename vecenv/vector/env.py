@@ -13,8 +13,6 @@ about which call may follow which. All mechanism is the pool's.
 
 from __future__ import annotations
 
-import logging
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,13 +23,10 @@ from gymnasium.vector.utils import batch_space
 
 from ..core.batch import Batch
 from ..core.options import Limits, PoolOptions
-from ..core.pool import Pool
-from ..core.process import ProcessPool
 from ..core.rows import Autoreset, Op
-from ..core.serial import SerialPool
-from ..envs.adapt import adapt_built
+from ..envs.adapt import adapt_built, has_generator
 from ..envs.state import KEEPER
-from ..errors import ConfigError, SpaceError, StateError
+from ..errors import ConfigError, StateError
 from .arguments import (
     combine_spaces,
     read_autoreset_mode,
@@ -43,16 +38,10 @@ from .arguments import (
     wants_same_spaces,
 )
 from .calling import CallableEnvs
-from .errors import DifferentSpacesError
-from .inside import Call, disguise, has_generator
+from .inside import Call, disguise
 from .results import Results, Step
 
 __all__ = ["VectorEnv"]
-
-_BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool}
-_LOG = logging.getLogger(__name__)
-#: Seeds drawn here stay below this, as some simulators ask.
-_SEED_LIMIT = 2**31
 
 
 class VectorEnv(CallableEnvs):
@@ -156,11 +145,8 @@ class VectorEnv(CallableEnvs):
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
             Exception: what a constructor raised, with the remote traceback as its cause.
         """
-        self.closed = True  # until there is something to close
         if worker is not None:
             raise ConfigError("worker: vecenv runs workers of its own; wrap the env instead", key="worker")
-        if backend not in _BACKENDS:
-            raise ConfigError(f"backend: expected one of {tuple(_BACKENDS)}, got {backend!r}", key="backend")
         self.shared_memory, self.copy, self.context, self.daemon, self.worker = True, copy, context, daemon, None
         self.observation_mode = observation_mode
         self.autoreset_mode = read_autoreset_mode(autoreset_mode)
@@ -179,8 +165,7 @@ class VectorEnv(CallableEnvs):
             failures=read_failures(on_failure, failures),
         )
         adapt = adapt_built if is_same else disguise
-        pool = self._pool = _BACKENDS[backend](env_fns, options, adapt=adapt, keeper=KEEPER)
-        self.env_fns = pool.env_fns
+        pool = self._make_pool(backend, env_fns, options, adapt=adapt, keeper=KEEPER)
         self.num_envs = pool.num_envs
         self.batch_size = read_count("batch_size", batch_size, self.num_envs)
         self._start(is_same, episode_statistics)
@@ -194,10 +179,7 @@ class VectorEnv(CallableEnvs):
 
     def _start(self, is_same: bool, has_statistics: bool) -> None:
         pool = self._pool
-        try:
-            pool.start()
-        except SpaceError as error:
-            raise DifferentSpacesError(str(error), path=error.path) from error
+        self._start_pool()
         try:
             found = [pool.observation_space] * self.num_envs
             if not is_same:
@@ -210,11 +192,6 @@ class VectorEnv(CallableEnvs):
         self.action_space = batch_space(pool.action_space, self.num_envs)
         self._checks_ends = self.autoreset_mode == AutoresetMode.DISABLED
         self._results = Results(pool, found[0], self.copy, self._checks_ends, has_statistics)
-
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """Process id of each worker, by worker_id; another one once a worker has been replaced."""
-        return self._pool.worker_pids
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start: env steps, workers replaced, episodes brought back; see `Pool.statistics`."""
@@ -437,7 +414,6 @@ class VectorEnv(CallableEnvs):
 
         An env that has its generator already, as after a reset in its env_fn, keeps it.
         """
-        first = secrets.randbelow(_SEED_LIMIT - self.num_envs)
-        _LOG.info("unseeded reset: env i gets seed %d + i", first)
+        first = self._draw_seed()
         has_own = self._pool.call(has_generator, pure=True)
         return [None if has_own[env_id] else first + env_id for env_id in range(self.num_envs)]

@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from ..envs.adapt import adapt_built
 
-__all__ = ["Assignment", "Call", "Disguise", "EnvMaker", "disguise", "has_generator"]
+__all__ = ["Assignment", "Call", "Disguise", "EnvMaker", "disguise"]
 
 
 class Call:
@@ -36,11 +36,6 @@ class Assignment:
     def __call__(self, env: Any) -> None:
         """Set it in one env."""
         env.set_wrapper_attr(self.name, self.value)
-
-
-def has_generator(env: Any) -> bool:
-    """Tell whether the env has made or been given its generator already, as by a reset in its env_fn."""
-    return getattr(getattr(env, "unwrapped", env), "_np_random", None) is not None
 
 
 class Disguise:

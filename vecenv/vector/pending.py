@@ -1,0 +1,124 @@
+"""PendingEnvs: what every vector env over a pool shares, its asynchronous calls' state before all.
+
+    idle  --step_async, reset_async, call_async-->  pending  --the same `..._wait`-->  idle
+    idle or pending  --close-->  closed
+
+Stands between the pool and the vector envs' own steps, resets and calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import gymnasium
+
+from ..core.options import PoolOptions
+from ..core.pool import Pool
+from ..core.process import ProcessPool
+from ..core.serial import SerialPool
+from ..errors import ClosedError, ConfigError, SpaceError, StateError
+from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
+
+__all__ = ["PendingEnvs", "check_callable"]
+
+_BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool}
+_LOG = logging.getLogger(__name__)
+#: What is pending after `close`, for ever.
+_CLOSED = "close"
+#: Methods that `call` refuses: the engine has to know about them.
+_NOT_BY_CALL = ("reset", "step", "close")
+#: Seeds drawn here stay below this, as some simulators ask.
+_SEED_LIMIT = 2**31
+
+
+def check_callable(name: str) -> None:
+    """Raise ConfigError if a method must not be called by `call`."""
+    if name in _NOT_BY_CALL:
+        raise ConfigError(f"call: {name!r} is a method of the vector env itself, use envs.{name}()", key=name)
+
+
+class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """A vector env over a pool: which call may follow which, and its end."""
+
+    _pool: Pool
+    #: The call that its `..._wait` has to end; _CLOSED in the end.
+    _pending: str | None = None
+    closed = True  # until there is something to close
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process id of each worker, by worker_id; another one once a worker has been replaced."""
+        return self._pool.worker_pids
+
+    # ---- start -------------------------------------------------------------------------------
+
+    def _make_pool(
+        self, backend: str, env_fns: Sequence[Callable[[], Any]], options: PoolOptions, **parts: Any
+    ) -> Pool:
+        if backend not in _BACKENDS:
+            raise ConfigError(f"backend: expected one of {tuple(_BACKENDS)}, got {backend!r}", key="backend")
+        pool = self._pool = _BACKENDS[backend](env_fns, options, **parts)
+        self.env_fns = pool.env_fns
+        return pool
+
+    def _start_pool(self) -> None:
+        try:
+            self._pool.start()
+        except SpaceError as error:
+            raise DifferentSpacesError(str(error), path=error.path) from error
+
+    def _draw_seed(self) -> int:
+        """Draw the seed of an unseeded first reset, so that it can be told."""
+        seed = secrets.randbelow(_SEED_LIMIT - self.num_envs)
+        _LOG.info("unseeded reset: env i gets seed %d + i", seed)
+        return seed
+
+    # ---- states ------------------------------------------------------------------------------
+
+    def _check_idle(self, what: str) -> None:
+        """Raise if the vector env is closed, or waits for a `..._wait`."""
+        if self._pending == _CLOSED:
+            raise ClosedVectorEnvError(f"{what}: the vector env is closed")
+        if self._pending is not None:
+            name = self._pending
+            raise PendingCallError(f"{what}: {name}_async was called before; call {name}_wait first", name=name)
+
+    def _check_pending(self, name: str) -> None:
+        """Raise unless this is the call that waits for its `..._wait`."""
+        if self._pending == _CLOSED:
+            raise ClosedVectorEnvError(f"{name}_wait: the vector env is closed")
+        if self._pending != name:
+            raise NoCallError(f"{name}_wait: call {name}_async first", name=name)
+
+    def _explain(self, what: str, error: StateError) -> NoReturn:
+        """Raise the pool's complaint in Gymnasium's words."""
+        if isinstance(error, ClosedError):
+            raise ClosedVectorEnvError(str(error)) from error
+        if what != "recv" and self._pool.outstanding():
+            raise PendingCallError(str(error), name=what) from error
+        raise error
+
+    # ---- end ---------------------------------------------------------------------------------
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """End envs and workers, by force if need be; `close` passes its arguments on to this.
+
+        Args:
+            timeout: seconds that workers have to end what they are doing and to close their envs,
+                then they are killed; None: the constructor's `close_timeout`.
+            terminate: kill the workers at once; their envs are not closed.
+        """
+        self._pending = _CLOSED
+        self._pool.close(0.0 if terminate else timeout)
+
+    def __del__(self) -> None:
+        if not getattr(self, "closed", True):
+            with contextlib.suppress(Exception):  # the interpreter may be half gone
+                self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied; build one from its env_fns")
