@@ -43,7 +43,10 @@ class Assembler:
         self._root = pool.obs_spec.root
         self._size = size
         self._is_batched = about.batch_size is not None
-        self._discount = about.discount
+        self._is_timed = about.discount is not None
+        # Started from and never written to.
+        self._discounts = np.full(size, 1.0 if about.discount is None else about.discount, np.float32)
+        self._mid = np.full(size, StepType.MID, np.int32)
         self._reward_shape = (size, *about.specs.reward.shape)
         self._observation_spec, self._action_spec = about.specs.observation, about.specs.prev_action
         self._action_leaf = None if isinstance(self._action_spec, (dict, tuple, list)) else self._action_spec.dtype
@@ -60,11 +63,11 @@ class Assembler:
             prev_action: arrays that may be written to; those of FIRST rows become 0.
             infos: one array (B, ...) per key, of their own.
         """
-        if self._discount is None:
-            step_type, discount, observation, prev_action = self._stepped(rows)
-        else:
+        if self._is_timed:
             step_type, discount = self._timed(rows, flags, prev_action)
             observation = self._observed(rows)
+        else:
+            step_type, discount, observation, prev_action = self._stepped(rows)
         reward = _own(rows.column("reward"), np.dtype(np.float32))
         if reward.shape != self._reward_shape:
             reward = reward.reshape(self._reward_shape)
@@ -74,12 +77,11 @@ class Assembler:
 
     def _timed(self, rows: Any, flags: int, prev_action: Any) -> tuple[Array, Array]:
         terminated = rows.column("terminated")
-        step_type = (terminated | rows.column("truncated")).astype(np.int32)
-        step_type += 1  # MID or LAST
-        discount = np.full(self._size, self._discount, np.float32)
+        step_type = self._mid + (terminated | rows.column("truncated"))  # MID or LAST
+        discount = self._discounts.copy()
         discount[terminated] = 0.0
         if flags & _FIRST:
-            first = (rows.column("flags") & _FIRST) != 0
+            first = (rows.column("flags") & _FIRST).nonzero()[0]  # few: their numbers cost less than a mask
             step_type[first] = 0
             discount[first] = 1.0
             if self._action_leaf is not None:
