@@ -33,10 +33,8 @@ def call(journal: Journal, first: int, env_id: int, name: str | None) -> None:
 
 def told(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int, list[Any]]]:
     """Return (start, [what is repeated]) of each attempt: actions as numbers, commands by name."""
-    history = journal.history(env_id, queued)
-    assert history is not None
     found = []
-    for start, entries in history.attempts:
+    for start, entries, _ in journal.history(env_id, queued).attempts:
         parts: list[Any] = []
         for entry in entries:
             if entry.op == Op.STEP:
@@ -46,6 +44,11 @@ def told(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int, lis
                 parts.append(f"{Op(entry.op).name.lower()} {entry.step_id}")
         found.append((start.step_id, parts))
     return found
+
+
+def kept(journal: Journal, attempt: int = 0) -> list[int]:
+    """Return the calls that are made again before the start of an attempt, for env 0."""
+    return [entry.step_id for entry in journal.history(0, ()).attempts[attempt].kept]
 
 
 def two_envs() -> Journal:
@@ -131,9 +134,7 @@ def test_a_start_that_may_not_be_all_keeps_the_one_before_it() -> None:
     steps(journal, [13, 23])
     journal.note_state(0, Start(9, b"b", False), is_answered=True)
     assert told(journal, 0) == [(9, [13]), (1, ["reset 1", 10, 11, 12, 13])], "the newest and the certain one"
-    history = journal.history(0, ())
-    assert history is not None
-    marked = [entry.step_id for entry in history.attempts[1][1] if entry.flags & CommandFlag.START]
+    marked = [entry.step_id for entry in journal.history(0, ()).attempts[1].entries if entry.flags & CommandFlag.START]
     assert marked == [1, 7, 9], "the digest began anew at each of them"
     steps(journal, [14, 24])
     journal.note_state(0, Start(11, b"c", True), is_answered=True)
@@ -148,13 +149,42 @@ def test_only_the_last_call_of_a_name_is_kept_and_for_good() -> None:
     call(journal, 12, 0, None)
     call(journal, 13, 0, "")
     assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, "call 9", "call 10", "call 11", "call 12"])]
-    history = journal.history(0, ())
-    assert history is not None and history.kept == []
+    assert kept(journal) == []
     reset(journal, 14, [0], [7])
     steps(journal, [30], [0])
     assert told(journal, 0) == [(14, ["reset 14", 30])]
+    assert kept(journal) == [10, 11]
+
+
+def test_a_later_call_does_not_replace_one_from_before_the_start() -> None:
+    """Between the start and the later call the env was what the earlier one had made of it."""
+    journal = two_envs()
+    call(journal, 9, 0, "set_attr x")
+    reset(journal, 10, [0], [7])
+    steps(journal, [30], [0])
+    call(journal, 12, 0, "set_attr x")
+    assert kept(journal) == [9]
+    assert told(journal, 0) == [(10, ["reset 10", 30, "call 12"])]
+    assert [entry.step_id for entry in journal.history(0, ()).lasting] == [12]
+    assert [entry.step_id for entry in journal.history(0, [12]).lasting] == [9]
+
+
+def test_each_start_has_the_calls_from_before_it() -> None:
+    journal = two_envs()
+    call(journal, 9, 0, "set_attr x")
+    journal.note_state(0, Start(10, b"a", False), is_answered=True)
+    steps(journal, [13], [0])
+    assert kept(journal, 0) == [9] and kept(journal, 1) == []
+    assert "call 9" in told(journal, 0)[1][1]
+
+
+def test_what_lasts_is_known_without_any_start() -> None:
+    journal = Journal(1, 1)
+    reset(journal, 1, [0], [1])
+    call(journal, 2, 0, "set_attr x")
+    steps(journal, [1])
     history = journal.history(0, ())
-    assert history is not None and [entry.step_id for entry in history.kept] == [10, 11]
+    assert history.attempts == [] and [entry.step_id for entry in history.lasting] == [2]
 
 
 def test_a_call_that_raised_does_not_last() -> None:
@@ -163,8 +193,7 @@ def test_a_call_that_raised_does_not_last() -> None:
     journal.forget_call(0, 9)
     reset(journal, 10, [0], [7])
     steps(journal, [30], [0])
-    history = journal.history(0, ())
-    assert history is not None and history.kept == []
+    assert kept(journal) == []
 
 
 def test_letters_are_found() -> None:
@@ -181,8 +210,7 @@ def test_an_env_that_is_forgotten_begins_anew() -> None:
     reset(journal, 10, [0], [8])
     steps(journal, [30], [0])
     assert told(journal, 0) == [(10, ["reset 10", 30])]
-    history = journal.history(0, ())
-    assert history is not None and history.kept == []
+    assert kept(journal) == []
     assert told(journal, 1) == [(2, ["reset 2", 20, 21, 22])]
 
 
@@ -222,14 +250,14 @@ def test_the_longest_history_goes_first_and_comes_back_with_its_next_start() -> 
     journal = Journal(2, 20_000)
     reset(journal, 1, [0, 1], [1, 2])
     next_id, rounds = 3, 0
-    while journal.history(0, ()) is not None:
+    while journal.history(0, ()).attempts:
         steps(journal, [1, 2])
         next_id, rounds = next_id + 2, rounds + 1
         if rounds % 10 == 0:
             reset(journal, next_id, [1], [next_id])
             next_id += 1
         assert next_id < 5_000, "it is never full"
-    assert journal.history(1, ()) is not None
+    assert journal.history(1, ()).attempts
     assert journal.nbytes <= 20_000
     reset(journal, next_id, [0], [4])
     steps(journal, [9], [0])
@@ -241,7 +269,7 @@ def test_no_room_at_all() -> None:
     reset(journal, 1, [0, 1], [1, 2])
     for _ in range(20):
         steps(journal, [1, 2])
-    assert journal.history(0, ()) is None and journal.history(1, ()) is None
+    assert journal.history(0, ()).attempts == [] == journal.history(1, ()).attempts
     assert journal.nbytes <= 1
 
 
@@ -290,5 +318,5 @@ def test_starts_in_mail_are_gathered_before_anything_is_dropped() -> None:
     for number in range(200):
         newest[0] = number + 2
         steps(journal, [number])
-        assert journal.history(0, ()) is not None
+        assert journal.history(0, ()).attempts
     assert journal.nbytes <= 3_000

@@ -159,7 +159,7 @@ def test_a_plan_has_the_history_before_what_is_left(books: Books) -> None:
 
     plans = books.recovery.plan([0, 1], [(int(Op.STEP), 1, 4, 0)], {0: "bad"}, newest)
     assert plans[0].attempts == [] and plans[0].give_up == "bad" and plans[0].shown is not None
-    ((start, entries),) = plans[1].attempts
+    ((start, entries, _),) = plans[1].attempts
     assert start == Start(2) and [entry.step_id for entry in entries] == [2], "the step that is left is not repeated"
     assert asked == [(0, 0), (1, 4)] and plans[1].seconds == 60.0
 

@@ -6,6 +6,7 @@ some rows or all. What an env answers must follow from its own requests alone.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -75,7 +76,8 @@ def run(pool: Pool, seed: int, num_requests: int, killer: random.Random | None) 
         kind = rng.random()
         some = rng.sample(everyone, rng.randint(1, NUM_ENVS))
         if killer is not None and killer.random() < 0.06:
-            os.kill(pool.worker_pids[killer.randrange(len(pool.worker_pids))], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # dead since an earlier strike, and not missed yet
+                os.kill(pool.worker_pids[killer.randrange(len(pool.worker_pids))], signal.SIGKILL)
         if kind < 0.55:
             actions = {env_id: rng.randrange(2) for env_id in everyone}
             ids = [env_id for env_id in some if env_id not in owing]

@@ -23,7 +23,7 @@ from .pages import Page
 from .rows import CommandFlag, Op
 from .spec import Array
 
-__all__ = ["Entry", "History", "Journal", "Start"]
+__all__ = ["Attempt", "Entry", "History", "Journal", "Start"]
 
 #: Pages and requests of other kinds between two looks at what can be dropped.
 _PRUNE_EVERY = 32
@@ -59,17 +59,32 @@ class Start(NamedTuple):
     is_complete: bool = True
 
 
+class Attempt(NamedTuple):
+    """One way to bring an env to where it was.
+
+    Attributes:
+        start: where to begin.
+        entries: what to repeat after it.
+        kept: calls from before it whose effect lasts: per name the last one, in their order.
+    """
+
+    start: Start
+    entries: list[Entry]
+    kept: list[Entry]
+
+
 @dataclass
 class History:
     """How to bring one env to where it was.
 
     Attributes:
-        attempts: starts and what to repeat after them, to be tried in this order.
-        kept: calls before the starts whose effect lasts, in their order.
+        attempts: to be tried in this order; none: there is no way.
+        lasting: the last call of each name, wherever it stands: what an env has to be told
+            that begins anew.
     """
 
-    attempts: list[tuple[Start, list[Entry]]] = field(default_factory=list)
-    kept: list[Entry] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    lasting: list[Entry] = field(default_factory=list)
 
 
 class Journal:
@@ -88,7 +103,8 @@ class Journal:
         self._pages: deque[Page] = deque()
         self._page: Page | None = None  # the last of them, while it has room
         self._rare: list[list[Entry]] = [[] for _ in range(num_envs)]
-        self._kept: list[dict[str, Entry]] = [{} for _ in range(num_envs)]
+        #: by name: the last call before the oldest start, and all after it
+        self._kept: list[dict[str, list[Entry]]] = [{} for _ in range(num_envs)]
         self._starts = [Start(0)] * num_envs
         self._older: dict[int, Start] = {}  # the start before those that may not be complete
         self._uncertain: dict[int, list[int]] = {}  # step_ids of those, since then
@@ -157,8 +173,7 @@ class Journal:
                 continue
             entry = Entry(first + i, int(op), int(flags[i]), int(arguments[i]), letters[i])
             if name is not None:
-                self._kept[env_id].pop(name, None)
-                self._kept[env_id][name] = entry
+                self._kept[env_id].setdefault(name, []).append(entry)
             self._rare[env_id].append(entry)
             self.nbytes += _nbytes_of(entry)
             if seeded[i]:
@@ -221,6 +236,9 @@ class Journal:
         if rare and rare[0].step_id < start.step_id:
             self._rare[env_id] = [entry for entry in rare if entry.step_id >= start.step_id]
             self.nbytes -= sum(_nbytes_of(entry) for entry in rare if entry.step_id < start.step_id)
+        for calls in self._kept[env_id].values():
+            while len(calls) > 1 and calls[1].step_id < start.step_id:
+                del calls[0]
 
     # ---- keeping it small ----------------------------------------------------------------
 
@@ -267,8 +285,8 @@ class Journal:
 
     # ---- reading -------------------------------------------------------------------------
 
-    def history(self, env_id: int, queued: Collection[int]) -> History | None:
-        """Return how to bring an env to where its `queued` commands find it; None: no way."""
+    def history(self, env_id: int, queued: Collection[int]) -> History:
+        """Return how to bring an env to where its `queued` commands find it."""
         starts = [self._starts[env_id]]
         candidate = self._candidates.get(env_id)
         if candidate is not None and candidate.step_id not in queued:
@@ -280,24 +298,32 @@ class Journal:
         if env_id in self._older:
             starts.append(self._older[env_id])
         starts = [start for start in starts if start.step_id != _NEVER]
+        history = History(lasting=self._kept_before(env_id, _NEVER, queued))
         if not starts:
-            return None
+            return history
         entries = [entry for entry in self._entries(env_id, starts[-1].step_id) if entry.step_id not in queued]
         again = {start.step_id for start in starts}.union(self._uncertain.get(env_id, ()))
         entries = [
             entry._replace(flags=entry.flags | CommandFlag.START) if entry.step_id in again else entry
             for entry in entries
         ]
-        attempts = [(start, [entry for entry in entries if entry.step_id >= start.step_id]) for start in starts]
-        kept = sorted(self._kept[env_id].values())
-        first = starts[0].step_id
-        return History(attempts, [entry for entry in kept if entry.step_id < first and entry.step_id not in queued])
+        for start in starts:
+            rest = [entry for entry in entries if entry.step_id >= start.step_id]
+            history.attempts.append(Attempt(start, rest, self._kept_before(env_id, start.step_id, queued)))
+        return history
+
+    def _kept_before(self, env_id: int, step_id: int, queued: Collection[int]) -> list[Entry]:
+        """Return the last call of each name before a command."""
+        found = []
+        for calls in self._kept[env_id].values():
+            before = [entry for entry in calls if entry.step_id < step_id and entry.step_id not in queued]
+            found += before[-1:]
+        return sorted(found)
 
     def forget_call(self, env_id: int, step_id: int) -> None:
         """Drop a call that raised: it has no effect that lasts."""
-        kept = self._kept[env_id]
-        for name in [name for name, entry in kept.items() if entry.step_id == step_id]:
-            del kept[name]
+        for calls in self._kept[env_id].values():
+            calls[:] = [entry for entry in calls if entry.step_id != step_id]
 
     def action(self, env_id: int, step_id: int) -> tuple[bytes, ...] | None:
         """Return the bytes of each leaf of a step's action; None where it is not known any more."""

@@ -20,7 +20,7 @@ from .clock import Deadline
 from .crew import Crew
 from .deaths import MortalPool
 from .hub import NativeHub
-from .journal import Journal, Start
+from .journal import Attempt, Journal, Start
 from .mail import unpack_error
 from .native import implementation
 from .recovery import Recovery
@@ -274,7 +274,8 @@ class ProcessPool(MortalPool):
         history = self._journal.history(env_id, ())
         boot = self._crew.workers[self._worker_of_slot[self._slot_of[env_id]]].boot
         assert boot is not None
-        start, entries = history.attempts[0] if history and history.attempts else (Start(0), [])
+        none = Attempt(Start(0), [], history.lasting)
+        start, entries, kept = history.attempts[0] if history.attempts else none
         episode = reproducer.Reproducer(
             env_fn=cloudpickle.dumps(self.env_fns[env_id], protocol=5),
             adapt=boot.adapt,
@@ -286,7 +287,7 @@ class ProcessPool(MortalPool):
             why=why,
             start=start,
             entries=entries,
-            kept=history.kept if history else [],
+            kept=kept,
         )
         return reproducer.write(episode, self.options.failures.reproducer_dir)
 

@@ -171,9 +171,8 @@ class Recovery:
             waiting = left.get(env_id, [])
             history = self.journal.history(env_id, waiting)
             replay = Replay(mark=mark, seconds=seconds, shown=seen(env_id, min(waiting, default=0)))
-            if history is not None:
-                replay.kept = history.kept
-                replay.attempts = [] if env_id in given_up else history.attempts
+            replay.lasting = history.lasting
+            replay.attempts = [] if env_id in given_up else history.attempts
             replay.give_up = given_up.get(env_id, "")
             replays[env_id] = replay
         return replays

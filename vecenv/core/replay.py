@@ -19,7 +19,7 @@ import numpy as np
 from . import mail
 from .arena import ArenaPlan
 from .clock import Deadline
-from .journal import Entry, Start
+from .journal import Attempt, Entry
 from .mail import Outcome
 from .rows import Autoreset, CommandFlag, Op, RowFlag
 from .spec import Array
@@ -92,7 +92,7 @@ class Replay:
 
     Attributes:
         attempts: starts with the commands to repeat, best first.
-        kept: calls whose effect lasts, from before the starts.
+        lasting: the last call of each name, for an env that begins anew.
         mark: whether the next answer says that the env was recovered.
         give_up: why nothing is to be repeated, '' otherwise: the episode ends here.
         shown: the newest observation that the caller has seen, one array per leaf; None: not
@@ -100,8 +100,8 @@ class Replay:
         seconds: how long all of it may take.
     """
 
-    attempts: list[tuple[Start, list[Entry]]] = field(default_factory=list)
-    kept: list[Entry] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    lasting: list[Entry] = field(default_factory=list)
     mark: bool = True
     give_up: str = ""
     shown: list[Array] | None = None
@@ -162,25 +162,24 @@ class Replayer:
         """
         deadline = Deadline(replay.seconds)
         reason = replay.give_up or "nothing from which the episode could be repeated was kept"
-        for attempt, (start, entries) in enumerate(replay.attempts):
-            if attempt:
+        for number, attempt in enumerate(replay.attempts):
+            if number:
                 with suppress(Exception):
                     env.close()
                 env = rebuild(env_id)
             try:
                 with replaying(), self._own_action(env_id):
                     check = self.last_record(env_id, before)
-                    self._repeat(env_id, env, start, replay.kept, entries, check, deadline)
+                    self._repeat(env_id, env, attempt, check, deadline)
             except ReplayError as error:
                 reason = str(error)
                 continue
             spent = replay.seconds - (deadline.seconds_left() or 0.0)
-            kind = "replayed" if entries or start.state is not None else "fresh"
-            return env, self._needs_reset, Outcome(kind, len(entries), spent)
-        if replay.give_up:
-            with replaying():
-                for entry in replay.kept:
-                    self._call(env_id, env, entry)
+            kind = "replayed" if attempt.entries or attempt.start.state is not None else "fresh"
+            return env, self._needs_reset, Outcome(kind, len(attempt.entries), spent)
+        with replaying():
+            for entry in replay.lasting:
+                self._call(env_id, env, entry)
         return env, False, Outcome("truncated", reason=reason)
 
     def last_record(self, env_id: int, before: int) -> tuple[int, int]:
@@ -193,12 +192,11 @@ class Replayer:
         self,
         env_id: int,
         env: Any,
-        start: Start,
-        kept: list[Entry],
-        entries: list[Entry],
+        attempt: Attempt,
         check: tuple[int, int],
         deadline: Deadline,
     ) -> None:
+        start, entries, kept = attempt
         self._needs_reset = False
         for entry in kept:
             self._call(env_id, env, entry)

@@ -51,7 +51,7 @@ class Reproducer:
         env_fn, adapt, keeper, registrations: pickled by value, as workers get them.
         env_id, step_id: who failed, in which command.
         why: the error's text.
-        start, entries, kept: as in `journal.History`; the last entry is the one that failed.
+        start, entries, kept: as in `journal.Attempt`; the last entry is the one that failed.
         versions: of Python and of NumPy where the file was written.
     """
 
