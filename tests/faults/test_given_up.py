@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from tests.faults.tapes import Tapes, frozen, kill, mortal, play, undisturbed
 from vecenv import AsyncSubprocessEnvManager, SyncSubprocessEnvManager, VectorEnv
@@ -146,6 +147,16 @@ def test_what_comes_after_a_lost_episode_is_brought_back_again(implementation: s
 
 def _ours() -> int:
     return int.from_bytes(os.urandom(2), "little") + 1  # a call that claims to change nothing, and does
+
+
+def test_an_episode_of_observations_without_layout_can_be_lost(implementation: str) -> None:
+    """What was seen last of them is not kept: the row that ends the episode has None."""
+    space = spaces.Dict(text=spaces.Text(5), number=spaces.Discrete(9))
+    with mortal([functools.partial(toys.SpaceEnv, space, length=6)] * 2, max_log_bytes=1) as pool:
+        got = play(pool, 9, before=kill_at(4))
+    assert got.rows[0][4].ended == (False, True)
+    assert [mark for _, mark in got.marks[0]] == ["truncated", "restarted"]
+    assert [row.place[1] for row in got.rows[0][5:]] == list(range(5))
 
 
 def test_a_replay_that_takes_too_long_is_given_up(implementation: str) -> None:
