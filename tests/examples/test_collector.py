@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
+from vecenv import create_env_manager
 from vecenv.envs.toys import ToyEnv
-from vecenv.examples.collector import collect, main
+from vecenv.examples.collector import collect, collect_by_id, main
 from vecenv.vector import VectorEnv
 
 
@@ -28,10 +29,23 @@ def test_every_env_brings_its_share_however_long_its_episodes(backend: str, num_
     assert collected.steps >= sum(expected)
 
 
-def test_a_seed_repeats_the_run(capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("kind", ["base", "subprocess", "async_subprocess"])
+@pytest.mark.parametrize("num_episodes", [1, 7])
+def test_so_it_is_through_a_manager(kind: str, num_episodes: int):
+    lengths = [2, 5, 11]
+    with create_env_manager({"type": kind}, [functools.partial(ToyEnv, length) for length in lengths]) as manager:
+        collected = collect_by_id(manager, lambda obs: dict.fromkeys(obs, 0), num_episodes, seed=0)
+    shares = [num_episodes // 3 + (env_id < num_episodes % 3) for env_id in range(3)]
+    expected = [float(length) for length, share in zip(lengths, shares) for _ in range(share)]
+    assert sorted(collected.returns) == sorted(expected)
+    assert collected.steps >= sum(expected)
+
+
+@pytest.mark.parametrize("manager", [[], ["--manager", "subprocess"]])
+def test_a_seed_repeats_the_run(manager: list[str], capsys: pytest.CaptureFixture[str]):
     outputs = []
     for _ in range(2):
-        main(["--envs", "3", "--episodes", "5", "--seed", "7"])
+        main(["--envs", "3", "--episodes", "5", "--seed", "7", *manager])
         outputs.append(capsys.readouterr().out.splitlines())
     assert outputs[0][:2] == outputs[1][:2]
     assert outputs[0][0].startswith("CartPole-v1: 5 episodes")

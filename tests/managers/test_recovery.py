@@ -6,10 +6,12 @@ import functools
 import os
 import signal
 
+import gymnasium
+import numpy as np
 import pytest
 
 from tests.managers.fakes import actors
-from vecenv import AsyncSubprocessEnvManager, EnvState, SyncSubprocessEnvManager, WorkerDiedError
+from vecenv import AsyncSubprocessEnvManager, DingEnvWrapper, EnvState, SyncSubprocessEnvManager, WorkerDiedError
 from vecenv.envs.toys import CountEnv, ToyEnv
 
 MANAGERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager]
@@ -74,3 +76,85 @@ def test_it_can_be_made_an_error(tmp_path):
         with pytest.raises(WorkerDiedError):
             manager.step({0: 0, 1: "die"})
         assert manager.closed
+
+
+class Told(CountEnv):
+    """Says in its info what its reset was given; an action of 1 kills the process."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed, options=options)
+        self.told = {"told_seed": seed, "told_options": options}
+        return obs, info
+
+    def step(self, action):
+        if action == 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return (*super().step(action)[:4], dict(self.told))
+
+
+WAYS = [{}, {"auto_reset": False}, {"reset_inplace": True}, {"max_retry": 2}, {"max_retry": 2, "reset_inplace": True}]
+
+
+@pytest.mark.parametrize("cfg", WAYS, ids=" ".join)
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_after_a_lost_episode_the_env_knows_its_seed_and_parameters(manager_cls, cfg, tmp_path):
+    """The new env used to begin unseeded and without the parameters of its resets, for good."""
+    cfg = {"num_workers": 1, "reproducer_dir": str(tmp_path), **cfg}
+    with manager_cls([functools.partial(Told, 4)], cfg) as manager:
+        manager.seed([8], dynamic_seed=False)
+        manager.launch({0: {"options": {"level": 3}}})
+        for _ in range(6):
+            if manager.env_states[0] is EnvState.NEED_RESET:
+                manager.reset()
+            manager.ready_obs  # noqa: B018
+            manager.step({0: 0})
+        lost = manager.step({0: 1})[0]
+        assert lost.done and lost.info["recovered"] == "truncated"
+        if manager.env_states[0] is EnvState.NEED_RESET:
+            manager.reset()
+        first = manager.ready_obs[0]
+        if cfg.get("reset_inplace"):
+            assert np.array_equal(lost.obs, first) and "final_obs" in lost.info
+        for _ in range(8):  # two episodes
+            if manager.env_states[0] is EnvState.NEED_RESET:
+                manager.reset()
+            manager.ready_obs  # noqa: B018
+            timestep = manager.step({0: 0})[0]
+            assert timestep.info["told_seed"] == 8 and timestep.info["told_options"] == {"level": 3}
+
+
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_a_loss_that_a_reset_finds_does_not_cost_the_seed(manager_cls, tmp_path):
+    """A worker died between two calls, its episode cannot be repeated, and the next call is a reset."""
+    with manager_cls([functools.partial(Entropic, 4)], {"num_workers": 1, "step_wait_timeout": None}) as manager:
+        manager.seed([8], dynamic_seed=False)
+        manager.launch({0: {"options": {"level": 3}}})
+        manager.step({0: 0})
+        os.kill(manager.worker_pids[0], signal.SIGKILL)
+        manager.reset({0: {"options": {"level": 4}}})
+        info = manager.step({0: 0})[0].info
+        assert info["told_seed"] == 8 and info["told_options"] == {"level": 4}
+
+
+class Entropic(Told):
+    """Draws from the system's entropy, so that no episode can be repeated."""
+
+    def observe(self):
+        return super().observe() + np.float32(int.from_bytes(os.urandom(2), "big"))
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_an_unseeded_ding_env_is_brought_back_from_its_first_episode_on(lazy):
+    """Its first reset used to draw from the system's entropy, which nobody can repeat."""
+    env_fn = functools.partial(DingEnvWrapper, None, {"env_id": "CartPole-v1"}) if lazy else eager
+    with SyncSubprocessEnvManager([env_fn] * 2, {"num_workers": 1}) as manager:
+        manager.launch()
+        assert manager._seed == [None, None]  # as far as it knows, nobody has seeded it
+        manager.step({0: 0, 1: 1})
+        os.kill(manager.worker_pids[0], signal.SIGKILL)
+        timesteps = manager.step({0: 0, 1: 1})
+        assert [timesteps[env_id].info["recovered"] for env_id in (0, 1)] == ["replayed", "replayed"]
+
+
+def eager():
+    return DingEnvWrapper(gymnasium.make("CartPole-v1"))

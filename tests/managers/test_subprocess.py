@@ -289,3 +289,17 @@ class _HangsOnce:
                 return super().reset(stat)
 
         return Once({})
+
+
+@pytest.mark.parametrize("max_retry", [1, 2])
+@pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
+def test_the_very_last_timestep_under_reset_inplace_has_its_own_observation(manager_cls, max_retry):
+    """With no next episode it used to be any observation of the space."""
+    cfg = {"episode_num": 2, "reset_inplace": True, "max_retry": max_retry}
+    with manager_cls([functools.partial(CountEnv, 3)], cfg) as manager:
+        manager.launch()
+        obs = []
+        while not manager.done:
+            manager.ready_obs  # noqa: B018  # the asynchronous one waits here for its resets
+            obs.extend(timestep.obs[0] for timestep in manager.step(dict.fromkeys(manager.ready_obs, 0)).values())
+    assert obs == [1, 2, 0, 1, 2, 3]

@@ -145,6 +145,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         self._seed_takes_dynamic = self._has_seed and _accepts(seed_method, "dynamic_seed")
         # For envs whose own seed() knows nothing of episodes: seeds wait here for the next reset.
         self._seeds: EpisodeSeeds | None = None
+        self._offered_seed: int | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None, **reset_param: Any) -> Any:
         """Start an episode; blocks as long as the env does.
@@ -165,6 +166,9 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
                 self.env.seed(episode_seed)
             elif self._reset_takes_seed:
                 reset_param["seed"] = episode_seed
+        offered, self._offered_seed = self._offered_seed, None
+        if offered is not None and episode_seed is None and self._reset_takes_seed:
+            reset_param.setdefault("seed", offered)
         if options is not None and self._reset_takes_options:
             reset_param["options"] = options
         result = self.env.reset(**reset_param)
@@ -213,6 +217,10 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         action_space = getattr(self, "action_space", None)
         if action_space is not None and not getattr(type(self.env), "uses_old_calls", False):
             action_space.seed(seed)
+
+    def offer_seed(self, seed: int) -> None:
+        """Have the next reset seeded with this if the env's `reset` takes a seed; its `seed` is not called."""
+        self._offered_seed = seed
 
     def close(self) -> None:
         """Close the env if it has a `close`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from vecenv.envs.adapt import adapt, find_attr, reward_space_of, to_timestep
 from vecenv.envs.arrays import action_to_ndarray, normalise_action, present_obs, present_space, scale_action
 from vecenv.envs.base import BaseEnv, BaseEnvTimestep, copy_env_cfg
 from vecenv.envs.own import get_own
-from vecenv.envs.replay import DEFAULT_FOLDER, EpisodeRecorder
+from vecenv.envs.replay import DEFAULT_FOLDER, EpisodeRecorder, unique_name
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.errors import ConfigError, DependencyError, StateError, require
 
@@ -87,6 +88,7 @@ class DingEnvWrapper(BaseEnv):
         self._env: gymnasium.Env[Any, Any] | None = None
         self._recorder: EpisodeRecorder | None = None
         self._replay_path: str | None = None
+        self._replay_token: str | None = None
         self._observation_space: Any = None
         self._action_space: Any = None
         self._reward_space: Any = None
@@ -172,9 +174,14 @@ class DingEnvWrapper(BaseEnv):
             raise StateError(f"random_action of {self!r} before its first reset")
         return action_to_ndarray(self._action_space.sample())
 
-    def enable_save_replay(self, replay_path: str | None = None) -> None:
-        """Record a video of every episode from the next reset on; None means './video'."""
+    def enable_save_replay(self, replay_path: str | None = None, token: str | None = None) -> None:
+        """Record a video of every episode from the next reset on; None means './video'.
+
+        Args:
+            token: part of the files' names, unique to this env; None: a new one.
+        """
         self._replay_path = DEFAULT_FOLDER if replay_path is None else replay_path
+        self._replay_token = token
 
     def clone(self, caller: str = "collector") -> DingEnvWrapper:
         """Make a second wrapper with the same settings; it shares nothing with this one.
@@ -274,9 +281,15 @@ class DingEnvWrapper(BaseEnv):
                 raise StateError(f"{self!r} is closed, and without an env_id its env cannot be made again")
             render_mode = "rgb_array" if wants_replay else self._cfg.get("render_mode")
             self._install(make_env(env_name, render_mode=render_mode))
+        recorder = self._recorder
+        if recorder is not None and recorder.video_folder != os.path.abspath(self._replay_path or DEFAULT_FOLDER):
+            if recorder.recording:
+                recorder.stop_recording()
+            self._env, self._recorder = recorder.env, None
         if self._replay_path is not None and self._recorder is None:
             assert self._env is not None
-            self._env = self._recorder = EpisodeRecorder(self._env, self._replay_path)
+            name = unique_name(self._env, self._replay_token)
+            self._env = self._recorder = EpisodeRecorder(self._env, self._replay_path, name)
 
     def _install(self, env: Any) -> None:
         self._raw_env = adapt(env)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import inspect
 import os
 import re
 import uuid
@@ -17,6 +20,8 @@ from vecenv.envs.adapt import original, reward_space_of
 from vecenv.errors import ConfigError, DependencyError, require
 
 DEFAULT_FOLDER = "./video"
+#: In the process environment while envs of a worker that died repeat what they did in it, see `core.replay`.
+REPLAYING = "VECENV_REPLAYING"
 
 
 class EpisodeRecorder(RecordVideo[Any, Any]):
@@ -24,7 +29,7 @@ class EpisodeRecorder(RecordVideo[Any, Any]):
 
     A file appears under its name when its episode has ended and it is complete; while it is written it is a hidden
     `.partial` file. Closing or resetting amid an episode writes what there is of it; an episode without a step
-    leaves no file.
+    leaves no file. Where an env is brought back after a crash, a recorder of the same name writes no file twice.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], folder: str | os.PathLike[str], name: str | None = None) -> None:
@@ -110,11 +115,19 @@ class EpisodeRecorder(RecordVideo[Any, Any]):
         self.recording = False
         self._video_name = None
         if len(frames) > 1:
-            partial = os.path.join(self.video_folder, f".{self._final_name}.partial.mp4")
             final = os.path.join(self.video_folder, f"{self._final_name}.mp4")
-            write_video(partial, frames, self.frames_per_sec)
-            os.replace(partial, final)
+            if not (REPLAYING in os.environ and os.path.exists(final)):  # else the episode is only repeated
+                self._write(frames, final)
             self.video_paths.append(final)
+
+    def _write(self, frames: list[Any], final: str) -> None:
+        # Named after the process: what is left of a worker that was killed as it wrote stays another file.
+        partial = os.path.join(self.video_folder, f".{self._final_name}.{os.getpid()}.partial.mp4")
+        write_video(partial, frames, self.frames_per_sec)
+        os.replace(partial, final)
+        for left in glob.glob(os.path.join(self.video_folder, f".{glob.escape(self._final_name)}.*.partial.mp4")):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(left)
 
 
 class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -123,10 +136,18 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
     An env with an `enable_save_replay` of its own is left to record by that.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], token: str) -> None:
+        """Wrap.
+
+        Args:
+            token: for the names of files, see `unique_name`; the same for an env that is built again in a new
+                worker.
+        """
         super().__init__(env)
         self.replay_folder: str | None = None
         self._records_to: str | None = None
+        self._token = token
+        self._num_folders = 0
 
     def reset(self, **reset_param: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, and its file if there is to be one."""
@@ -142,25 +163,27 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self.replay_folder is None or self.replay_folder == self._records_to:
             return
         self._records_to = self.replay_folder
-        own = getattr(original(self.env), "enable_save_replay", None)
-        if callable(own):
-            try:
-                own(self.replay_folder)
-                return
-            except NotImplementedError:  # BaseEnv's default: the env leaves it to us
-                pass
+        self._num_folders += 1
+        token = f"{self._token}-{self._num_folders}"
+        if enable_own(self.env, self.replay_folder, token):
+            return
         if isinstance(self.env, EpisodeRecorder):
             if self.env.recording:
                 self.env.stop_recording()
             self.env = self.env.env
-        self.env = EpisodeRecorder(self.env, self.replay_folder)
+        self.env = EpisodeRecorder(self.env, self.replay_folder, unique_name(self.env, token))
 
     def get_state(self) -> dict[str, Any]:
         """Give the folders; the recorder inside has its own state."""
-        return {"replay_folder": self.replay_folder, "records_to": self._records_to}
+        return {
+            "replay_folder": self.replay_folder,
+            "records_to": self._records_to,
+            "num_folders": self._num_folders - (self._records_to is not None),
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over folders of `get_state`, with a recorder inside if there was one."""
+        self._num_folders = state["num_folders"]
         self.replay_folder = state["records_to"]
         self._prepare()
         self.replay_folder = state["replay_folder"]
@@ -195,9 +218,38 @@ def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs
     return [os.path.abspath(os.fspath(path)) for path in paths]
 
 
-def unique_name(env: gymnasium.Env[Any, Any]) -> str:
-    """Give a file name no other recorder on any machine has, beginning with the env's."""
-    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', _label(env))}-{uuid.uuid4().hex[:12]}"
+def enable_own(env: gymnasium.Env[Any, Any], folder: str, token: str) -> bool:
+    """Have an env record by itself, if it can; tell whether it does.
+
+    Args:
+        token: passed on to an `enable_save_replay` that takes one, as `DingEnvWrapper`'s does.
+    """
+    enable = getattr(original(env), "enable_save_replay", None)
+    if not callable(enable):
+        return False
+    try:
+        takes_token = "token" in inspect.signature(enable).parameters
+    except (TypeError, ValueError):
+        takes_token = False
+    try:
+        enable(folder, token=token) if takes_token else enable(folder)
+    except NotImplementedError:  # BaseEnv's default: the env leaves it to us
+        return False
+    return True
+
+
+def make_token() -> str:
+    """Make a part of a name that no other recorder on any machine has."""
+    return uuid.uuid4().hex[:12]
+
+
+def unique_name(env: gymnasium.Env[Any, Any], token: str | None = None) -> str:
+    """Give a file name that begins with the env's.
+
+    Args:
+        token: makes it unique; None: one that no other recorder on any machine has.
+    """
+    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', _label(env))}-{token or make_token()}"
 
 
 def _label(env: gymnasium.Env[Any, Any]) -> str:

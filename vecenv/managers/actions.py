@@ -39,7 +39,7 @@ def _pack_scalars(leaf: Leaf, actions: Sequence[Any]) -> tuple[Any, Form] | None
     if len(kinds) != 1:
         return None
     kind = kinds.pop()
-    if kind is int and leaf.dtype == np.int64:
+    if kind is int and leaf.dtype.type is np.int64:
         try:
             return np.array(actions, np.int64), Form.INT
         except OverflowError:

@@ -23,7 +23,7 @@ from .actions import pack_actions
 from .managed import renew_env
 from .resets import EnvResets
 from .states import EnvState
-from .timesteps import HAS_INFO, Blanks, abnormal_values, final_rows, mark_end
+from .timesteps import BUILT_ANEW, HAS_INFO, Blanks, abnormal_values, final_rows, mark_end
 
 __all__ = ["BaseEnvManager"]
 
@@ -119,6 +119,8 @@ class BaseEnvManager(EnvResets):
         """
         blanks.fill(batch)
         self._shown.put(ids, blanks.batch, blanks.rows, skip)
+        if not batch.flags and self._worker_resets:  # where workers reset, rows that end an episode are flagged
+            return blanks.finish()
         terminated, truncated = batch.terminated, batch.truncated
         ended = (terminated | truncated).nonzero()[0]
         if len(ended):
@@ -126,9 +128,14 @@ class BaseEnvManager(EnvResets):
         if batch.flags & HAS_INFO:
             self._take_abnormal(ids, blanks)
         if len(ended):
-            self._end_episodes([ids[row] for row in ended.tolist()])
-            if self._reset_inplace and not self._resets_in_row:
-                self._show_next(ids, blanks, ended.tolist())
+            rows = ended.tolist()
+            if self._reset_inplace and self._resets_in_row:
+                again = [row for row in rows if ids[row] in self._lost]  # its row has no first observation to show
+            else:
+                again = rows if self._reset_inplace else []
+            self._end_episodes([ids[row] for row in rows])
+            if again:
+                self._show_next(ids, blanks, again)
         return blanks.finish()
 
     def _show_next(self, ids: list[int], blanks: Blanks, ended: list[int]) -> None:
@@ -136,7 +143,7 @@ class BaseEnvManager(EnvResets):
         for row in ended:
             env_id = ids[row]
             if self._env_states[env_id] is EnvState.RUN:
-                blanks.infos[row]["final_obs"] = blanks.obs_of(row)
+                blanks.infos[row].setdefault("final_obs", blanks.obs_of(row))
                 blanks.replace(row, self._shown.rows[env_id], blanks.rewards[row], True)
 
     def _mark_ends(
@@ -150,6 +157,8 @@ class BaseEnvManager(EnvResets):
             obs = blanks.rows[row]
             if finals is not None and self._reset_inplace and self._resets_in_row:
                 blanks.infos[row]["final_obs"] = finals[i]
+                if self._is_last_episode(blanks.ids[row]):
+                    obs = finals[i]  # there is no next one; the row has some filler
             elif finals is not None:
                 obs = finals[i]
             blanks.replace(row, obs, blanks.rewards[row], True)
@@ -157,6 +166,8 @@ class BaseEnvManager(EnvResets):
 
     def _take_abnormal(self, ids: list[int], blanks: Blanks) -> None:
         for row, info in enumerate(blanks.infos):
+            if info.get("recovered") in BUILT_ANEW and ids[row] not in self._lost:
+                self._forget([ids[row]])
             if info.get("abnormal", False):
                 own = abnormal_values(info)
                 if own is not None:
@@ -178,7 +189,7 @@ class BaseEnvManager(EnvResets):
             return False
         if not self._auto_reset:
             self._set_state(env_id, EnvState.NEED_RESET)
-        elif self._resets_in_row:
+        elif self._resets_in_row and env_id not in self._lost:
             self._episodes_begun[env_id] += 1
             self._unstepped.add(env_id)
         else:

@@ -72,6 +72,10 @@ class EnvBooks(EnvAccess):
         for env_id in self._all_ids if env_ids is None else env_ids:
             self._set_state(env_id, state)
 
+    def _is_last_episode(self, env_id: int) -> bool:
+        """Whether the env is DONE when the episode that it is in ends."""
+        return self._env_episode_count[env_id] + 1 >= self._episode_num
+
     def _note_end(self, env_id: int) -> bool:
         """Count an episode that ended; tell whether the env is to have another, else it is DONE."""
         self._env_episode_count[env_id] += 1

@@ -25,7 +25,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from ..config import deep_merge_dicts, warn_unknown_keys
 from ..envs.adapt import adapt_built, find_attr
 from ..envs.base import BaseEnvTimestep
-from ..envs.replay import Recordable, folders_by_env
+from ..envs.replay import Recordable, folders_by_env, make_token
 from ..errors import ClosedError, ConfigError, StateError
 from ..registry import ENV_MANAGER_REGISTRY
 from .books import EnvBooks
@@ -327,10 +327,11 @@ class _RecordableMaker:
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         self.env_fn = env_fn
+        self.token = make_token()
 
     def __call__(self) -> Recordable:
         """Build the env."""
-        return Recordable(adapt_built(self.env_fn()))
+        return Recordable(adapt_built(self.env_fn()), self.token)
 
 
 def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:

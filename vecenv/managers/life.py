@@ -19,7 +19,7 @@ from ..core.batch import Batch
 from ..core.pool import Pool
 from ..core.rows import Autoreset
 from ..core.serial import SerialPool
-from ..envs.replay import folders_by_env
+from ..envs.replay import folders_by_env, make_token
 from ..envs.seeding import SEED_BITS
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from .access import has_attribute
@@ -102,7 +102,9 @@ class EnvLife(EnvBooks):
         self._orders: dict[int, Orders] = {}  # of resets not answered yet
         self._attempts: dict[int, int] = {}  # left, of resets not answered yet
         self._replay_paths: list[str] | None = None
+        self._replay_tokens: dict[int, str] = {}
         self._recording: set[int] = set()
+        self._lost: set[int] = set()  # built anew, and not told yet what they were told before
         self._shown = Shown(len(fns), None)
 
     # ---- properties ------------------------------------------------------------------------
@@ -152,7 +154,8 @@ class EnvLife(EnvBooks):
         self._recording.clear()
         self._unstepped.clear()
         self._first_seeds.clear()
-        self._draw_first_seeds(self._all_ids)
+        self._begin_books_of_new(self._all_ids)
+        self._lost.clear()
         self._shown = Shown(self.env_num, None if self._copies else pool.options.depth)
         for env_id in self._all_ids:
             self._env_episode_count[env_id] = self._episodes_begun[env_id] = 0
@@ -166,10 +169,16 @@ class EnvLife(EnvBooks):
                 self.close()
             raise
 
+    def _begin_books_of_new(self, env_ids: Sequence[int]) -> None:
+        """Begin with envs that have just been built."""
+        self._replay_tokens.update((env_id, make_token()) for env_id in env_ids)
+        self._draw_first_seeds(env_ids)
+
     def _draw_first_seeds(self, env_ids: Sequence[int]) -> None:
         """Draw the seeds of the first resets of envs that nobody has seeded, so that they can be told."""
         first = secrets.randbelow(2**SEED_BITS - self.env_num)
-        unseeded = [env_id for env_id in env_ids if env_id not in self._pending_seeds]
+        known = self._pending_seeds.keys() | self._seeds_in_use.keys()
+        unseeded = [env_id for env_id in env_ids if env_id not in known]
         self._first_seeds.update((env_id, first + env_id) for env_id in unseeded)
         if unseeded:
             _LOG.info("unseeded first reset of envs %s: Gymnasium env i gets the seed %d + i", unseeded, first)

@@ -20,7 +20,7 @@ import gymnasium
 
 from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, has_generator, original, reward_space_of
 from ..envs.own import get_own
-from ..envs.replay import EpisodeRecorder
+from ..envs.replay import EpisodeRecorder, enable_own, unique_name
 from ..envs.seeding import EpisodeSeeds, episode_seed
 from ..envs.state import KEEPER, Snapshot
 from ..errors import ConfigError, EnvError, StateError
@@ -65,6 +65,7 @@ class Orders:
         seed: (seed, dynamic) to begin a sequence of seeds with, or None to go on as before.
         episodes_left: episodes after which the worker stops resetting by itself; None: never.
         replay_path: folder for videos, or None for no change.
+        replay_token: for the names of the videos; the same as long as the env is, whatever worker it is in.
         first_seed: for the env's first reset if nothing else seeds it; later ones go on from there.
     """
 
@@ -72,11 +73,12 @@ class Orders:
     seed: tuple[int, bool | None] | None = None
     episodes_left: float | None = None
     replay_path: str | None = None
+    replay_token: str = ""
     first_seed: int | None = None
 
 
 #: What a managed env remembers from one episode to the next.
-_BOOKS = ("_params", "_seed", "_episodes_left", "_first_seed", "_is_begun", "_waits")
+_BOOKS = ("_params", "_seed", "_episodes_left", "_first_seed", "_is_begun", "_waits", "_replay_token", "_num_recorders")
 
 
 class ManagedKeeper:
@@ -88,11 +90,10 @@ class ManagedKeeper:
 
     def capture(self, managed: ManagedEnv) -> Snapshot | None:
         """Take the state out; None if there is no way."""
-        books = managed.get_books()
-        inner = None if books is None else KEEPER.capture(managed.env)
+        inner = KEEPER.capture(managed.env)
         if inner is None:
             return None
-        return Snapshot(cloudpickle.dumps((books, inner.state)), inner.is_complete)
+        return Snapshot(cloudpickle.dumps((managed.get_books(), inner.state)), inner.is_complete)
 
     def restore(self, managed: ManagedEnv, state: bytes) -> None:
         """Put a captured state into an env that was built anew."""
@@ -135,6 +136,9 @@ class ManagedEnv:
         self._seeds = EpisodeSeeds()  # for envs that cannot follow a sequence of seeds themselves
         self._episodes_left: float | None = None
         self._replay_path: str | None = None
+        self._replay_token = ""
+        self._num_recorders = 0
+        self._recorder: EpisodeRecorder | None = None
         self._first_seed: int | None = None
         self._is_begun = False  # has been reset, so its generator is there
         self._waits = False  # the manager resets; the worker leaves a filler in its row
@@ -143,6 +147,7 @@ class ManagedEnv:
 
     def _build(self) -> None:
         env = adapt(self._env_fn())
+        self._came_seeded = has_generator(env)  # else it gets its first seed here, also if it makes itself at a reset
         ensure_spaces(env)
         self._bind(env)
 
@@ -188,11 +193,14 @@ class ManagedEnv:
     def _begin_episode(self) -> tuple[Any, dict[str, Any]]:
         params = dict(self._params)
         seed = self._seeds.advance()
+        first_seed = None if self._is_begun or self._came_seeded else self._first_seed
         if self._adapted is None:
-            if seed is None and not self._is_begun and not has_generator(self.env):
-                seed = self._first_seed
+            if seed is None:
+                seed = first_seed
             if seed is not None:
                 params.setdefault("seed", seed)
+        elif seed is None and first_seed is not None and "seed" not in params:
+            self._adapted.offer_seed(first_seed)
         result: tuple[Any, dict[str, Any]] = self.env.reset(**params)
         self._is_begun = True
         return result
@@ -213,6 +221,7 @@ class ManagedEnv:
         if orders.first_seed is not None:
             self._first_seed = orders.first_seed
         if orders.replay_path is not None and orders.replay_path != self._replay_path:
+            self._replay_token = orders.replay_token
             self._record_to(orders.replay_path)
         if orders.seed is not None:
             self._start_seeds(orders.seed)
@@ -226,15 +235,18 @@ class ManagedEnv:
 
     def _record_to(self, folder: str) -> None:
         self._replay_path = folder
-        enable = getattr(original(self.env), "enable_save_replay", None)
-        if callable(enable):
-            try:
-                enable(folder)
-                return
-            except NotImplementedError:  # BaseEnv's default: the env leaves it to us
-                pass
+        self._num_recorders += 1  # each counts its episodes from 0
+        token = f"{self._replay_token}-{self._num_recorders}"
+        if enable_own(self.env, folder, token):
+            return
+        recorder = self._recorder
+        if recorder is not None and recorder is self.env:  # of another folder, until now
+            if recorder.recording:
+                recorder.stop_recording()
+            self._bind(recorder.env)
         try:
-            self._bind(EpisodeRecorder(self.env, folder))
+            self._recorder = EpisodeRecorder(self.env, folder, unique_name(self.env, token))
+            self._bind(self._recorder)
         except ConfigError as error:
             raise ConfigError(f"env {self._env_id}: {error}", key=error.key) from error
 
@@ -260,39 +272,21 @@ class ManagedEnv:
             # A sequence that starts at 0 again would repeat episodes; one from a derived seed does not.
             self._start_seeds((episode_seed(number, episode, dynamic is not False), dynamic))
 
-    def get_state(self) -> dict[str, Any]:
-        """Give the orders in force and how far they have been followed; picklable if the reset parameters are."""
-        return {
-            "params": self._params,
-            "seed": self._seed,
-            "seeds": self._seeds.get_state(),
-            "episodes_left": self._episodes_left,
-            "replay_path": self._replay_path,
-        }
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on following orders where `get_state` was called, in a new process."""
-        self._params, self._episodes_left = state["params"], state["episodes_left"]
-        if state["replay_path"] is not None and state["replay_path"] != self._replay_path:
-            self._record_to(state["replay_path"])
-        if state["seed"] is not None:
-            self._start_seeds(state["seed"])
-        self._seeds.set_state(state["seeds"])
-
     # ---- state between episodes -----------------------------------------------------------
 
-    def get_books(self) -> dict[str, Any] | None:
-        """Return what stands here beside the env's own state; None while videos are recorded, which have no state."""
-        if self._replay_path is not None:
-            return None
+    def get_books(self) -> dict[str, Any]:
+        """Return what stands here beside the env's own state."""
         books = {name: getattr(self, name) for name in _BOOKS}
-        return {**books, "_seeds": self._seeds.get_state()}
+        return {**books, "_seeds": self._seeds.get_state(), "_replay_path": self._replay_path}
 
     def set_books(self, books: dict[str, Any]) -> None:
-        """Go on from what `get_books` returned."""
+        """Go on from what `get_books` returned, with a recorder around the env if there was one."""
         for name in _BOOKS:
             setattr(self, name, books[name])
         self._seeds.set_state(books["_seeds"])
+        if books["_replay_path"] is not None:
+            self._num_recorders -= 1  # the same one again
+            self._record_to(books["_replay_path"])
 
     # ---- abnormal timesteps ---------------------------------------------------------------
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NoReturn
 
 from ..core.batch import Batch
 from ..core.rows import RowFlag
+from ..envs.seeding import episode_seed
 from ..errors import ConfigError, EnvError, WorkerDiedError, WorkerTimeoutError
 from .life import EnvLife
-from .managed import Orders, renew_env
+from .managed import Orders, leave_resets, renew_env
 from .states import EnvState
-from .timesteps import copy_arrays, split_rows
+from .timesteps import BUILT_ANEW, HAS_INFO, copy_arrays, split_rows
 
 __all__ = ["EnvResets"]
 
@@ -75,23 +75,43 @@ class EnvResets(EnvLife):
             return False
         return True
 
-    def _make_orders(self, env_id: int) -> Orders:
+    def _make_orders(self, env_id: int, *, automatic: bool = False) -> Orders:
+        """Say all that an env has to know.
+
+        Args:
+            automatic: not a reset that the caller asked for, which is what seeds that he gave wait for.
+        """
         left = self._episode_num - self._env_episode_count[env_id]
+        seed = None if automatic else self._pending_seeds.get(env_id)
+        if seed is None and env_id in self._lost and env_id in self._seeds_in_use:
+            # A sequence that starts at 0 again would repeat episodes; one from a derived seed does not.
+            number, dynamic = self._seeds_in_use[env_id]
+            seed = episode_seed(number, self._episodes_begun[env_id], dynamic is not False), dynamic
         return Orders(
             params=self._params.get(env_id, {}),
-            seed=self._pending_seeds.get(env_id),
+            seed=seed,
             # An env that has had all its episodes and is reset by force has one more.
             episodes_left=max(left, 1) if self._resets_in_row else None,
             replay_path=None if self._replay_paths is None else self._replay_paths[env_id],
+            replay_token=self._replay_tokens[env_id],
             first_seed=self._first_seeds.get(env_id),
         )
 
     def _reset_ended(self, ids: Sequence[int]) -> None:
         """Begin the next episodes of envs whose last one has ended."""
-        if self._worker_resets:  # without orders an env would take it for the worker's own reset
-            for env_id in ids:
-                self._orders[env_id] = replace(self._make_orders(env_id), seed=None)
+        for env_id in ids:
+            # Where workers reset, an env would take a reset without orders for the worker's own.
+            if self._worker_resets or env_id in self._lost:
+                self._orders[env_id] = self._make_orders(env_id, automatic=True)
         self._begin_resets(ids)
+
+    def _forget(self, env_ids: Sequence[int]) -> None:
+        """Note that these envs were built anew: their next orders are to say everything again."""
+        self._lost.update(env_ids)
+        self._recording.difference_update(env_ids)
+        self._begin_books_of_new(env_ids)
+        if self._worker_resets and not self._resets_in_row:
+            self._call_envs(leave_resets, "a time limit", env_ids)
 
     def _begin_resets(self, ids: Sequence[int]) -> None:
         for env_id in ids:
@@ -128,11 +148,17 @@ class EnvResets(EnvLife):
         errors = batch.errors()
         failed: dict[int, Exception] = {}
         is_reset = (batch.row_flags & RowFlag.RESET != 0).tolist()
+        infos = batch.infos() if batch.flags & HAS_INFO else None
         for row, env_id in enumerate(batch.env_ids.tolist()):
             if not is_reset[row]:
                 continue  # of a step that an interrupt (Ctrl-C) has cut off from its caller
             if env_id in errors:
                 failed[env_id] = errors[env_id]
+            elif infos is not None and infos[row].get("recovered") in BUILT_ANEW and env_id not in self._lost:
+                # Its worker died before this reset: it lacks what earlier ones told it.
+                self._forget([env_id])
+                self._orders[env_id] = self._make_orders(env_id, automatic=env_id not in self._orders)
+                self._send_resets([env_id])
             else:
                 self._show_first(env_id, obs[row])
         if failed:
@@ -142,6 +168,7 @@ class EnvResets(EnvLife):
         """A reset has been answered: the env runs."""
         orders = self._orders.pop(env_id, None)
         self._attempts.pop(env_id, None)
+        self._lost.discard(env_id)
         self._episodes_begun[env_id] += 1
         self._unstepped.add(env_id)
         if orders is not None:
@@ -149,7 +176,8 @@ class EnvResets(EnvLife):
             if orders.seed is not None:
                 self._seeds_in_use[env_id] = orders.seed
                 self._episodes_begun[env_id] = 1
-                self._pending_seeds.pop(env_id, None)
+                if self._pending_seeds.get(env_id) == orders.seed:
+                    del self._pending_seeds[env_id]
             if orders.replay_path is not None:
                 self._recording.add(env_id)
         self._shown.put_one(env_id, obs)

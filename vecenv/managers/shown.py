@@ -8,12 +8,15 @@ is about to expire and is still to be shown gets memory of its own first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from .timesteps import copy_arrays
 
 __all__ = ["Shown"]
+
+
+_NOTHING: Mapping[int, Any] = {}
 
 
 class Shown:
@@ -68,15 +71,15 @@ class Shown:
         for env_id in ids if self._views else ():
             self._views.pop(env_id, None)
 
-    def expect_batch(self) -> dict[int, Any]:
+    def expect_batch(self) -> Mapping[int, Any]:
         """Save what the next batch to be received would overwrite. To be called before that.
 
         Returns:
             {env_id: what stood for it so far} of the envs whose observations have moved.
         """
-        moved: dict[int, Any] = {}
         if self._depth is None:
-            return moved
+            return _NOTHING
+        moved: dict[int, Any] = {}
         if len(self._received) >= self._depth - 1:
             number = self._number - len(self._received) + 1
             for env_id in self._received.popleft():

@@ -16,11 +16,9 @@ from ..core.pool import Pool
 from ..core.process import ProcessPool
 from ..core.rows import RowFlag
 from ..envs.base import BaseEnvTimestep
-from ..envs.seeding import episode_seed
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from ..registry import ENV_MANAGER_REGISTRY
 from .base import BaseEnvManager
-from .managed import leave_resets
 from .options import PROCESS_CONFIG
 from .resets import EnvResets
 from .states import EnvState
@@ -87,15 +85,7 @@ class ProcessEnvManager(BaseEnvManager):
     def _replace_worker(self, pool: ProcessPool, worker_id: int, mates: list[int]) -> None:
         """Start a worker's envs anew and send the resets they owe again."""
         pool.restart(worker_id)
-        for env_id in mates:
-            self._recording.discard(env_id)
-            seed, dynamic = self._seeds_in_use.get(env_id, (None, None))
-            episode = self._episodes_begun[env_id]
-            if seed is not None and env_id not in self._pending_seeds:
-                self._pending_seeds[env_id] = (episode_seed(seed, episode, dynamic is not False), dynamic)
-        if not self._resets_in_row and self._worker_resets:
-            pool.call(leave_resets, mates)
-        self._draw_first_seeds(mates)
+        self._forget(mates)
         owed = [env_id for env_id in mates if env_id in self._attempts]
         for env_id in owed:
             self._orders[env_id] = self._make_orders(env_id)
@@ -275,7 +265,7 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         timestep = self._held.pop(env_id, None)
         if timestep is not None:
             self._busy.discard(env_id)
-            timestep.info["final_obs"] = timestep.obs
+            timestep.info.setdefault("final_obs", timestep.obs)
             self._arrived[env_id] = timestep._replace(obs=obs)
 
     def _move_obs(self, moved: Mapping[int, Any]) -> None:

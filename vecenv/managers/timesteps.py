@@ -25,6 +25,8 @@ __all__ = ["Blanks", "Layout", "abnormal_values", "copy_arrays", "final_rows", "
 _FINAL = int(RowFlag.FINAL)
 #: Flags of rows that may have an info.
 HAS_INFO = int(RowFlag.INFO | RowFlag.MAIL)
+#: What `info['recovered']` says of an env that was built anew and not brought to where it was.
+BUILT_ANEW = ("truncated", "restarted")
 
 
 def copy_arrays(nested: Any) -> Any:
@@ -137,21 +139,25 @@ class Blanks:
         results: one timestep per row.
     """
 
+    # For the few envs of a small manager every microsecond counts: no dict, and nothing is set twice.
+    __slots__ = ("_layout", "_reward_array", "batch", "ids", "infos", "results", "rewards", "rows")
+
+    batch: Any
+    rows: list[Any]
+    infos: list[dict[str, Any]]
+    results: list[Any]
+
     def __init__(self, ids: Sequence[int], layout: Layout) -> None:
         count = len(ids)
         self.ids = ids
         self._layout = layout
-        self.batch: Any = None
-        self.rows: list[Any] = []
-        self.infos: list[dict[str, Any]] = []
-        self.results: list[Any] = []
-        self._reward_array = np.empty((count, *layout.reward_shape), np.float32)
-        self.rewards: list[Any] = list(self._reward_array)
+        array = self._reward_array = np.empty((count, *layout.reward_shape), np.float32)
+        self.rewards: list[Any] = list(array)
         if layout.is_early:
             leaf, spec = layout.leaf, layout.spec
             if leaf is not None:
-                self.batch = np.empty((count, *leaf.shape), leaf.dtype)
-                self.rows = list(self.batch)
+                self.batch = batch = np.empty((count, *leaf.shape), leaf.dtype)
+                self.rows = list(batch)
             else:
                 self.batch = spec.batch(lambda leaf: np.empty((count, *leaf.shape), leaf.dtype), lambda _: ())
                 self.rows = split_rows(spec, self.batch, count)
@@ -163,10 +169,14 @@ class Blanks:
 
     def fill(self, batch: Batch) -> None:
         """Put in observations, rewards and infos."""
-        self._reward_array[...] = batch.rewards.reshape(self._reward_array.shape)
+        rewards, target = batch.rewards, self._reward_array
+        target[...] = rewards if rewards.ndim == target.ndim else rewards.reshape(target.shape)
         layout = self._layout
         if layout.is_early:
-            fill_arrays(self.batch, batch.obs)
+            if layout.leaf is not None:
+                self.batch[...] = batch.obs
+            else:
+                fill_arrays(self.batch, batch.obs)
         else:
             obs = copy_arrays(batch.obs) if layout.copies else batch.obs
             self.batch = obs if layout.spec.is_all_arrays else None

@@ -26,6 +26,8 @@ _FIELDS = ("obs", "reward", "done", "info", "env_id")
 class TreeBlanks(Blanks):
     """The same as trees."""
 
+    __slots__ = ("_done",)
+
     def _make(self) -> None:
         count = len(self.ids)
         self._done = np.zeros(count, np.bool_)

@@ -1,0 +1,117 @@
+"""Videos of envs whose worker is killed: one file per episode, with every frame of it once."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.managers.test_replay import Painted, decode, num_frames
+from vecenv import (
+    AsyncSubprocessEnvManager,
+    DingEnvWrapper,
+    GymVectorEnvManager,
+    SubprocessEnvManagerV2,
+    SyncSubprocessEnvManager,
+)
+
+LENGTH, EPISODES = 5, 3
+
+
+class DiesOnce(Painted):
+    """Kills its process at a moment of its second episode, if no other of its kind has done so before."""
+
+    def __init__(self, moment: str, mark: str) -> None:
+        super().__init__(LENGTH)
+        self.moment, self.mark = moment, Path(mark)
+
+    def strike(self, moment: str) -> None:
+        if moment == self.moment and self.episode == 2 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def step(self, action):
+        if self.elapsed_steps == 3:
+            self.strike("amid the episode")
+        return super().step(action)
+
+    def reset(self, **kwargs):
+        if self.elapsed_steps == LENGTH:
+            self.strike("after the file was written")
+        return super().reset(**kwargs)
+
+    def render(self):
+        if self.elapsed_steps == LENGTH:
+            self.strike("before the last frame")
+        return super().render()
+
+
+def ding(env_fn):
+    return DingEnvWrapper(env_fn())
+
+
+def play(manager, strike=lambda: None):
+    steps = 0
+    while not manager.done:
+        manager.ready_obs  # noqa: B018  # the asynchronous one waits here for its resets
+        manager.step(dict.fromkeys(manager.ready_obs_id, 0))
+        steps += 1
+        if steps == 8:
+            strike()
+
+
+def check(folder, num_envs):
+    """One file per episode of each env, and nothing else; each with the frames of one episode, in their order."""
+    files = sorted(folder.iterdir())
+    assert len(files) == num_envs * EPISODES and all(file.suffix == ".mp4" for file in files), files
+    for file in files:
+        assert num_frames(file) == LENGTH + 1
+        assert np.allclose(decode(file), [8 * step for step in range(LENGTH + 1)], atol=3), file
+
+
+@pytest.mark.parametrize("dialect", ["gymnasium", "ding"])
+@pytest.mark.parametrize(
+    "manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2, GymVectorEnvManager]
+)
+def test_a_killed_worker_costs_and_doubles_no_video(manager_cls, dialect, tmp_path):
+    env_fn = functools.partial(Painted, LENGTH)
+    env_fns = [functools.partial(ding, env_fn) if dialect == "ding" else env_fn] * 2
+    with manager_cls(env_fns, {"episode_num": EPISODES, "num_workers": 1}) as manager:
+        manager.enable_save_replay(tmp_path)
+        manager.launch()
+        play(manager, lambda: os.kill(manager.worker_pids[0], signal.SIGKILL))
+    check(tmp_path, 2)
+
+
+@pytest.mark.parametrize("moment", ["amid the episode", "before the last frame", "after the file was written"])
+@pytest.mark.parametrize("dialect", ["gymnasium", "ding"])
+def test_whenever_it_dies_there_is_one_video_of_the_episode(dialect, moment, tmp_path):
+    env_fn = functools.partial(DiesOnce, moment, str(tmp_path / "mark"))
+    env_fns = [functools.partial(ding, env_fn) if dialect == "ding" else env_fn]
+    with SyncSubprocessEnvManager(env_fns, {"episode_num": EPISODES}) as manager:
+        manager.enable_save_replay(tmp_path / "videos")
+        manager.launch()
+        play(manager)
+    assert (tmp_path / "mark").exists()
+    check(tmp_path / "videos", 1)
+
+
+def test_a_second_folder_takes_the_place_of_the_first(tmp_path):
+    for dialect in ("gymnasium", "ding"):
+        env_fn = functools.partial(Painted, LENGTH)
+        env_fns = [functools.partial(ding, env_fn) if dialect == "ding" else env_fn]
+        first, second = tmp_path / dialect / "first", tmp_path / dialect / "second"
+        with SyncSubprocessEnvManager(env_fns, {"episode_num": 3, "auto_reset": False}) as manager:
+            manager.enable_save_replay(first)
+            manager.launch()
+            for _ in range(LENGTH):
+                manager.step({0: 0})
+            manager.enable_save_replay(second)
+            manager.reset()
+            for _ in range(LENGTH):
+                manager.step({0: 0})
+        assert [len(list(folder.iterdir())) for folder in (first, second)] == [1, 1], dialect
