@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "buffers.h"
 #include "tree.h"
 
 #define MARK_MORE '\x1d'

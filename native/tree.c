@@ -2,31 +2,8 @@
 
 #include <string.h>
 
+#include "buffers.h"
 #include "layout.h"
-
-char
-format_kind(const char *format)
-{
-    if (format == NULL) {
-        return 'u'; /* plain bytes, by the buffer protocol's default */
-    }
-    if (*format == '@' || *format == '=' || *format == '<') {
-        format++;
-    }
-    if (format[0] == 'Z' && format[1] != 0 && format[2] == 0) {
-        return 'c';
-    }
-    if (format[0] == 0 || format[1] != 0) {
-        return 0;
-    }
-    switch (*format) {
-    case '?': return 'b';
-    case 'b': case 'h': case 'i': case 'l': case 'q': return 'i';
-    case 'B': case 'H': case 'I': case 'L': case 'Q': return 'u';
-    case 'e': case 'f': case 'd': case 'g': return 'f';
-    default: return 0;
-    }
-}
 
 /* ---- building ---------------------------------------------------------------- */
 
@@ -39,6 +16,8 @@ node_clear(node *tree)
     Py_CLEAR(tree->copy);
     Py_CLEAR(tree->scratch);
     Py_CLEAR(tree->keys);
+    PyMem_Free(tree->gathered);
+    tree->gathered = NULL;
     for (Py_ssize_t i = 0; i < tree->num_children; i++) {
         node_clear(&tree->children[i]);
     }
@@ -244,14 +223,29 @@ node_nbytes(const node *tree)
 
 /* ---- observations -------------------------------------------------------------- */
 
+/* Bring an array's elements together in the node's own memory. NULL with an exception. */
+static const void *
+gather(node *tree, const Py_buffer *buffer)
+{
+    if (tree->gathered == NULL) {
+        tree->gathered = PyMem_Malloc(tree->nbytes + 1);
+    }
+    if (tree->gathered == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    vecenv_copy_strided(buffer, tree->gathered);
+    return tree->gathered;
+}
+
 static int
-hold_buffer(const node *tree, PyObject *value, held_leaf *leaf)
+hold_buffer(node *tree, PyObject *value, held_leaf *leaf)
 {
     if (!PyObject_CheckBuffer(value)) {
         return TREE_ODD;
     }
-    if (PyObject_GetBuffer(value, &leaf->buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) {
-        PyErr_Clear(); /* not contiguous, or a dtype without a format: converted later */
+    if (PyObject_GetBuffer(value, &leaf->buffer, PyBUF_STRIDES | PyBUF_FORMAT) < 0) {
+        PyErr_Clear(); /* a dtype without a format: converted later */
         return TREE_ODD;
     }
     const Py_buffer *buffer = &leaf->buffer;
@@ -264,8 +258,15 @@ hold_buffer(const node *tree, PyObject *value, held_leaf *leaf)
         PyBuffer_Release(&leaf->buffer);
         return TREE_ODD;
     }
-    leaf->has_buffer = 1;
     leaf->source = buffer->buf;
+    if (!PyBuffer_IsContiguous(buffer, 'C')) { /* transposed, or a part of an array */
+        leaf->source = gather(tree, buffer);
+    }
+    if (leaf->source == NULL) {
+        PyBuffer_Release(&leaf->buffer);
+        return TREE_ERROR;
+    }
+    leaf->has_buffer = 1;
     return TREE_OK;
 }
 
@@ -298,7 +299,7 @@ hold_integer(const node *tree, PyObject *value, held_leaf *leaf)
 }
 
 int
-tree_hold(const node *tree, PyObject *value, held_leaf *held, size_t *count)
+tree_hold(node *tree, PyObject *value, held_leaf *held, size_t *count)
 {
     switch (tree->kind) {
     case NODE_OBJECT:

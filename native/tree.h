@@ -30,6 +30,7 @@ typedef struct node {
     PyObject *scratch; /* actions: private array of one row; shape (1,) for scalars */
     PyObject *copy;    /* its bound .copy */
     Py_buffer memory;   /* of scratch, held as long as the node lives */
+    uint8_t *gathered; /* observations: one row of an array that is not contiguous */
     /* inner nodes */
     Py_ssize_t num_children;
     PyObject *keys; /* tuple, dicts only */
@@ -59,7 +60,7 @@ enum { TREE_OK = 1, TREE_ODD = 0, TREE_ERROR = -1 };
 /* Check `value` and append its leaves to held[*count]. TREE_ODD: it needs conversion
  * (nothing is raised); what was appended must still be released. Object nodes are
  * passed over: they travel as mail. */
-int tree_hold(const node *tree, PyObject *value, held_leaf *held, size_t *count);
+int tree_hold(node *tree, PyObject *value, held_leaf *held, size_t *count);
 void tree_store(const held_leaf *held, size_t count, uint8_t *base, size_t row);
 void tree_release(held_leaf *held, size_t count);
 
@@ -68,8 +69,5 @@ PyObject *tree_load(const node *tree, const uint8_t *base, size_t row, int form)
 
 /* Read a reward (a number, or an array of `size` numbers) into out. */
 int reward_read(PyObject *value, double *out, size_t size);
-
-/* Classify a buffer format: its kind letter as above, 0 when it is none of them. */
-char format_kind(const char *format);
 
 #endif

@@ -265,12 +265,13 @@ ODD_VALUES = {
     "float64": np.zeros(2),
     "wrong shape": np.zeros(3, np.float32),
     "list": [0.0, 0.0],
-    "not contiguous": np.zeros(4, np.float32)[::2],
     "big-endian": np.zeros(2, ">f4"),
     "none": None,
 }
 EXACT_VALUES = {
     "array": obs_of(1),
+    "with gaps": np.repeat(obs_of(1), 2)[::2],
+    "backwards": obs_of(1)[::-1].copy()[::-1],
     "read-only": np.frombuffer(obs_of(1).tobytes(), np.float32),
     "memoryview": memoryview(obs_of(1)),
 }
@@ -301,6 +302,26 @@ def test_publish_takes_exactly_what_c_takes(name):
         assert slot.publish(value, 0.0, False, False, {}, 0, None) is (name in EXACT_VALUES)
         if name in EXACT_VALUES:
             assert hub.recv(1, 1, now_ns())[0].obs(0).tolist() == [np.asarray(value).tolist()]
+
+
+ORDERS = {
+    "fortran": np.asfortranarray,
+    "reversed": lambda array: array[..., ::-1].copy()[..., ::-1],
+    "part": lambda array: np.pad(array, 1)[(slice(1, -1),) * array.ndim],
+    "every second": lambda array: np.repeat(array, 2, axis=0)[::2],
+    "first axis last": lambda array: np.moveaxis(np.ascontiguousarray(np.moveaxis(array, 0, -1)), -1, 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.int32, np.float64, np.longdouble])
+@pytest.mark.parametrize("shape", [(5,), (4, 3), (3, 4, 2), (2, 3, 2, 2)], ids=str)
+@pytest.mark.parametrize("order", ORDERS)
+def test_arrays_in_any_order_of_memory_are_written_as_they_are(dtype, shape, order):
+    expected = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    value = ORDERS[order](expected)
+    for hub, slot in slots_of(attach_for(Box(0, 100, shape, dtype))):
+        assert slot.publish(value, 0.0, False, False, {}, 0, None)
+        assert (hub.recv(1, 1, now_ns())[0].obs(0)[0] == expected).all()
 
 
 SCALAR_SPACES = [Discrete(5), Box(0, 255, (), np.uint8), Box(-1.0, 1.0, (), np.float32)]

@@ -280,6 +280,12 @@ def test_images_are_tiled():
         assert envs.render().shape == (4, 4, 3)
 
 
+def test_a_recorder_finds_the_frame_rate():
+    env_fn = functools.partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array")
+    with contextlib.closing(SB3VecEnv([env_fn], backend="serial")) as envs:
+        assert envs.metadata["render_fps"] == envs.get_attr("metadata")[0]["render_fps"] == 50
+
+
 def test_without_images_it_says_so():
     with contextlib.closing(SB3VecEnv(drawings(None, None))) as envs:
         with pytest.warns(UserWarning, match="rgb_array"):

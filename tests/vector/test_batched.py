@@ -117,6 +117,15 @@ def test_seeds(seed):
     compare([functools.partial(Own, length=4)] * 4, 2, AutoresetMode.NEXT_STEP, backend="process", seed=seed)
 
 
+@pytest.mark.parametrize("seed", [1.5, "12", [1, 2.5]])
+@pytest.mark.parametrize(
+    "make", [lambda: VectorEnv([CountEnv] * 2), lambda: BatchedVectorEnv(batches([CountEnv] * 2, 1))]
+)
+def test_seeds_that_are_no_whole_numbers(make, seed):
+    with contextlib.closing(make()) as envs, pytest.raises(TypeError, match="int"):
+        envs.reset(seed=seed)
+
+
 def test_options_reach_the_envs():
     class Optional(ToyEnv):
         def reset(self, *, seed=None, options=None):
@@ -346,5 +355,5 @@ def test_the_row_of_a_vector_env():
         obs, _ = env.reset(seed=3)
         assert env.observation_space.contains(obs)
         obs, rewards, terminated, truncated, _ = env.step(np.zeros(4, np.int64))
-        assert obs[0].flags.c_contiguous and rewards.shape == env.reward_space.shape
+        assert env.observation_space.contains(obs) and rewards.shape == env.reward_space.shape
         assert terminated is False and truncated is False

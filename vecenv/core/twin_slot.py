@@ -381,12 +381,12 @@ def _hold(node: Node, value: Any, columns: list[Array], held: Held) -> bool:
 
 
 def _exact(leaf: Leaf, value: Any) -> Any:
-    """Return a value that a leaf takes as it is: its dtype, its shape, contiguous; else None."""
+    """Return a value that a leaf takes as it is: its dtype and its shape, in any order of memory; else None."""
     if leaf.shape == () and leaf.dtype.kind in "iu" and isinstance(value, int):
         limits = np.iinfo(leaf.dtype)
         return value if limits.min <= value <= limits.max else None
     array = _as_array(value)
-    if array is None or array.dtype != leaf.dtype or array.shape != leaf.shape or not array.flags.c_contiguous:
+    if array is None or array.dtype != leaf.dtype or array.shape != leaf.shape:
         return None
     return array
 

@@ -87,7 +87,7 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
         """Step all k envs by one call."""
         obs, rewards, terminations, truncations, infos = self.envs.step(action)
         row = (as_arrays(obs), as_array(terminations, np.bool_), as_array(truncations, np.bool_))
-        return row, as_arrays(rewards), False, False, infos
+        return row, as_array(rewards), False, False, infos
 
     def render(self) -> Any:
         """Render all k envs."""
@@ -145,9 +145,9 @@ class BatchedAssignment:
 
 
 def as_arrays(value: Any) -> Any:
-    """Give nested batches as contiguous arrays, those of a device copied to this machine's memory."""
+    """Give nested batches as arrays, those of a device copied to this machine's memory."""
     if isinstance(value, np.ndarray):
-        return np.ascontiguousarray(value)  # itself, as a rule
+        return value  # in whatever order: the copy into the row sees to it
     if isinstance(value, dict):
         return {key: as_arrays(part) for key, part in value.items()}
     if isinstance(value, tuple):

@@ -88,6 +88,8 @@ class SB3VecEnv(_VecEnv):
             self._check_distinct()
             spaces = self.vector_env.single_observation_space, self.vector_env.single_action_space
             super().__init__(self._pool.num_envs, *spaces)
+            # what the envs tell beside render modes: VecVideoRecorder asks here for the frames per second
+            self.metadata: dict[str, Any] = {**(self._pool.properties.get("metadata") or {}), **self.metadata}
         except BaseException:
             self.vector_env.close()
             raise

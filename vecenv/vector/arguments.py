@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,15 +60,21 @@ def read_count(name: str, count: Any, most: int | None = None) -> int | None:
 
 
 def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
-    """Return one seed per env: counted up from an int, or those of a list."""
+    """Return one seed per env: counted up from an int, or those of a list.
+
+    Raises:
+        ConfigError: there is not one for each env.
+        TypeError: they are no whole numbers.
+    """
     if seed is None:
         return [None] * num_envs
     if isinstance(seed, int | np.integer):
         return [int(seed) + env_id for env_id in range(num_envs)]
-    seeds = [None if one is None else int(one) for one in seed]
-    if len(seeds) != num_envs:
-        raise ConfigError(f"seed: expected {num_envs} seeds, one per env, got {len(seeds)}", key="seed")
-    return seeds
+    if not hasattr(seed, "__len__") or isinstance(seed, str):
+        raise TypeError(f"seed: expected an int, a list of {num_envs} or None, got {type(seed).__name__}")
+    if len(seed) != num_envs:
+        raise ConfigError(f"seed: expected {num_envs} seeds, one per env, got {len(seed)}", key="seed")
+    return [None if one is None else operator.index(one) for one in seed]
 
 
 def read_failures(on_failure: str, others: Mapping[str, Any] | None) -> FailurePolicy:

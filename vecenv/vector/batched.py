@@ -22,7 +22,7 @@ from ..core.rows import Autoreset, Run
 from ..core.spec import Array, Leaf
 from ..envs.batched import BatchedAssignment, BatchedCall, Inner, adapt_batched, inner_of, render
 from ..errors import ConfigError, StateError
-from .arguments import read_mask
+from .arguments import read_mask, read_seeds
 from .batched_data import flatten, join_infos, split_actions
 from .nested import merge, own
 from .pending import PendingEnvs, check_callable
@@ -293,9 +293,7 @@ class BatchedVectorEnv(PendingEnvs):
             seed = self._draw_seed()
         if isinstance(seed, int | np.integer):
             return [int(seed) + i * size for i in range(count)]
-        seeds = [None if one is None else int(one) for one in seed]
-        if len(seeds) != self.num_envs:
-            raise ConfigError(f"seed: expected {self.num_envs} seeds, one per env, got {len(seeds)}", key="seed")
+        seeds = read_seeds(seed, self.num_envs)
         return [seeds[i * size : (i + 1) * size] for i in range(count)]
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
