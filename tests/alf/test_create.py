@@ -155,6 +155,8 @@ def test_envs_that_share_a_worker():
     with create(num_parallel_environments=6, batch_size_per_env=3, seed=0) as env:
         assert env.num_workers == 2 and env.batch_size == 6
         assert env.reset().env_info["seed"].tolist() == list(range(6))
+    with pytest.raises(ValueError, match="num_parallel_environments: expected at least 1, got 0"):
+        create_environment(num_parallel_environments=0)
     with pytest.raises(ValueError, match="a divisor of 5"):
         create(num_parallel_environments=5, batch_size_per_env=2)
     with pytest.raises(ValueError, match="spare envs need"):

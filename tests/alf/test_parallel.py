@@ -187,6 +187,17 @@ def test_actions_of_other_dtypes_and_wrong_ones():
             assert env.reset().is_first().all()
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("shape", [(4, 2), (3, 1), (3,)], ids=str)
+def test_an_action_that_does_not_fit_changes_nothing(ahead, shape):
+    with parallel(alternating, backend="serial", reset_ahead=ahead) as env:
+        env.reset()
+        env.step(np.ones((3, 2)))
+        with pytest.raises(ValueError, match="action"):
+            env.step(np.zeros(shape, np.float32))
+        assert env.step(np.ones((3, 2))).is_mid().all(), "episodes go on"
+
+
 def test_torch_tensors_at_the_edge():
     torch = pytest.importorskip("torch")
     with ParallelAlfEnvironment([alternating] * 2, backend="serial") as env:

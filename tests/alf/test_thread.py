@@ -72,6 +72,8 @@ def test_errors_are_raised_as_themselves():
         ThreadEnvironment(lambda: AlfGymWrapper(RaiseAtInit()))
     with pytest.raises(AssertionError, match="a single AlfEnvironment"):
         ThreadEnvironment(lambda: BatchEnvironmentWrapper([toy()]))
+    with pytest.raises(AssertionError, match="a single AlfEnvironment of arrays, got int"):
+        ThreadEnvironment(lambda: 3)
     with ThreadEnvironment(lambda: AlfGymWrapper(RaiseAtStep()), tensors=False) as env:
         env.reset()
         with pytest.raises(ZeroDivisionError):

@@ -103,6 +103,33 @@ def test_the_first_env_by_id_decides_also_when_it_finishes_last():
             assert_same(infos["key"], np.array([1.0, 1.0, 2.0]))
 
 
+def test_a_few_envs_tell_something():
+    """Rows without an info are zero and masked, whatever the columns held before."""
+    values = {"a": 2.5, "pair": np.array([1, 2], np.int8), "flag": np.bool_(True), "deep": {"b": 3}}
+    infos = infos_of({}, values, {}, values, {}, rounds=6)
+    told = [False, True, False, True, False]
+    masks = [infos[f"_{key}"] for key in values] + [infos["deep"]["_b"]]
+    assert len(infos) == 8 and all(mask.tolist() == told for mask in masks)
+    assert_same(infos["a"], np.array([0, 2.5, 0, 2.5, 0]))
+    assert_same(infos["pair"], np.array([[0, 0], [1, 2]] * 2 + [[0, 0]], np.int8))
+    assert_same(infos["flag"], array_of(object, None, np.bool_(True), None, np.bool_(True), None))
+    assert_same(infos["deep"]["b"], np.array([0, 3, 0, 3, 0]))
+
+
+def test_infos_of_ends_only_leave_nothing_behind():
+    """What a row told in an earlier batch is not told again where another row tells the same keys."""
+    env_fns = [functools.partial(Told, {"key": 10 + i}, length=2 + i) for i in range(3)]
+    with contextlib.closing(VectorEnv(env_fns, backend="serial", infos="done")) as envs:
+        envs.reset(seed=0)
+        for _ in range(12):
+            _, _, terminations, truncations, infos = envs.step([0, 0, 0])
+            ended = terminations | truncations
+            if not ended.any():
+                assert infos == {}
+                continue
+            assert_same(infos, {"key": np.where(ended, [10, 11, 12], 0), "_key": ended})
+
+
 def test_more_keys_than_columns():
     info = {f"key {i}": i for i in range(50)}
     infos = infos_of(info, {**info, "more": 1.5}, rounds=6)

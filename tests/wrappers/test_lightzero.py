@@ -18,6 +18,7 @@ from vecenv import (
     LightZeroEnvWrapper,
     NoneSpace,
     SpaceError,
+    StateError,
     SubprocessEnvManagerV2,
     SyncSubprocessEnvManager,
     create_env_wrapper,
@@ -60,6 +61,15 @@ def test_masks_are_fresh_ones():
     assert one["action_mask"].dtype == np.int8 and one["action_mask"].tolist() == [1, 1]
     assert not np.shares_memory(one["action_mask"], two["action_mask"])
     assert env.legal_actions.tolist() == [0, 1]
+
+
+def test_an_env_made_by_its_id_lists_its_legal_actions():
+    cfg = {**CFG, "continuous": True, "manually_discretization": True, "each_dim_disc_size": 5}
+    env = get_wrappered_env(cfg, "Pendulum-v1")()
+    assert env.legal_actions.tolist() == [0, 1, 2, 3, 4]
+    env.close()
+    with pytest.raises(StateError, match="closed"):
+        _ = env.legal_actions
 
 
 def test_what_cannot_be_is_refused():

@@ -183,7 +183,11 @@ def _draw_seeds(count: int, seed: int | None, per_env: int) -> list[int]:
 
 
 def _check(size: int, per_env: int, num_spares: int, nonparallel: bool) -> None:
-    if size < 1 or per_env < 1 or size % per_env:
+    if size < 1:
+        raise ConfigError(
+            f"num_parallel_environments: expected at least 1, got {size!r}", key="num_parallel_environments"
+        )
+    if per_env < 1 or size % per_env:
         raise ConfigError(
             f"batch_size_per_env: expected a divisor of {size} parallel environments, got {per_env}",
             key="batch_size_per_env",

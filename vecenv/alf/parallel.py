@@ -62,7 +62,8 @@ class ParallelAlfEnvironment(AlfEnvironment):
     Time steps are batched and belong to the caller. A step after an env's LAST one returns the
     FIRST of its next episode and ignores its action. A worker that dies or hangs is replaced, and its
     envs go on where they were. An exception of an env is raised as itself,
-    with the remote traceback; after any error the next `step` or `reset` starts all episodes anew.
+    with the remote traceback; the next `step` or `reset` then starts all episodes anew. An action that
+    does not fit is refused before anything is stepped, and changes nothing.
 
     Example:
         >>> import functools
@@ -181,11 +182,15 @@ class ParallelAlfEnvironment(AlfEnvironment):
         if self._current is None:
             return self.reset()
         given, prev_action = self._read(to_arrays(action))
-        self._current = None  # until this has gone well
+        before, self._current = self._current, None  # until this has gone well
+        try:
+            (self._seats if self._is_ahead else self._pool).send(given)
+        except SpaceError:  # nothing was stepped
+            self._current = before
+            raise
         if self._is_ahead:
-            time_step = self._build(self._seats, self._seats.step(given), prev_action, self._seats.infos())
+            time_step = self._build(self._seats, self._seats.recv(), prev_action, self._seats.infos())
         else:
-            self._pool.send(given)
             time_step = self._build_batch(self._pool.recv(), prev_action)
         self._current = time_step
         return time_step

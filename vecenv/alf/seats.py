@@ -64,18 +64,24 @@ class Seats:
         self._keep(batch)
         self._has_row[self.of] = False
 
-    def step(self, action: Any) -> int:
-        """Step the seated envs whose episode goes on, wait for these and for the begun episodes; reset ended ones.
+    def send(self, action: Any) -> None:
+        """Step the seated envs whose episode goes on.
+
+        Raises:
+            SpaceError: the action does not fit; nothing was stepped.
+        """
+        moving = np.flatnonzero(~self._waiting)
+        if len(moving):
+            some = action if len(moving) == self._num_seats else map_structure(lambda leaf: leaf[moving], action)
+            self._pool.send(some, self.of[moving], ordered=False)
+
+    def recv(self) -> int:
+        """Wait for the envs that were stepped and for the begun episodes; reset ended ones.
 
         Returns:
             The union of the rows' flags.
         """
-        moving = np.flatnonzero(~self._waiting)
         pool = self._pool
-        if len(moving):
-            some = action if len(moving) == self._num_seats else map_structure(lambda leaf: leaf[moving], action)
-            self._has_row[self.of[moving]] = False
-            pool.send(some, self.of[moving], ordered=False)
         while missing := self._num_seats - int(np.count_nonzero(self._has_row[self.of])):
             self._keep(pool.recv(min(missing, pool.outstanding())))
         self._has_row[self.of] = False

@@ -71,7 +71,8 @@ class ThreadEnvironment(AlfEnvironment):
             if not isinstance(self._inner, AlfEnvironment) or self._inner.batched or self._inner.is_tensor_based:
                 raise ConfigError(f"expected a single AlfEnvironment of arrays, got {type(self._inner).__name__}")
         except BaseException:
-            self._end(getattr(self, "_inner", None))
+            built = getattr(self, "_inner", None)
+            self._end(built if hasattr(built, "close") else None)
             raise
 
     def _do(self, what: str, function: Callable[[], Any], timeout: float | None) -> Any:

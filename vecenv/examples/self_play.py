@@ -46,7 +46,8 @@ def make_games(game: str, num_envs: int, mode: str = "self", num_workers: int | 
         num_workers: processes; None: one per usable core.
     """
     env_fn = functools.partial(GAMES[game], {"battle_mode": MODES[mode]})
-    return VectorEnv([env_fn] * num_envs, num_workers=num_workers)
+    # Only the info that ends a game is of interest here, so no other one travels.
+    return VectorEnv([env_fn] * num_envs, num_workers=num_workers, infos="done")
 
 
 def random_policy(generator: np.random.Generator) -> Policy:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from vecenv.envs.ding import DingEnvWrapper, make_env
 from vecenv.envs.spaces import NoneSpace
-from vecenv.errors import ConfigError, SpaceError
+from vecenv.errors import ConfigError, SpaceError, StateError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.base import EnvWrapper, require_box
 
@@ -162,6 +162,21 @@ class ActionDiscretizationEnvWrapper(EnvWrapper):
         return obs_shape, (), rew_shape
 
 
+class _LightZeroDingEnv(DingEnvWrapper):
+    """A DingEnvWrapper whose outermost wrapper is a LightZeroEnvWrapper."""
+
+    @property
+    def legal_actions(self) -> Any:
+        """As `LightZeroEnvWrapper.legal_actions`.
+
+        Raises:
+            StateError: the env is closed.
+        """
+        if self._env is None:
+            raise StateError(f"legal_actions: {self!r} is closed")
+        return self._env.get_wrapper_attr("legal_actions")
+
+
 def get_wrappered_env(wrapper_cfg: Mapping[str, Any], env_name: str) -> Callable[[], DingEnvWrapper]:
     """Give a constructor of envs by id in LightZero's dialect, for a manager's `env_fn`.
 
@@ -189,6 +204,6 @@ def get_wrappered_env(wrapper_cfg: Mapping[str, Any], env_name: str) -> Callable
 
     def make() -> DingEnvWrapper:
         wrappers = [wrap_discretised, wrap_lightzero] if discretises else [wrap_lightzero]
-        return DingEnvWrapper(make_env(env_name), cfg={"env_wrapper": wrappers})
+        return _LightZeroDingEnv(make_env(env_name), cfg={"env_wrapper": wrappers})
 
     return make

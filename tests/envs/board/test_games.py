@@ -261,6 +261,7 @@ def test_configs_may_leave_keys_out(name):
         {"render_mode": "human"},
         {"replay_format": "avi"},
         {"prob_random_agent": 1.5},
+        {"prob_expert_agent": "often"},
     ],
 )
 def test_wrong_values_are_refused_at_once(cfg):
@@ -273,6 +274,21 @@ def test_an_unknown_bot_is_refused_and_a_misspelt_key_warned_of():
         GomokuEnv({"bot_action_type": "rule"})
     with pytest.warns(UserWarning, match="battle_mode"):
         Connect4Env({"batle_mode": "eval_mode"})
+
+
+@pytest.mark.parametrize("size", [0, 4, 6.5, "6", None])
+def test_boards_that_cannot_be_are_refused(size):
+    with pytest.raises(ConfigError, match="board that 5 in a row fit on"):
+        GomokuEnv({"board_size": size})
+
+
+@pytest.mark.parametrize("action", [np.array([0, 1]), np.array([0.5]), {"column": 1}], ids=repr)
+def test_what_is_no_single_action_is_refused_and_nothing_played(action):
+    env = Connect4Env()
+    env.reset()
+    with pytest.raises(SpaceError, match="one element"):
+        env.step(action)
+    assert not env.board.any()
 
 
 def test_calls_at_the_wrong_moment():

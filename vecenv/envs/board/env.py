@@ -8,6 +8,7 @@ eval_mode            the same, where player 2 may also be a human at the termina
 from __future__ import annotations
 
 import copy
+import numbers
 import random
 import sys
 import warnings
@@ -139,7 +140,7 @@ class BoardEnv(BaseEnv):
             if cfg[key] not in allowed:
                 raise ConfigError(f"{key}: expected one of {allowed}, got {cfg[key]!r}", key=key)
         for key in ("prob_random_agent", "prob_expert_agent", "prob_random_action_in_bot"):
-            if not 0 <= cfg[key] <= 1:
+            if not isinstance(cfg[key], numbers.Real) or not 0 <= cfg[key] <= 1:
                 raise ConfigError(f"{key}: expected 0 to 1, got {cfg[key]!r}", key=key)
         if cfg.prob_random_agent > 0 and cfg.prob_expert_agent > 0:
             raise ConfigError("prob_random_agent and prob_expert_agent: only one may be above 0")
@@ -256,12 +257,16 @@ class BoardEnv(BaseEnv):
 
         Raises:
             StateError: before a reset, or the game is over.
-            SpaceError: an illegal action, with illegal_action='raise'.
+            SpaceError: an illegal action, with illegal_action='raise'; or several of them.
+            TypeError: nothing like an action.
         """
         if self._position is None or self._position.is_over:
             when = "before a reset" if self._position is None else "after the end of the game; reset it"
             raise StateError(f"step of {self!r} {when}")
         given = normalise_action(action, self.action_space)
+        if not isinstance(given, int):
+            expected = "an int, or an integer array of one element"
+            raise SpaceError(f"action: expected {expected}, got {action!r}", path="action", expected=expected)
         played = self._replace_action(given)
         self._play(played)
         if self.battle_mode != SELF_PLAY and not self._position.is_over:

@@ -7,6 +7,7 @@ One bit more than the width in each row stays empty, so that a shift never carri
 
 from __future__ import annotations
 
+import numbers
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
@@ -105,8 +106,9 @@ class GridRules(Rules):
         Raises:
             ConfigError: a size below 1, or a row that does not fit.
         """
-        if min(height, width, length) < 1 or length > max(height, width):
-            raise ConfigError(f"expected a board that {length} in a row fit on, got {height} x {width}")
+        is_whole = all(isinstance(size, numbers.Integral) for size in (height, width, length))
+        if not is_whole or min(height, width, length) < 1 or length > max(height, width):
+            raise ConfigError(f"expected a board that {length} in a row fit on, got {height!r} x {width!r}")
         self.height, self.width, self.length, self.gravity = height, width, length, gravity
         self.stride = width + 1
         self.num_actions = width if gravity else height * width
