@@ -31,6 +31,10 @@ from .worker import reward_shape_of
 __all__ = ["Waist"]
 
 
+def _nothing() -> None:
+    """Gather no starts: there is no mail any more."""
+
+
 class Waist(Life):
     """State of a pool, and what engines provide; see `pool.Pool`."""
 
@@ -95,6 +99,8 @@ class Waist(Life):
         """Let go of the arena; what the caller still looks at keeps it mapped."""
         for name in ("_hub", "_inbox", "_watchdog", "_memory"):
             self.__dict__.pop(name, None)
+        if self._journal is not None:
+            self._journal.gather_starts = _nothing  # the inbox holds the memory
         self._held.clear()
 
     @abstractmethod
