@@ -23,7 +23,7 @@ from vecenv.envs.base import BaseEnv
 from vecenv.envs.state import KEEPER, Keeper, describe, dotted_name
 from vecenv.envs.state_known import KNOWN, UNCOVERED
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
-from vecenv.managers.managed import EnvMaker, Orders, Settings
+from vecenv.managers.managed import EnvMaker, ManagedKeeper, Orders, Settings
 from vecenv.vector.inside import disguise
 
 gymnasium.register_envs(ale_py)
@@ -361,7 +361,8 @@ def test_a_recording_goes_on_under_the_same_name(tmp_path):
     env.reset(orders=Orders({}, seed=(3, True), replay_path=str(tmp_path)))
     first_run = [env.step(1) for _ in range(30) if env.env.recording]
     assert any(first_run[-1][2:4])
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    keeper = ManagedKeeper()
+    keeper.restore(twin, keeper.capture(env).state)
     twin.reset()
     while twin.env.recording:
         twin.step(1)
@@ -375,7 +376,8 @@ def test_a_managers_reset_parameters_and_budget_of_episodes_go_on():
     maker = EnvMaker(make_cart_pole, 0, Settings(autoresets=True, abnormal_ends=False))
     env, twin = maker(), maker()
     env.reset(orders=Orders({"options": {"low": 0.03, "high": 0.04}}, seed=(3, None), episodes_left=2))
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    keeper = ManagedKeeper()
+    keeper.restore(twin, keeper.capture(env).state)
     first = twin.reset()[0]
     assert (first >= 0.03).all() and (first <= 0.04).all()
     np.testing.assert_array_equal(first, env.reset()[0])
