@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import multiprocessing
 import pickle
 import random
 
-import ale_py
 import gymnasium
 import numpy as np
 import pytest
@@ -26,7 +26,11 @@ from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
 from vecenv.managers.managed import EnvMaker, ManagedKeeper, Orders, Settings
 from vecenv.vector.inside import disguise
 
-gymnasium.register_envs(ale_py)
+HAS_ATARI = importlib.util.find_spec("ale_py") is not None and importlib.util.find_spec("cv2") is not None
+HAS_MUJOCO = importlib.util.find_spec("mujoco") is not None
+if HAS_ATARI:
+    gymnasium.register_envs(importlib.import_module("ale_py"))
+needs_atari = pytest.mark.skipif(not HAS_ATARI, reason="needs ale-py and OpenCV")
 
 NUM_STEPS = 200
 
@@ -123,6 +127,14 @@ STACKS = {
     "count": lambda: CountEnv(length=20),
     "sampled space": lambda: SpaceEnv(spaces.Dict({"a": spaces.Box(0, 1, (3,)), "b": spaces.Discrete(9)})),
     "disguise": lambda: disguise(make("CartPole-v1")),
+}
+
+ATARI_STACKS = {name for name in STACKS if "Pong" in name or "NoFrameskip" in name}
+MUJOCO_STACKS = {"HalfCheetah", "Hopper", "Reacher"}
+STACKS = {
+    name: make_stack
+    for name, make_stack in STACKS.items()
+    if (HAS_ATARI or name not in ATARI_STACKS) and (HAS_MUJOCO or name not in MUJOCO_STACKS)
 }
 
 # Classes that nothing is known of: continued all the same, but not called complete.
@@ -245,6 +257,7 @@ def test_an_env_in_a_spawned_process_goes_on_bit_for_bit():
 # ---- lives -----------------------------------------------------------------------------------
 
 
+@needs_atari
 @pytest.mark.parametrize("name", ["BreakoutNoFrameskip-v4", "SpaceInvadersNoFrameskip-v4"])
 def test_atari_default_goes_on_after_a_life_loss(name):
     env, twin = atari_default(name), atari_default(name)
@@ -260,6 +273,7 @@ def test_atari_default_goes_on_after_a_life_loss(name):
     close(env, twin)
 
 
+@needs_atari
 def test_an_action_that_may_be_repeated_is_in_no_state_so_none_is_called_complete():
     env = make("ALE/Pong-v5", repeat_action_probability=0.25)
     env.reset(seed=1)

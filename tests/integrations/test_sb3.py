@@ -380,7 +380,7 @@ def test_an_exception_of_an_env_arrives_as_itself(backend):
 
 
 def test_a_dead_worker_is_named():
-    with contextlib.closing(SB3VecEnv([SegfaultAtStep, ToyEnv], num_workers=2)) as envs:
+    with contextlib.closing(SB3VecEnv([SegfaultAtStep, ToyEnv], num_workers=2, on_failure="raise")) as envs:
         envs.reset()
         with pytest.raises(WorkerDiedError, match=r"worker 0 .*SIGSEGV"):
             for _ in range(10):

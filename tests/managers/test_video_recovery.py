@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.managers.test_replay import Painted, decode, num_frames
-from vecenv import (
+for module in ("moviepy", "pygame", "imageio_ffmpeg"):
+    pytest.importorskip(module)
+
+from tests.managers.test_replay import Painted, decode, num_frames  # noqa: E402
+from vecenv import (  # noqa: E402
     AsyncSubprocessEnvManager,
     DingEnvWrapper,
     GymVectorEnvManager,

@@ -7,10 +7,13 @@ import functools
 import gymnasium as gym
 import numpy as np
 import pytest
-from easydict import EasyDict
 
-from tests.ported.guide import AtariEnv, CartpoleEnv, MujocoEnv, OlderCartpoleEnv, make_old_env
-from vecenv import (
+EasyDict = pytest.importorskip("easydict").EasyDict
+for module in ("ale_py", "cv2", "mujoco"):
+    pytest.importorskip(module)
+
+from tests.ported.guide import AtariEnv, CartpoleEnv, MujocoEnv, OlderCartpoleEnv, make_old_env  # noqa: E402
+from vecenv import (  # noqa: E402
     AsyncSubprocessEnvManager,
     BaseEnvManager,
     BaseEnvManagerV2,
