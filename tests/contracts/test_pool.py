@@ -20,8 +20,9 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from tests.spaces import ALL_SPACES, FIXED_SPACES
 from vecenv.core import watchdog
+from vecenv.core.clock import now_ns
 from vecenv.core.native import load
-from vecenv.core.options import Limits, PoolOptions
+from vecenv.core.options import FailurePolicy, Limits, PoolOptions
 from vecenv.core.pool import Pool
 from vecenv.core.process import ProcessPool
 from vecenv.core.rows import Autoreset, Form, RowFlag
@@ -834,3 +835,19 @@ pool.close()
     os.kill(parent.pid, signal.SIGCONT)
     out, _ = parent.communicate(timeout=30)
     assert (out, parent.returncode) == ("received\n", 0)
+
+
+def test_answers_to_calls_that_come_while_the_journal_is_pruned_are_kept() -> None:
+    """Once, looking for newer starts before old entries are dropped took the answer of a call for nobody's."""
+    options = PoolOptions(num_workers=1, failures=FailurePolicy(on_failure="recover"))
+    with ProcessPool([toys.CountEnv], options) as pool:
+        pool.start()
+        gather = pool._journal.gather_starts  # type: ignore[union-attr]
+
+        def late_gather() -> None:
+            pool._hub.wait(now_ns() + 10**9)  # until the answer is there
+            gather()
+
+        pool._journal.gather_starts = late_gather  # type: ignore[union-attr]
+        pool._journal._until_prune = 1  # type: ignore[union-attr]
+        assert pool.call(lambda env: 7, timeout=20.0) == [7]

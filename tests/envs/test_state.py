@@ -205,7 +205,7 @@ def test_a_fresh_env_goes_on_bit_for_bit(name):
 
 
 def test_a_fresh_env_without_the_snapshot_does_not_go_on_alike():
-    for name in ("CartPole", "Pong preprocessed", "norms of gymnasium"):
+    for name in {"CartPole", "Pong preprocessed", "norms of gymnasium"}.intersection(STACKS):
         env, twin = STACKS[name](), STACKS[name]()
         first_episode(env)
         assert continue_run(twin) != continue_run(env)
@@ -427,6 +427,8 @@ def test_a_seeded_reset_is_enough_unless_state_spans_episodes(name):
     ],
 )
 def test_spans_episodes(name, spans):
+    if name not in STACKS:
+        pytest.skip("needs ale-py or mujoco")
     env = STACKS[name]()
     first_episode(env)
     assert KEEPER.spans_episodes(env) is spans
@@ -670,14 +672,14 @@ def test_the_keeper_travels_by_value():
     assert isinstance(pickle.loads(pickle.dumps(KEEPER)), Keeper)
 
 
-def test_states_are_small():
-    sizes = {}
-    for name in ("CartPole", "HalfCheetah", "Pong"):
-        env = STACKS[name]()
-        first_episode(env)
-        sizes[name] = len(KEEPER.capture(env).state)
-        env.close()
-    assert sizes["CartPole"] < 1000 and sizes["HalfCheetah"] < 1000 and sizes["Pong"] < 32_000
+@pytest.mark.parametrize(("name", "most"), [("CartPole", 1000), ("HalfCheetah", 1000), ("Pong", 32_000)])
+def test_states_are_small(name, most):
+    if name not in STACKS:
+        pytest.skip("needs ale-py or mujoco")
+    env = STACKS[name]()
+    first_episode(env)
+    assert len(KEEPER.capture(env).state) < most
+    env.close()
 
 
 # ---- every class is accounted for --------------------------------------------------------------
@@ -714,6 +716,8 @@ def test_every_name_in_the_table_names_a_class():
             ("jax_to", "numpy_to", "array_conv", "bipedal", "car_racing", "lunar", "functional")
         ):
             continue  # need libraries that need not be there
+        if (name.startswith("ale_py") and not HAS_ATARI) or (".mujoco." in name and not HAS_MUJOCO):
+            continue
         assert isinstance(getattr(importlib.import_module(module), cls), type), name
 
 
@@ -726,6 +730,7 @@ def test_every_name_in_the_table_names_a_class():
     ),
 )
 def test_every_mujoco_env_needs_its_generator_only(name):
+    pytest.importorskip("mujoco")
     env, twin = make(name), make(name)
     first_episode(env, max_steps=100)
     snapshot = KEEPER.capture(env)

@@ -158,6 +158,7 @@ def test_step(make, how):
 
 
 def test_render(make):
+    pytest.importorskip("pygame")
     envs = make([functools.partial(cartpole, render_mode="rgb_array")] * 2)
     envs.reset(seed=0)
     frames = envs.render()

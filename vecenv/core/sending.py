@@ -181,6 +181,8 @@ class SendingPool(Waist):
         if isinstance(result, Refusal):
             self._refuse(what, result)
         self._attention = self._attention or any(letters)
+        if op == Op.CALL:  # before anything below takes in mail: the answer may be there already
+            self._inbox.expect_calls(range(result, result + len(ids)))
         if self._journal is not None:
             count = len(ids)
             self._journal.note_commands(
