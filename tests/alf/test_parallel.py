@@ -468,6 +468,7 @@ def test_calls_between_steps_answer_for_themselves(ahead):
 
 
 def test_rendering_shows_env_0():
+    pytest.importorskip("pygame")
     make = functools.partial(load, "CartPole-v1", render_mode="rgb_array")
     with ParallelAlfEnvironment([make] * 2, tensors=False) as env:
         env.reset()

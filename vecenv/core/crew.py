@@ -62,7 +62,11 @@ class Crew:
             worker.say_goodbye()  # without C, late rows may come before it
             if worker.pidfd in ready:
                 break
-        if not worker.reap(deadline):
+        is_reaped = worker.reap(deadline)
+        note = worker.last_note or worker.stack.last_note()
+        if note is None or note.phase != "close":
+            return  # it never came to closing: what it is at was given up with the pool
+        if not is_reaped:
             stack = worker.stack.ask(worker.pid)
             _LOG.warning(
                 "%s did not finish %s within %g s; it is killed\n%s",
