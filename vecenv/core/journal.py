@@ -101,7 +101,8 @@ class Journal:
         self._max_nbytes = max_nbytes
         self._page_nbytes = min(_PAGE_NBYTES, max_nbytes // _LEAST_PAGES)
         self._pages: deque[Page] = deque()
-        self._page: Page | None = None  # the last of them, while it has room
+        self._page: Page | None = None  # the last of requests for all envs, while it has room
+        self._mixed: Page | None = None  # the same of requests for some
         self._rare: list[list[Entry]] = [[] for _ in range(num_envs)]
         #: by name: the last call before the oldest start, and all after it
         self._kept: list[dict[str, list[Entry]]] = [{} for _ in range(num_envs)]
@@ -123,9 +124,7 @@ class Journal:
         if self._candidates:
             self._confirm(env_ids)
         if env_ids is not None:
-            step_ids = np.arange(self._next_step_id, self._next_step_id + len(env_ids))
-            self._add(Page.of(self._num_envs, leaves, form, step_ids, env_ids))
-            self._next_step_id += len(env_ids)
+            self._note_some(leaves, env_ids, form)
             return
         page = self._page
         is_new = page is None or page.form != form
@@ -135,6 +134,16 @@ class Journal:
             self._page = None
         self._next_step_id += self._num_envs
         if is_new:
+            self._add(page)
+
+    def _note_some(self, leaves: tuple[Array, ...], env_ids: Array, form: int) -> None:
+        page = self._mixed
+        is_old = page is not None and page.form == form and page.add_rows(self._next_step_id, leaves, env_ids)
+        if not is_old:
+            page = self._mixed = Page.blank_rows(self._num_envs, leaves, form, self._page_nbytes)
+            page.add_rows(self._next_step_id, leaves, env_ids)
+        self._next_step_id += len(env_ids)
+        if page is not None and not is_old:
             self._add(page)
 
     def _add(self, page: Page) -> None:
@@ -247,7 +256,7 @@ class Journal:
         self.gather_starts()
         pages = self._pages
         floor = int(self._floor.min())
-        while pages and pages[0].stop <= floor and pages[0] is not self._page:
+        while pages and pages[0].stop <= floor and pages[0] not in (self._page, self._mixed):
             self.nbytes -= pages.popleft().nbytes
         if self.nbytes > self._max_nbytes:
             self._compact()
@@ -256,7 +265,7 @@ class Journal:
 
     def _compact(self) -> None:
         """Keep only those rows of the pages that some env still needs."""
-        self._page = None
+        self._page = self._mixed = None
         kept: deque[Page] = deque()
         for page in self._pages:
             wanted = page.step_ids() >= self._floor[page.envs()]

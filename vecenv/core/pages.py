@@ -55,6 +55,16 @@ class Page:
         return cls(num_envs, columns, form, None, None)
 
     @classmethod
+    def blank_rows(cls, num_envs: int, like: tuple[Array, ...], form: int, nbytes: int) -> Page:
+        """Return an empty page of so many bytes for requests of some envs, at least one of all of them."""
+        row_nbytes = 16 + sum(leaf.nbytes // len(leaf) for leaf in like)
+        capacity = max(num_envs, min(1 << 14, nbytes // row_nbytes))
+        columns = tuple(np.empty((capacity, *leaf.shape[1:]), leaf.dtype) for leaf in like)
+        page = cls(num_envs, columns, form, np.empty(capacity, np.int64), np.empty(capacity, np.int64))
+        page.num_rows = 0
+        return page
+
+    @classmethod
     def of(cls, num_envs: int, leaves: tuple[Array, ...], form: int, step_ids: Array, env_ids: Array) -> Page:
         """Return a full page of these rows, copied."""
         return cls(num_envs, tuple(leaf.copy() for leaf in leaves), form, step_ids.copy(), env_ids.copy())
@@ -68,10 +78,25 @@ class Page:
         self.num_rows = stop
         return stop < (len(self.columns[0]) if self.columns else 0)
 
+    def add_rows(self, first: int, leaves: tuple[Array, ...], env_ids: Array) -> bool:
+        """Note a request of some envs, copied, if there is room for it; tell whether there was."""
+        assert self._step_ids is not None and self._env_ids is not None
+        start, stop = self.num_rows, self.num_rows + len(env_ids)
+        if stop > len(self._step_ids):
+            return False
+        self._step_ids[start:stop] = np.arange(first, first + len(env_ids))
+        self._env_ids[start:stop] = env_ids
+        for column, leaf in zip(self.columns, leaves):
+            column[start:stop] = leaf
+        self.num_rows = stop
+        return True
+
     @property
     def stop(self) -> int:
         """The step_id behind the last one."""
-        return self._firsts[-1] + self._num_envs if self._step_ids is None else int(self._step_ids[-1]) + 1
+        if self._step_ids is None:
+            return self._firsts[-1] + self._num_envs
+        return int(self._step_ids[self.num_rows - 1]) + 1
 
     def step_id(self, row: int) -> int:
         """Return the step_id of a row."""
@@ -83,17 +108,19 @@ class Page:
         """Return the step_id of each row written; they increase."""
         if self._step_ids is None:
             return np.add.outer(np.array(self._firsts, np.int64), np.arange(self._num_envs)).reshape(-1)
-        return self._step_ids
+        return self._step_ids[: self.num_rows]
 
     def envs(self) -> Array:
         """Return the env of each row written."""
-        return np.arange(self.num_rows) % self._num_envs if self._env_ids is None else self._env_ids
+        if self._env_ids is None:
+            return np.arange(self.num_rows) % self._num_envs
+        return self._env_ids[: self.num_rows]
 
     def rows_of(self, env_id: int) -> list[int]:
         """Return the rows of one env."""
         if self._env_ids is None:
             return list(range(env_id, self.num_rows, self._num_envs))
-        found: list[int] = np.flatnonzero(self._env_ids == env_id).tolist()
+        found: list[int] = np.flatnonzero(self.envs() == env_id).tolist()
         return found
 
     def action(self, row: int) -> tuple[bytes, ...]:
