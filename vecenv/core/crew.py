@@ -75,7 +75,7 @@ class Crew:
                 self.close_seconds,
                 stack,
             )
-        elif worker.goodbye is None and self.hub is not None:
+        elif worker.goodbye is None and worker.exitcode:
             how = describe_exit(worker.exitcode)
             _LOG.warning("%s died during %s: %s\n%s", worker.name, worker.at_work("close")[0], how, worker.last_stack)
 
