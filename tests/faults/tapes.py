@@ -6,14 +6,17 @@ run and strike  -> tapes, marks     `marks` are the infos that tell of recoverie
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 from gymnasium import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 
@@ -204,3 +207,24 @@ def kill(pool: ProcessPool, worker_id: int, sign: int = signal.SIGKILL) -> int:
     finally:
         os.close(pidfd)
     return pid
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Look until `condition` holds; fail after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"did not come to hold within {seconds:g} s"
+        os.sched_yield()
+
+
+@contextlib.contextmanager
+def stopped(pids: Sequence[int]) -> Iterator[None]:
+    """Processes that do nothing within the block, by SIGSTOP."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: all(psutil.Process(pid).status() == psutil.STATUS_STOPPED for pid in pids))
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import kill, mortal, play, undisturbed
+from tests.faults.tapes import kill, mortal, play, stopped, undisturbed, wait_until
 from vecenv import DingEnvWrapper, VectorEnv
 from vecenv.core.native import load
 from vecenv.core.options import Limits
@@ -370,10 +370,10 @@ def test_a_worker_killed_while_it_waits_for_the_rest_of_a_letter_is_heard(implem
     load_of = b"x" * (1 << 20)
     with mortal([toys.CountEnv] * 2) as pool:
         play(pool, 3)
-        pool.post([lambda env: len(load_of)] * 2)
-        if implementation == "native":
-            while not all(pool._hub.state(slot).blocked for slot in range(2)):
-                pass  # the parent writes no more of the letters now
+        with stopped(pool.worker_pids):  # else they may have read all that is written before the parent has written all
+            pool.post([lambda env: len(load_of)] * 2)
+        if implementation == "native":  # the parent writes no more of the letters now
+            wait_until(lambda: all(pool._hub.state(slot).blocked for slot in range(2)))
         kill(pool, 0)
         kill(pool, 1)
         assert pool.wait_calls() == [1 << 20, 1 << 20]
