@@ -46,8 +46,13 @@ PyDoc_STRVAR(watch_parent_doc,
 
 PyDoc_STRVAR(timesteps_doc,
 "timesteps(type, obs, rewards, /)\n--\n\n"
-"Make one `type(obs, reward, False, {})` per row; return them and a list of their dicts.\n\n"
-"obs, rewards: lists of one length. type: a tuple type of four fields.");
+"Make one `type(obs, reward, False, {})` per row; return lists of them, of their dicts, and\n"
+"of the rows of obs and rewards.\n\n"
+"obs, rewards: sequences of one length. type: a tuple type of four fields.");
+
+PyDoc_STRVAR(kind_of_doc,
+"kind_of(values, /)\n--\n\n"
+"Return the type that all items of a list have, None if there is no such type.");
 
 PyDoc_STRVAR(trees_doc,
 "trees(type, slot, count, names, columns, /)\n--\n\n"
@@ -112,7 +117,8 @@ PyDoc_STRVAR(exchange_doc,
 "areas: uint64 pairs (address, bytes) of memory that the caller vouches for.");
 
 static PyMethodDef module_methods[] = {
-    {"timesteps", vecenv_timesteps, METH_VARARGS, timesteps_doc},
+    {"timesteps", (PyCFunction)(void (*)(void))vecenv_timesteps, METH_FASTCALL, timesteps_doc},
+    {"kind_of", vecenv_kind_of, METH_O, kind_of_doc},
     {"trees", vecenv_trees, METH_VARARGS, trees_doc},
     {"watch_parent", watch_parent, METH_O, watch_parent_doc},
     {"exchange", exchange, METH_VARARGS, exchange_doc},

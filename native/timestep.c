@@ -15,44 +15,71 @@ make_timestep(PyTypeObject *type, PyObject *obs, PyObject *reward, PyObject *inf
     return timestep;
 }
 
-PyObject *
-vecenv_timesteps(PyObject *Py_UNUSED(module), PyObject *arguments)
+/* Lists of timesteps and of their infos; NULL with an error set. */
+static int
+make_timesteps(PyTypeObject *type, PyObject *obs, PyObject *rewards, PyObject *made[2])
 {
-    PyTypeObject *type;
-    PyObject *obs, *rewards;
-    if (!PyArg_ParseTuple(arguments, "O!O!O!:timesteps", &PyType_Type, &type, &PyList_Type,
-                          &obs, &PyList_Type, &rewards)) {
-        return NULL;
-    }
     Py_ssize_t count = PyList_GET_SIZE(obs);
-    if (!PyType_IsSubtype(type, &PyTuple_Type) || PyList_GET_SIZE(rewards) != count) {
-        PyErr_SetString(PyExc_ValueError,
-                        "timesteps: expected a tuple type and two lists of one length");
-        return NULL;
-    }
-    PyObject *rows = PyList_New(count);
-    PyObject *infos = PyList_New(count);
-    if (rows == NULL || infos == NULL) {
-        goto fail;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
+    made[0] = PyList_New(count);
+    made[1] = PyList_New(count);
+    for (Py_ssize_t i = 0; made[0] != NULL && made[1] != NULL && i < count; i++) {
         PyObject *info = PyDict_New();
         if (info == NULL) {
-            goto fail;
+            return -1;
         }
-        PyList_SET_ITEM(infos, i, info);
+        PyList_SET_ITEM(made[1], i, info);
         PyObject *row = make_timestep(type, PyList_GET_ITEM(obs, i),
                                       PyList_GET_ITEM(rewards, i), info);
         if (row == NULL) {
-            goto fail;
+            return -1;
         }
-        PyList_SET_ITEM(rows, i, row);
+        PyList_SET_ITEM(made[0], i, row);
     }
-    return Py_BuildValue("(NN)", rows, infos);
-fail:
-    Py_XDECREF(rows);
-    Py_XDECREF(infos);
-    return NULL;
+    return made[0] == NULL || made[1] == NULL ? -1 : 0;
+}
+
+PyObject *
+vecenv_timesteps(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count)
+{
+    if (count != 3 || !PyType_Check(arguments[0])
+        || !PyType_IsSubtype((PyTypeObject *)arguments[0], &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "timesteps: expected a tuple type and two sequences of rows");
+        return NULL;
+    }
+    PyObject *made[2] = {NULL, NULL};
+    PyObject *obs = PySequence_List(arguments[1]);
+    PyObject *rewards = obs == NULL ? NULL : PySequence_List(arguments[2]);
+    PyObject *result = NULL;
+    if (rewards != NULL && PyList_GET_SIZE(rewards) != PyList_GET_SIZE(obs)) {
+        PyErr_SetString(PyExc_ValueError, "timesteps: expected as many rewards as observations");
+    } else if (rewards != NULL
+               && make_timesteps((PyTypeObject *)arguments[0], obs, rewards, made) == 0) {
+        result = PyTuple_Pack(4, made[0], made[1], obs, rewards);
+    }
+    Py_XDECREF(made[0]);
+    Py_XDECREF(made[1]);
+    Py_XDECREF(obs);
+    Py_XDECREF(rewards);
+    return result;
+}
+
+PyObject *
+vecenv_kind_of(PyObject *Py_UNUSED(module), PyObject *values)
+{
+    if (!PyList_Check(values)) {
+        PyErr_SetString(PyExc_TypeError, "kind_of: expected a list");
+        return NULL;
+    }
+    PyTypeObject *kind = NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values); i++) {
+        PyTypeObject *own = Py_TYPE(PyList_GET_ITEM(values, i));
+        if (kind != NULL && own != kind) {
+            Py_RETURN_NONE;
+        }
+        kind = own;
+    }
+    return kind == NULL ? Py_NewRef(Py_None) : Py_NewRef((PyObject *)kind);
 }
 
 /* Item `row` of a list; of an array (n,) a view of shape (), which has memory to write to. */

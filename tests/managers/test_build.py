@@ -21,11 +21,16 @@ def builder(request):
 
 
 def test_a_timestep_has_the_rows_of_its_columns(builder):
-    obs, rewards = list(np.arange(6.0).reshape(3, 2)), list(np.ones((3, 1), np.float32))
-    timesteps, infos = builder.timesteps(obs, rewards)
+    batch = np.arange(6.0).reshape(3, 2)
+    timesteps, infos, obs, rewards = builder.timesteps(batch, np.ones((3, 1), np.float32))
     assert [type(timestep) for timestep in timesteps] == [BaseEnvTimestep] * 3
     for row, timestep in enumerate(timesteps):
-        assert timestep.obs is obs[row] and timestep.reward is rewards[row] and timestep.done is False
+        assert (
+            timestep.obs is obs[row]
+            and np.shares_memory(obs[row], batch)
+            and timestep.reward is rewards[row]
+            and timestep.done is False
+        )
         assert timestep.info is infos[row] and timestep.info == {}
     infos[0]["a"] = 1
     assert timesteps[1].info == {} and timesteps[0]._replace(done=True).done is True
@@ -43,8 +48,13 @@ def test_numbers_of_a_tree_are_views_that_can_be_written_to(builder):
     assert trees[1].name == "d" and trees[2].name == "c"
 
 
+def test_the_kind_of_a_list_is_what_all_items_are(builder):
+    assert builder.kind_of([1, 2]) is int and builder.kind_of([np.int64(1)]) is np.int64
+    assert builder.kind_of([1, True]) is None and builder.kind_of([]) is None
+
+
 def test_no_rows_and_no_names(builder):
-    assert builder.timesteps([], []) == ([], [])
+    assert builder.timesteps([], []) == ([], [], [], [])
     assert builder.trees(2, (), ()) == [TreeArray(), TreeArray()] and builder.trees(0, ("a",), ([],)) == []
 
 
@@ -52,9 +62,9 @@ def test_nothing_is_leaked_and_nothing_freed_twice(builder):
     obs, rewards = [np.zeros(2)] * 5, [np.zeros(1, np.float32)] * 5
     before = sys.getrefcount(obs[0]), sys.getrefcount(rewards[0]), sys.getrefcount(BaseEnvTimestep)
     for _ in range(3):
-        timesteps, infos = builder.timesteps(obs, rewards)
+        timesteps = builder.timesteps(obs, rewards)
         trees = builder.trees(5, ("obs", "reward"), (obs, rewards))
-    del timesteps, infos, trees
+    del timesteps, trees
     gc.collect()
     assert (sys.getrefcount(obs[0]), sys.getrefcount(rewards[0]), sys.getrefcount(BaseEnvTimestep)) == before
 
@@ -65,7 +75,11 @@ def test_nothing_is_leaked_and_nothing_freed_twice(builder):
     [
         lambda native: native.timesteps(dict, [], []),
         lambda native: native.timesteps(BaseEnvTimestep, [1], []),
-        lambda native: native.timesteps(BaseEnvTimestep, (1,), (1,)),
+        lambda native: native.timesteps(BaseEnvTimestep, 1, ()),
+        lambda native: native.timesteps(BaseEnvTimestep, (), 1),
+        lambda native: native.timesteps(BaseEnvTimestep, ()),
+        lambda native: native.timesteps(1, (), ()),
+        lambda native: native.kind_of((1, 2)),
         lambda native: native.trees(TreeArray, None, 1, (), ()),
         lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], 2, ("a",), ([1],)),
         lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], 1, ("a",), ()),

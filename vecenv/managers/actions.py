@@ -7,78 +7,87 @@ travel as one array; anything else is pickled, each by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..core.rows import Form
 from ..core.spec import DictNode, Leaf, Node, Spec, TupleNode
 
-__all__ = ["pack_actions"]
+__all__ = ["Packer", "packer_of"]
 
 
-def pack_actions(spec: Spec, actions: Sequence[Any]) -> tuple[Any, Form] | None:
-    """Return (batch, form) for `Pool.send`, or None if the actions have to travel as objects.
+#: Takes one action per env asked, in request order.
+Packer: TypeAlias = Callable[[list[Any]], "tuple[Any, Form] | None"]
+KindOf: TypeAlias = Callable[[list[Any]], "type | None"]
+
+
+def packer_of(spec: Spec, kind_of: KindOf) -> Packer:
+    """Return what makes (batch, form) for `Pool.send` of actions, or None if they have to travel as objects.
 
     Args:
         spec: the pool's action spec.
-        actions: one per env asked, in request order.
+        kind_of: see `build.Builder`.
     """
     root = spec.root
     if isinstance(root, Leaf):
-        return _pack_scalars(root, actions) if root.shape == () else _pack_arrays(root, actions)
-    if spec.num_objects:
-        return None
-    batch = _pack_nested(root, actions)
-    return None if batch is None else (batch, Form.NATIVE)
+        return partial(_pack_scalars, root.dtype, kind_of) if root.shape == () else partial(_pack_arrays, root)
+    return _pack_nothing if spec.num_objects else partial(_pack_tree, root, kind_of)
 
 
-def _pack_scalars(leaf: Leaf, actions: Sequence[Any]) -> tuple[Any, Form] | None:
-    kinds = set(map(type, actions))
-    if len(kinds) != 1:
-        return None
-    kind = kinds.pop()
-    if kind is int and leaf.dtype.type is np.int64:
+def _pack_scalars(dtype: np.dtype[Any], kind_of: KindOf, actions: list[Any]) -> tuple[Any, Form] | None:
+    kind = kind_of(actions)
+    if kind is dtype.type:
+        return np.array(actions, dtype), Form.NATIVE
+    if kind is int and dtype.type is np.int64:
         try:
-            return np.array(actions, np.int64), Form.INT
+            return np.array(actions, dtype), Form.INT
         except OverflowError:
             return None
-    if kind is leaf.dtype.type:
-        return np.array(actions, leaf.dtype), Form.NATIVE
     if kind is np.ndarray:
         for shape, form in (((1,), Form.VECTOR), ((), Form.ARRAY0)):
-            if all(action.shape == shape and action.dtype == leaf.dtype for action in actions):
-                return np.array(actions, leaf.dtype).reshape(len(actions)), form
+            if all(action.shape == shape and action.dtype == dtype for action in actions):
+                return np.array(actions, dtype).reshape(len(actions)), form
     return None
 
 
-def _pack_arrays(leaf: Leaf, actions: Sequence[Any]) -> tuple[Any, Form] | None:
+def _pack_arrays(leaf: Leaf, actions: list[Any]) -> tuple[Any, Form] | None:
     batch = _stack(leaf, actions)
     return None if batch is None else (batch, Form.NATIVE)
 
 
-def _stack(leaf: Leaf, values: Sequence[Any]) -> Any:
+def _pack_tree(root: Node, kind_of: KindOf, actions: list[Any]) -> tuple[Any, Form] | None:
+    batch = _pack_nested(root, kind_of, actions)
+    return None if batch is None else (batch, Form.NATIVE)
+
+
+def _pack_nothing(_actions: list[Any]) -> None:
+    """Some part of the action has no columns."""
+
+
+def _stack(leaf: Leaf, values: list[Any]) -> Any:
     for value in values:
         if type(value) is not np.ndarray or value.dtype != leaf.dtype or value.shape != leaf.shape:
             return None
     return np.array(values)
 
 
-def _pack_nested(node: Node, values: Sequence[Any]) -> Any:
+def _pack_nested(node: Node, kind_of: KindOf, values: list[Any]) -> Any:
     """Stack nested actions leaf by leaf; None as soon as one is not exactly what its leaf holds."""
     if isinstance(node, Leaf):
         if node.shape != ():
             return _stack(node, values)
-        packed = _pack_scalars(node, values)
+        packed = _pack_scalars(node.dtype, kind_of, values)
         return packed[0] if packed is not None and packed[1] == Form.NATIVE else None
     if isinstance(node, DictNode):
         if any(type(value) is not dict or tuple(value) != node.keys for value in values):
             return None
-        parts = [_pack_nested(child, [v[key] for v in values]) for key, child in zip(node.keys, node.children)]
+        parts = [_pack_nested(child, kind_of, [v[key] for v in values]) for key, child in zip(node.keys, node.children)]
         return None if any(part is None for part in parts) else dict(zip(node.keys, parts))
     assert isinstance(node, TupleNode)
     if any(type(value) is not tuple or len(value) != len(node.children) for value in values):
         return None
-    parts = [_pack_nested(child, [value[i] for value in values]) for i, child in enumerate(node.children)]
+    parts = [_pack_nested(child, kind_of, [value[i] for value in values]) for i, child in enumerate(node.children)]
     return None if any(part is None for part in parts) else tuple(parts)

@@ -19,7 +19,6 @@ from ..core.rows import RowFlag
 from ..core.spec import Array
 from ..errors import ConfigError, EnvError, StateError
 from ..registry import ENV_MANAGER_REGISTRY
-from .actions import pack_actions
 from .managed import renew_env
 from .resets import EnvResets
 from .states import EnvState
@@ -63,8 +62,9 @@ class BaseEnvManager(EnvResets):
             StateError: an env is not in RUN.
             RuntimeError: an env raised in every attempt; it is in ERROR, the others go on.
         """
-        self._open_pool("step")
-        if not isinstance(actions, Mapping):
+        if self._closed:
+            self._open_pool("step")  # says so
+        if type(actions) is not dict and not isinstance(actions, Mapping):
             raise ConfigError(f"step: expected a dict of actions by env id, got {type(actions).__name__}")
         ids = list(actions)
         if not ids:
@@ -73,37 +73,36 @@ class BaseEnvManager(EnvResets):
         return dict(zip(ids, timesteps))
 
     def _check_ready(self, ids: Sequence[int]) -> None:
-        if self._absent and not self._absent.isdisjoint(ids):
+        if not self._absent.isdisjoint(ids):
             states = {env_id: self._env_states[env_id].name for env_id in ids if env_id in self._absent}
             raise StateError(f"step: envs must be in RUN, but these are not: {states}; reset them first")
 
-    def _step_envs(self, ids: list[int], actions: Sequence[Any]) -> list[Any]:
+    def _step_envs(self, ids: list[int], actions: list[Any]) -> list[Any]:
         """Step envs and return what their rows become, in request order."""
-        self._check_ready(ids)
+        if self._absent:
+            self._check_ready(ids)
         batch, blanks = self._exchange(ids, actions)
         if batch.flags & _ERROR:
             return self._step_with_errors(ids, actions, batch, blanks)
         return self._take(ids, batch, blanks)
 
-    def _exchange(self, ids: list[int], actions: Sequence[Any]) -> tuple[Batch, Blanks]:
+    def _exchange(self, ids: list[int], actions: list[Any]) -> tuple[Batch, Blanks]:
         self._send(ids, actions, ordered=True)
-        blanks = self._make_blanks(ids)  # while the envs step
+        blanks = self._blanks_class(ids, self._layout)  # while the envs step
         batch = self._recv(len(ids))
         assert batch is not None, "only a reset under way is given another chance"
         return batch, blanks
 
-    def _make_blanks(self, ids: list[int]) -> Blanks:
-        return self._blanks_class(ids, self._layout)
-
-    def _send(self, ids: list[int], actions: Sequence[Any], *, ordered: bool) -> None:
-        pool = self._open_pool("step")
-        packed = pack_actions(pool.action_spec, actions)
+    def _send(self, ids: list[int], actions: list[Any], *, ordered: bool) -> None:
+        pool = self._pool or self._open_pool("step")
+        packed = self._pack(actions)
         if packed is None:
             pool.send_objects(actions, ids, ordered=ordered)
         else:
             batch, form = packed
             pool.send(batch, None if ids == self._all_ids else ids, ordered=ordered, form=form)
-        self._shown.release(ids)
+        if not self._copies:
+            self._shown.release(ids)
         if self._unstepped:
             self._unstepped.difference_update(ids)
 
@@ -203,7 +202,7 @@ class BaseEnvManager(EnvResets):
 
     # ---- failing steps ---------------------------------------------------------------------------
 
-    def _step_with_errors(self, ids: list[int], actions: Sequence[Any], batch: Batch, blanks: Blanks) -> list[Any]:
+    def _step_with_errors(self, ids: list[int], actions: list[Any], batch: Batch, blanks: Blanks) -> list[Any]:
         errors = batch.errors()
         self._check_reset_errors(errors)
         timesteps = dict(zip(ids, self._take(ids, batch, blanks, skip=errors)))

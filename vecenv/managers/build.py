@@ -7,8 +7,9 @@ Stands between the rows of a batch and what the callers of managers get. The C s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ..core.native import load
 from ..envs.base import BaseEnvTimestep
@@ -22,22 +23,35 @@ _SLOT = TreeArray.__dict__["_children"]
 _new_tuple = tuple.__new__
 
 
+Timesteps: TypeAlias = tuple[list[Any], list[dict[str, Any]], list[Any], list[Any]]
+
+
 class Builder(NamedTuple):
     """How results are made.
 
     Attributes:
-        timesteps: lists of observations and rewards -> (timesteps that go on, their empty infos).
+        timesteps: rows of observations and of rewards, lists or arrays -> (timesteps that go on, their empty
+            infos, the observations, the rewards), as lists.
+        kind_of: a list -> the type that all its items have, None if there is no such type.
         trees: (count, names, columns) -> `count` trees with the children {name: item of its column}; a column is a
             list, or an array (count,) of which trees get views of shape ().
     """
 
-    timesteps: Callable[[list[Any], list[Any]], tuple[list[Any], list[dict[str, Any]]]]
+    timesteps: Callable[[Any, Any], Timesteps]
+    kind_of: Callable[[list[Any]], type | None]
     trees: Callable[[int, tuple[str, ...], tuple[Any, ...]], list[TreeArray]]
 
 
-def _timesteps(obs: list[Any], rewards: list[Any]) -> tuple[list[Any], list[dict[str, Any]]]:
-    infos: list[dict[str, Any]] = [{} for _ in obs]
-    return list(map(_new_tuple, repeat(BaseEnvTimestep), zip(obs, rewards, repeat(False), infos))), infos
+def _timesteps(obs: Any, rewards: Any) -> Timesteps:
+    infos: list[dict[str, Any]] = [{} for _ in range(len(obs))]
+    obs, rewards = list(obs), list(rewards)
+    made = map(_new_tuple, repeat(BaseEnvTimestep), zip(obs, rewards, repeat(False), infos))
+    return list(made), infos, obs, rewards
+
+
+def _kind_of(values: list[Any]) -> type | None:
+    kinds = {*map(type, values)}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _trees(count: int, names: tuple[str, ...], columns: tuple[Any, ...]) -> list[TreeArray]:
@@ -51,21 +65,12 @@ def _numbers(column: Any) -> Sequence[Any]:
     return [column[row, ...] for row in range(len(column))]
 
 
-python_builder = Builder(_timesteps, _trees)
+python_builder = Builder(_timesteps, _kind_of, _trees)
 
 
 def _make_native_builder(native: Any) -> Builder:
-    make_timesteps, make_trees = native.timesteps, native.trees
-
-    def timesteps(obs: list[Any], rewards: list[Any]) -> tuple[list[Any], list[dict[str, Any]]]:
-        made: tuple[list[Any], list[dict[str, Any]]] = make_timesteps(BaseEnvTimestep, obs, rewards)
-        return made
-
-    def trees(count: int, names: tuple[str, ...], columns: tuple[Any, ...]) -> list[TreeArray]:
-        made: list[TreeArray] = make_trees(TreeArray, _SLOT, count, names, columns)
-        return made
-
-    return Builder(timesteps, trees)
+    timesteps = partial(native.timesteps, BaseEnvTimestep)
+    return Builder(timesteps, native.kind_of, partial(native.trees, TreeArray, _SLOT))
 
 
 def builder_of(implementation: str) -> Builder:

@@ -23,6 +23,7 @@ from ..envs.replay import folders_by_env, make_token
 from ..envs.seeding import SEED_BITS
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from .access import has_attribute
+from .actions import packer_of
 from .books import EnvBooks
 from .build import builder_of
 from .managed import EnvMaker, ManagedKeeper, Orders, ReadAttribute, Settings, leave_resets
@@ -161,7 +162,10 @@ class EnvLife(EnvBooks):
             self._env_episode_count[env_id] = self._episodes_begun[env_id] = 0
             self._set_state(env_id, EnvState.INIT)
         builder = builder_of(pool.implementation)
-        self._layout = Layout(pool.obs_spec, tuple(self.reward_space.shape or (1,)), builder, copies=self._copies)
+        self._pack = packer_of(pool.action_spec, builder.kind_of)
+        self._layout = Layout(
+            pool.obs_spec, tuple(self.reward_space.shape or (1,)), self.env_num, builder, copies=self._copies
+        )
         try:
             self.reset(reset_param)
         except BaseException:
@@ -279,10 +283,11 @@ class EnvLife(EnvBooks):
         Raises:
             WorkerTimeoutError, WorkerDiedError: the manager is closed.
         """
-        pool = self._open_pool("recv")
-        moved = self._shown.expect_batch()
-        if moved:
-            self._move_obs(moved)
+        pool = self._pool or self._open_pool("recv")
+        if not self._copies:
+            moved = self._shown.expect_batch()
+            if moved:
+                self._move_obs(moved)
         try:
             return pool.recv(min_count, timeout=timeout)
         except (WorkerTimeoutError, WorkerDiedError) as error:

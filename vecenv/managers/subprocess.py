@@ -243,7 +243,7 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         ids = batch.env_ids.tolist()
         self._busy.difference_update(ids)
         errors = batch.errors()
-        timesteps = self._take(ids, batch, self._make_blanks(ids), skip=errors)
+        timesteps = self._take(ids, batch, self._blanks_class(ids, self._layout), skip=errors)
         for env_id, timestep in zip(ids, timesteps):
             if env_id in self._attempts and self._reset_inplace:
                 self._held[env_id] = timestep

@@ -23,6 +23,7 @@ __all__ = ["Blanks", "Layout", "abnormal_values", "copy_arrays", "final_rows", "
 
 # Plain ints: operators of the flag classes take 0.5 us each.
 _FINAL = int(RowFlag.FINAL)
+_FLOAT32 = np.dtype(np.float32)
 #: Flags of rows that may have an info.
 HAS_INFO = int(RowFlag.INFO | RowFlag.MAIL)
 #: What `info['recovered']` says of an env that was built anew and not brought to where it was.
@@ -110,23 +111,32 @@ class Layout:
     """What the results of one manager's steps look like; found out once.
 
     Attributes:
-        reward_shape: of one reward.
         builder: makes the results.
+        num_envs: rows of a step of all envs.
+        shapes_of_all: `shapes(num_envs)`.
         copies: whether observations get memory of their own.
         is_early: whether their arrays can be made before they come. Views on request, single
             numbers and values without layout have to be taken as they are.
         leaf: the only leaf, if an observation is one array.
     """
 
-    __slots__ = ("builder", "copies", "is_early", "leaf", "reward_shape", "spec")
+    __slots__ = ("_reward_shape", "builder", "copies", "is_early", "leaf", "num_envs", "shapes_of_all", "spec")
 
-    def __init__(self, spec: Spec, reward_shape: tuple[int, ...], builder: Builder, *, copies: bool) -> None:
+    def __init__(
+        self, spec: Spec, reward_shape: tuple[int, ...], num_envs: int, builder: Builder, *, copies: bool
+    ) -> None:
         self.spec = spec
-        self.reward_shape = reward_shape
         self.builder = builder
         self.copies = copies
         self.is_early = copies and spec.is_all_arrays and all(leaf.shape for leaf in spec.leaves)
         self.leaf = spec.root if isinstance(spec.root, Leaf) else None
+        self.num_envs = num_envs
+        self._reward_shape = reward_shape
+        self.shapes_of_all = self.shapes(num_envs)
+
+    def shapes(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes of `count` rewards and of as many observations that are one array."""
+        return (count, *self._reward_shape), (count, *(() if self.leaf is None else self.leaf.shape))
 
 
 class Blanks:
@@ -144,44 +154,49 @@ class Blanks:
 
     batch: Any
     rows: list[Any]
+    rewards: list[Any]
     infos: list[dict[str, Any]]
     results: list[Any]
 
     def __init__(self, ids: Sequence[int], layout: Layout) -> None:
-        count = len(ids)
         self.ids = ids
         self._layout = layout
-        array = self._reward_array = np.empty((count, *layout.reward_shape), np.float32)
-        self.rewards: list[Any] = list(array)
+        count = len(ids)
+        reward_shape, obs_shape = layout.shapes_of_all if count == layout.num_envs else layout.shapes(count)
+        self._reward_array = np.empty(reward_shape, _FLOAT32)
         if layout.is_early:
-            leaf, spec = layout.leaf, layout.spec
+            leaf = layout.leaf
             if leaf is not None:
-                self.batch = batch = np.empty((count, *leaf.shape), leaf.dtype)
-                self.rows = list(batch)
+                self.batch = batch = np.empty(obs_shape, leaf.dtype)
+                self._make(batch)
             else:
+                spec = layout.spec
                 self.batch = spec.batch(lambda leaf: np.empty((count, *leaf.shape), leaf.dtype), lambda _: ())
-                self.rows = split_rows(spec, self.batch, count)
-            self._make()
+                self._make(split_rows(spec, self.batch, count))
 
-    def _make(self) -> None:
-        """Make the results, of steps that go on, and their infos."""
-        self.results, self.infos = self._layout.builder.timesteps(self.rows, self.rewards)
+    def _make(self, obs: Any) -> None:
+        """Make the results, of steps that go on, and their infos, from rows of observations."""
+        made = self._layout.builder.timesteps(obs, self._reward_array)
+        self.results, self.infos, self.rows, self.rewards = made
 
     def fill(self, batch: Batch) -> None:
         """Put in observations, rewards and infos."""
-        rewards, target = batch.rewards, self._reward_array
-        target[...] = rewards if rewards.ndim == target.ndim else rewards.reshape(target.shape)
+        rows = batch.rows
+        rewards, target = rows.column("reward"), self._reward_array
+        if rewards.ndim == target.ndim:
+            target[...] = rewards
+        else:  # one number per env; the manager's rewards are of shape (1,) then
+            target[:, 0] = rewards
         layout = self._layout
         if layout.is_early:
             if layout.leaf is not None:
-                self.batch[...] = batch.obs
+                self.batch[...] = rows.obs(0)
             else:
                 fill_arrays(self.batch, batch.obs)
         else:
             obs = copy_arrays(batch.obs) if layout.copies else batch.obs
             self.batch = obs if layout.spec.is_all_arrays else None
-            self.rows = split_rows(layout.spec, obs, len(self.ids))
-            self._make()
+            self._make(split_rows(layout.spec, obs, len(self.ids)))
         if batch.flags & HAS_INFO:
             for info, own in zip(self.infos, infos_of(batch)):
                 info.update(own)

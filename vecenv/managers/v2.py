@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -28,13 +28,14 @@ class TreeBlanks(Blanks):
 
     __slots__ = ("_done",)
 
-    def _make(self) -> None:
+    def _make(self, obs: Any) -> None:
         count = len(self.ids)
+        self.rows, self.rewards = list(obs), list(self._reward_array)
         self._done = np.zeros(count, np.bool_)
         env_ids = np.array(self.ids, np.int64)
         builder = self._layout.builder
-        obs = tree_rows(builder, self._layout.spec, self.batch, self.rows)
-        columns = (obs, self.rewards, self._done, builder.trees(count, (), ()), env_ids)
+        trees = tree_rows(builder, self._layout.spec, self.batch, self.rows)
+        columns = (trees, self.rewards, self._done, builder.trees(count, (), ()), env_ids)
         self.infos = [{} for _ in range(count)]
         self.results = builder.trees(count, _FIELDS, columns)
 
@@ -96,9 +97,9 @@ class TreeSteps(EnvLife):
 
     if TYPE_CHECKING:
 
-        def _step_envs(self, ids: list[int], actions: Sequence[Any]) -> list[Any]: ...
+        def _step_envs(self, ids: list[int], actions: list[Any]) -> list[Any]: ...
 
-    def _read_actions(self, actions: Any) -> tuple[list[int], Sequence[Any]]:
+    def _read_actions(self, actions: Any) -> tuple[list[int], list[Any]]:
         if isinstance(actions, Mapping) and all(key in self._env_states for key in actions):
             return list(actions), [_plain(action) for action in actions.values()]
         ids = self.ready_obs_id
