@@ -1,14 +1,18 @@
 """Pages: the actions of many steps, as the journal keeps them.
 
     one page    columns    one array (capacity, *S) per action leaf, in the order of the rows
-                of requests for all envs: the step_id of each one's first row, they count up from there
-                of other rows: step_ids and env_ids, one of each per row
+                of each request: its first row and that row's step_id, they count up from there
+                of requests for some envs: env_ids, one per row
+                of rows left over when others were dropped: step_ids as well
 
-Requests for all envs share a page, so that noting one is a copy into memory that is there already:
+Requests share a page, so that noting one is a copy into memory that is there already:
 no objects are made, and the collector of cycles has nothing to look at.
 """
 
 from __future__ import annotations
+
+import bisect
+from array import array
 
 import numpy as np
 
@@ -18,6 +22,8 @@ __all__ = ["Page"]
 
 #: What a page costs beside its arrays.
 _OVERHEAD_NBYTES = 600
+#: What a request costs beside its rows.
+_REQUEST_NBYTES = 16
 
 
 class Page:
@@ -29,19 +35,22 @@ class Page:
         nbytes: memory, rows not written yet included.
     """
 
-    __slots__ = ("_env_ids", "_firsts", "_num_envs", "_step_ids", "columns", "form", "nbytes", "num_rows")
+    __slots__ = ("_env_ids", "_firsts", "_num_envs", "_starts", "_step_ids", "columns", "form", "nbytes", "num_rows")
 
     def __init__(
-        self, num_envs: int, columns: tuple[Array, ...], form: int, step_ids: Array | None, env_ids: Array | None
+        self, num_envs: int, columns: tuple[Array, ...], form: int, env_ids: Array | None, step_ids: Array | None
     ) -> None:
         self._num_envs = num_envs
-        self._firsts: list[int] = []
-        self._step_ids, self._env_ids = step_ids, env_ids
+        self._starts = array("q")  # of each request: its first row
+        self._firsts = array("q")  # and the step_id of that
+        self._env_ids, self._step_ids = env_ids, step_ids
         self.columns = columns
         self.form = form
         self.num_rows = 0 if step_ids is None else len(step_ids)
-        arrays = columns if step_ids is None or env_ids is None else (*columns, step_ids, env_ids)
-        self.nbytes = _OVERHEAD_NBYTES + sum(array.nbytes for array in arrays)
+        rows = [part for part in (*columns, env_ids, step_ids) if part is not None]
+        self.nbytes = _OVERHEAD_NBYTES + sum(part.nbytes for part in rows)
+        if step_ids is None and rows:
+            self.nbytes += _REQUEST_NBYTES * len(rows[0]) // (num_envs if env_ids is None else 1)
 
     @classmethod
     def blank(cls, num_envs: int, like: tuple[Array, ...], form: int, nbytes: int) -> Page:
@@ -57,58 +66,60 @@ class Page:
     @classmethod
     def blank_rows(cls, num_envs: int, like: tuple[Array, ...], form: int, nbytes: int) -> Page:
         """Return an empty page of so many bytes for requests of some envs, at least one of all of them."""
-        row_nbytes = 16 + sum(leaf.nbytes // len(leaf) for leaf in like)
+        row_nbytes = 8 + _REQUEST_NBYTES + sum(leaf.nbytes // len(leaf) for leaf in like)
         capacity = max(num_envs, min(1 << 14, nbytes // row_nbytes))
         columns = tuple(np.empty((capacity, *leaf.shape[1:]), leaf.dtype) for leaf in like)
-        page = cls(num_envs, columns, form, np.empty(capacity, np.int64), np.empty(capacity, np.int64))
-        page.num_rows = 0
-        return page
+        return cls(num_envs, columns, form, np.empty(capacity, np.int64), None)
 
     @classmethod
-    def of(cls, num_envs: int, leaves: tuple[Array, ...], form: int, step_ids: Array, env_ids: Array) -> Page:
+    def of(cls, num_envs: int, leaves: tuple[Array, ...], form: int, env_ids: Array, step_ids: Array) -> Page:
         """Return a full page of these rows, copied."""
-        return cls(num_envs, tuple(leaf.copy() for leaf in leaves), form, step_ids.copy(), env_ids.copy())
+        return cls(num_envs, tuple(leaf.copy() for leaf in leaves), form, env_ids.copy(), step_ids.copy())
 
     def add(self, first: int, leaves: tuple[Array, ...]) -> bool:
         """Note a request of all envs, copied; tell whether there is room for another one."""
-        start, stop = self.num_rows, self.num_rows + self._num_envs
-        for column, leaf in zip(self.columns, leaves):
-            column[start:stop] = leaf
-        self._firsts.append(first)
-        self.num_rows = stop
-        return stop < (len(self.columns[0]) if self.columns else 0)
+        self._write(first, leaves, self.num_rows + self._num_envs)
+        return self.num_rows < (len(self.columns[0]) if self.columns else 0)
 
     def add_rows(self, first: int, leaves: tuple[Array, ...], env_ids: Array) -> bool:
         """Note a request of some envs, copied, if there is room for it; tell whether there was."""
-        assert self._step_ids is not None and self._env_ids is not None
-        start, stop = self.num_rows, self.num_rows + len(env_ids)
-        if stop > len(self._step_ids):
+        assert self._env_ids is not None
+        start = self.num_rows
+        stop = start + len(env_ids)
+        if stop > len(self._env_ids):
             return False
-        self._step_ids[start:stop] = np.arange(first, first + len(env_ids))
         self._env_ids[start:stop] = env_ids
+        self._write(first, leaves, stop)
+        return True
+
+    def _write(self, first: int, leaves: tuple[Array, ...], stop: int) -> None:
+        start = self.num_rows
         for column, leaf in zip(self.columns, leaves):
             column[start:stop] = leaf
+        self._starts.append(start)
+        self._firsts.append(first)
         self.num_rows = stop
-        return True
 
     @property
     def stop(self) -> int:
         """The step_id behind the last one."""
-        if self._step_ids is None:
-            return self._firsts[-1] + self._num_envs
-        return int(self._step_ids[self.num_rows - 1]) + 1
+        return self.step_id(self.num_rows - 1) + 1
 
     def step_id(self, row: int) -> int:
         """Return the step_id of a row."""
-        if self._step_ids is None:
-            return self._firsts[row // self._num_envs] + row % self._num_envs
-        return int(self._step_ids[row])
+        if self._step_ids is not None:
+            return int(self._step_ids[row])
+        request = bisect.bisect_right(self._starts, row) - 1
+        return self._firsts[request] + row - self._starts[request]
 
     def step_ids(self) -> Array:
         """Return the step_id of each row written; they increase."""
-        if self._step_ids is None:
-            return np.add.outer(np.array(self._firsts, np.int64), np.arange(self._num_envs)).reshape(-1)
-        return self._step_ids[: self.num_rows]
+        if self._step_ids is not None:
+            return self._step_ids
+        starts = np.array(self._starts, np.int64)
+        offsets = np.array(self._firsts, np.int64) - starts
+        counts = np.diff(starts, append=self.num_rows)
+        return np.arange(self.num_rows) + np.repeat(offsets, counts)
 
     def envs(self) -> Array:
         """Return the env of each row written."""
@@ -130,4 +141,4 @@ class Page:
     def keep(self, wanted: Array) -> Page:
         """Return a page of the rows that are wanted alone."""
         leaves = tuple(column[: self.num_rows][wanted] for column in self.columns)
-        return Page.of(self._num_envs, leaves, self.form, self.step_ids()[wanted], self.envs()[wanted])
+        return Page.of(self._num_envs, leaves, self.form, self.envs()[wanted], self.step_ids()[wanted])
