@@ -128,6 +128,7 @@ _MODULE_OF = {
     "get_vec_env_setting": "envs.base",
     "get_wrappered_env": "wrappers",
     "make_vec": "vector",
+    "register_pickled_state": "envs.state",
     "register_state_adapter": "envs.state",
     "register_vec": "vector",
     "time_step_spec": "alf.timestep",

@@ -15,7 +15,14 @@ import pytest
 from gymnasium import spaces, wrappers
 
 import vecenv.wrappers
-from vecenv import ConfigError, DingEnvWrapper, StateError, create_env_wrapper, register_state_adapter
+from vecenv import (
+    ConfigError,
+    DingEnvWrapper,
+    StateError,
+    create_env_wrapper,
+    register_pickled_state,
+    register_state_adapter,
+)
 from vecenv.envs import state as state_module
 from vecenv.envs.adapt import adapt
 from vecenv.envs.agents import TwoAgentEnv
@@ -459,6 +466,12 @@ class Tired(gymnasium.Wrapper):
         return obs, reward / self.steps_ever, *rest
 
 
+class Rebuilt(gymnasium.Wrapper, gymnasium.utils.EzPickle):
+    def __init__(self, env):
+        gymnasium.utils.EzPickle.__init__(self, env)
+        gymnasium.Wrapper.__init__(self, env)
+
+
 class Hooked(Tired):
     def get_state(self):
         return self.steps_ever
@@ -542,6 +555,33 @@ def test_an_adapter_whose_state_a_seed_sets_anew_does_not_span(adapters):
     register_state_adapter(Tired, lambda layer: 0, lambda layer, state: None, spans=False)
     env = Tired(make("CartPole-v1"))
     assert not KEEPER.spans_episodes(env)
+    env.close()
+
+
+def test_a_stack_registered_for_pickling_goes_on_with_all_that_is_inside(adapters):
+    register_pickled_state(OddHook)
+    env, twin = OddHook(Tired(make("CartPole-v1"))), OddHook(Tired(make("CartPole-v1")))
+    first_episode(env)
+    snapshot = KEEPER.capture(env)
+    assert snapshot.is_complete and KEEPER.spans_episodes(env) and describe(env) == []
+    identity = id(twin)
+    KEEPER.restore(twin, snapshot.state)
+    assert id(twin) == identity and twin.env.steps_ever == env.env.steps_ever > 0
+    assert continue_run(twin) == continue_run(env)
+    close(env, twin)
+
+
+def test_what_pickle_builds_anew_is_not_called_complete(adapters):
+    register_pickled_state(Tired)
+    env = Tired(make("MountainCarContinuous-v0"))
+    assert describe(env) == []
+    env.close()
+    env = Tired(Rebuilt(make("CartPole-v1")))
+    env.reset(seed=1)
+    assert not KEEPER.capture(env).is_complete
+    assert describe(env) == [
+        f"{dotted_name(Tired)}: pickle builds the Rebuilt inside it anew from its arguments (EzPickle)"
+    ]
     env.close()
 
 

@@ -8,6 +8,7 @@ state by the first way that fits:
 
     hook        get_state() and set_state(state), defined by its class
     adapter     registered for its class or a base of it: `register_state_adapter`, or those of `state_known`
+    pickle      of the layer and all that is inside it, where asked for: `register_pickled_state`
     generators  every random generator among its attributes and those of its spaces; of all layers, also of the above
 """
 
@@ -28,13 +29,14 @@ from vecenv.envs.generators import find_generators, get_generator_state, put_gen
 from vecenv.envs.own import MISSING, get_own, set_own
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.envs.state_known import EPISODE, HOOK_LASTS, KNOWN, LIFE, SEED, TRUSTED, UNCOVERED, Known
+from vecenv.envs.state_pickled import PICKLED
 from vecenv.errors import ConfigError, StateError
 
-__all__ = ["register_state_adapter"]
+__all__ = ["register_pickled_state", "register_state_adapter"]
 
 _UNKNOWN = (
     "unknown class; only its random generators are kept. Define get_state() and set_state(state), or call "
-    "vecenv.register_state_adapter"
+    "vecenv.register_state_adapter or vecenv.register_pickled_state"
 )
 _MAX_DEPTH = 100  # layers; a stack deeper than this bites its own tail
 
@@ -162,12 +164,39 @@ def register_state_adapter(
     Raises:
         ConfigError: no class or dotted name, or something that cannot be called.
     """
-    if not (isinstance(target, type) or (isinstance(target, str) and "." in target)):
-        raise ConfigError(f"register_state_adapter: expected a class or its dotted name, got {target!r}", key="target")
     for key, function in (("capture", capture), ("restore", restore)):
         if not callable(function):
             raise ConfigError(f"register_state_adapter: expected a function, got {key}={function!r}", key=key)
-    _registered[target] = Known(capture, restore, LIFE if spans else SEED)
+    _register("register_state_adapter", target, Known(capture, restore, LIFE if spans else SEED))
+
+
+def register_pickled_state(target: type | str) -> None:
+    """Keep the state of an env or wrapper class, and of its subclasses, by pickling its attributes.
+
+    They hold the env inside it too, so this is one line for a whole stack: register the class of its outermost layer
+    that has state. It costs as much as pickling does, and keeps nothing that pickle does not see, as what lies behind
+    a handle of native code. Must run in the worker too; comes before a hook, as `register_state_adapter` does.
+
+    Args:
+        target: the class, or its full dotted name.
+
+    Example:
+        >>> class Tired(gymnasium.Wrapper):
+        ...     steps_ever = 0
+        >>> register_pickled_state(Tired)
+        >>> describe(Tired(gymnasium.make("CartPole-v1")))
+        []
+
+    Raises:
+        ConfigError: no class or dotted name.
+    """
+    _register("register_pickled_state", target, PICKLED)
+
+
+def _register(what: str, target: type | str, known: Known) -> None:
+    if not (isinstance(target, type) or (isinstance(target, str) and "." in target)):
+        raise ConfigError(f"{what}: expected a class or its dotted name, got {target!r}", key="target")
+    _registered[target] = known
     _plans.clear()
 
 
@@ -180,8 +209,13 @@ def _layers(env: Any) -> Iterator[Any]:
         if layer is None:
             return
         yield layer
-        layer = _inner(layer)
+        layer = _next(layer)
     raise StateError(f"{type(env).__name__}: more than {_MAX_DEPTH} layers; does a wrapper contain itself?")
+
+
+def _next(layer: Any) -> Any:
+    """Give the layer inside that is looked at by itself; None where there is none."""
+    return None if _plan_of(type(layer)).holds_inner else _inner(layer)
 
 
 def _inner(layer: Any) -> Any:
@@ -206,6 +240,7 @@ class _Plan:
     is_trusted: bool  # nothing unknown is to be expected of it
     gap: str | None = None
     find_gap: Callable[[Any], str | None] | None = None
+    holds_inner: bool = False
 
 
 _registered: dict[type | str, Known] = {}
@@ -248,7 +283,8 @@ def _make_plan(cls: type) -> _Plan:
 
 
 def _plan_by(known: Known, name: str, is_trusted: bool) -> _Plan:
-    return _Plan(name, known.capture, known.restore, known.lasts, known.is_whole, is_trusted, find_gap=known.find_gap)
+    own = (known.capture, known.restore, known.lasts, known.is_whole)
+    return _Plan(name, *own, is_trusted, find_gap=known.find_gap, holds_inner=known.holds_inner)
 
 
 def _has_hook(cls: Any) -> bool:
@@ -385,10 +421,10 @@ def _restore_layers(env: Any, names: list[str], states: list[Any]) -> list[Any]:
             if restore is None:
                 raise StateError(f"restore of {name}: no adapter is registered for it in this process")
             restore(layer, state[0])
-        inner = _inner(layer)
+        inner = _next(layer)
         if inner is None and depth + 1 < len(names):
             layer.reset()  # it makes its env at its first reset
-            inner = _inner(layer)
+            inner = _next(layer)
         layer = inner
     if layer is not None:
         raise StateError(f"restore of {type(env).__name__}: unexpected {type(layer).__name__} as layer {len(names)}")

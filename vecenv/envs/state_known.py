@@ -32,6 +32,7 @@ class Known:
         restore: puts that back into a fresh layer of the class.
         lasts: EPISODE, SEED or LIFE, or a function of the layer that says which.
         is_whole: the state is all of the layer also amid an episode; else only between two.
+        holds_inner: the state is that of all layers inside as well.
         with_subclasses: subclasses in the packages of `TRUSTED` hold nothing more.
         find_gap: says why this very object is not covered, or None.
     """
@@ -40,6 +41,7 @@ class Known:
     restore: Callable[[Any, Any], None] | None = None
     lasts: str | Callable[[Any], str] = EPISODE
     is_whole: bool = True
+    holds_inner: bool = False
     with_subclasses: bool = False
     find_gap: Callable[[Any], str | None] | None = None
 
