@@ -69,8 +69,12 @@ CORE_ORDER = [
         "host",
         "twin_words",
         "twin_records",
+        "twin_values",
         "twin_slot",
-        "twin",
+        "twin_ledger",
+        "twin_hub",
+        "twin_socket",
+        "twin_local",
         "worker",
     ),
     *(

@@ -15,7 +15,6 @@ import pytest
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete
 
-from vecenv.core import twin
 from vecenv.core.arena import ArenaPlan
 from vecenv.core.clock import NEVER_NS
 from vecenv.core.hub import Hub, NativeHub
@@ -23,6 +22,7 @@ from vecenv.core.native import load
 from vecenv.core.rows import Autoreset, Form
 from vecenv.core.shm import private_segment
 from vecenv.core.spec import Spec
+from vecenv.core.twin_local import make_local_pair
 from vecenv.core.worker import Attach, make_slot
 
 NUM_ENVS = 64
@@ -46,7 +46,7 @@ def open_ends(request: pytest.FixtureRequest) -> Iterator[_Opener]:
         attach.plan.write_header(memory)
         slots = [0] * attach.plan.num_envs
         if request.param == "python":
-            return twin.make_local_pair(attach, memory, slots)
+            return make_local_pair(attach, memory, slots)
         hub = NativeHub(attach.plan, memory, slots, event_fd, epoll.fileno(), 0)
         return hub, make_slot(attach, 0, memory, event_fd, False)
 

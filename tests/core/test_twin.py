@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from tests.spaces import FIXED_SPACES
-from vecenv.core import host, twin, twin_words
+from vecenv.core import host, twin_words
 from vecenv.core.arena import ArenaPlan
 from vecenv.core.clock import now_ns
 from vecenv.core.host import Host
@@ -29,6 +29,8 @@ from vecenv.core.serial import SerialPool
 from vecenv.core.shm import private_segment
 from vecenv.core.spec import Spec
 from vecenv.core.streams import Streams
+from vecenv.core.twin_local import make_local_pair
+from vecenv.core.twin_socket import SocketHub, make_socket_slots
 from vecenv.core.worker import Attach, make_slot
 from vecenv.envs.toys import CountEnv, ExitAtStep, HangAtStep, HugeInfo, RaiseAtStep, WrongDtype
 from vecenv.errors import WorkerDiedError, WorkerTimeoutError
@@ -49,7 +51,7 @@ def opened(plan):
 
 
 def local_pair(attach):
-    return twin.make_local_pair(attach, opened(attach.plan), [0] * attach.plan.num_envs)
+    return make_local_pair(attach, opened(attach.plan), [0] * attach.plan.num_envs)
 
 
 @pytest.fixture
@@ -486,8 +488,8 @@ def test_mail_in_pieces_is_one_message_for_each_slot_that_sends_it():
     class OneWorker:
         worker_id, slots, control, pidfd, goodbye = 0, [0, 1], ours, -1, None
 
-    hub = twin.PipeHub(attach.plan, memory, [0, 1, 1], [OneWorker()])
-    slots = twin.make_pipe_slots(attach, memory, theirs)
+    hub = SocketHub(attach.plan, memory, [0, 1, 1], [OneWorker()])
+    slots = make_socket_slots(attach, memory, theirs)
     messages = [bytes([i]) * size for i, size in enumerate((0, 1, 15_000, 15_001, 200_000))]
     threads = [threading.Thread(target=lambda slot=slot: [slot.mail(data) for data in messages]) for slot in slots]
     for thread in threads:
@@ -513,7 +515,7 @@ def test_a_frame_fits_into_one_write():
 def test_the_bell_of_another_thread_ends_a_wait():
     attach = attach_for()
     event_fd = os.eventfd(0)
-    hub = twin.PipeHub(attach.plan, opened(attach.plan), [0] * 3, [], event_fd)
+    hub = SocketHub(attach.plan, opened(attach.plan), [0] * 3, [], event_fd)
     os.eventfd_write(event_fd, 1)
     assert hub.wait(FAR) == Event("mail", -1)
     os.close(event_fd)

@@ -8,5 +8,5 @@ workers, hears their deaths), `batch` (what the caller gets), and `life`, `waist
 worker dies or hangs, `deaths` hears of it, `recovery` decides, `journal` (kept in `pages`)
 knows what its envs had done since the state that `keeping` saw last, and `replay` does that
 again inside its successor. `streams` gives each env global random generators of its own,
-wherever it is called. `twin` stands in for the C parts where there are none.
+wherever it is called. Where there are no C parts the `twin_*` files stand in (`twin_words`).
 """

@@ -47,7 +47,7 @@ _THREADED_DRAW = (
 
 
 class Slot(ReplaySlot, Protocol):
-    """The worker's end of the rows: `_native.Slot` or `twin.PipeSlot`."""
+    """The worker's end of the rows: `_native.Slot` or `twin_slot.TwinSlot`."""
 
     def serve(self) -> SlotEvent:
         """Step envs until something needs the host; return that."""

@@ -1,6 +1,6 @@
 """Hub: the parent's end of the rows. Actions go in, runs of rows come out.
 
-`NativeHub` puts names and views on `_native.Hub`. Its twin without C is `twin.PipeHub`.
+`NativeHub` puts names and views on `_native.Hub`. Without C `twin_hub.TwinHub` stands in its place.
 """
 
 from __future__ import annotations

@@ -222,9 +222,9 @@ class ProcessPool(MortalPool):
                 self._plan, segment.memory, self._slot_of, crew.event_fd, crew.epoll.fileno(), spin_ns
             )
         else:
-            from .twin import PipeHub
+            from .twin_socket import SocketHub
 
-            self._hub = PipeHub(self._plan, segment.memory, self._slot_of, crew.workers, crew.event_fd)
+            self._hub = SocketHub(self._plan, segment.memory, self._slot_of, crew.workers, crew.event_fd)
         crew.hub = self._hub
         if self._recovery is not None and self.options.failures.recycle_after:
             self._recycler = Recycler(self.options.failures.recycle_after, self._plan, segment.memory)

@@ -22,7 +22,7 @@ from .replay import Keeper, replaying
 from .rows import Autoreset, CommandFlag, Op
 from .spec import Spec, register_missing
 from .streams import Streams
-from .twin_slot import load_action
+from .twin_values import load_action
 from .worker import build_env
 
 __all__ = ["Event", "Reproducer", "load", "write"]

@@ -104,7 +104,7 @@ class SerialPool(Pool):
             box = LocalMail()
             slot = _LocalSlot(make_slot(attach, 0, memory, self._event_fd, False), box)
             return _LocalHub(box, self._plan, memory, slots, self._event_fd, self._epoll.fileno(), 0), slot
-        from .twin import make_local_pair
+        from .twin_local import make_local_pair
 
         return make_local_pair(attach, memory, slots)
 

@@ -1,27 +1,20 @@
-"""Twin slot: the worker's end of the rows without C; see `twin` for the picture."""
+"""Twin slot: the worker's end of the rows without C; see `twin_words` for the picture."""
 
 from __future__ import annotations
 
 import ctypes
-import io
-import pickle
-import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from queue import SimpleQueue
 from typing import Any, Protocol
-
-import numpy as np
 
 from .clock import now_ns
 from .host import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
 from .infos import is_wanted
-from .rows import Autoreset, Form, Op, RowFlag
-from .spec import Array, DictNode, Leaf, Node, NoneNode, ObjectNode, TupleNode
+from .rows import Autoreset, Op, RowFlag
+from .spec import Array
 from .streams import Watched
 from .twin_records import HostedBooks, Records
+from .twin_values import hold, load_action, read_reward
 from .twin_words import (
     BLOCKED_WORD,
     ENV_ID_WORD,
@@ -40,7 +33,7 @@ from .twin_words import (
     SharedWords,
 )
 
-__all__ = ["PipeSlot", "Socket", "load_action"]
+__all__ = ["TwinSlot"]
 
 
 class _Carrier(Protocol):
@@ -66,7 +59,7 @@ class _HostedEnv(HostedBooks):
     began_ns: int = 0
 
 
-class PipeSlot:
+class TwinSlot:
     """The worker's end of one slot; see `host.Slot` for the calls. One thread uses it."""
 
     def __init__(self, attach: AttachLike, slot: int, words: SharedWords, carrier: _Carrier, waits: bool) -> None:
@@ -183,22 +176,27 @@ class PipeSlot:
         command = self._command
         if command is None:
             raise RuntimeError("publish without a command under way")
-        held: Held = []
-        rows, root = self._words.rows, self._plan.obs.root
-        if info or (obs is not None and not _hold(root, obs, rows.obs, held)):
-            return False
-        if final_obs is not None and rows.final and not _hold(root, final_obs, rows.final, held):
-            return False
-        exact_reward = _read_reward(reward, self._plan.reward_shape, self._plan.reward_size)
-        if exact_reward is None:
+        exact = None if info else self._exact(obs, reward, final_obs)
+        if exact is None:
             return False
         env = self._envs[command.env_id]
         if not self._is_superseded():
-            self._write_row(env, held, exact_reward, terminated, truncated, flags)
+            self._write_row(env, *exact, terminated, truncated, flags)
             self._say((ROW_FRAME, command.env_id, command.step_id))
         self._end()
         env.needs_reset = (terminated or truncated) and self._autoreset == Autoreset.NEXT_STEP
         return True
+
+    def _exact(self, obs: Any, reward: Any, final_obs: Any) -> tuple[Held, Array] | None:
+        """Return the leaves and the reward of an answer; None if one needs conversion first."""
+        held: Held = []
+        rows, root = self._words.rows, self._plan.obs.root
+        if obs is not None and not hold(root, obs, rows.obs, held):
+            return None
+        if final_obs is not None and rows.final and not hold(root, final_obs, rows.final, held):
+            return None
+        exact_reward = read_reward(reward, self._plan.reward_shape, self._plan.reward_size)
+        return None if exact_reward is None else (held, exact_reward)
 
     def _write_row(
         self, env: _HostedEnv, held: Held, reward: Array, terminated: bool, truncated: bool, flags: int
@@ -282,17 +280,11 @@ class PipeSlot:
         starts: bool,
     ) -> bool:
         """Count a repeated answer into the digest; False if a value needs conversion first."""
-        held: Held = []
-        rows, root = self._words.rows, self._plan.obs.root
-        if obs is not None and not _hold(root, obs, rows.obs, held):
-            return False
-        if final_obs is not None and rows.final and not _hold(root, final_obs, rows.final, held):
-            return False
-        exact = _read_reward(reward, self._plan.reward_shape, self._plan.reward_size)
+        exact = self._exact(obs, reward, final_obs)
         if exact is None:
             return False
         env = self._envs[env_id]
-        env.digest = self._records.digest_of(env.digest, starts, held, exact, terminated, truncated, flags)
+        env.digest = self._records.digest_of(env.digest, starts, *exact, terminated, truncated, flags)
         return True
 
     def records(self, env_id: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
@@ -354,135 +346,3 @@ def _begin_episode(env: _HostedEnv) -> None:
     env.episode += 1
     env.length = 0
     env.episode_return = 0.0
-
-
-# ---- between Python objects and rows --------------------------------------------------------
-
-
-def _hold(node: Node, value: Any, columns: list[Array], held: Held) -> bool:
-    """Append (column, value) for each leaf of a value; False if a leaf does not fit exactly."""
-    if isinstance(node, Leaf):
-        exact = _exact(node, value)
-        held.append((columns[node.index], exact))
-        return exact is not None
-    if isinstance(node, DictNode):
-        if not isinstance(value, dict) or len(value) != len(node.keys):
-            return False
-        return all(
-            key in value and _hold(child, value[key], columns, held) for key, child in zip(node.keys, node.children)
-        )
-    if isinstance(node, TupleNode):
-        if not isinstance(value, tuple) or len(value) != len(node.children):
-            return False
-        return all(_hold(child, part, columns, held) for child, part in zip(node.children, value))
-    if isinstance(node, NoneNode):
-        return value is None or value == ()  # the latter is what conform makes of it
-    return True  # an object: it travels as mail
-
-
-def _exact(leaf: Leaf, value: Any) -> Any:
-    """Return a value that a leaf takes as it is: its dtype and its shape, in any order of memory; else None."""
-    if leaf.shape == () and leaf.dtype.kind in "iu" and isinstance(value, int):
-        limits = np.iinfo(leaf.dtype)
-        return value if limits.min <= value <= limits.max else None
-    array = _as_array(value)
-    if array is None or array.dtype != leaf.dtype or array.shape != leaf.shape:
-        return None
-    return array
-
-
-def _as_array(value: Any) -> Array | None:
-    """Return an array over a value's buffer; None if it has none."""
-    if isinstance(value, np.ndarray):
-        return value
-    if isinstance(value, np.generic):
-        return np.asarray(value)
-    try:
-        return np.asarray(memoryview(value))
-    except (TypeError, ValueError, NotImplementedError):
-        return None
-
-
-def _read_reward(value: Any, shape: tuple[int, ...], size: int) -> Array | None:
-    """Return a reward as float64 of its shape; None if it needs conversion first."""
-    if size == 1 and isinstance(value, float | int):
-        try:
-            return np.full(shape, float(value))
-        except OverflowError:
-            return None
-    array = _as_array(value)
-    if array is None or array.size != size or array.dtype not in (np.float64, np.float32):
-        return None
-    return array.astype(np.float64).reshape(shape) if array.flags.c_contiguous else None
-
-
-def load_action(node: Node, columns: list[Array], row: int, form: int) -> Any:
-    """Return a new action, of the type that `gymnasium.vector.utils.iterate` gives."""
-    if isinstance(node, Leaf):
-        return _load_leaf(node, columns[node.index], row, form)
-    if isinstance(node, DictNode):
-        return {key: load_action(child, columns, row, form) for key, child in zip(node.keys, node.children)}
-    if isinstance(node, TupleNode):
-        return tuple(load_action(child, columns, row, form) for child in node.children)
-    assert isinstance(node, ObjectNode)
-    raise RuntimeError("an action with object leaves travels as a letter")
-
-
-def _load_leaf(leaf: Leaf, column: Array, row: int, form: int) -> Any:
-    if leaf.shape:
-        return column[row].copy()
-    if form == Form.INT and leaf.dtype.kind in "iu":
-        return int(column[row])
-    if form == Form.VECTOR:
-        return column[row : row + 1].copy()
-    if form == Form.ARRAY0:
-        return np.array(column[row], leaf.dtype)
-    return column[row]  # a NumPy scalar, which owns its value
-
-
-# ---- carriers -----------------------------------------------------------------------------
-
-
-class Socket:
-    """The worker's side of the control socket, shared by its slots.
-
-    One slot reads its commands itself. Several have a thread that distributes them.
-    """
-
-    def __init__(self, control: Connection, slots: list[int]) -> None:
-        self._control = control
-        self._lock = threading.Lock()
-        self._commands = io.FileIO(control.fileno(), "rb", closefd=False)
-        self._stream = io.BufferedReader(self._commands, 1 << 16)
-        self._inbox: deque[Command] = deque()
-        self._inboxes: dict[int, SimpleQueue[Command | None]] = {}
-        if len(slots) > 1:
-            self._inboxes = {slot: SimpleQueue() for slot in slots}
-            threading.Thread(target=self._distribute, name="commands", daemon=True).start()
-
-    def next(self, slot: int) -> Command | None:
-        """Wait for the next command of a slot; None: the parent sends no more."""
-        if self._inboxes:
-            return self._inboxes[slot].get()
-        if not self._inbox:
-            self._inbox.extend(self._read())
-        return self._inbox.popleft() if self._inbox else None
-
-    def _read(self) -> list[Command]:
-        """Read one parcel of commands; empty at the end of the stream."""
-        try:
-            return [Command(*parts) for parts in pickle.load(self._stream)]
-        except (EOFError, OSError, pickle.UnpicklingError):  # also within a parcel: the parent gave it up
-            return []
-
-    def _distribute(self) -> None:
-        while commands := self._read():
-            for command in commands:
-                self._inboxes[command.slot].put(command)
-        for inbox in self._inboxes.values():
-            inbox.put(None)
-
-    def say(self, frame: tuple[Any, ...]) -> None:
-        """Send one frame to the parent."""
-        with self._lock:
-            self._control.send(frame)

@@ -1,4 +1,23 @@
-"""Twin words: what both ends of the Python twin agree on: commands, frames, progress words."""
+"""Twin words: what both ends of the rows agree on without C, for installs without a compiler.
+
+    twin_socket, twin_local     what carries the words: control sockets; a queue within a process
+    twin_hub, twin_ledger       the parent's end, in the place of `_native.Hub`
+    twin_slot, twin_records,    the worker's end, in the place of `_native.Slot`
+    twin_values
+
+Python has no atomics, so nothing is claimed: every env has one fixed row, and what C says through
+shared words travels over the control socket of each worker.
+
+    block 0 of the arena, row = env_id   written by the worker, copied out by the parent
+    actions, newest step_ids             written by the parent
+    slot lines                           int64: op | env_id | step_id | started_ns | blocked | num_steps
+    socket, parent -> worker             a stream of pickles, each a list of commands
+    socket, worker -> parent             frames: row and void name a step, mail is a piece of a message
+
+A row is written before its frame is sent, and an action before its command: the socket orders
+them. A row stays as it is until its env is asked again, which is after it was copied out or
+given up. The parent never blocks in a write, so a worker that does is always heard.
+"""
 
 from __future__ import annotations
 
@@ -115,6 +134,3 @@ class SharedWords:
         self.rows = BlockViews(plan, memory, 0)
         records = np.frombuffer(memory, RECORD, 2 * plan.num_envs, words["records"])
         self.records = records.reshape(plan.num_envs, 2)
-
-
-# ---- the parent's end ---------------------------------------------------------------------

@@ -277,12 +277,12 @@ def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], streams: Strea
         os.close(segment_fd)
         ends = [make_slot(attach, slot, memory, event_fd, True) for slot, _ in attach.slots]
     else:
-        from .twin import make_pipe_slots
+        from .twin_socket import make_socket_slots
 
         segment_fd = _take_descriptor(control)
         memory = mmap.mmap(segment_fd, attach.plan.nbytes)
         os.close(segment_fd)
-        ends = make_pipe_slots(attach, memory, control)
+        ends = make_socket_slots(attach, memory, control)
     hosts = [
         Host(end, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset, streams, attach.infos)
         for end, (_, env_ids) in zip(ends, attach.slots)
