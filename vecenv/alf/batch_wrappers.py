@@ -90,51 +90,28 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
         return step
 
 
-class BatchEnvironmentWrapper(AlfEnvironment):
-    """Several single envs, stepped one after the other, as a batch of arrays."""
+class SeveralEnvs(AlfEnvironment):
+    """What stands for several single envs with equal specs.
 
-    state_names: ClassVar[tuple[str, ...]] = ("_envs",)
+    Args:
+        envs: at least one.
+        names: of each, for errors.
 
-    def __init__(self, envs: Sequence[AlfEnvironment]) -> None:
-        """Put together.
+    Raises:
+        ConfigError: different specs (a ValueError).
+    """
 
-        Raises:
-            ConfigError: no envs, batched ones, tensor based ones, or different specs (a ValueError).
-        """
-        if not envs:
-            raise ConfigError("envs: expected at least one")
-        if any(env.batched or env.is_tensor_based for env in envs):
-            raise ConfigError("envs: expected single envs of arrays")
+    def __init__(self, envs: Sequence[AlfEnvironment], names: Sequence[str]) -> None:
         self._envs = list(envs)
         self._spec = envs[0].time_step_spec()
-        for index, env in enumerate(envs):
+        for name, env in zip(names, envs):
             if env.time_step_spec() != self._spec:
-                raise ConfigError(f"envs[{index}]: its specs differ from those of envs[0]")
-
-    @property
-    def batched(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def batch_size(self) -> int | None:
-        """How many envs."""
-        return len(self._envs)
+                raise ConfigError(f"{name}: its specs differ from those of {names[0]}")
 
     @property
     def can_seed(self) -> bool:
         """As the first env."""
         return self._envs[0].can_seed
-
-    @property
-    def num_tasks(self) -> int:
-        """As the first env."""
-        return self._envs[0].num_tasks
-
-    @property
-    def task_names(self) -> list[str]:
-        """As the first env."""
-        return self._envs[0].task_names
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -157,6 +134,49 @@ class BatchEnvironmentWrapper(AlfEnvironment):
         """Return the specs of one env."""
         return self._spec.env_info
 
+    def close(self) -> None:
+        """Close every env."""
+        for env in self._envs:
+            env.close()
+
+
+class BatchEnvironmentWrapper(SeveralEnvs):
+    """Several single envs, stepped one after the other, as a batch of arrays."""
+
+    state_names: ClassVar[tuple[str, ...]] = ("_envs",)
+
+    def __init__(self, envs: Sequence[AlfEnvironment]) -> None:
+        """Put together.
+
+        Raises:
+            ConfigError: no envs, batched ones, tensor based ones, or different specs (a ValueError).
+        """
+        if not envs:
+            raise ConfigError("envs: expected at least one")
+        if any(env.batched or env.is_tensor_based for env in envs):
+            raise ConfigError("envs: expected single envs of arrays")
+        super().__init__(envs, [f"envs[{index}]" for index in range(len(envs))])
+
+    @property
+    def batched(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many envs."""
+        return len(self._envs)
+
+    @property
+    def num_tasks(self) -> int:
+        """As the first env."""
+        return self._envs[0].num_tasks
+
+    @property
+    def task_names(self) -> list[str]:
+        """As the first env."""
+        return self._envs[0].task_names
+
     def seed(self, seed: int) -> None:
         """Seed env i with `seed + i`."""
         for index, env in enumerate(self._envs):
@@ -165,11 +185,6 @@ class BatchEnvironmentWrapper(AlfEnvironment):
     def render(self, mode: str = "rgb_array") -> Any:
         """Render the first env."""
         return self._envs[0].render(mode)
-
-    def close(self) -> None:
-        """Close every env."""
-        for env in self._envs:
-            env.close()
 
     def get_state(self) -> dict[str, Any]:
         """Give the states of all envs."""

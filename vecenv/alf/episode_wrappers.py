@@ -11,7 +11,7 @@ from vecenv.alf import tensors
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.spec import TensorSpec
 from vecenv.alf.timestep import TimeStep
-from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper, ended
+from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper, CuttingWrapper
 from vecenv.errors import ConfigError, SpaceError
 from vecenv.wrappers.base import own_generator
 
@@ -43,7 +43,7 @@ class NonEpisodicAgent(AlfEnvironmentBaseWrapper):
         return time_step._replace(discount=discount.astype(np.float32)[()])
 
 
-class RandomFirstEpisodeLength(AlfEnvironmentBaseWrapper):
+class RandomFirstEpisodeLength(CuttingWrapper):
     """Cuts the first episodes off at a random length, so that envs of fixed length get out of step.
 
     The lengths are drawn from a generator of its own, seeded by `seed`.
@@ -70,7 +70,6 @@ class RandomFirstEpisodeLength(AlfEnvironmentBaseWrapper):
         self._range = random_length_range
         self._cuts_left = num_episodes
         self._generator = own_generator(None, "first_length")
-        self._num_steps: int | None = None
         self._limit = self._draw()
 
     def _draw(self) -> int:
@@ -82,21 +81,16 @@ class RandomFirstEpisodeLength(AlfEnvironmentBaseWrapper):
         self._limit = self._draw()
         return self._env.seed(seed)
 
-    def _reset(self) -> TimeStep:
-        self._num_steps = 0
-        return self._env.reset()
+    def _must_cut(self, num_steps: int) -> bool:
+        if self._cuts_left <= 0 or num_steps < self._limit:
+            return False
+        self._limit = self._draw()  # of the next episode
+        return True
 
     def _step(self, action: Any) -> TimeStep:
-        if self._num_steps is None:
-            return self.reset()
-        time_step = self._env.step(action)
-        self._num_steps += 1
-        if self._cuts_left > 0 and self._num_steps >= self._limit:
-            time_step = ended(time_step)
-            self._limit = self._draw()
+        time_step = super()._step(action)
         if bool(time_step.is_last()):
             self._cuts_left -= 1
-            self._num_steps = None
         return time_step
 
 

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from vecenv.alf.nests import get_field, map_structure, set_field
 from vecenv.errors import ConfigError, SpaceError, require
-from vecenv.wrappers.base import EnvWrapper, own_generator
+from vecenv.wrappers.base import ObsWrapper, own_generator
 
 __all__ = [
     "BaseObservationWrapper",
@@ -32,7 +32,7 @@ __all__ = [
 _ORDERS = ("channels_last", "channels_first")
 
 
-class BaseObservationWrapper(EnvWrapper):
+class BaseObservationWrapper(ObsWrapper):
     """Maps chosen parts of an observation; a subclass gives `transform_space` and `transform_observation`.
 
     Example:
@@ -92,14 +92,6 @@ class BaseObservationWrapper(EnvWrapper):
             part = self._transform_of(get_field(observation, field), field)
             observation = set_field(observation, field, part)
         return observation
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.env.reset(seed=seed, options=options)
-        return self.observation(obs), info
-
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return self.observation(obs), reward, terminated, truncated, info
 
 
 class ObservationClipWrapper(BaseObservationWrapper):

@@ -64,8 +64,7 @@ def transition(
     Raises:
         SpaceError: the reward is neither of its spec's shape nor that with one axis in front.
     """
-    outer = _outer_dims(reward, reward_spec)
-    return _build(StepType.MID, observation, prev_action, reward, discount, outer, env_id, env_info)
+    return _follow(StepType.MID, observation, prev_action, reward, reward_spec, discount, env_id, env_info)
 
 
 def termination(
@@ -81,8 +80,7 @@ def termination(
     Raises:
         SpaceError: as `transition`.
     """
-    outer = _outer_dims(reward, reward_spec)
-    return _build(StepType.LAST, observation, prev_action, reward, 0.0, outer, env_id, env_info)
+    return _follow(StepType.LAST, observation, prev_action, reward, reward_spec, 0.0, env_id, env_info)
 
 
 def truncation(
@@ -99,8 +97,22 @@ def truncation(
     Raises:
         SpaceError: as `transition`.
     """
+    return _follow(StepType.LAST, observation, prev_action, reward, reward_spec, discount, env_id, env_info)
+
+
+def _follow(
+    step_type: Any,
+    observation: Any,
+    prev_action: Any,
+    reward: Any,
+    reward_spec: TensorSpec,
+    discount: Any,
+    env_id: Any,
+    env_info: Any,
+) -> TimeStep:
+    """Return a time step that follows an action: its reward says whether it is a batch."""
     outer = _outer_dims(reward, reward_spec)
-    return _build(StepType.LAST, observation, prev_action, reward, discount, outer, env_id, env_info)
+    return _build(step_type, observation, prev_action, reward, discount, outer, env_id, env_info)
 
 
 def _outer_dims(reward: Any, reward_spec: TensorSpec) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vecenv.alf import tensors
-from vecenv.alf.batch_wrappers import restore_states, states_of
+from vecenv.alf.batch_wrappers import SeveralEnvs, restore_states, states_of
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.spec import BoundedTensorSpec, TensorSpec
 from vecenv.alf.timestep import TimeStep
@@ -22,7 +22,7 @@ __all__ = ["CurriculumWrapper", "MultitaskWrapper"]
 _TINY = 1e-30
 
 
-class MultitaskWrapper(AlfEnvironment):
+class MultitaskWrapper(SeveralEnvs):
     """One of several envs, chosen by each action: {'task_id': which, 'action': for it}.
 
     Another task_id than the last one starts an episode of that task, whatever the other was doing,
@@ -44,12 +44,8 @@ class MultitaskWrapper(AlfEnvironment):
         """
         if not envs or len(envs) != len(task_names) or len(set(task_names)) != len(task_names):
             raise ConfigError(f"expected envs and as many different task names, got {list(task_names)}")
-        self._envs = list(envs)
+        super().__init__(envs, [f"task {name}" for name in task_names])
         self._names = list(task_names)
-        self._spec = envs[0].time_step_spec()
-        for name, env in zip(task_names, envs):
-            if env.time_step_spec() != self._spec:
-                raise ConfigError(f"task {name}: its specs differ from those of {task_names[0]}")
         self._env_id = np.int32(0 if env_id is None else env_id)
         self._task_id = 0
 
@@ -73,32 +69,10 @@ class MultitaskWrapper(AlfEnvironment):
         """As given."""
         return self._names
 
-    @property
-    def can_seed(self) -> bool:
-        """As the first task."""
-        return self._envs[0].can_seed
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """Of the first task."""
-        return self._envs[0].metadata
-
-    def observation_spec(self) -> Any:
-        """Return the specs of any task."""
-        return self._spec.observation
-
     def action_spec(self) -> Any:
         """Return the specs of task_id and action."""
         task_id = BoundedTensorSpec((), np.int64, 0, len(self._envs) - 1)
         return {"task_id": task_id, "action": self._spec.prev_action}
-
-    def reward_spec(self) -> Any:
-        """Return the spec of any task."""
-        return self._spec.reward
-
-    def env_info_spec(self) -> Any:
-        """Return the specs of any task."""
-        return self._spec.env_info
 
     def seed(self, seed: int) -> None:
         """Seed every task with this seed."""
@@ -108,11 +82,6 @@ class MultitaskWrapper(AlfEnvironment):
     def render(self, mode: str = "rgb_array") -> Any:
         """Render the task under way."""
         return self._envs[self._task_id].render(mode)
-
-    def close(self) -> None:
-        """Close every env."""
-        for env in self._envs:
-            env.close()
 
     def get_state(self) -> dict[str, Any]:
         """Give the states of all envs, and which is under way."""

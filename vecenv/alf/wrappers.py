@@ -1,4 +1,4 @@
-"""Wrappers on time steps: the base of all of them, and the time limit that tells cut off from ended."""
+"""Wrappers on time steps: the base of all, that of those which cut episodes off, and the time limit."""
 
 from __future__ import annotations
 
@@ -124,7 +124,37 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
         return getattr(self._env, name)
 
 
-class TimeLimit(AlfEnvironmentBaseWrapper):
+class CuttingWrapper(AlfEnvironmentBaseWrapper):
+    """Counts the steps of each episode and cuts it off where a subclass says so.
+
+    The step after a LAST one, and a step before any reset, begin an episode.
+    """
+
+    def __init__(self, env: AlfEnvironment) -> None:
+        super().__init__(env)
+        self._num_steps: int | None = None  # None: the next step starts an episode
+
+    def _must_cut(self, num_steps: int) -> bool:
+        """Tell whether an episode of so many steps ends here; asked once after each step."""
+        raise NotImplementedError
+
+    def _reset(self) -> TimeStep:
+        self._num_steps = 0
+        return self._env.reset()
+
+    def _step(self, action: Any) -> TimeStep:
+        if self._num_steps is None:
+            return self.reset()
+        time_step = self._env.step(action)
+        self._num_steps += 1
+        if self._must_cut(self._num_steps):
+            time_step = _cut_off(time_step)
+        if bool(time_step.is_last()):
+            self._num_steps = None
+        return time_step
+
+
+class TimeLimit(CuttingWrapper):
     """Ends an episode after `duration` steps by step type LAST, with the discount left as it is.
 
     So the discount is 1 there, unless the env has really ended at that very step. For an env that
@@ -152,27 +182,14 @@ class TimeLimit(AlfEnvironmentBaseWrapper):
             raise ConfigError(f"TimeLimit: expected one env, got a batch of {env.batch_size}; limit each env instead")
         super().__init__(env)
         self._duration = int(duration)
-        self._num_steps: int | None = None  # None: the next step starts an episode
 
     @property
     def duration(self) -> int:
         """Steps in an episode at most."""
         return self._duration
 
-    def _reset(self) -> TimeStep:
-        self._num_steps = 0
-        return self._env.reset()
-
-    def _step(self, action: Any) -> TimeStep:
-        if self._num_steps is None:
-            return self.reset()
-        time_step = self._env.step(action)
-        self._num_steps += 1
-        if self._num_steps >= self._duration:
-            time_step = ended(time_step)
-        if bool(time_step.is_last()):
-            self._num_steps = None
-        return time_step
+    def _must_cut(self, num_steps: int) -> bool:
+        return num_steps >= self._duration
 
     def plain_face(self) -> Any:
         """Return the face of what is inside, limited."""
@@ -180,7 +197,7 @@ class TimeLimit(AlfEnvironmentBaseWrapper):
         return None if inner is None else _LimitedFace(inner, self._duration)
 
 
-def ended(time_step: TimeStep) -> TimeStep:
+def _cut_off(time_step: TimeStep) -> TimeStep:
     """Return the time step with step type LAST, its discount untouched."""
     step_type = time_step.step_type
     if tensors.is_tensor(step_type):

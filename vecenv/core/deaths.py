@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import select
 from abc import abstractmethod
-from typing import NoReturn
 
 from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError, describe_exit
 from .clock import Deadline, now_ns
@@ -131,9 +130,6 @@ class MortalPool(Pool):
             op=op,
             step_id=step_id,
         )
-
-    def _raise_died(self, worker: Worker, op: str, env_id: int | None) -> NoReturn:
-        raise self._died(worker, op, env_id)
 
     # ---- replacing -------------------------------------------------------------------------
 

@@ -203,13 +203,12 @@ class Journal:
         if is_answered:
             self._confirm_one(env_id)
 
-    def forget(self, env_id: int, *, lasting: bool = True) -> None:
+    def forget(self, env_id: int) -> None:
         """Begin anew with an env that has been built anew and is told everything again."""
         self._candidates.pop(env_id, None)
         self._drop_older(env_id)
         self._begin(env_id, Start(self._next_step_id))
-        if lasting:
-            self._kept[env_id].clear()
+        self._kept[env_id].clear()
 
     def _confirm(self, env_ids: Array | None) -> None:
         for env_id in list(self._candidates) if env_ids is None else env_ids.tolist():

@@ -4,7 +4,7 @@
 
 A state is a point from which a crash can be made good without repeating all that came before.
 Looking costs as much as some dozen steps of a quick env, so it is done only when the env has
-been busy for a hundred times as long; what lies between is repeated from the journal.
+been busy for two hundred times as long; what lies between is repeated from the journal.
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ class Keeping:
         """
         is_new = env_id not in self._spans
         if is_new:
-            self._spans[env_id] = self._keeper is not None and self._keeper.spans_episodes(env)
-            self._slot.look_after(env_id, _LEAST_NS if self._keeper else 0)
+            self._begin(env_id, env)
         if seeded:
             self._slot.start_digest(env_id)
         spans = self._spans[env_id] or self._streams.has_drawn(env_id)
@@ -82,6 +81,9 @@ class Keeping:
 
     def resume(self, env_id: int, env: Any) -> None:
         """Take over an env that has been brought to where another one was."""
+        self._begin(env_id, env)
+
+    def _begin(self, env_id: int, env: Any) -> None:
         self._spans[env_id] = self._keeper is not None and self._keeper.spans_episodes(env)
         self._slot.look_after(env_id, _LEAST_NS if self._keeper else 0)
 

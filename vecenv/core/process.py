@@ -155,7 +155,7 @@ class ProcessPool(MortalPool):
             try:
                 report = worker.report()
             except (EOFError, ConnectionError):
-                self._raise_died(worker, "construct", None)
+                raise self._died(worker, "construct", None) from None
             if report.error is not None:
                 env_id, packed = report.error
                 raise unpack_error(packed, worker_id=worker.worker_id, env_ids=(env_id,), op="construct")
@@ -246,7 +246,7 @@ class ProcessPool(MortalPool):
         try:
             worker.hand_over(attach, descriptors)
         except (BrokenPipeError, ConnectionError):
-            self._raise_died(worker, "construct", None)
+            raise self._died(worker, "construct", None) from None
 
     def _await_ready(self, workers: list[Worker]) -> None:
         self._await(workers, "construct", self.options.limits.construct)
@@ -254,7 +254,7 @@ class ProcessPool(MortalPool):
             try:
                 worker.control.recv()
             except (EOFError, ConnectionError):
-                self._raise_died(worker, "construct", None)
+                raise self._died(worker, "construct", None) from None
 
     def _start_again(self, old: Worker, replays: dict[int, Replay]) -> Worker:
         assert old.boot is not None

@@ -50,6 +50,22 @@ class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs_shape, act_shape, rew_shape
 
 
+class ObsWrapper(EnvWrapper):
+    """A wrapper that maps each observation on its own, by `observation`."""
+
+    def observation(self, obs: Any) -> Any:
+        """Give the changed observation."""
+        raise NotImplementedError
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self.observation(obs), info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self.observation(obs), reward, terminated, truncated, info
+
+
 @ENV_WRAPPER_REGISTRY.register("gym_to_gymnasium")
 class GymToGymnasiumWrapper(EnvWrapper):
     """A Gymnasium env behind old Gym's calls: bare observation from reset, four values from step, `seed`.

@@ -9,8 +9,7 @@ from gymnasium import spaces
 
 from vecenv.errors import ConfigError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
-from vecenv.wrappers.base import EnvWrapper, require_box
-from vecenv.wrappers.observation import ObsWrapper
+from vecenv.wrappers.base import EnvWrapper, ObsWrapper, require_box
 
 CLIP_RANGE = (-3, 3)
 MIN_COUNT = 30  # statistics of no more steps than this are not applied yet

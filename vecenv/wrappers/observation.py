@@ -16,25 +16,9 @@ from vecenv.envs.base import BaseEnvTimestep
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.errors import ConfigError, SpaceError, require
 from vecenv.registry import ENV_WRAPPER_REGISTRY
-from vecenv.wrappers.base import EnvWrapper, require_box, reward_range
+from vecenv.wrappers.base import EnvWrapper, ObsWrapper, require_box, reward_range
 
 GREY_CHANNELS = (1, 3, 4)  # grey, RGB, RGBA: the lengths by which a channel axis is recognised
-
-
-class ObsWrapper(EnvWrapper):
-    """A wrapper that maps each observation on its own, by `observation`."""
-
-    def observation(self, obs: Any) -> Any:
-        """Give the changed observation."""
-        raise NotImplementedError
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.env.reset(seed=seed, options=options)
-        return self.observation(obs), info
-
-    def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return self.observation(obs), reward, terminated, truncated, info
 
 
 @ENV_WRAPPER_REGISTRY.register("warp_frame")
