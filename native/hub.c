@@ -46,12 +46,10 @@ read_slots(Hub *self, PyObject *slots)
         return -1;
     }
     for (uint32_t i = 0; i < self->arena.num_envs; i++) {
-        unsigned long slot = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(slots, i));
-        if (PyErr_Occurred() || slot >= self->arena.num_slots) {
-            PyErr_SetString(PyExc_ValueError, "slot out of range");
+        if (parse_index(PyTuple_GET_ITEM(slots, i), "slot", self->arena.num_slots,
+                        &self->sender.slot_of[i]) < 0) {
             return -1;
         }
-        self->sender.slot_of[i] = (uint32_t)slot;
     }
     return 0;
 }

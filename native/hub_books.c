@@ -6,27 +6,29 @@
 #include "mail.h"
 #include "park.h"
 
-/* ---- mail ------------------------------------------------------------------------ */
+static int
+parse_env(const Hub *self, PyObject *arg, uint32_t *env_id)
+{
+    return parse_index(arg, "env_id", self->arena.num_envs, env_id);
+}
 
 static int
-check_slot(const Hub *self, unsigned long slot)
+parse_slot(const Hub *self, PyObject *arg, uint32_t *slot)
 {
-    if (PyErr_Occurred() || slot >= self->arena.num_slots) {
-        PyErr_SetString(PyExc_ValueError, "slot out of range");
-        return -1;
-    }
-    return 0;
+    return parse_index(arg, "slot", self->arena.num_slots, slot);
 }
+
+/* ---- mail ------------------------------------------------------------------------ */
 
 PyObject *
 vecenv_hub_take_mail(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;
-    unsigned long slot = PyLong_AsUnsignedLong(arg);
-    if (check_slot(self, slot) < 0) {
+    uint32_t slot;
+    if (parse_slot(self, arg, &slot) < 0) {
         return NULL;
     }
-    vecenv_mail mail = vecenv_mail_up(&self->arena, (uint32_t)slot);
+    vecenv_mail mail = vecenv_mail_up(&self->arena, slot);
     size_t nbytes;
     int kind = vecenv_mail_peek(&mail, &nbytes);
     if (kind == VECENV_MAIL_NONE) {
@@ -52,16 +54,17 @@ PyObject *
 vecenv_hub_post(PyObject *op, PyObject *args)
 {
     Hub *self = (Hub *)op;
-    unsigned long slot;
+    PyObject *arg;
+    uint32_t slot;
     Py_buffer data;
-    if (!PyArg_ParseTuple(args, "ky*:post", &slot, &data)) {
+    if (!PyArg_ParseTuple(args, "Oy*:post", &arg, &data)) {
         return NULL;
     }
-    if (check_slot(self, slot) < 0) {
+    if (parse_slot(self, arg, &slot) < 0) {
         PyBuffer_Release(&data);
         return NULL;
     }
-    vecenv_mail mail = vecenv_mail_down(&self->arena, (uint32_t)slot);
+    vecenv_mail mail = vecenv_mail_down(&self->arena, slot);
     ptrdiff_t taken = vecenv_mail_put(&mail, data.buf, (size_t)data.len);
     vecenv_wake_word(mail.written);
     PyBuffer_Release(&data);
@@ -93,22 +96,11 @@ const char vecenv_hub_num_late_doc[] = PyDoc_STR(
 "num_late($self, /)\n--\n\n"
 "How many rows were claimed or assigned, left behind uncommitted, and pin their blocks.");
 
-static int
-parse_env(const Hub *self, PyObject *arg, unsigned long *env_id)
-{
-    *env_id = PyLong_AsUnsignedLong(arg);
-    if (PyErr_Occurred() || *env_id >= self->arena.num_envs) {
-        PyErr_SetString(PyExc_ValueError, "env_id out of range");
-        return -1;
-    }
-    return 0;
-}
-
 PyObject *
 vecenv_hub_owed(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;
-    unsigned long env_id;
+    uint32_t env_id;
     if (parse_env(self, arg, &env_id) < 0) {
         return NULL;
     }
@@ -124,7 +116,7 @@ PyObject *
 vecenv_hub_cancel(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;
-    unsigned long env_id;
+    uint32_t env_id;
     if (parse_env(self, arg, &env_id) < 0) {
         return NULL;
     }
@@ -140,23 +132,29 @@ const char vecenv_hub_cancel_doc[] = PyDoc_STR(
 
 /* ---- slots and the table of infos ------------------------------------------------ */
 
+/* Have the next process of a slot begin at `head` of its queue, with empty rings of mail. */
+static void
+clear_lines(const Hub *self, uint32_t slot, uint32_t head)
+{
+    vecenv_slot_lines *lines = &self->arena.slots[slot];
+    store_release32(&lines->current_op, VECENV_OP_NONE);
+    store_release32(&lines->blocked, 0);
+    store_release32(&lines->sleeping, 0);
+    store_release32(&lines->head, head);
+    store_release(&lines->down_read, load_acquire(&lines->down_written));
+    store_release(&lines->up_read, load_acquire(&lines->up_written));
+}
+
 PyObject *
 vecenv_hub_reap(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;
-    unsigned long slot = PyLong_AsUnsignedLong(arg);
-    if (check_slot(self, slot) < 0) {
+    uint32_t slot;
+    if (parse_slot(self, arg, &slot) < 0) {
         return NULL;
     }
-    vecenv_slot_lines *lines = &self->arena.slots[slot];
-    vecenv_ring_reap(&self->ring, (uint32_t)slot);
-    /* The next process on this slot starts with empty queues and rings. */
-    store_release32(&lines->current_op, VECENV_OP_NONE);
-    store_release32(&lines->blocked, 0);
-    store_release32(&lines->sleeping, 0);
-    store_release32(&lines->head, self->sender.tails[slot]);
-    store_release(&lines->down_read, load_acquire(&lines->down_written));
-    store_release(&lines->up_read, load_acquire(&lines->up_written));
+    vecenv_ring_reap(&self->ring, slot);
+    clear_lines(self, slot, self->sender.tails[slot]);
     Py_RETURN_NONE;
 }
 
@@ -169,28 +167,24 @@ PyObject *
 vecenv_hub_revive(PyObject *op, PyObject *args)
 {
     Hub *self = (Hub *)op;
-    unsigned long slot;
+    PyObject *arg;
+    uint32_t slot;
     unsigned long long answered;
-    if (!PyArg_ParseTuple(args, "kK:revive", &slot, &answered)
-        || check_slot(self, slot) < 0) {
+    if (!PyArg_ParseTuple(args, "OK:revive", &arg, &answered)
+        || parse_slot(self, arg, &slot) < 0) {
         return NULL;
     }
-    vecenv_slot_lines *lines = &self->arena.slots[slot];
-    const vecenv_command *queue = queue_of(&self->arena, (uint32_t)slot);
+    const vecenv_command *queue = queue_of(&self->arena, slot);
     uint32_t mask = self->arena.queue_size - 1;
-    uint32_t head = load_acquire32(&lines->head), tail = self->sender.tails[slot];
+    uint32_t head = load_acquire32(&self->arena.slots[slot].head);
+    uint32_t tail = self->sender.tails[slot];
     if (head != tail) { /* the slot may have died after its answer, before it moved on */
         const vecenv_command *first = &queue[head & mask];
         head += first->op == VECENV_OP_CALL ? first->step_id == answered
                                             : vecenv_ring_is_answered(&self->ring, first) != 0;
     }
-    vecenv_ring_reap_claims(&self->ring, (uint32_t)slot, head, tail - head);
-    store_release32(&lines->current_op, VECENV_OP_NONE);
-    store_release32(&lines->blocked, 0);
-    store_release32(&lines->sleeping, 0);
-    store_release32(&lines->head, head);
-    store_release(&lines->down_read, load_acquire(&lines->down_written));
-    store_release(&lines->up_read, load_acquire(&lines->up_written));
+    vecenv_ring_reap_claims(&self->ring, slot, head, tail - head);
+    clear_lines(self, slot, head);
     PyObject *left = PyList_New(0);
     for (; left != NULL && head != tail; head++) {
         const vecenv_command *command = &queue[head & mask];
@@ -216,8 +210,8 @@ PyObject *
 vecenv_hub_state(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;
-    unsigned long slot = PyLong_AsUnsignedLong(arg);
-    if (check_slot(self, slot) < 0) {
+    uint32_t slot;
+    if (parse_slot(self, arg, &slot) < 0) {
         return NULL;
     }
     const vecenv_slot_lines *lines = &self->arena.slots[slot];

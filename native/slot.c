@@ -145,18 +145,16 @@ fail:
 static PyObject *
 slot_host(PyObject *op, PyObject *args)
 {
-    Slot *self = (Slot *)op;
-    unsigned int env_id;
-    PyObject *step_method, *env = Py_None;
-    if (!PyArg_ParseTuple(args, "IO|O:host", &env_id, &step_method, &env)) {
+    PyObject *env_id, *step_method, *env = Py_None;
+    if (!PyArg_ParseTuple(args, "OO|O:host", &env_id, &step_method, &env)) {
         return NULL;
     }
-    if (env_id >= self->arena.num_envs) {
-        PyErr_SetString(PyExc_ValueError, "env_id out of range");
+    hosted_env *hosted = parse_env((Slot *)op, env_id);
+    if (hosted == NULL) {
         return NULL;
     }
-    Py_XSETREF(self->envs[env_id].step, Py_NewRef(step_method));
-    Py_XSETREF(self->envs[env_id].env, env == Py_None ? NULL : Py_NewRef(env));
+    Py_XSETREF(hosted->step, Py_NewRef(step_method));
+    Py_XSETREF(hosted->env, env == Py_None ? NULL : Py_NewRef(env));
     Py_RETURN_NONE;
 }
 
@@ -201,17 +199,16 @@ PyDoc_STRVAR(watch_doc,
 static PyObject *
 slot_set_seed(PyObject *op, PyObject *args)
 {
-    Slot *self = (Slot *)op;
-    unsigned int env_id;
+    PyObject *env_id;
     long long seed;
-    if (!PyArg_ParseTuple(args, "IL:set_seed", &env_id, &seed)) {
+    if (!PyArg_ParseTuple(args, "OL:set_seed", &env_id, &seed)) {
         return NULL;
     }
-    if (env_id >= self->arena.num_envs) {
-        PyErr_SetString(PyExc_ValueError, "env_id out of range");
+    hosted_env *env = parse_env((Slot *)op, env_id);
+    if (env == NULL) {
         return NULL;
     }
-    self->envs[env_id].tally.seed = seed;
+    env->tally.seed = seed;
     Py_RETURN_NONE;
 }
 

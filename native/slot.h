@@ -84,6 +84,17 @@ lines_of(const Slot *self)
     return &self->arena.slots[self->slot];
 }
 
+/* The books of the env that a caller names by its env_id; NULL with an exception. */
+static inline hosted_env *
+parse_env(const Slot *self, PyObject *env_id)
+{
+    uint32_t index;
+    if (parse_index(env_id, "env_id", self->arena.num_envs, &index) < 0) {
+        return NULL;
+    }
+    return &self->envs[index];
+}
+
 /* The newest step_ids lie on lines that the parent writes at every send; the counter on
  * our own doorbell's line says whether they are worth a look at all. */
 static inline int

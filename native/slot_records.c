@@ -53,17 +53,6 @@ vecenv_slot_keep_record(Slot *self, hosted_env *env, const answer *row, size_t n
 
 /* ---- methods --------------------------------------------------------------------- */
 
-static hosted_env *
-parse_env(Slot *self, PyObject *arg)
-{
-    unsigned long env_id = PyLong_AsUnsignedLong(arg);
-    if (PyErr_Occurred() || env_id >= self->arena.num_envs) {
-        PyErr_SetString(PyExc_ValueError, "env_id out of range");
-        return NULL;
-    }
-    return &self->envs[env_id];
-}
-
 PyObject *
 vecenv_slot_keep_records(PyObject *op, PyObject *arg)
 {

@@ -300,6 +300,27 @@ def test_publish_needs_a_command(ends):
         slot.set_seed(2, 0)
 
 
+@pytest.mark.parametrize("wrong", [-1, 2, 2**80])
+def test_envs_and_slots_that_there_are_not_are_refused(ends, wrong):
+    hub, slot = ends.hub(), ends.slot()
+    for call in (hub.owed, hub.cancel, slot.records, slot.start_digest, slot.is_look_due):
+        with pytest.raises(ValueError, match="env_id out of range"):
+            call(wrong)
+        with pytest.raises(TypeError):
+            call("0")
+    for call in (
+        hub.reap,
+        hub.state,
+        hub.take_mail,
+        lambda slot: hub.post(slot, b""),
+        lambda slot: hub.revive(slot, 0),
+    ):
+        with pytest.raises(ValueError, match="slot out of range"):
+            call(wrong)
+        with pytest.raises(TypeError):
+            call("0")
+
+
 def test_a_command_for_an_env_that_nobody_hosts_is_an_error(ends):
     hub, slot = ends.hub(), ends.slot()
     hub.send((np.zeros(2, np.int64),), None, True, 0)

@@ -242,12 +242,7 @@ class BatchedVectorEnv(PendingEnvs):
             options: passed to every batch. Of `reset_mask`, bool (N,), each batch gets its share, and one without a
                 True is left alone: its rows repeat the last observations.
 
-        Returns:
-            (obs, infos).
-
-        Raises:
-            ConfigError, TypeError: wrong number of seeds, or no proper mask.
-            AlreadyPendingCallError, WorkerTimeoutError, WorkerDiedError, Exception: as `step`.
+        Returns and raises what `VectorEnv.reset` does.
         """
         self.reset_async(seed, options)
         return self.reset_wait()
