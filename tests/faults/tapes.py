@@ -1,7 +1,9 @@
 """Tapes: what each env of a pool has answered, comparable bit for bit between two runs.
 
-run undisturbed -> tapes            the same seeds and actions, so the same tapes;
-run and strike  -> tapes, marks     `marks` are the infos that tell of recoveries, left out of tapes
+    run undisturbed -> tapes            the same seeds and actions, so the same tapes;
+    run and strike  -> tapes, marks     `marks` are the infos that tell of recoveries, left out of tapes
+
+Tapes that are equal say that nothing was lost and nothing happened twice.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """AlfGymWrapper: one Gymnasium env as an `AlfEnvironment`, its specs read off its spaces.
 
-Gymnasium                 time step
-reset                     FIRST, discount 1
-neither flag              MID
-terminated                LAST, discount 0
-truncated only            LAST, discount 1
+    Gymnasium                 time step
+    reset                     FIRST, discount 1
+    neither flag              MID
+    terminated                LAST, discount 0
+    truncated only            LAST, discount 1
+
+A step after a LAST one begins the next episode, whatever the action, unless `auto_reset` is False.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """TimeStep: what every ALF environment returns, and what its step type and discount mean.
 
-step_type  discount   value of this step...   when
-                      bootstraps  is learned
-FIRST      1          no          yes         an episode starts
-MID        1          yes         yes         otherwise
-LAST       0          no          no          the episode has really ended: terminated
-LAST       1          yes         no          the episode was cut off: truncated
+    step_type  discount   value of this step...   when
+                          bootstraps  is learned
+    FIRST      1          no          yes         an episode starts
+    MID        1          yes         yes         otherwise
+    LAST       0          no          no          the episode has really ended: terminated
+    LAST       1          yes         no          the episode was cut off: truncated
+
+The reward of a FIRST step is 0: no action has led to it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,29 @@
 """The engine: pools of workers that step envs and answer in batches.
 
-Read along the data path: `spec` (what a row holds), `arena` (where it lies), `hub` (the
-parent's end: actions out, runs of rows in), `host` (steps and resets the envs of one slot; the
-slot itself is native/slot.h), `worker` (the process around hosts), `supervise` (starts
-workers, hears their deaths), `batch` (what the caller gets), and `life`, `waist`, `sending`,
-`receiving`, `pool`, `serial`, `process`: the waist that everything above stands on. When a
-worker dies or hangs, `deaths` hears of it, `recovery` decides, `journal` (kept in `pages`)
-knows what its envs had done since the state that `keeping` saw last, and `replay` does that
-again inside its successor. `streams` gives each env global random generators of its own,
-wherever it is called. Where there are no C parts the `twin_*` files stand in (`twin_words`).
+Along the data path, more or less as they build on each other (`tests/test_layers.py` has the order):
+
+    clock, shm, threads, stacks     time and deadlines; memory; numeric libraries; stacks of workers
+    spec, arena, rows, infos        what a row holds, where it lies, its words, the cells of its info
+    native                          C or Python
+    streams                         global random generators of each env's own
+    mail                            what has no column
+    hub, batch                      the parent's end: actions out, rows in; what the caller gets
+    host                            the worker's end: the envs of one slot (the slot itself: native/slot.h)
+    twin_*                          hub and slot where there is no C; begin with `twin_words`
+    worker                          the process around hosts
+    preload, spawning, supervise,   starting, ending and killing workers
+    crew
+    options, inbox, watchdog        what a pool is told; whose mail is whose; who is late
+    life, waist, sending,           a pool, the waist that everything above stands on, in parts
+    receiving, pool
+    serial, process                 its engines: envs in this process, envs in workers
+
+When a worker dies or hangs:
+
+    deaths                          hears of it
+    recovery                        decides what follows; `recycling` replaces workers that are well
+    journal, pages                  what its envs were asked
+    keeping                         from which state on
+    replay                          does that again inside its successor
+    reproducer                      puts it into a file where that fails, too
 """

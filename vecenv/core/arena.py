@@ -25,7 +25,7 @@ import numpy as np
 from ..errors import ConfigError
 from .spec import Array, Spec
 
-__all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "ArenaPlan", "BlockViews"]
+__all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "ArenaPlan", "BlockViews"]
 
 MAGIC = 0x766E6365766E6501
 ABI = 2
@@ -56,6 +56,15 @@ HEADER_WORDS = (
 
 #: A row's place in its episode, as in native/layout.h; each field is a column of its own to readers.
 _TALLY = np.dtype([("episode", "<i8"), ("length", "<i8"), ("seed", "<i8"), ("return", "<f8")])
+
+#: One of an env's two records, as in native/layout.h.
+_RECORD = np.dtype(
+    {
+        "names": ["step_id", "digest", "episode", "length", "seed", "return"],
+        "formats": ["<u8", "<u8", "<i8", "<i8", "<i8", "<f8"],
+        "itemsize": LINE,
+    }
+)
 
 #: Columns of every row beside observations: name -> dtype and values per row. `reward` is widened by the plan.
 _COLUMNS: dict[str, tuple[Any, int]] = {
@@ -180,6 +189,17 @@ class ArenaPlan:
         """Return an array over `memory`; it keeps the mapping alive."""
         count = int(np.prod(shape, dtype=np.int64))
         return np.frombuffer(memory, dtype, count, offset).reshape(shape)
+
+    def actions(self, memory: Any) -> list[Array]:
+        """Return the column of each action leaf, (num_envs, *S)."""
+        return [
+            self.view(memory, offset, leaf.dtype, (self.num_envs, *leaf.shape))
+            for offset, leaf in zip(self.action_offsets, self.action.leaves)
+        ]
+
+    def records(self, memory: Any) -> Array:
+        """Return the two records of each env, (num_envs, 2), with fields step_id, digest and those of `tally`."""
+        return self.view(memory, self.words["records"], _RECORD, (self.num_envs, 2))
 
 
 class BlockViews:

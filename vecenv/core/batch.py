@@ -112,6 +112,11 @@ class Batch:
         """Int64 (B,): the seed that the episode was reset with, -1 without one."""
         return self.rows.column("seed")
 
+    @property
+    def seconds(self) -> Array:
+        """Float64 (B,): how long the episode took; of rows that end one only."""
+        return self.rows.column("seconds")
+
     def _objects(self, name: str) -> Callable[[ObjectNode], tuple[Any, ...]]:
         def values_of(node: ObjectNode) -> tuple[Any, ...]:
             if isinstance(node, NoneNode):
@@ -124,11 +129,6 @@ class Batch:
             return tuple(found)
 
         return values_of
-
-    @property
-    def seconds(self) -> Array:
-        """Float64 (B,): how long the episode took; of rows that end one only."""
-        return self.rows.column("seconds")
 
     # ---- infos and errors ---------------------------------------------------------------
 

@@ -1,8 +1,10 @@
 """Deaths: how a pool hears that a worker died or hangs, and replaces it or says so.
 
-pidfd readable, or an operation over its limit
-    -> reap -> raise                      on_failure='raise'
-    -> reap -> replace -> go on waiting   on_failure='recover', see `recovery`
+    pidfd readable, or an operation over its limit
+        -> reap -> raise                      on_failure='raise'
+        -> reap -> replace -> go on waiting   on_failure='recover', see `recovery`
+
+All of it happens in the thread that waits, while it waits: no other one watches.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A message is one pickle (protocol 5). Upwards it belongs to a step_id: infos without columns,
 observations without layout, exceptions, results of calls. Downwards it belongs to a command:
-options of a reset, odd actions, calls. Bytes travel in native/mail.h, or in a pipe without C.
+options of a reset, odd actions, calls. Bytes travel in the rings of
+native/mail.h, without C over the control socket.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Pages: the actions of many steps, as the journal keeps them.
 
-    one page    columns    one array (capacity, *S) per action leaf, in the order of the rows
-                of each request: its first row and that row's step_id, they count up from there
-                of requests for some envs: env_ids, one per row
-                of rows left over when others were dropped: step_ids as well
+    columns     one array (capacity, *S) per action leaf
+    starts      of each request, its first row
+    firsts      the step_id of that row; those of the next rows count up from there
+    env_ids     of each row, where requests do not ask all envs
+    step_ids    of each row, where it was kept when others were dropped; then nothing of requests
 
 Requests share a page, so that noting one is a copy into memory that is there already:
 no objects are made, and the collector of cycles has nothing to look at.

@@ -1,4 +1,4 @@
-"""Pool: the waist of vecenv. Everything above sends operations and receives batches here.
+"""Pool: the waist of vecenv, as of an hourglass. All above sends operations and receives batches here.
 
     pool.start()
     pool.reset(seeds=[...])            every env owes its first observation

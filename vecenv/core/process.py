@@ -1,7 +1,10 @@
 """ProcessPool: the waist over worker processes and shared memory.
 
-caller -> Pool.send -> Hub -> doorbell -> worker: Slot, Host, env.step -> row
-caller <- Batch <- Hub <- committed rows           one wait: rows, mail, deaths, deadlines
+    caller -> Pool.send -> Hub -> doorbell -> worker: Slot, Host, env.step -> row
+    caller <- Batch <- Hub <- committed rows           one wait: rows, mail, deaths, deadlines
+
+Starts the workers and hands each its envs and the arena. How their ends are heard and made good is
+in `deaths`.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from .replay import Replay
 from .shm import Segment
 from .spec import foreign_registrations
 from .supervise import Worker
-from .worker import Attach, Boot, Report, started_at
+from .worker import Attach, Boot, Report, find_difference, started_at
 
 __all__ = ["ProcessPool"]
 
@@ -78,9 +81,15 @@ class ProcessPool(MortalPool):
         pickled = [self._pickle_env_fns(env_ids) for env_ids in shares]
         common = self._common_boot()
         for worker_id, env_ids in enumerate(shares):
-            lanes = [share for _, share in slots[worker_id]]
-            boot = Boot(worker_id=worker_id, env_ids=env_ids, lanes=lanes, env_fns=pickled[worker_id], **common)
-            crew.workers.append(self._spawn(boot, [slot for slot, _ in slots[worker_id]]))
+            mine, by_thread = zip(*slots[worker_id])
+            boot = Boot(
+                worker_id=worker_id,
+                env_ids=env_ids,
+                env_ids_by_thread=list(by_thread),
+                env_fns=pickled[worker_id],
+                **common,
+            )
+            crew.workers.append(self._spawn(boot, list(mine)))
         reports = self._await_reports(crew.workers)
         self._adopt_report(reports[0])
         for worker, report in zip(crew.workers, reports):
@@ -195,10 +204,10 @@ class ProcessPool(MortalPool):
 
     def _compare(self, worker: Worker, report: Report) -> None:
         """Raise SpaceError if an env's spaces differ from env 0's."""
-        for name in ("observation_space", "action_space"):
-            ours, theirs = getattr(self, name), getattr(report, name)
-            if ours != theirs:
-                raise SpaceError(f"env {worker.env_ids[0]}: {name} {theirs} differs from env 0's {ours}", path=name)
+        found = find_difference(self, report, 0)
+        if found is not None:
+            name, text = found
+            raise SpaceError(f"env {worker.env_ids[0]}: {text}", path=name)
         if report.mismatch is not None:
             env_id, text = report.mismatch
             raise SpaceError(f"env {env_id}: {text}")

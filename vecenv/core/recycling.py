@@ -15,7 +15,6 @@ import psutil
 from .arena import ArenaPlan
 from .clock import now_ns
 from .supervise import Worker
-from .twin_words import RECORD
 
 __all__ = ["Recycler"]
 
@@ -35,8 +34,7 @@ class Recycler:
 
     def __init__(self, limits: Mapping[str, float], plan: ArenaPlan, memory: Any) -> None:
         self._limits = dict(limits)
-        records = np.frombuffer(memory, RECORD, 2 * plan.num_envs, plan.words["records"])
-        self._episodes = records.reshape(plan.num_envs, 2)["episode"]
+        self._episodes = plan.records(memory)["episode"]
         self._born = np.zeros(plan.num_envs, np.int64)
         self._next_look_ns = now_ns() + _LOOK_NS
         self._busy_looks: dict[int, int] = {}

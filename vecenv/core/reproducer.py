@@ -19,7 +19,7 @@ import numpy as np
 from . import mail
 from .journal import Entry, Start
 from .replay import Keeper, replaying
-from .rows import Autoreset, CommandFlag, Op
+from .rows import FORM_MASK, Autoreset, CommandFlag, Op
 from .spec import Spec, register_missing
 from .streams import Streams
 from .twin_values import load_action
@@ -151,7 +151,7 @@ def _action(spec: Spec, entry: Entry) -> Any:
     columns = [
         np.frombuffer(data, leaf.dtype).reshape((1, *leaf.shape)) for data, leaf in zip(entry.payload, spec.leaves)
     ]
-    return load_action(spec.root, columns, 0, entry.flags & 0x0F)
+    return load_action(spec.root, columns, 0, entry.flags & FORM_MASK)
 
 
 def write(episode: Reproducer, folder: str | None) -> str:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from .spec import Array
 
-__all__ = ["Autoreset", "Column", "CommandFlag", "Form", "Op", "Rows", "RowFlag", "Run"]
+__all__ = ["Autoreset", "Column", "CommandFlag", "FORM_MASK", "Form", "Op", "Rows", "RowFlag", "Run"]
 
 
 class Op(IntEnum):
@@ -30,22 +30,26 @@ class Autoreset(IntEnum):
 class RowFlag(IntFlag):
     """What a row is beside the result of a step (native/layout.h)."""
 
-    RESET = 0x01
-    AUTORESET = 0x02
-    FINAL = 0x04
-    MAIL = 0x08
-    ERROR = 0x10
-    INFO = 0x20
-    VOID = 0x40
+    RESET = 0x01  #: the answer to a reset
+    AUTORESET = 0x02  #: NEXT_STEP: the first observation of a new episode
+    FINAL = 0x04  #: SAME_STEP: there is the observation that ended the episode, too
+    MAIL = 0x08  #: mail with this step_id was written before
+    ERROR = 0x10  #: the env raised; the mail holds the exception
+    INFO = 0x20  #: cells hold values of the info
+    VOID = 0x40  #: superseded: nobody waits for this row
 
 
 class CommandFlag(IntFlag):
     """What comes with a command beside the form of its action."""
 
-    LETTER = 0x10
-    SEED = 0x20
+    LETTER = 0x10  #: further values come by mail
+    SEED = 0x20  #: the argument is a seed
     STATE = 0x40  #: a reset overtook a step: look at the env's state before it
     START = 0x80  #: in a journal only: the checksum of the env's answers starts anew
+
+
+#: The bits of a command's flags that hold the `Form` of its action.
+FORM_MASK = 0x0F
 
 
 class Form(IntEnum):

@@ -14,13 +14,14 @@ import threading
 from collections import deque
 from typing import Any
 
+from ..errors import SpaceError
 from .host import Host
 from .hub import Hub, NativeHub
 from .native import implementation
 from .pool import Pool
 from .shm import private_segment
 from .streams import Streams
-from .worker import Attach, build_env, make_slot, properties_of
+from .worker import Attach, build_env, find_difference, make_slot, properties_of
 
 __all__ = ["SerialPool"]
 
@@ -178,10 +179,8 @@ class SerialPool(Pool):
 
 def check_same_spaces(envs: dict[int, Any]) -> None:
     """Raise SpaceError for the first env whose spaces differ from env 0's."""
-    from ..errors import SpaceError
-
     for env_id, env in envs.items():
-        for name in ("observation_space", "action_space"):
-            ours, theirs = getattr(envs[0], name), getattr(env, name)
-            if ours != theirs:
-                raise SpaceError(f"env {env_id}: {name} {theirs} differs from env 0's {ours}", path=name)
+        found = find_difference(envs[0], env, 0)
+        if found is not None:
+            name, text = found
+            raise SpaceError(f"env {env_id}: {text}", path=name)

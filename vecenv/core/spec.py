@@ -233,8 +233,7 @@ class Spec:
         def node_of(node: Node) -> Any:
             if isinstance(node, Leaf):
                 private = np.zeros(node.shape or (1,), node.dtype) if scratch else None
-                kind = "i" if node.dtype.kind == "i" else node.dtype.kind
-                itemsize = node.dtype.itemsize
+                kind, itemsize = node.dtype.kind, node.dtype.itemsize
                 return ("array", node.index, offsets[node.index], node.nbytes, kind, itemsize, node.shape, private)
             if isinstance(node, DictNode):
                 return ("dict", node.keys, tuple(node_of(child) for child in node.children))
@@ -244,17 +243,6 @@ class Spec:
             return ("tuple", ()) if isinstance(node, NoneNode) else ("object",)
 
         return node_of(self.root)
-
-    def objects_in_order(self) -> Iterator[ObjectNode]:
-        """Yield every object node, by index."""
-        stack: list[Node] = [self.root]
-        while stack:
-            node = stack.pop(0)
-            if isinstance(node, ObjectNode):
-                if not isinstance(node, NoneNode):
-                    yield node
-            elif isinstance(node, DictNode | TupleNode):
-                stack[:0] = node.children
 
     # ---- checks -----------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import signal
 import time
 from typing import NamedTuple
 
-from .clock import now_ns
+from .clock import Deadline, now_ns
 
 __all__ = ["Note", "StackFile", "arm", "note"]
 
@@ -99,9 +99,9 @@ class StackFile:
             return ""
         before = os.fstat(self.fd).st_size
         os.kill(pid, _ASK)
-        until = time.monotonic() + _PATIENCE_SECONDS
+        patience = Deadline(_PATIENCE_SECONDS)
         size = before
-        while time.monotonic() < until:
+        while not patience.is_over():
             time.sleep(_NAP_SECONDS)
             now = os.fstat(self.fd).st_size
             if now == size and now > before:  # it has grown, and come to rest

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from .clock import now_ns
 from .host import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
 from .infos import is_wanted
-from .rows import Autoreset, Op, RowFlag
+from .rows import FORM_MASK, Autoreset, Op, RowFlag
 from .spec import Array
 from .streams import Watched
 from .twin_records import HostedBooks, Records
@@ -18,7 +18,6 @@ from .twin_values import hold, load_action, read_reward
 from .twin_words import (
     BLOCKED_WORD,
     ENV_ID_WORD,
-    FORM_MASK,
     MAIL_FRAME,
     NUM_STEPS_WORD,
     OP_WORD,

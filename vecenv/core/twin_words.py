@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .arena import ArenaPlan, BlockViews
+from .arena import LINE, ArenaPlan, BlockViews
 from .infos import Infos
 from .rows import Autoreset
 from .spec import Array
@@ -36,9 +36,7 @@ __all__ = [
     "BLOCKED_WORD",
     "Command",
     "ENV_ID_WORD",
-    "FORM_MASK",
     "Held",
-    "LINE",
     "LOCAL_SLICE_NS",
     "LONGEST_POLL_MS",
     "MAIL_FRAME",
@@ -46,7 +44,6 @@ __all__ = [
     "NUM_STEPS_WORD",
     "OP_WORD",
     "PIECE_NBYTES",
-    "RECORD",
     "ROW_FRAME",
     "STARTED_WORD",
     "STEP_ID_WORD",
@@ -58,7 +55,6 @@ __all__ = [
     "WorkerLike",
 ]
 
-LINE = 64
 WORDS_PER_SLOT = 3 * LINE // 8
 WORKER_WORDS = slice(LINE // 8, LINE // 8 + 6)
 OP_WORD, ENV_ID_WORD, STEP_ID_WORD, STARTED_WORD, BLOCKED_WORD, NUM_STEPS_WORD = range(6)
@@ -72,16 +68,6 @@ PIECE_NBYTES = 15_000
 MS = 1_000_000
 LONGEST_POLL_MS = 1_000_000
 LOCAL_SLICE_NS = 50 * MS
-FORM_MASK = 0x0F
-
-#: One of an env's two records, as in native/layout.h.
-RECORD = np.dtype(
-    {
-        "names": ["step_id", "digest", "episode", "length", "seed", "return"],
-        "formats": ["<u8", "<u8", "<i8", "<i8", "<i8", "<f8"],
-        "itemsize": LINE,
-    }
-)
 
 #: Leaves of a value that have been checked: (column, what goes into its row).
 Held = list[tuple[Array, Any]]
@@ -127,10 +113,6 @@ class SharedWords:
         self.progress = lines.reshape(plan.num_slots, WORDS_PER_SLOT)[:, WORKER_WORDS]
         self.newest = np.frombuffer(memory, np.int64, plan.num_envs, words["newest"])
         self.stop = np.frombuffer(memory, np.uint32, 1, words["control"] + STOP_OFFSET)
-        self.actions = [
-            plan.view(memory, offset, leaf.dtype, (plan.num_envs, *leaf.shape))
-            for offset, leaf in zip(plan.action_offsets, plan.action.leaves)
-        ]
+        self.actions = plan.actions(memory)
         self.rows = BlockViews(plan, memory, 0)
-        records = np.frombuffer(memory, RECORD, 2 * plan.num_envs, words["records"])
-        self.records = records.reshape(plan.num_envs, 2)
+        self.records = plan.records(memory)

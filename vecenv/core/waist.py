@@ -196,10 +196,9 @@ class Waist(Life):
         """Return counts since the start.
 
         Returns:
-            steps: env steps made; restarts: workers replaced because they died or hung; recycled: because
-            of `recycle_after`; replayed, truncated: episodes brought
-            back or given up after a crash; steps_replayed, replay_seconds: what that took;
-            log_nbytes: memory kept for it.
+            steps: env steps made; restarts: workers replaced because they died or hung; recycled:
+            because of `recycle_after`; replayed, truncated: episodes brought back or given up after
+            a crash; steps_replayed, replay_seconds: what that took; log_nbytes: memory kept for it.
         """
         counts = {"restarts": 0, "recycled": 0, "replayed": 0, "truncated": 0, "steps_replayed": 0}
         found: dict[str, Any] = {**counts, "replay_seconds": 0.0, "log_nbytes": 0}

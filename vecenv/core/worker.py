@@ -58,7 +58,7 @@ class Boot:
         env_fns: pickle of a list of constructors, one per env of `env_ids`.
         adapt: makes whatever a constructor returns speak Gymnasium's calls.
         registrations: pickled Gymnasium specs that a fresh process lacks.
-        lanes: the same env_ids, one list per thread that will serve them.
+        env_ids_by_thread: the ids of `env_ids`, one list per thread that will serve them.
         keeper: pickled `replay.Keeper` or None.
         keeps: whether records and states are kept, so that a crash can be made good.
         has_stack_file: whether the descriptor of a file for stacks follows.
@@ -66,7 +66,7 @@ class Boot:
 
     worker_id: int
     env_ids: list[int]
-    lanes: list[list[int]]
+    env_ids_by_thread: list[list[int]]
     env_fns: bytes
     adapt: bytes
     registrations: bytes
@@ -150,29 +150,41 @@ def properties_of(env: Any) -> dict[str, Any]:
     return found
 
 
+def find_difference(first: Any, other: Any, first_id: int) -> tuple[str, str] | None:
+    """Compare the spaces of an env with those of env `first_id`.
+
+    Returns:
+        The name of one that differs, and that in words; None: they are equal.
+    """
+    for name in ("observation_space", "action_space"):
+        ours, theirs = getattr(first, name), getattr(other, name)
+        if ours != theirs:
+            return name, f"{name} {theirs} differs from env {first_id}'s {ours}"
+    return None
+
+
 def _report_on(env_ids: list[int], envs: dict[int, Any]) -> Report:
     first = envs[env_ids[0]]
     report = Report(
         first.observation_space, first.action_space, getattr(first, "reward_space", None), properties_of(first)
     )
     for env_id in env_ids[1:]:
-        for name in ("observation_space", "action_space"):
-            ours, theirs = getattr(first, name), getattr(envs[env_id], name)
-            if ours != theirs:
-                report.mismatch = (env_id, f"{name} {theirs} differs from env {env_ids[0]}'s {ours}")
-                return report
+        found = find_difference(first, envs[env_id], env_ids[0])
+        if found is not None:
+            report.mismatch = (env_id, found[1])
+            break
     return report
 
 
-def _construct(boot: Boot, lanes: list[Lane], streams: Streams, envs: dict[int, Any]) -> Report:
+def _construct(boot: Boot, threads: list[EnvThread], streams: Streams, envs: dict[int, Any]) -> Report:
     env_id = boot.env_ids[0]
     try:
         register_missing(pickle.loads(boot.registrations))
         adapt, env_fns = pickle.loads(boot.adapt), dict(zip(boot.env_ids, pickle.loads(boot.env_fns)))
-        for lane, env_ids in zip(lanes, boot.lanes):  # one thread after the other
+        for thread, env_ids in zip(threads, boot.env_ids_by_thread):  # one after the other
             for env_id in env_ids:
                 note("construct", env_id)
-                envs[env_id] = lane.submit(build_env, env_fns[env_id], adapt, streams.of(env_id))()
+                envs[env_id] = thread.submit(build_env, env_fns[env_id], adapt, streams.of(env_id))()
         return _report_on(boot.env_ids, envs)
     except BaseException as error:  # the parent raises it; SystemExit of a constructor too
         return Report(error=(env_id, mail.pack_error(error)))
@@ -181,10 +193,10 @@ def _construct(boot: Boot, lanes: list[Lane], streams: Streams, envs: dict[int, 
 # ---- the process ------------------------------------------------------------------------
 
 
-class Lane:
+class EnvThread:
     """The one thread in which every operation of some envs runs, from construction to close.
 
-    The first lane of a worker is its main thread, where many a library insists to be.
+    The first one of a worker is its main thread, where many a library insists to be.
     """
 
     def __init__(self, number: int) -> None:
@@ -271,17 +283,15 @@ def make_slot(attach: Attach, slot: int, memory: Any, event_fd: int, waits: bool
 
 
 def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], streams: Streams, control: Connection) -> list[Host]:
+    segment_fd = _take_descriptor(control)
+    memory = mmap.mmap(segment_fd, attach.plan.nbytes)
+    os.close(segment_fd)
     if boot.implementation == "native":
-        segment_fd, event_fd = _take_descriptor(control), _take_descriptor(control)
-        memory = mmap.mmap(segment_fd, attach.plan.nbytes)
-        os.close(segment_fd)
+        event_fd = _take_descriptor(control)
         ends = [make_slot(attach, slot, memory, event_fd, True) for slot, _ in attach.slots]
     else:
         from .twin_socket import make_socket_slots
 
-        segment_fd = _take_descriptor(control)
-        memory = mmap.mmap(segment_fd, attach.plan.nbytes)
-        os.close(segment_fd)
         ends = make_socket_slots(attach, memory, control)
     hosts = [
         Host(end, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset, streams, attach.infos)
@@ -296,8 +306,7 @@ def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, streams:
     plan = attach.plan
     keeper: Keeper | None = pickle.loads(boot.keeper)
     final_offset = min(plan.final_offsets, default=plan.words["block_stride"])
-    leaves = zip(plan.action_offsets, plan.action.leaves)
-    actions = [plan.view(memory, offset, leaf.dtype, (plan.num_envs, *leaf.shape)) for offset, leaf in leaves]
+    actions = plan.actions(memory)
 
     def rebuild(env_id: int) -> Any:
         index = boot.env_ids.index(env_id)
@@ -310,21 +319,21 @@ def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, streams:
             host.come_back(attach.replays, actions, rebuild, keeper)
 
 
-def _serve(lanes: list[Lane], hosts: list[Host]) -> None:
-    """Serve every host in its lane until the pool stops."""
+def _serve(threads: list[EnvThread], hosts: list[Host]) -> None:
+    """Serve every host in its thread until the pool stops."""
     if len(hosts) > 1:
         # Envs that sleep share the interpreter: a short interval lets the next one on soon.
         sys.setswitchinterval(1e-4)
-    running = [lane.submit(host.serve) for lane, host in zip(lanes[::-1], hosts[::-1])]
+    running = [thread.submit(host.serve) for thread, host in zip(threads[::-1], hosts[::-1])]
     for wait in running[::-1]:  # the main thread's first, which serves only now
         wait()
 
 
-def _close(lanes: list[Lane], hosts: list[Host]) -> Goodbye:
+def _close(threads: list[EnvThread], hosts: list[Host]) -> Goodbye:
     goodbye = Goodbye()
-    for lane, host in zip(lanes, hosts):
+    for thread, host in zip(threads, hosts):
         try:
-            lane.submit(host.close)()
+            thread.submit(host.close)()
         except BaseException as error:  # told to the parent; the other envs are closed as well
             goodbye.error = goodbye.error or mail.pack_error(error)
     return goodbye
@@ -344,27 +353,27 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
             arm(_take_descriptor(control))
         _watch(boot)
         _settle_in(boot)
-        lanes = [Lane(number) for number in range(len(boot.lanes))]
+        threads = [EnvThread(number) for number in range(len(boot.env_ids_by_thread))]
         with Streams() as streams:
-            _live(boot, lanes, streams, control)
+            _live(boot, threads, streams, control)
     except (EOFError, ConnectionError, BrokenPipeError):
         return  # the parent gave this worker up, or is gone: nobody is left to tell
 
 
-def _live(boot: Boot, lanes: list[Lane], streams: Streams, control: Connection) -> None:
+def _live(boot: Boot, threads: list[EnvThread], streams: Streams, control: Connection) -> None:
     """Build envs, serve, close."""
     envs: dict[int, Any] = {}
-    report = _construct(boot, lanes, streams, envs)
+    report = _construct(boot, threads, streams, envs)
     _send_report(control, report)
     if report.error is not None:
         return
-    if len(lanes) > 1:
+    if len(threads) > 1:
         streams.give_up(boot.env_ids[0])
     attach: Attach = control.recv()
     hosts = _make_hosts(boot, attach, envs, streams, control)
     control.send("ready")
-    _serve(lanes, hosts)
-    control.send(_close(lanes, hosts))
+    _serve(threads, hosts)
+    control.send(_close(threads, hosts))
 
 
 def _send_report(control: Connection, report: Report) -> None:

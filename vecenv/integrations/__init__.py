@@ -1,5 +1,7 @@
 """Faces for other libraries; each module imports its library itself and is imported by name.
 
-sb3      `SB3VecEnv`, a VecEnv of Stable-Baselines3
-torch    batches as tensors, without copies on the CPU and with one asynchronous copy to a GPU
+    sb3      `SB3VecEnv`, a VecEnv of Stable-Baselines3
+    torch    batches as tensors, without copies on the CPU and with one asynchronous copy to a GPU
+
+Without its library a module says which package to install.
 """
