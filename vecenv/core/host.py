@@ -34,8 +34,11 @@ SlotEvent = tuple[int, int, int, int, int, int, Any]
 #: Seeds that fit the column; larger ones are used all the same and shown as unknown.
 _MANY_SEEDS = 2**63
 
+#: The argument of a RESULT: what the env returned it from; BOTH is a step and the reset after it.
 RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH = range(3)
 
+#: Kinds of events: the pool stops; nothing is left to do; a command for the host; what the env returned
+#: to the slot and it could not write itself; what the env raised there.
 STOP, IDLE, COMMAND, RESULT, RAISED = range(5)
 
 #: What infos say of an episode that could not be brought back, and of the one after it.

@@ -94,6 +94,10 @@ class Journal:
         num_envs: how many envs.
         max_nbytes: most bytes to keep; what goes beyond costs the envs with the longest
             histories theirs, until they have a new start.
+
+    Attributes:
+        nbytes: kept now.
+        gather_starts: called before old entries are dropped: mail that lies about may hold newer starts.
     """
 
     def __init__(self, num_envs: int, max_nbytes: int) -> None:
@@ -103,7 +107,7 @@ class Journal:
         self._pages: deque[Page] = deque()
         self._page: Page | None = None  # the last of requests for all envs, while it has room
         self._mixed: Page | None = None  # the same of requests for some
-        self._rare: list[list[Entry]] = [[] for _ in range(num_envs)]
+        self._rare: list[list[Entry]] = [[] for _ in range(num_envs)]  # all but plain steps
         #: by name: the last call before the oldest start, and all after it
         self._kept: list[dict[str, list[Entry]]] = [{} for _ in range(num_envs)]
         self._starts = [Start(0)] * num_envs
@@ -114,7 +118,6 @@ class Journal:
         self._next_step_id = 1
         self._until_prune = _PRUNE_EVERY
         self.nbytes = 0
-        #: called before old entries are dropped: mail that lies about may hold newer starts
         self.gather_starts: Callable[[], None] = _do_nothing
 
     # ---- writing -------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Waist(Life):
         self._recycler: Any = None
         self._unseeded = np.ones(self.num_envs, np.bool_)  # envs never reset so far
         self._call_letters: dict[int, bytes] = {}  # of calls under way
-        self._held: deque[Batch] = deque()
+        self._held: deque[Batch] = deque()  # debug mode: those that are still valid
         self._called: frozenset[int] = frozenset()  # envs that a call under way asks
         self._ids = np.arange(self.num_envs, dtype=np.int64)
         self._is_debug = self.options.debug
