@@ -63,6 +63,7 @@ def timesteps(type: type[_T], obs: list[Any], rewards: list[Any], /) -> tuple[li
 def trees(
     type: type[_T], slot: Any, count: int, names: tuple[str, ...], columns: tuple[list[Any] | NDArray[Any], ...], /
 ) -> list[_T]: ...
+def kind_of(values: list[Any], /) -> type | None: ...
 
 @final
 class Hub:
