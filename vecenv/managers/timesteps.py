@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..core.batch import Batch
-from ..core.rows import RowFlag
+from ..core.rows import RowFlag, Rows, Run
 from ..core.spec import Array, DictNode, Leaf, Node, Spec, TupleNode
 from ..envs.base import BaseEnvTimestep
 from .build import Builder
@@ -114,13 +114,14 @@ class Layout:
         builder: makes the results.
         num_envs: rows of a step of all envs.
         shapes_of_all: `shapes(num_envs)`.
+        views: what `look_at` has found of whole blocks; making views costs more than copying a few rows.
         copies: whether observations get memory of their own.
         is_early: whether their arrays can be made before they come. Views on request, single
             numbers and values without layout have to be taken as they are.
         leaf: the only leaf, if an observation is one array.
     """
 
-    __slots__ = ("_reward_shape", "builder", "copies", "is_early", "leaf", "num_envs", "shapes_of_all", "spec")
+    __slots__ = ("_reward_shape", "builder", "copies", "is_early", "leaf", "num_envs", "shapes_of_all", "spec", "views")
 
     def __init__(
         self, spec: Spec, reward_shape: tuple[int, ...], num_envs: int, builder: Builder, *, copies: bool
@@ -133,6 +134,14 @@ class Layout:
         self.num_envs = num_envs
         self._reward_shape = reward_shape
         self.shapes_of_all = self.shapes(num_envs)
+        self.views: dict[Rows, tuple[Array | None, Array]] = {}
+
+    def look_at(self, rows: Rows) -> tuple[Array | None, Array]:
+        """Return the observations, None unless they are one array, and rewards; those of a whole block are kept."""
+        views = None if self.leaf is None else rows.obs(0), rows.column("reward")
+        if type(rows) is Run and rows.count == self.num_envs:
+            self.views[rows] = views
+        return views
 
     def shapes(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the shapes of `count` rewards and of as many observations that are one array."""
@@ -181,16 +190,16 @@ class Blanks:
 
     def fill(self, batch: Batch) -> None:
         """Put in observations, rewards and infos."""
-        rows = batch.rows
-        rewards, target = rows.column("reward"), self._reward_array
+        layout = self._layout
+        obs, rewards = layout.views.get(batch.rows) or layout.look_at(batch.rows)
+        target = self._reward_array
         if rewards.ndim == target.ndim:
             target[...] = rewards
         else:  # one number per env; the manager's rewards are of shape (1,) then
             target[:, 0] = rewards
-        layout = self._layout
         if layout.is_early:
-            if layout.leaf is not None:
-                self.batch[...] = rows.obs(0)
+            if obs is not None:
+                self.batch[...] = obs
             else:
                 fill_arrays(self.batch, batch.obs)
         else:
