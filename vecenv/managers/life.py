@@ -31,7 +31,7 @@ from .options import BASE_CONFIG, check_config, check_limit, limits_of, pool_opt
 from .seeds import seeds_by_env
 from .shown import Shown
 from .states import EnvState
-from .timesteps import Layout
+from .timesteps import Layout, Views
 
 __all__ = ["EnvLife"]
 
@@ -107,6 +107,7 @@ class EnvLife(EnvBooks):
         self._recording: set[int] = set()
         self._lost: set[int] = set()  # built anew, and not told yet what they were told before
         self._shown = Shown(len(fns), None)
+        self._views: Views = {}  # into the pool's memory, which stays as long as they do
 
     # ---- properties ------------------------------------------------------------------------
 
@@ -164,7 +165,12 @@ class EnvLife(EnvBooks):
         builder = builder_of(pool.implementation)
         self._pack = packer_of(pool.action_spec, builder.kind_of)
         self._layout = Layout(
-            pool.obs_spec, tuple(self.reward_space.shape or (1,)), self.env_num, builder, copies=self._copies
+            pool.obs_spec,
+            tuple(self.reward_space.shape or (1,)),
+            self.env_num,
+            builder,
+            self._views,
+            copies=self._copies,
         )
         try:
             self.reset(reset_param)
@@ -228,6 +234,7 @@ class EnvLife(EnvBooks):
         for env_id in self._all_ids:
             self._set_state(env_id, EnvState.VOID)
         self._shown = Shown(self.env_num, None)
+        self._views.clear()
         try:
             if pool is not None:
                 pool.close()

@@ -8,7 +8,7 @@ envs step (`Blanks`); then numbers are copied into it and the few rows that diff
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..envs.base import BaseEnvTimestep
 from .build import Builder
 from .managed import ABNORMAL
 
-__all__ = ["Blanks", "Layout", "abnormal_values", "copy_arrays", "final_rows", "mark_end", "split_rows"]
+__all__ = ["Blanks", "Layout", "Views", "abnormal_values", "copy_arrays", "final_rows", "mark_end", "split_rows"]
 
 # Plain ints: operators of the flag classes take 0.5 us each.
 _FINAL = int(RowFlag.FINAL)
@@ -107,6 +107,10 @@ def mark_end(info: dict[str, Any], terminated: bool, truncated: bool) -> None:
     info.setdefault("TimeLimit.truncated", truncated and not terminated)
 
 
+#: Observations, if they are one array, and rewards of a block.
+Views: TypeAlias = dict[Rows, tuple[Array | None, Array]]
+
+
 class Layout:
     """What the results of one manager's steps look like; found out once.
 
@@ -124,7 +128,14 @@ class Layout:
     __slots__ = ("_reward_shape", "builder", "copies", "is_early", "leaf", "num_envs", "shapes_of_all", "spec", "views")
 
     def __init__(
-        self, spec: Spec, reward_shape: tuple[int, ...], num_envs: int, builder: Builder, *, copies: bool
+        self,
+        spec: Spec,
+        reward_shape: tuple[int, ...],
+        num_envs: int,
+        builder: Builder,
+        views: Views,
+        *,
+        copies: bool,
     ) -> None:
         self.spec = spec
         self.builder = builder
@@ -134,7 +145,7 @@ class Layout:
         self.num_envs = num_envs
         self._reward_shape = reward_shape
         self.shapes_of_all = self.shapes(num_envs)
-        self.views: dict[Rows, tuple[Array | None, Array]] = {}
+        self.views = views
 
     def look_at(self, rows: Rows) -> tuple[Array | None, Array]:
         """Return the observations, None unless they are one array, and rewards; those of a whole block are kept."""
