@@ -186,14 +186,13 @@ class SB3VecEnv(_VecEnv):
 
     def _put_finals(self, infos: Infos, batch: Batch, dones: Array) -> None:
         """Move the infos of resets away, and put those of the last steps in their place."""
-        mailed, space, final_obs = batch.mailed(), self.observation_space, batch.final_obs
+        final_infos, space, final_obs = batch.final_infos(), self.observation_space, batch.final_obs
         truncated = batch.truncated & ~batch.terminated
         reset_infos = list(self.reset_infos)
         for env_id in np.flatnonzero(dones).tolist():
             reset_infos[env_id] = infos[env_id]
             del reset_infos[env_id]["TimeLimit.truncated"]
-            answer = mailed.get(env_id)
-            info = dict(answer.final_info or {}) if answer is not None else {}
+            info = final_infos[env_id]
             info["TimeLimit.truncated"] = bool(truncated[env_id])
             info["terminal_observation"] = row_of(space, final_obs, env_id)
             infos[env_id] = info
