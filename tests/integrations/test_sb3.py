@@ -406,5 +406,5 @@ def test_the_end():
     envs.close()
     envs.close()
     for call in (envs.reset, envs.step_wait, lambda: envs.step([0]), lambda: envs.get_attr("spec")):
-        with pytest.raises(ClosedError):
+        with pytest.raises(ClosedError, match=r"^(reset|step_wait|step_async|call): the vec env is closed$"):
             call()

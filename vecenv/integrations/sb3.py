@@ -20,7 +20,7 @@ from ..core.batch import Batch
 from ..core.pool import Pool
 from ..core.rows import RowFlag
 from ..core.spec import Array
-from ..errors import ConfigError, StateError, require
+from ..errors import ClosedError, ConfigError, StateError, require
 from ..vector.env import VectorEnv
 from ..vector.nested import own, row_of
 from .inside import AttributeGetter, AttributeSetter, AttributeTest, MethodCaller, WrapperTest, identity_of
@@ -119,6 +119,7 @@ class SB3VecEnv(_VecEnv):
             WorkerTimeoutError, WorkerDiedError: a worker did not answer.
             Exception: what an env raised, with the remote traceback as its cause.
         """
+        self._check_open("reset")
         seeds = self._seeds
         if not self._was_reset and all(seed is None for seed in seeds):
             seeds = self.vector_env._draw_seeds()
@@ -150,9 +151,14 @@ class SB3VecEnv(_VecEnv):
         try:
             self._pool.send(actions)
         except StateError:
+            self._check_open("step_async")
             if self._pool.outstanding():
                 raise StateError("step_async: a step is under way; call step_wait first") from None
             raise
+
+    def _check_open(self, what: str) -> None:
+        if self._pool.closed:
+            raise ClosedError(f"{what}: the vec env is closed")
 
     def step_wait(self) -> tuple[Any, Array, Array, Infos]:
         """Wait for the step that `step_async` began.
@@ -165,7 +171,8 @@ class SB3VecEnv(_VecEnv):
             StateError: there is none.
             WorkerTimeoutError, WorkerDiedError, Exception: as `reset`.
         """
-        if not self._pool.outstanding() and not self._pool.closed:
+        self._check_open("step_wait")
+        if not self._pool.outstanding():
             raise StateError("step_wait: call step_async first")
         batch = self._pool.recv()
         if batch.flags & _ERROR:
@@ -236,6 +243,7 @@ class SB3VecEnv(_VecEnv):
         return self._call(WrapperTest(wrapper_class), indices)
 
     def _call(self, function: Callable[[Any], Any], indices: int | Iterable[int] | None) -> list[Any]:
+        self._check_open("call")
         if indices is None:
             return self._pool.call(function)
         each = [indices] if isinstance(indices, int | np.integer) else indices
