@@ -527,8 +527,9 @@ class VectorEnvContract:
         assert isinstance(caught.value, SpaceError)
         with pytest.raises(RuntimeError, match="action_space"):
             open_envs([functools.partial(ToyEnv, num_actions=count) for count in (2, 3)])
-        with pytest.raises(RuntimeError):
-            envs = [functools.partial(SpaceEnv, Box(0, 1, (size,), np.float32)) for size in (2, 3)]
+        envs = [functools.partial(SpaceEnv, Box(0, 1, (size,), np.float32)) for size in (2, 3)]
+        says = r"env 1: observation_space Box\(0.0, 1.0, \(3,\), float32\) differs from env 0's Box\(0.0, 1.0, \(2,\)"
+        with pytest.raises(RuntimeError, match=says):
             open_envs(envs, observation_mode="different")
 
     # ---- end ------------------------------------------------------------------------------------
