@@ -346,11 +346,12 @@ info_read(const vecenv_arena *arena, info_table *table, PyObject *info, int info
 }
 
 void
-info_store(const vecenv_arena *arena, const info_cells *cells, uint32_t block, uint32_t row)
+info_store(const vecenv_arena *arena, const info_cells *cells, int tags_word,
+           uint32_t block, uint32_t row)
 {
-    memcpy(column(arena, block, VECENV_H_INFO_TAGS) + (size_t)row * VECENV_INFO_KEYS,
-           cells->tags, VECENV_INFO_KEYS);
-    uint64_t *values = (uint64_t *)(void *)column(arena, block, VECENV_H_INFO_VALUES)
+    memcpy(column(arena, block, tags_word) + (size_t)row * VECENV_INFO_KEYS, cells->tags,
+           VECENV_INFO_KEYS);
+    uint64_t *values = (uint64_t *)(void *)column(arena, block, tags_word + 1)
                        + (size_t)row * VECENV_INFO_KEYS;
     for (uint32_t i = 0; i < cells->used; i++) {
         if (cells->tags[i] != INFO_ABSENT) {

@@ -9,7 +9,8 @@
  *   "pos\x1e" "2,2"     the first of the 4 cells of an array of this shape
  *   "\x1d"              one more cell of the array before
  *
- * All cells of an array have the same tag. */
+ * All cells of an array have the same tag. A row has two sets of cells where a step may end
+ * one episode and begin the next: those of the reset's info, and those of the last step's. */
 #ifndef VECENV_INFO_H
 #define VECENV_INFO_H
 
@@ -78,8 +79,9 @@ info_is_wanted(int infos, int is_end)
 int info_read(const vecenv_arena *arena, info_table *table, PyObject *info, int infos,
               info_cells *cells);
 
-void info_store(const vecenv_arena *arena, const info_cells *cells, uint32_t block,
-                uint32_t row);
+/* Write cells into a row: to the column `tags_word` and the column of values behind it. */
+void info_store(const vecenv_arena *arena, const info_cells *cells, int tags_word,
+                uint32_t block, uint32_t row);
 
 void info_clear(info_table *table);
 

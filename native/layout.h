@@ -22,7 +22,7 @@
 #include "atomics.h"
 
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
-#define VECENV_ABI 2
+#define VECENV_ABI 3
 #define VECENV_LINE 64
 #define VECENV_INFO_KEYS 32      /* cells for infos: numbers, elements of arrays */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
@@ -64,6 +64,8 @@ enum {
     VECENV_H_INFO_TAGS,
     VECENV_H_INFO_VALUES,
     VECENV_H_SECONDS,
+    VECENV_H_FINAL_TAGS, /* as INFO_TAGS; these two are there with VECENV_H_HAS_FINAL only */
+    VECENV_H_FINAL_VALUES,
     VECENV_H_WORDS
 };
 
@@ -181,6 +183,7 @@ enum {
 #define VECENV_F_ERROR 0x10u     /* the env raised; the mail holds the exception */
 #define VECENV_F_INFO 0x20u      /* info columns are filled */
 #define VECENV_F_VOID 0x40u      /* superseded: nobody waits for this row */
+#define VECENV_F_FINAL_INFO 0x80u /* with FINAL: final info columns are filled */
 
 /* A place names one row of one use of one block in 64 bits: epoch (40 bits, counts
  * uses of blocks, never repeats), block (8), row (16). An owner word has the same

@@ -171,6 +171,7 @@ add_layout_constants(PyObject *module)
         {"F_ERROR", VECENV_F_ERROR},
         {"F_INFO", VECENV_F_INFO},
         {"F_VOID", VECENV_F_VOID},
+        {"F_FINAL_INFO", VECENV_F_FINAL_INFO},
         {"C_LETTER", VECENV_C_LETTER},
         {"C_SEED", VECENV_C_SEED},
         {"C_STATE", VECENV_C_STATE},

@@ -72,6 +72,7 @@ vecenv_slot_finish(PyObject *op, PyObject *Py_UNUSED(ignored))
     if (self->command.op != VECENV_OP_NONE) {
         vecenv_slot_drop(self);
     }
+    unstage(self);
     Py_RETURN_NONE;
 }
 
@@ -120,7 +121,12 @@ write_row(Slot *self, hosted_env *env, const answer *row, size_t num_held, uint6
         CELL(self, place, VECENV_H_SECONDS, double) = seconds;
     }
     if (row->flags & VECENV_F_INFO) {
-        info_store(arena, &self->cells, place_block(place), place_row(place));
+        info_store(arena, &self->cells, VECENV_H_INFO_TAGS, place_block(place),
+                   place_row(place));
+    }
+    if (row->flags & VECENV_F_FINAL_INFO) {
+        info_store(arena, &self->final_cells, VECENV_H_FINAL_TAGS, place_block(place),
+                   place_row(place));
     }
     tree_store(self->held, num_held, block_start(self, place), place_row(place));
     if (row->flags & VECENV_F_FINAL) { /* the same step began a new episode */
@@ -152,6 +158,15 @@ vecenv_slot_check(Slot *self, answer *row, size_t *num_held)
                            &self->cells);
         row->flags |= status == TREE_OK && self->cells.used > 0 ? VECENV_F_INFO : 0;
     }
+    if (status == TREE_OK && row->final_info != NULL && PyDict_GET_SIZE(row->final_info) > 0) {
+        status = self->final_obs == NULL
+                     ? TREE_ODD
+                     : info_read(&self->arena, &self->info_table, row->final_info,
+                                 self->infos, &self->final_cells);
+    }
+    if (row->flags & VECENV_F_FINAL && self->final_cells.used > 0) {
+        row->flags |= VECENV_F_FINAL_INFO;
+    }
     return status;
 }
 
@@ -176,23 +191,37 @@ vecenv_slot_answer(Slot *self, answer *row)
     }
     tree_release(self->held, num_held);
     if (status == TREE_OK) {
-        self->num_staged = 0;
+        unstage(self);
+    } else if (row->final_info != NULL) {
+        self->final_cells.used = 0; /* it will be given again, or goes by mail */
     }
     return status;
 }
 
 int
-vecenv_slot_stage_final(Slot *self, PyObject *obs)
+vecenv_slot_stage_final(Slot *self, const answer *row)
 {
     size_t count = 0, at = 0;
-    int status = tree_hold(self->final_obs, obs, self->held, &count);
+    unstage(self);
+    int status = tree_hold(self->final_obs, row->obs, self->held, &count);
     for (size_t i = 0; status == TREE_OK && i < count; i++) {
         memcpy(self->staging + at, self->held[i].source, self->held[i].nbytes);
         self->held[i].source = self->staging + at;
         at += self->held[i].nbytes;
     }
     tree_release(self->held, count);
-    self->num_staged = status == TREE_OK ? count : 0;
+    if (status == TREE_OK) {
+        status = reward_read(row->reward, self->reward, self->arena.reward_size);
+    }
+    if (status == TREE_OK && row->info != NULL && PyDict_GET_SIZE(row->info) > 0) {
+        status = info_read(&self->arena, &self->info_table, row->info, self->infos,
+                           &self->final_cells);
+    }
+    if (status == TREE_OK) {
+        self->num_staged = count;
+    } else {
+        unstage(self);
+    }
     return status;
 }
 
@@ -200,10 +229,10 @@ PyObject *
 vecenv_slot_publish(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;
-    PyObject *obs, *reward, *info, *final_obs;
+    PyObject *obs, *reward, *info, *final_obs, *final_info = Py_None;
     answer row = {0};
-    if (!PyArg_ParseTuple(args, "OOppOIO:publish", &obs, &reward, &row.terminated,
-                          &row.truncated, &info, &row.flags, &final_obs)) {
+    if (!PyArg_ParseTuple(args, "OOppOIO|O:publish", &obs, &reward, &row.terminated,
+                          &row.truncated, &info, &row.flags, &final_obs, &final_info)) {
         return NULL;
     }
     if (self->command.op == VECENV_OP_NONE) {
@@ -214,6 +243,7 @@ vecenv_slot_publish(PyObject *op, PyObject *args)
     row.reward = reward;
     row.info = info == Py_None ? NULL : info;
     row.final_obs = final_obs == Py_None ? NULL : final_obs;
+    row.final_info = final_info == Py_None ? NULL : final_info;
     hosted_env *env = &self->envs[self->command.env_id];
     int status = vecenv_slot_answer(self, &row);
     if (status == TREE_ERROR) {
@@ -227,8 +257,9 @@ vecenv_slot_publish(PyObject *op, PyObject *args)
 }
 
 const char vecenv_slot_publish_doc[] = PyDoc_STR(
-"publish($self, obs, reward, terminated, truncated, info, flags, final_obs, /)\n--\n\n"
+"publish($self, obs, reward, terminated, truncated, info, flags, final_obs,\n"
+"        final_info=None, /)\n--\n\n"
 "Answer the command under way with one row; True when it was written.\n\n"
 "False: a value needs conversion (observation leaves must have exactly their dtype and\n"
 "shape, info values must have cells under known keys) and nothing was written. obs,\n"
-"info and final_obs may be None: their columns are left as they are.");
+"info, final_obs and final_info may be None: their columns are left as they are.");

@@ -67,24 +67,27 @@ is_plain_reset(const Slot *self, PyObject *result)
 
 /* SAME_STEP, an episode has ended: reset the env and answer with both observations.
  * TREE_ODD: before the reset, *reset_result is NULL; after it, it holds what the reset
- * returned, and the final observation is staged for `publish`. */
+ * returned, and the final observation and info are staged for `publish`. */
 static int
 begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
 {
     const hosted_env *env = &self->envs[self->command.env_id];
-    int has_final_info = info_is_wanted(self->infos, 1) && PyDict_GET_SIZE(row->info) > 0;
-    if (env->env == NULL || is_state_due(env) || has_final_info
-        || self->final_obs == NULL || vecenv_slot_stage_final(self, row->obs) != TREE_OK
-        || reward_read(row->reward, self->reward, self->arena.reward_size) != TREE_OK) {
-        self->num_staged = 0;
+    if (env->env == NULL || is_state_due(env) || self->final_obs == NULL) {
         return TREE_ODD;
+    }
+    if (!info_is_wanted(self->infos, 1)) {
+        row->info = NULL;
+    }
+    int status = vecenv_slot_stage_final(self, row);
+    if (status != TREE_OK) {
+        return status;
     }
     PyObject *result = call_reset(self);
     if (result == NULL) {
-        self->num_staged = 0;
+        unstage(self);
         return TREE_ERROR;
     }
-    int status = TREE_ODD;
+    status = TREE_ODD;
     if (is_plain_reset(self, result)) {
         row->obs = PyTuple_GET_ITEM(result, 0);
         row->info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL;

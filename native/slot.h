@@ -66,6 +66,7 @@ typedef struct {
     int infos; /* which infos travel, INFOS_* */
     info_table info_table;
     info_cells cells;
+    info_cells final_cells; /* SAME_STEP: of the info that ended an episode, for the row under way */
     PyObject *numpy_scalar, *numpy_array; /* types */
     vecenv_command command; /* under way */
     int64_t now_ns;         /* when the last command ended, 0 after a wait */
@@ -115,7 +116,7 @@ is_state_due(const hosted_env *env)
 /* ---- row.c ----------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject *obs, *reward, *info, *final_obs; /* borrowed; NULL: nothing, or zero */
+    PyObject *obs, *reward, *info, *final_obs, *final_info; /* borrowed; NULL: nothing, or zero */
     int terminated, truncated;
     uint32_t flags;
 } answer;
@@ -132,9 +133,18 @@ int vecenv_slot_check(Slot *self, answer *row, size_t *num_held);
 /* End the command under way without an answer. */
 void vecenv_slot_drop(Slot *self);
 
-/* Copy the observation that ends an episode, since the reset that follows may overwrite it
- * in place; the next answer carries it as its final observation. */
-int vecenv_slot_stage_final(Slot *self, PyObject *obs);
+/* Copy observation, info (NULL: none) and reward that end an episode, since the reset that
+ * follows may overwrite them in place; the next answer flagged FINAL carries them, but the
+ * reward. TREE_ODD and TREE_ERROR: nothing is staged. */
+int vecenv_slot_stage_final(Slot *self, const answer *row);
+
+/* Forget what is staged. */
+static inline void
+unstage(Slot *self)
+{
+    self->num_staged = 0;
+    self->final_cells.used = 0;
+}
 
 /* ---- slot_records.c -------------------------------------------------------------- */
 

@@ -25,6 +25,7 @@ F_MAIL: int
 F_ERROR: int
 F_INFO: int
 F_VOID: int
+F_FINAL_INFO: int
 
 C_LETTER: int
 C_SEED: int
@@ -117,7 +118,16 @@ class Slot:
     ) -> Slot: ...
     def serve(self) -> tuple[int, int, int, int, int, int, Any]: ...
     def publish(
-        self, obs: Any, reward: Any, terminated: bool, truncated: bool, info: Any, flags: int, final_obs: Any, /
+        self,
+        obs: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        info: Any,
+        flags: int,
+        final_obs: Any,
+        final_info: Any = None,
+        /,
     ) -> bool: ...
     def finish(self) -> None: ...
     def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None: ...

@@ -37,6 +37,35 @@ def test_step(benchmark: Any, opener: _Opener, num_envs: int) -> None:
     benchmark(envs.step, actions)
 
 
+class ShortEnv(NullEnv):
+    """Episodes of 5 steps with an info of 5 numbers at each, as many as Pong's."""
+
+    num_steps = 0
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.num_steps = 0
+        return super().reset(**kwargs)[0], self.inform()
+
+    def step(self, action: Any) -> Any:
+        self.num_steps += 1
+        obs, reward, *_ = super().step(action)
+        return obs, reward, self.num_steps == 5, False, self.inform()
+
+    def inform(self) -> dict[str, Any]:
+        count = self.num_steps
+        return {"lives": 0, "episode_frame_number": count, "frame_number": 4 * count, "score": 3, "level": 1}
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_infos_of_short_episodes(benchmark: Any, opener: _Opener, mode: str) -> None:
+    """In SAME_STEP a fifth of the rows have a final observation and two infos."""
+    envs = opener([ShortEnv] * 64, autoreset_mode=mode)
+    actions = next(action_batches(envs.single_action_space, 64))
+    for _ in range(50):  # until the columns are known
+        envs.step(actions)
+    benchmark(envs.step, actions)
+
+
 @pytest.mark.parametrize("copy", [True, False], ids=["copy", "view"])
 def test_step_with_frames(benchmark: Any, opener: _Opener, copy: bool) -> None:
     envs = opener([FrameEnv] * 64, copy=copy)

@@ -234,6 +234,27 @@ class VectorEnvContract:
         assert obs[:, STEPS].tolist() == [1, 1]
         envs.send([0, 0], [1, 2])
         assert len(envs.step([0], env_id=[3])[4]["env_id"]) == 1
+        envs.recv(2)
+        assert envs.step([0], 2)[4]["env_id"].tolist() == [2]
+        with pytest.raises(StateError, match="no env owes an answer; send actions or reset first"):
+            envs.recv()
+
+    @pytest.mark.parametrize(
+        "env_id, says",
+        [
+            ([9], "env_id 9 is not in 0..1"),
+            (-1, "env_id -1 is not in 0..1"),
+            ([0.5], r"expected an int or a non-empty list of them, got \[0.5\]"),
+            ([], r"expected an int or a non-empty list of them, got \[\]"),
+            ([True, False], "expected an int or a non-empty list"),
+        ],
+    )
+    def test_no_such_env_to_reset(self, open_envs, env_id, says):
+        envs = open_envs([CountEnv] * 2)
+        with pytest.raises(ConfigError, match=says):
+            envs.async_reset(env_id)
+        envs.async_reset(1)
+        assert envs.recv()[4]["env_id"].tolist() == [1]
 
     def test_the_loop_of_envpool(self, open_envs):
         envs = open_envs([functools.partial(CountEnv, 4)] * 6, batch_size=4)
@@ -506,8 +527,9 @@ class VectorEnvContract:
         assert isinstance(caught.value, SpaceError)
         with pytest.raises(RuntimeError, match="action_space"):
             open_envs([functools.partial(ToyEnv, num_actions=count) for count in (2, 3)])
-        with pytest.raises(RuntimeError):
-            envs = [functools.partial(SpaceEnv, Box(0, 1, (size,), np.float32)) for size in (2, 3)]
+        envs = [functools.partial(SpaceEnv, Box(0, 1, (size,), np.float32)) for size in (2, 3)]
+        says = r"env 1: observation_space Box\(0.0, 1.0, \(3,\), float32\) differs from env 0's Box\(0.0, 1.0, \(2,\)"
+        with pytest.raises(RuntimeError, match=says):
             open_envs(envs, observation_mode="different")
 
     # ---- end ------------------------------------------------------------------------------------

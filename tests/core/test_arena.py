@@ -75,6 +75,7 @@ def test_final_columns_exist_only_where_asked_for():
     with_final, without = plan_for(FIXED_SPACES["dict"]), plan_for(FIXED_SPACES["dict"], has_final=False)
     assert len(with_final.final_offsets) == 2
     assert without.final_offsets == []
+    assert {"final_tags", "final_values"} == set(with_final.columns) - set(without.columns)
     assert without.words["block_stride"] <= with_final.words["block_stride"]
 
 

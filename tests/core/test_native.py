@@ -395,6 +395,76 @@ def test_infos_in_cells(names, info, infos, expected):
     assert cells_of(names, info, infos) == expected
 
 
+def final_rows(hub, ends):
+    """Return (flags, values of the first cell of infos, of final infos) of the batch that is there, by rows."""
+    _, block, _, _, _ = hub.recv(2, 2, 0)
+    columns = arena.BlockViews(ends.plan, ends.memory, block).columns
+    first = [columns[name][:, 0].tolist() for name in ("info_values", "final_values")]
+    return columns["flags"].tolist(), *first
+
+
+def ending_envs(slot, *first_infos):
+    """Let every step of env i end an episode with {'a': 10 + i} and begin one with first_infos[i]."""
+
+    class Env:
+        def __init__(self, number, info):
+            self.number, self.info = number, info
+
+        def step(self, action):
+            return obs_of(1), 1.0, True, False, {"a": 10 + self.number}
+
+        def reset(self):
+            return obs_of(0), self.info
+
+    for i, info in enumerate(first_infos):
+        env = Env(i, info)
+        slot.host(i, env.step, env)
+
+
+FINAL = _native.F_FINAL if _native else 0
+
+
+def test_the_infos_that_end_episodes_have_cells_of_their_own(ends):
+    hub, slot = ends.hub(), ends.slot(autoreset=2)
+    hub.add_info_key("a")
+    ending_envs(slot, {"a": 2}, {"a": 3})
+    hub.send((np.zeros(2, np.int64),), None, True, 0)
+    assert slot.serve()[0] == _native.EVENT_IDLE
+    flags = FINAL | _native.F_INFO | _native.F_FINAL_INFO
+    assert final_rows(hub, ends) == ([flags, flags], [2, 3], [10, 11])
+
+
+def test_a_final_info_waits_in_cells_until_the_host_has_seen_to_the_rest(ends):
+    hub, slot = ends.hub(), ends.slot(autoreset=2)
+    hub.add_info_key("a")
+    ending_envs(slot, {"a": "text"}, {})
+    hub.send((np.zeros(2, np.int64),), None, True, 0)
+    assert slot.serve()[:2] == (_native.EVENT_RESULT, 0)
+    assert not slot.publish(obs_of(0), 1.0, True, False, {"a": "text"}, FINAL, None)
+    assert slot.publish(obs_of(0), 1.0, True, False, None, FINAL | _native.F_MAIL, None)
+    assert slot.serve()[0] == _native.EVENT_IDLE
+    flags, _, values = final_rows(hub, ends)
+    both = FINAL | _native.F_FINAL_INFO
+    assert (flags, values) == ([both | _native.F_MAIL, both], [10, 11])
+
+
+def test_a_final_info_that_was_refused_or_given_up_does_not_stand_in_a_later_row(ends):
+    hub, slot = ends.hub(), ends.slot(autoreset=2)
+    hub.add_info_key("a")
+    ending_envs(slot, {"a": "text"})
+    slot.host(1, lambda action: [])
+    hub.send((np.zeros(2, np.int64),), None, False, 0)
+    assert slot.serve()[:2] == (_native.EVENT_RESULT, 0)
+    slot.finish()  # as after Ctrl-C
+    assert slot.serve()[:2] == (_native.EVENT_RESULT, 1)
+    odd = (obs_of(0), 1.0, True, False, {"a": "text"}, FINAL, obs_of(1), {"a": 1})
+    assert not slot.publish(*odd)
+    assert not slot.publish(*odd[:4], {}, *odd[5:7], {"a": 1, "b": 1})
+    assert slot.publish(*odd[:4], None, FINAL | _native.F_MAIL, obs_of(1))
+    _, block, _, _, flags = hub.recv(1, 1, 0)
+    assert flags == FINAL | _native.F_MAIL
+
+
 def test_a_descriptor_that_is_none_cannot_be_watched():
     with pytest.raises((TypeError, ValueError)):
         _native.watch_parent("no descriptor")

@@ -364,8 +364,9 @@ def history(kind, implementation, monkeypatch, autoreset, **options):
         for number in range(9):
             batch = pool.recv()
             names = ("env_ids", "obs", "rewards", "terminated", "truncated", "episodes", "lengths", "returns", "seeds")
-            flags = batch.row_flags & ~np.uint32(RowFlag.MAIL | RowFlag.INFO)
-            seen.append([getattr(batch, name).tolist() for name in names] + [flags.tolist(), batch.infos()])
+            flags = batch.row_flags & ~np.uint32(RowFlag.MAIL | RowFlag.INFO | RowFlag.FINAL_INFO)
+            told = [flags.tolist(), batch.infos(), batch.final_infos()]
+            seen.append([getattr(batch, name).tolist() for name in names] + told)
             over = np.flatnonzero(batch.terminated | batch.truncated)
             if autoreset == Autoreset.DISABLED and len(over):
                 pool.reset(over)

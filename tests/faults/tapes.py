@@ -63,10 +63,10 @@ class Tapes:
         obs, infos, errors = batch.obs, batch.infos(), batch.errors()
         has_final = bool(batch.flags & RowFlag.FINAL)
         final = batch.final_obs if has_final else None
-        mailed = batch.mailed()
+        final_infos = batch.final_infos()
         for row, env_id in enumerate(env_ids):
             info = dict(infos[row])
-            final_info = mailed[row].final_info if row in mailed else None
+            final_info = dict(final_infos[row]) or None
             for one in (info, final_info or {}):
                 if (mark := one.pop("recovered", None)) is not None:
                     self.marks[env_id].append((len(self.rows[env_id]), mark))

@@ -388,7 +388,8 @@ def test_a_dead_worker_is_named():
 
 
 def test_a_hanging_env_is_a_timeout():
-    with contextlib.closing(SB3VecEnv([HangAtStep] * 2, step_timeout=0.2, close_timeout=0.2)) as envs:
+    limits = {"step_timeout": 0.2, "close_timeout": 0.2}
+    with contextlib.closing(SB3VecEnv([HangAtStep] * 2, on_failure="raise", **limits)) as envs:
         envs.reset()
         with pytest.raises(WorkerTimeoutError, match="step"):
             for _ in range(10):
@@ -405,5 +406,5 @@ def test_the_end():
     envs.close()
     envs.close()
     for call in (envs.reset, envs.step_wait, lambda: envs.step([0]), lambda: envs.get_attr("spec")):
-        with pytest.raises(ClosedError):
+        with pytest.raises(ClosedError, match=r"^(reset|step_wait|step_async|call): the vec env is closed$"):
             call()

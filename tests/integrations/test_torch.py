@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, Graph, Text
 
 pytest.importorskip("torch")
 
@@ -94,6 +94,26 @@ def test_one_call_per_batch(backend):
         to_cpu.close()
 
 
+def test_named_tuples_stay_what_they_are():
+    graph = Graph(Box(-1, 1, (2,)), None).sample()
+    moved = to_device([graph], "cpu")[0]
+    assert type(moved) is type(graph) and moved.edges is None
+    assert moved.nodes.data_ptr() == graph.nodes.ctypes.data
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:x", 3.5, None])
+def test_no_such_device(device):
+    with pytest.raises(ConfigError, match="device"):
+        to_device(np.ones(2), device)
+
+
+def test_closed_envs_and_what_cannot_be_registered():
+    envs = VectorEnv([CountEnv], backend="serial")
+    with pytest.raises(ConfigError, match="device 'cpu': only memory for CUDA"):
+        PinnedMemory(envs, "cpu")
+    envs.close()
+
+
 @WITHOUT_CUDA
 def test_without_cuda_it_says_so():
     with contextlib.closing(VectorEnv([CountEnv], backend="serial")) as envs:
@@ -117,12 +137,13 @@ def test_only_vecenv_s_own_have_such_memory():
 
 
 @WITH_CUDA
+@pytest.mark.parametrize("depth", [2, 3])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_pinned_copies_hold_what_the_rows_held(backend):
+def test_pinned_copies_hold_what_the_rows_held(backend, depth):
     env_fns = [functools.partial(CountEnv, 5)] * 8
-    with contextlib.closing(VectorEnv(env_fns, backend=backend, copy=False)) as envs:
+    with contextlib.closing(VectorEnv(env_fns, backend=backend, copy=False, depth=depth)) as envs:
         with ToDevice(envs, "cuda") as to_cuda:
-            assert to_cuda.is_pinned
+            assert to_cuda.is_pinned == in_arena(envs)
             obs, _ = envs.reset(seed=1)
             assert as_tensors(obs).is_pinned() == in_arena(envs)
             expected, moved = [obs.copy()], [to_cuda(obs)]
@@ -133,3 +154,24 @@ def test_pinned_copies_hold_what_the_rows_held(backend):
             for one, other in zip(moved, expected):
                 np.testing.assert_array_equal(one.cpu().numpy(), other)
         assert not as_tensors(obs).is_pinned()
+
+
+@WITH_CUDA
+def test_arrays_of_one_s_own_are_copied_at_once():
+    with contextlib.closing(VectorEnv([CountEnv] * 2, backend="serial")) as envs, ToDevice(envs, "cuda") as to_cuda:
+        assert not to_cuda.is_pinned
+        obs, _ = envs.reset(seed=1)
+        expected, moved = obs.copy(), to_cuda(obs)
+        obs[...] = 0
+        np.testing.assert_array_equal(moved.cpu().numpy(), expected)
+
+
+@WITH_CUDA
+def test_memory_is_registered_once_and_again_after_the_end():
+    with contextlib.closing(VectorEnv([CountEnv] * 2, backend="serial", copy=False)) as envs:
+        with PinnedMemory(envs), pytest.raises(RuntimeError, match="already"):
+            PinnedMemory(envs)
+        assert torch.ones(2, device="cuda").sum().item() == 2  # the refusal does not stand in the way of others
+        PinnedMemory(envs).close()
+        with pytest.raises(ConfigError, match="torch sees"):
+            PinnedMemory(envs, "cuda:99")

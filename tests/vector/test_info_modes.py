@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import threading
 import time
@@ -20,7 +21,7 @@ from vecenv import ConfigError, VectorEnv
 from vecenv.core.infos import Infos
 from vecenv.core.native import load
 from vecenv.core.options import PoolOptions
-from vecenv.core.rows import RowFlag
+from vecenv.core.rows import Autoreset, RowFlag
 from vecenv.core.serial import SerialPool
 from vecenv.envs.toys import CountEnv, SegfaultAtStep, ToyEnv
 
@@ -236,6 +237,89 @@ def test_a_key_that_changes_its_kind():
             for i in range(len(kinds) + 1):
                 pool.send([0])
                 assert_same(pool.recv().infos()[0], infos[min(i + 1, len(infos) - 1)])
+
+
+class Reuser(ToyEnv):
+    """Writes every info into the same dict and array, as it does the first one of the next episode."""
+
+    def __init__(self, length, text=False):
+        super().__init__(length)
+        self.text = text
+        self.info = {"array": np.zeros(2), "deep": {}}
+
+    def inform(self):
+        self.info["array"][:] = self.elapsed_steps, self.action_sum
+        self.info["deep"]["half"] = self.elapsed_steps / 2
+        for key in ("first", "said", "episode"):
+            self.info.pop(key, None)
+        if self.elapsed_steps == 0:
+            self.info.update({"said": "text"} if self.text else {"first": 1})
+        elif self.elapsed_steps == self.length:
+            self.info["episode"] = {"l": self.elapsed_steps}
+        return self.info
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("infos", ["ALL", "COLUMNS", "DONE"])
+@pytest.mark.parametrize("text", [False, True])
+def test_infos_that_end_episodes_are_not_pickled_once_they_are_known(text, infos):
+    """Also where the info of the reset in the same step has to be."""
+    options = PoolOptions(infos=Infos[infos], autoreset=Autoreset.SAME_STEP)
+    with SerialPool([functools.partial(Reuser, length, text) for length in (2, 3)], options) as pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        has_text = text and infos == "ALL"
+        for i in range(1, 25):
+            pool.send([1, 1])
+            batch = pool.recv()
+            for row, (length, info) in enumerate(zip((2, 3), batch.final_infos())):
+                is_end = i % length == 0
+                expected = {"array": np.full(2, float(length)), "deep": {"half": length / 2}, "episode": {"l": length}}
+                assert_same(info, expected if is_end else {}, f"step {i}, row {row}")
+                if i > 12:  # all is known
+                    flags = int(batch.row_flags[row])
+                    assert bool(flags & RowFlag.FINAL_INFO) == bool(flags & RowFlag.FINAL) == is_end
+                    assert bool(flags & RowFlag.MAIL) == (is_end and has_text)
+            assert_same(batch.copy().final_infos(), batch.final_infos())
+            assert_same(batch.take(np.array([1, 0])).final_infos(), batch.final_infos()[::-1])
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_final_infos_of_an_env_that_reuses_them_are_those_of_gymnasium(text, backend):
+    env_fns = [functools.partial(Reuser, length, text and length == 3) for length in (2, 3, 4, 1)]
+
+    def copying(env_fn):
+        return lambda: _InfoCopier(env_fn())
+
+    with (
+        contextlib.closing(SyncVectorEnv(list(map(copying, env_fns)), autoreset_mode=AutoresetMode.SAME_STEP)) as sync,
+        contextlib.closing(VectorEnv(env_fns, backend=backend, autoreset_mode="SameStep")) as ours,
+    ):
+        assert_same(ours.reset(seed=1), sync.reset(seed=1), "reset")
+        for i in range(20):
+            actions = np.array([i % 2, 1, 0, 1])
+            assert_same(ours.step(actions), sync.step(actions), f"step {i}")
+
+
+class _InfoCopier(gymnasium.Wrapper):
+    """Gives SyncVectorEnv, which does not copy them, infos of their own."""
+
+    def reset(self, **kwargs):
+        return copy.deepcopy(self.env.reset(**kwargs))
+
+    def step(self, action):
+        return copy.deepcopy(self.env.step(action))
+
+
+@pytest.mark.parametrize("infos", ["all", "columns", "done", "none"])
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_what_was_recovered_is_told_in_every_mode(infos, mode, tmp_path):
+    env_fns = [functools.partial(SegfaultAtStep, at=3, once=tmp_path / "done", length=4), functools.partial(ToyEnv, 4)]
+    with contextlib.closing(VectorEnv(env_fns, num_workers=2, infos=infos, autoreset_mode=mode)) as envs:
+        envs.reset(seed=0)
+        told = [envs.step([0, 0])[4] for _ in range(3)]
+        assert told[2]["recovered"].tolist() == ["replayed", None]
 
 
 @pytest.mark.parametrize("infos", ["none", "done"])

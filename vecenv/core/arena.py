@@ -28,7 +28,7 @@ from .spec import Array, Spec
 __all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "ArenaPlan", "BlockViews"]
 
 MAGIC = 0x766E6365766E6501
-ABI = 2
+ABI = 3
 LINE = 64
 PAGE = 4096
 INFO_KEYS = 32
@@ -51,7 +51,8 @@ HEADER_WORDS = (
     "magic", "abi", "total_nbytes", "num_envs", "num_slots", "num_blocks", "rows", "queue_size", "mail_nbytes",
     "reward_size", "has_final", "control", "info_keys", "slots", "queues", "newest", "mail_up", "mail_down", "records",
     "blocks", "block_stride", "link", "owner", "cell", "step_id", "env_id", "reward", "terminated", "truncated",
-    "flags", "tally", "info_tags", "info_values", "seconds",
+    "flags", "tally", "info_tags", "info_values", "seconds", "final_tags",
+    "final_values",
 )  # fmt: skip
 
 #: A row's place in its episode, as in native/layout.h; each field is a column of its own to readers.
@@ -72,6 +73,12 @@ _COLUMNS: dict[str, tuple[Any, int]] = {
     "terminated": ("?", 1), "truncated": ("?", 1), "flags": ("<u4", 1), "tally": (_TALLY, 1),
     "info_tags": ("u1", INFO_KEYS), "info_values": ("<u8", INFO_KEYS), "seconds": ("<f8", 1),
 }  # fmt: skip
+
+#: The same, of arenas that keep final observations: cells of the infos that came with those.
+_FINAL_COLUMNS: dict[str, tuple[Any, int]] = {
+    "final_tags": ("u1", INFO_KEYS),
+    "final_values": ("<u8", INFO_KEYS),
+}
 
 
 def _align(value: int, step: int) -> int:
@@ -121,6 +128,11 @@ class ArenaPlan:
         return int(np.prod(self.reward_shape, dtype=np.int64))
 
     @property
+    def columns(self) -> dict[str, tuple[Any, int]]:
+        """Dtype and values per row of each column beside observations."""
+        return {**_COLUMNS, **_FINAL_COLUMNS} if self.has_final else _COLUMNS
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the whole arena."""
         return self.words["total_nbytes"]
@@ -158,7 +170,7 @@ class ArenaPlan:
 
         words["link"] = 0
         at = LINE
-        for name, (dtype, size) in _COLUMNS.items():
+        for name, (dtype, size) in self.columns.items():
             width = self.reward_size if name == "reward" else size
             words[name] = col(np.dtype(dtype).itemsize * width)
         self.obs_offsets = [col(leaf.nbytes) for leaf in self.obs.leaves]
@@ -174,7 +186,7 @@ class ArenaPlan:
         """Return (offset, bytes per row) of all that moves with a row: not owner and cell."""
         named = [
             (self.words[name], np.dtype(dtype).itemsize * (self.reward_size if name == "reward" else size))
-            for name, (dtype, size) in _COLUMNS.items()
+            for name, (dtype, size) in self.columns.items()
             if name not in ("owner", "cell")
         ]
         leaves = [(offset, leaf.nbytes) for offset, leaf in zip(self.obs_offsets, self.obs.leaves)]
@@ -216,7 +228,7 @@ class BlockViews:
         base = plan.words["blocks"] + block * plan.words["block_stride"]
         rows = plan.words["rows"]
         self.columns: dict[str, Array] = {}
-        for name, (dtype, size) in _COLUMNS.items():
+        for name, (dtype, size) in plan.columns.items():
             shape: tuple[int, ...] = (rows,) if size == 1 else (rows, size)
             if name == "reward":
                 shape = (rows, *plan.reward_shape)

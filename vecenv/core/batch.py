@@ -7,7 +7,7 @@ with mail (infos, exceptions, values without layout) put where it belongs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -17,7 +17,19 @@ from .mail import Answer, unpack_error
 from .rows import Op, RowFlag, Rows
 from .spec import Array, Leaf, NoneNode, ObjectNode, Spec
 
-__all__ = ["Batch", "raise_first"]
+__all__ = ["FINAL_CELLS", "INFO_CELLS", "Batch", "CellColumns", "raise_first"]
+
+
+class CellColumns(NamedTuple):
+    """One of the two sets of cells of a row: the flag of rows that have it, its columns of tags and of values."""
+
+    flag: int
+    tags: str
+    values: str
+
+
+INFO_CELLS = CellColumns(int(RowFlag.INFO), "info_tags", "info_values")
+FINAL_CELLS = CellColumns(int(RowFlag.FINAL_INFO), "final_tags", "final_values")
 
 #: Byte that expired observations are filled with.
 _GARBAGE = 0xA5
@@ -139,20 +151,32 @@ class Batch:
 
     def infos(self) -> list[dict[str, Any]]:
         """Return each row's info as the dict that its env returned."""
-        result: list[dict[str, Any]] = [{} for _ in range(len(self))]
-        if self.flags & RowFlag.INFO:
-            tags, cells = self.rows.column("info_tags"), self.rows.column("info_values")
-            tags = np.where(((self.row_flags & RowFlag.INFO) != 0)[:, None], tags, 0)
-            for column in self._infos.columns:
-                kinds = tags[:, column.first].tolist()
-                for tag in set(kinds) - {0}:
-                    values = column.objects(cells, tag)
-                    for info, kind, value in zip(result, kinds, values):
-                        if kind == tag:
-                            _put(info, column.path, value)
+        result = self._read_cells(INFO_CELLS)
         for row, answer in self.mailed().items():
             if answer.info:
                 result[row].update(answer.info)
+        return result
+
+    def final_infos(self) -> list[dict[str, Any]]:
+        """Return the info of the step that ended an episode for each row flagged FINAL, {} for others."""
+        result = self._read_cells(FINAL_CELLS)
+        for row, answer in self.mailed().items():
+            if answer.final_info:
+                result[row].update(answer.final_info)
+        return result
+
+    def _read_cells(self, cells: CellColumns) -> list[dict[str, Any]]:
+        result: list[dict[str, Any]] = [{} for _ in range(len(self))]
+        if self.flags & cells.flag:
+            tags, values = self.rows.column(cells.tags), self.rows.column(cells.values)
+            tags = np.where(((self.row_flags & cells.flag) != 0)[:, None], tags, 0)
+            for column in self._infos.columns:
+                kinds = tags[:, column.first].tolist()
+                for tag in set(kinds) - {0}:
+                    objects = column.objects(values, tag)
+                    for info, kind, value in zip(result, kinds, objects):
+                        if kind == tag:
+                            _put(info, column.path, value)
         return result
 
     def mailed(self) -> dict[int, Answer]:
@@ -221,10 +245,13 @@ class CopiedRows:
     def __init__(self, rows: Rows, spec: Spec) -> None:
         self.count = rows.count
         names = ("step_id", "env_id", "reward", "terminated", "truncated", "flags", "episode", "length", "seed")
-        more = ("return", "info_tags", "info_values", "seconds")
+        more: tuple[str, ...] = ("return", "info_tags", "info_values", "seconds")
+        flags = rows.column("flags")
+        if (flags & RowFlag.FINAL_INFO).any():
+            more += FINAL_CELLS.tags, FINAL_CELLS.values
         self._columns = {name: rows.column(name).copy() for name in (*names, *more)}
         self._obs = [rows.obs(leaf.index).copy() for leaf in spec.leaves]
-        has_final = bool((self._columns["flags"] & RowFlag.FINAL).any())
+        has_final = bool((flags & RowFlag.FINAL).any())
         self._final = [rows.final(leaf.index).copy() for leaf in spec.leaves] if has_final else []
 
     def column(self, name: str) -> Array:

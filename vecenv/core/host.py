@@ -57,7 +57,15 @@ class Slot(ReplaySlot, Protocol):
         """Step envs until something needs the host; return that."""
 
     def publish(
-        self, obs: Any, reward: Any, terminated: bool, truncated: bool, info: Any, flags: int, final_obs: Any
+        self,
+        obs: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        info: Any,
+        flags: int,
+        final_obs: Any,
+        final_info: Any = None,
     ) -> bool:
         """Answer the command under way with a row; False if a value needs conversion first."""
 
@@ -276,7 +284,7 @@ class Host:
         elif argument == RESULT_OF_RESET:
             obs, info = _pair(result)
             self._publish(obs, self._no_reward(), False, False, info, RowFlag.AUTORESET)
-        else:  # SAME_STEP: the slot has kept the observation that ended the episode
+        else:  # SAME_STEP: the slot has kept the observation and the info that ended the episode
             (_, reward, terminated, truncated, _), reset_result = result
             obs, info = _pair(reset_result)
             self._publish(obs, self._reward(reward), bool(terminated), bool(truncated), info, RowFlag.FINAL)
@@ -390,17 +398,20 @@ class Host:
     ) -> None:
         is_final = bool(flags & RowFlag.FINAL)  # then the info is of the reset
         info = self._wanted(info, is_end=(terminated or truncated) and not is_final)
+        ends = terminated, truncated
+        has_text = bool(final_info) and "recovered" in final_info
         if self._marks and (mark := self._marks.pop(self._current[0], "")):
             info = {**info, "recovered": mark}
-        no_mail = not self._obs.num_objects and not final_info
-        if no_mail and self._slot.publish(obs, reward, terminated, truncated, info, flags, final_obs):
+            has_text = True
+        no_mail = not self._obs.num_objects and not has_text  # Infos.COLUMNS leaves text out
+        if no_mail and self._slot.publish(obs, reward, *ends, info, flags, final_obs, final_info):
             return
         # Something needs conversion or mail. Find out what by doing it all here, once.
         exact_obs = self._obs.conform(obs)
         exact_final = None if final_obs is None else self._obs.conform(final_obs)
         exact_reward = self._reward(reward)
         no_mail = no_mail and not self._warnings
-        if no_mail and self._slot.publish(exact_obs, exact_reward, terminated, truncated, info, flags, exact_final):
+        if no_mail and self._slot.publish(exact_obs, exact_reward, *ends, info, flags, exact_final, final_info):
             return
         env_id, step_id = self._current
         answer = mail.Answer(step_id, env_id, info=info, final_info=final_info, warnings=self._warnings[:])
@@ -410,7 +421,7 @@ class Host:
             answer.final_objects = None if final_obs is None else self._obs.objects(final_obs)
         self._slot.mail(mail.dump(answer))
         flags |= RowFlag.MAIL
-        written = self._slot.publish(exact_obs, exact_reward, terminated, truncated, None, flags, exact_final)
+        written = self._slot.publish(exact_obs, exact_reward, *ends, None, flags, exact_final)
         assert written, "a row of conforming values was refused"
 
     def _answer_error(self, op: int, error: BaseException) -> None:

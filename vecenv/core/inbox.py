@@ -54,6 +54,7 @@ class Inbox:
                 elif self._is_wanted(answer, delivered):
                     self._answers[answer.step_id] = answer
                     self.infos.learn(answer.info, self._hub.add_info_key)
+                    self.infos.learn(answer.final_info, self._hub.add_info_key)
 
     def _is_wanted(self, answer: Answer, delivered: Collection[int]) -> bool:
         step_id = answer.step_id

@@ -70,7 +70,8 @@ class ReceivingPool(SendingPool):
             owed = self._hub.outstanding()
             least = owed if min_count is None else min_count
             if not 1 <= least <= owed:
-                raise StateError(f"recv: min_count {least} is not in 1..{owed}, the number of envs that owe an answer")
+                limits = f"min_count {least} is not in 1..{owed}, the number of envs that owe an answer"
+                raise StateError(f"recv: {limits if owed else 'no env owes an answer; send actions or reset first'}")
             most = least if exact else max(least, max_count or self.num_envs)
             if self._works_here:
                 self._work()

@@ -37,6 +37,7 @@ class RowFlag(IntFlag):
     ERROR = 0x10  #: the env raised; the mail holds the exception
     INFO = 0x20  #: cells hold values of the info
     VOID = 0x40  #: superseded: nobody waits for this row
+    FINAL_INFO = 0x80  #: with FINAL: cells hold values of the info that ended the episode
 
 
 class CommandFlag(IntFlag):

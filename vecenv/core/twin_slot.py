@@ -169,13 +169,21 @@ class TwinSlot:
     # ---- rows --------------------------------------------------------------------------
 
     def publish(
-        self, obs: Any, reward: Any, terminated: bool, truncated: bool, info: Any, flags: int, final_obs: Any
+        self,
+        obs: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        info: Any,
+        flags: int,
+        final_obs: Any,
+        final_info: Any = None,
     ) -> bool:
         """Answer the command under way with a row; False if a value needs conversion first."""
         command = self._command
         if command is None:
             raise RuntimeError("publish without a command under way")
-        exact = None if info else self._exact(obs, reward, final_obs)
+        exact = None if info or final_info else self._exact(obs, reward, final_obs)
         if exact is None:
             return False
         env = self._envs[command.env_id]

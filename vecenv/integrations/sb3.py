@@ -20,7 +20,7 @@ from ..core.batch import Batch
 from ..core.pool import Pool
 from ..core.rows import RowFlag
 from ..core.spec import Array
-from ..errors import ConfigError, StateError, require
+from ..errors import ClosedError, ConfigError, StateError, require
 from ..vector.env import VectorEnv
 from ..vector.nested import own, row_of
 from .inside import AttributeGetter, AttributeSetter, AttributeTest, MethodCaller, WrapperTest, identity_of
@@ -119,6 +119,7 @@ class SB3VecEnv(_VecEnv):
             WorkerTimeoutError, WorkerDiedError: a worker did not answer.
             Exception: what an env raised, with the remote traceback as its cause.
         """
+        self._check_open("reset")
         seeds = self._seeds
         if not self._was_reset and all(seed is None for seed in seeds):
             seeds = self.vector_env._draw_seeds()
@@ -150,9 +151,14 @@ class SB3VecEnv(_VecEnv):
         try:
             self._pool.send(actions)
         except StateError:
+            self._check_open("step_async")
             if self._pool.outstanding():
                 raise StateError("step_async: a step is under way; call step_wait first") from None
             raise
+
+    def _check_open(self, what: str) -> None:
+        if self._pool.closed:
+            raise ClosedError(f"{what}: the vec env is closed")
 
     def step_wait(self) -> tuple[Any, Array, Array, Infos]:
         """Wait for the step that `step_async` began.
@@ -165,7 +171,8 @@ class SB3VecEnv(_VecEnv):
             StateError: there is none.
             WorkerTimeoutError, WorkerDiedError, Exception: as `reset`.
         """
-        if not self._pool.outstanding() and not self._pool.closed:
+        self._check_open("step_wait")
+        if not self._pool.outstanding():
             raise StateError("step_wait: call step_async first")
         batch = self._pool.recv()
         if batch.flags & _ERROR:
@@ -186,14 +193,13 @@ class SB3VecEnv(_VecEnv):
 
     def _put_finals(self, infos: Infos, batch: Batch, dones: Array) -> None:
         """Move the infos of resets away, and put those of the last steps in their place."""
-        mailed, space, final_obs = batch.mailed(), self.observation_space, batch.final_obs
+        final_infos, space, final_obs = batch.final_infos(), self.observation_space, batch.final_obs
         truncated = batch.truncated & ~batch.terminated
         reset_infos = list(self.reset_infos)
         for env_id in np.flatnonzero(dones).tolist():
             reset_infos[env_id] = infos[env_id]
             del reset_infos[env_id]["TimeLimit.truncated"]
-            answer = mailed.get(env_id)
-            info = dict(answer.final_info or {}) if answer is not None else {}
+            info = final_infos[env_id]
             info["TimeLimit.truncated"] = bool(truncated[env_id])
             info["terminal_observation"] = row_of(space, final_obs, env_id)
             infos[env_id] = info
@@ -237,6 +243,7 @@ class SB3VecEnv(_VecEnv):
         return self._call(WrapperTest(wrapper_class), indices)
 
     def _call(self, function: Callable[[Any], Any], indices: int | Iterable[int] | None) -> list[Any]:
+        self._check_open("call")
         if indices is None:
             return self._pool.call(function)
         each = [indices] if isinstance(indices, int | np.integer) else indices

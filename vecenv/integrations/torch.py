@@ -10,7 +10,10 @@ while the program goes on; the arena's are, once they are registered, and no sec
 
 from __future__ import annotations
 
+import contextlib
+import os
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,8 @@ torch: Any = require("torch", "torch")
 
 #: Kinds of NumPy dtypes that are numbers; arrays of others stay arrays.
 _NUMBERS = "biufc"
+#: With so many batches a view outlives the receiving of the next batch.
+_MIN_DEPTH = 3
 
 
 def as_tensors(value: Any) -> Any:
@@ -48,13 +53,23 @@ def as_tensors(value: Any) -> Any:
     Raises:
         TypeError: torch has no such dtype.
     """
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value) if value.dtype.kind in _NUMBERS else value
+    return _map(_as_tensor, value)
+
+
+def _as_tensor(value: Any) -> Any:
+    is_number = isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS
+    return torch.from_numpy(value) if is_number else value
+
+
+def _map(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return a nest with `change` applied to what is no dict, tuple or list in it."""
     if isinstance(value, dict):
-        return {key: as_tensors(part) for key, part in value.items()}
+        return {key: _map(change, part) for key, part in value.items()}
     if type(value) in (tuple, list):
-        return type(value)(as_tensors(part) for part in value)
-    return value
+        return type(value)(_map(change, part) for part in value)
+    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple, such as a graph
+        return value._make(_map(change, part) for part in value)
+    return change(value)
 
 
 def to_device(value: Any, device: Any, *, non_blocking: bool = False) -> Any:
@@ -75,29 +90,35 @@ def to_device(value: Any, device: Any, *, non_blocking: bool = False) -> Any:
 
 
 def _move(value: Any, device: Any, non_blocking: bool) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device, non_blocking=non_blocking)
-    if isinstance(value, dict):
-        return {key: _move(part, device, non_blocking) for key, part in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(_move(part, device, non_blocking) for part in value)
-    return value
+    def move(part: Any) -> Any:
+        return part.to(device, non_blocking=non_blocking) if isinstance(part, torch.Tensor) else part
+
+    return _map(move, value)
 
 
 def _check_device(device: Any) -> Any:
-    """Return a torch.device.
+    """Return a torch.device; of a CUDA device with its index, which is the current one's by default.
 
     Raises:
-        ConfigError: it is a CUDA device, and torch sees none.
+        ConfigError: torch knows no such device, or sees no such GPU.
     """
-    device = torch.device(device)
-    if device.type == "cuda" and not torch.cuda.is_available():
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"device {device!r}: {error}", key="device") from error
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
         reason = "was built without CUDA" if torch.version.cuda is None else "sees no CUDA device"
         raise ConfigError(
             f"device {str(device)!r}: torch {torch.__version__} {reason}; use 'cpu', where tensors share the arrays' "
             "memory",
             key="device",
         )
+    if device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    if device.index >= torch.cuda.device_count():
+        raise ConfigError(f"device {str(device)!r}: torch sees {torch.cuda.device_count()} CUDA devices", key="device")
     return device
 
 
@@ -106,29 +127,37 @@ class PinnedMemory:
 
     Arrays of a vector env made with `copy=False` lie in it, where the native implementation runs: copies of them to a
     GPU can be asynchronous, and `tensor.is_pinned()` is true of their tensors. The registration ends with `close`, or
-    with this object; the memory itself stays until then.
+    with this object; the memory itself stays until then. A process forked meanwhile has no part in it.
+
+    Validated on machines without a GPU only: there the refusal is tested, and the rest follows CUDA's and torch's
+    documentation.
 
     Attributes:
+        device: whose copies are waited for before the registration ends, with its index.
         nbytes: how much memory that is.
     """
 
-    def __init__(self, envs: Any) -> None:
+    def __init__(self, envs: Any, device: Any = "cuda") -> None:
         """Register the pages; takes milliseconds per 100 MiB.
 
         Args:
             envs: a vector env of vecenv, a wrapper around one, an SB3VecEnv, or a started pool.
+            device: the GPU that the pages are registered from; all GPUs may copy from them.
 
         Raises:
-            ConfigError: torch sees no CUDA device, or `envs` are not vecenv's.
+            ConfigError: torch sees no such CUDA device, or `envs` are not vecenv's.
+            StateError: `envs` are closed, or the pool is not started.
             RuntimeError: CUDA refused, for one because the memory is registered already.
         """
-        _check_device("cuda")
-        memory = _memory_of(envs)
+        self.device = _check_device(device)
+        if self.device.type != "cuda":
+            raise ConfigError(f"device {str(self.device)!r}: only memory for CUDA can be registered", key="device")
+        memory = _pool_of(envs).memory
         self.nbytes = memory.nbytes
-        torch.cuda.init()  # the registration belongs to the device's context
-        status = torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)
-        torch.cuda.check_error(int(status))
-        self._finalizer = weakref.finalize(self, _unregister, memory)
+        with torch.cuda.device(self.device):  # else the current one gets a context, which takes some of its memory
+            # flags 0: pinned for all devices, as every 64-bit Linux has unified addresses
+            _check_status(torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0))
+        self._finalizer = weakref.finalize(self, _unregister, memory, self.device, os.getpid())
 
     def close(self) -> None:
         """End the registration once all copies are done; idempotent."""
@@ -141,24 +170,51 @@ class PinnedMemory:
         self.close()
 
 
-def _unregister(memory: Array) -> None:
-    torch.cuda.synchronize()  # a copy under way still reads these pages
-    torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(memory.ctypes.data)))
+def _unregister(memory: Array, device: Any, pid: int) -> None:
+    if os.getpid() != pid:  # a forked process has neither CUDA nor the registration
+        return
+    with torch.cuda.device(device):
+        torch.cuda.synchronize(device)  # a copy under way still reads these pages
+        _check_status(torch.cuda.cudart().cudaHostUnregister(memory.ctypes.data))
 
 
-def _memory_of(envs: Any) -> Array:
+def _check_status(status: Any) -> None:
+    """Raise RuntimeError unless a call of the CUDA runtime succeeded."""
+    if int(status) == 0:
+        return
+    # CUDA keeps the error for whoever asks next, which would be the caller's next kernel, that is not to blame.
+    cudart = torch.cuda.cudart()
+    if hasattr(cudart, "cudaGetLastError"):  # newer versions of torch
+        cudart.cudaGetLastError()
+    else:
+        with contextlib.suppress(RuntimeError):  # the very error that is raised below, by asking next
+            torch.ones(1, device="cuda")
+    torch.cuda.check_error(int(status))
+
+
+def _pool_of(envs: Any) -> Pool:
     pool = getattr(getattr(envs, "unwrapped", envs), "_pool", envs)
     if not isinstance(pool, Pool):
         raise ConfigError(f"envs: expected a vector env of vecenv, got {type(envs).__name__}", key="envs")
-    return pool.memory
+    return pool
+
+
+def _gives_views(envs: Any, pool: Pool) -> bool:
+    """Tell whether what `envs` return lies in the arena, so that it is worth being registered."""
+    copies = getattr(getattr(envs, "unwrapped", envs), "copy", envs is not pool)  # SB3VecEnv always does
+    return pool.implementation == "native" and not copies
 
 
 class ToDevice:
     """Puts what a vector env returns on one device, one call per batch.
 
-    On the CPU tensors share the arrays' memory. To a CUDA device copies are asynchronous if the vector env was made
-    with `copy=False` (and `depth` of at least 3): its memory is registered, and before a batch is copied the copy of
-    the one before is waited for, so no row changes while the device reads it.
+    On the CPU tensors share the arrays' memory. To a CUDA device copies are asynchronous where arrays are views of
+    the arena, that is, of a vector env made with `copy=False` with the native implementation: its memory is registered.
+    The copies of one batch are waited for when the next one is given, so no row changes while the device reads it,
+    if every batch is given here before the one after the next is received; with `depth=2` they are waited for at once,
+    since a row may change as soon as the next batch is there. Until then nobody may write to the arrays.
+
+    What concerns CUDA is validated on machines without a GPU only; see `PinnedMemory`.
 
     Example:
         >>> from vecenv import VectorEnv
@@ -173,7 +229,7 @@ class ToDevice:
 
     Attributes:
         device: where tensors go.
-        is_pinned: whether the vector env's memory is registered with CUDA.
+        is_pinned: whether the vector env's memory is registered with CUDA; without it copies are waited for.
     """
 
     def __init__(self, envs: Any, device: Any) -> None:
@@ -188,9 +244,11 @@ class ToDevice:
             RuntimeError: CUDA refused to register the memory.
         """
         self.device = _check_device(device)
-        _memory_of(envs)
-        self._pinned = PinnedMemory(envs) if self.device.type == "cuda" else None
-        self._copied: Any = None  # an event after the last copy
+        pool = _pool_of(envs)
+        is_pinned = self.device.type == "cuda" and _gives_views(envs, pool)
+        self._pinned = PinnedMemory(envs, self.device) if is_pinned else None
+        self._waits = pool.options.depth < _MIN_DEPTH
+        self._under_way: Any = None  # an event behind the last copies, and what they read
 
     @property
     def is_pinned(self) -> bool:
@@ -199,22 +257,30 @@ class ToDevice:
     def __call__(self, value: Any) -> Any:
         """Return a batch on the device, nested as it is.
 
-        Tensors on a GPU are the caller's own and ready for work on the current stream; those on the CPU are valid as
-        long as the arrays are.
+        Tensors on a GPU are the caller's own and ready for work on the current stream, on which they are copied; those
+        on the CPU are valid as long as the arrays are.
         """
         if self._pinned is None:
             return to_device(value, self.device)
-        if self._copied is not None:
-            self._copied.synchronize()
-        tensors = _move(as_tensors(value), self.device, non_blocking=True)
-        self._copied = torch.cuda.current_stream(self.device).record_event()
+        self._wait()
+        sources = as_tensors(value)
+        tensors = _move(sources, self.device, non_blocking=True)
+        self._under_way = torch.cuda.current_stream(self.device).record_event(), sources
+        if self._waits:
+            self._wait()
         return tensors
+
+    def _wait(self) -> None:
+        if self._under_way is not None:
+            self._under_way[0].synchronize()
+            self._under_way = None
 
     def close(self) -> None:
         """Wait for the last copy and let go of the vector env's memory; idempotent."""
         if self._pinned is not None:
+            self._wait()
             self._pinned.close()
-            self._pinned = self._copied = None
+            self._pinned = None
 
     def __enter__(self) -> ToDevice:
         return self

@@ -25,7 +25,7 @@ __all__ = ["Blanks", "Layout", "Views", "abnormal_values", "copy_arrays", "final
 _FINAL = int(RowFlag.FINAL)
 _FLOAT32 = np.dtype(np.float32)
 #: Flags of rows that may have an info.
-HAS_INFO = int(RowFlag.INFO | RowFlag.MAIL)
+HAS_INFO = int(RowFlag.INFO | RowFlag.FINAL_INFO | RowFlag.MAIL)
 #: What `info['recovered']` says of an env that was built anew and not brought to where it was.
 BUILT_ANEW = ("truncated", "restarted")
 
@@ -93,10 +93,9 @@ def infos_of(batch: Batch) -> list[dict[str, Any]]:
         return [{} for _ in range(len(batch))]
     infos = batch.infos()
     if batch.flags & _FINAL:
-        mailed = batch.mailed()
+        final_infos = batch.final_infos()
         for row in np.flatnonzero(batch.row_flags & _FINAL).tolist():
-            answer = mailed.get(row)
-            infos[row] = {} if answer is None else dict(answer.final_info or {})
+            infos[row] = final_infos[row]
     return infos
 
 

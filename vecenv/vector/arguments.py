@@ -24,6 +24,7 @@ __all__ = [
     "combine_spaces",
     "read_autoreset_mode",
     "read_count",
+    "read_env_ids",
     "read_infos",
     "read_failures",
     "read_mask",
@@ -75,6 +76,23 @@ def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
     if len(seed) != num_envs:
         raise ConfigError(f"seed: expected {num_envs} seeds, one per env, got {len(seed)}", key="seed")
     return [None if one is None else operator.index(one) for one in seed]
+
+
+def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
+    """Return ids as int64 (B,), also of a single one; None stays None.
+
+    Raises:
+        ConfigError: they are no whole numbers, or there is no such env.
+    """
+    if env_id is None:
+        return None
+    ids = np.atleast_1d(env_id)
+    if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
+        raise ConfigError(f"{what}: env_id: expected an int or a non-empty list of them, got {env_id!r}", key="env_id")
+    wrong = ids[(ids < 0) | (ids >= num_envs)]
+    if len(wrong):
+        raise ConfigError(f"{what}: env_id {int(wrong[0])} is not in 0..{num_envs - 1}", key="env_id")
+    return ids.astype(np.int64, copy=False)
 
 
 def read_failures(on_failure: str, others: Mapping[str, Any] | None) -> FailurePolicy:

@@ -31,6 +31,7 @@ from .arguments import (
     combine_spaces,
     read_autoreset_mode,
     read_count,
+    read_env_ids,
     read_failures,
     read_infos,
     read_mask,
@@ -204,7 +205,7 @@ class VectorEnv(CallableEnvs):
 
         Args:
             actions: nested like the action space, one row per env.
-            env_id: the envs to step, as EnvPool has it; None: all. Infos then have `env_id`, and
+            env_id: the envs to step, or a single one, as EnvPool has it; None: all. Infos then have `env_id`, and
                 rows stand in this order unless other envs are under way as well.
 
         Returns:
@@ -233,9 +234,10 @@ class VectorEnv(CallableEnvs):
         if env_id is None:
             self._send("step", actions, None, ordered=True)
             return self._results.deliver(self._recv("step", None))
-        self._send("step", actions, env_id, ordered=self._pool.outstanding() == 0)
+        env_ids = np.atleast_1d(env_id)
+        self._send("step", actions, env_ids, ordered=self._pool.outstanding() == 0)
         try:
-            return self._results.deliver_some(self._pool.recv(len(env_id), exact=True))
+            return self._results.deliver_some(self._pool.recv(len(env_ids), exact=True))
         except StateError as error:
             self._explain("step", error)
 
@@ -378,12 +380,16 @@ class VectorEnv(CallableEnvs):
         """Begin to reset envs without waiting; their first observations come by `recv`.
 
         Args:
-            env_id: distinct ids; None: all.
+            env_id: distinct ids, or a single one; None: all.
             seed: as for `reset`; a list has one for each of the N envs, asked or not.
             options: passed to every env asked.
+
+        Raises:
+            ConfigError: there is no such env, or the wrong number of seeds.
+            AlreadyPendingCallError: one of these envs still owes an answer to a reset.
         """
         self._check_idle("async_reset")
-        env_ids = None if env_id is None else np.atleast_1d(np.asarray(env_id, np.int64))
+        env_ids = read_env_ids("async_reset", env_id, self.num_envs)
         self._reset("async_reset", seed, options, env_ids, ordered=False)
 
     def _reset(self, what: str, seed: Any, options: dict[str, Any] | None, env_ids: Any, ordered: bool) -> None:

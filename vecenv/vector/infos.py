@@ -2,9 +2,11 @@
 
     rows with cells     {"lives": (tags, cells)}       whole columns at once
     rows with mail      {"episode": {"r": 1.0}, ...}   row by row
-    rows flagged FINAL  final_obs, final_info          row by row
                                  |
                      {"lives": int64 (B,), "_lives": bool (B,), ...}
+
+Rows flagged FINAL have a second info, of the step that ended their episode: `final_info` is made
+of those in the same way.
 
 The first env that has a key decides its dtype. Where a later value would not survive in it
 (0.5 among ints, None among floats) the array is widened, where Gymnasium truncates or raises.
@@ -17,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space
 
-from ..core.batch import Batch
+from ..core.batch import FINAL_CELLS, INFO_CELLS, Batch, CellColumns
 from ..core.infos import Column, dtype_of
 from ..core.rows import RowFlag
 from ..core.spec import Array
@@ -28,7 +30,7 @@ __all__ = ["InfoReader", "add_statistics", "spread_infos"]
 
 Infos = dict[str, Any]
 
-_INFO, _FINAL = int(RowFlag.INFO), int(RowFlag.FINAL)
+_FINAL = int(RowFlag.FINAL)
 _RARE = int(RowFlag.MAIL | RowFlag.FINAL)
 #: Tags of Python's own numbers are below this one; a value's kind stands in the high half of its tag.
 _FIRST_NUMPY_KIND, _NUMPY_BOOL_KIND = 4, 7
@@ -69,34 +71,48 @@ class InfoReader:
 
     def read(self, batch: Batch) -> Infos:
         """Return the infos of a batch, arrays with B rows in the order of the batch."""
-        tags, cells = batch.rows.column("info_tags"), batch.rows.column("info_values")
         if not batch.flags & _RARE:
-            infos = self._read_alike(batch, tags, cells)
-            if infos is not None:
-                return infos
-        count = len(batch)
-        rank = _rank(batch.env_ids)
+            alike = self._read_alike(batch, INFO_CELLS)
+            if alike is not None:
+                return alike
         mailed = batch.mailed()
-        rows = {row: answer.info for row, answer in mailed.items() if answer.info}
-        infos = {}
+        infos: Infos = {}
         if batch.flags & _FINAL:
-            _add_finals(infos, batch, mailed, self._space, rank)
-        if batch.flags & _INFO:
-            tags = np.where(((batch.row_flags & _INFO) != 0)[:, None], tags, 0)
-            _add_columns(infos, batch.info_table, tags, cells, rows, rank)
-        for row in _in_order(rows, rank):
-            _add_row(infos, rows[row], row, count)
+            _add_final_obs(infos, batch, self._space)
+            finals = {row: answer.final_info for row, answer in mailed.items() if answer.final_info}
+            infos["final_info"] = self._read_into({}, batch, FINAL_CELLS, finals)
+        told = {row: answer.info for row, answer in mailed.items() if answer.info}
+        return self._read_into(infos, batch, INFO_CELLS, told)
+
+    def _read_into(self, infos: Infos, batch: Batch, where: CellColumns, mailed: dict[int, Infos]) -> Infos:
+        """Add to `infos`, and return, what the rows of a batch tell in cells and in these dicts."""
+        has_cells = batch.flags & where.flag
+        if has_cells and not mailed:
+            alike = self._read_alike(batch, where)
+            if alike is not None and not (infos and alike.keys() & infos.keys()):
+                infos.update(alike)
+                return infos
+        if not has_cells and not mailed:
+            return infos
+        rank = _rank(batch.env_ids)
+        if has_cells:
+            is_told = (batch.row_flags & where.flag) != 0
+            tags = np.where(is_told[:, None], batch.rows.column(where.tags), 0)
+            _add_columns(infos, batch.info_table, tags, batch.rows.column(where.values), mailed, rank)
+        for row in _in_order(mailed, rank):
+            _add_row(infos, mailed[row], row, len(batch))
         return infos
 
-    def _read_alike(self, batch: Batch, tags: Array, cells: Array) -> Infos | None:
+    def _read_alike(self, batch: Batch, where: CellColumns) -> Infos | None:
         """Return the infos if all rows that have any have the same keys with values of the same types."""
-        told = (batch.row_flags & _INFO).nonzero()[0]
+        tags, cells = batch.rows.column(where.tags), batch.rows.column(where.values)
+        told = (batch.row_flags & where.flag).nonzero()[0]
         count = len(told)
         if count < len(tags):  # as where only the steps that end episodes tell something
             tags, cells = tags[told], cells[told]
         table = tags.tobytes()  # comparing bytes takes a tenth of comparing arrays
         signature = table[: tags.shape[1]]
-        if not count or table != signature * count:
+        if table != signature * count:
             return None
         infos = self._read_by_plan(batch, signature, cells)
         return infos if count == len(batch) else spread_infos(infos, told, len(batch))
@@ -201,17 +217,13 @@ def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
 # ---- final observations ---------------------------------------------------------------------
 
 
-def _add_finals(infos: Infos, batch: Batch, mailed: dict[int, Any], space: Space[Any], rank: Array | None) -> None:
-    count = len(batch)
+def _add_final_obs(infos: Infos, batch: Batch, space: Space[Any]) -> None:
     observations = batch.final_obs
-    array, mask = np.full(count, None, object), np.zeros(count, np.bool_)
-    nested: Infos = {}
-    for row in _in_order(np.flatnonzero(batch.row_flags & _FINAL).tolist(), rank):
-        array[row], mask[row] = row_of(space, observations, row), True
-        answer = mailed.get(row)
-        if answer is not None and answer.final_info:
-            _add_row(nested, answer.final_info, row, count)
-    infos.update(final_obs=array, _final_obs=mask, final_info=nested, _final_info=mask.copy())
+    mask = (batch.row_flags & _FINAL) != 0
+    array = np.full(len(batch), None, object)
+    for row in np.flatnonzero(mask).tolist():
+        array[row] = row_of(space, observations, row)
+    infos.update(final_obs=array, _final_obs=mask, _final_info=mask.copy())
 
 
 # ---- row by row -----------------------------------------------------------------------------

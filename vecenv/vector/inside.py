@@ -69,8 +69,20 @@ def _without_bounds(space: Space[Any]) -> Space[Any]:
             low, high = 0, 1
         else:
             low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        return spaces.Box(low, high, space.shape, dtype.type)
+        return _Unbounded(space, low, high)
     return spaces.Text(1)
+
+
+class _Unbounded(spaces.Box):
+    """A space's shape and dtype; errors show the space itself."""
+
+    def __init__(self, space: Space[Any], low: float, high: float) -> None:
+        assert space.shape is not None
+        super().__init__(low, high, space.shape, np.dtype(space.dtype).type)
+        self._shown = repr(space)
+
+    def __repr__(self) -> str:
+        return self._shown
 
 
 class EnvMaker:
