@@ -145,6 +145,7 @@ static PyMethodDef hub_methods[] = {
     {"cancel", vecenv_hub_cancel, METH_O, vecenv_hub_cancel_doc},
     {"reap", vecenv_hub_reap, METH_O, vecenv_hub_reap_doc},
     {"revive", vecenv_hub_revive, METH_VARARGS, vecenv_hub_revive_doc},
+    {"move", vecenv_hub_move, METH_VARARGS, vecenv_hub_move_doc},
     {"state", vecenv_hub_state, METH_O, vecenv_hub_state_doc},
     {"stop", vecenv_hub_stop, METH_NOARGS, vecenv_hub_stop_doc},
     {"add_info_key", vecenv_hub_add_info_key, METH_O, vecenv_hub_add_info_key_doc},

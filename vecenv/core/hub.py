@@ -91,11 +91,14 @@ class Hub(Protocol):
     def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
         """Give the successor of a slot the letters of what `revive` returned; None: has none."""
 
+    def move(self, env_id: int, slot: int) -> None:
+        """Serve an env by another slot from now on; both are between two processes."""
+
     def seen(self, env_id: int, before: int) -> list[Array] | None:
         """Return a copy of the newest observation of an env before a step_id; None: it is gone."""
 
     def adopt(self, worker: Any) -> None:
-        """Take over a replacement of a worker, before anything is sent to it."""
+        """Take over a replacement of a worker, or one more, before anything is sent to it."""
 
     def state(self, slot: int) -> SlotState:
         """Return what a slot is doing."""
@@ -126,10 +129,10 @@ class NativeHub:
         self, plan: ArenaPlan, memory: Any, slots: Sequence[int], event_fd: int, epoll_fd: int, spin_ns: int
     ) -> None:
         native: Any = load()
-        self._slots = tuple(slots)
+        self._slots = list(slots)
         self._rows = plan.num_envs
         self._hub = native.Hub(
-            memory, plan.row_columns(), plan.action_columns(), self._slots, plan.depth, event_fd, epoll_fd, spin_ns
+            memory, plan.row_columns(), plan.action_columns(), tuple(slots), plan.depth, event_fd, epoll_fd, spin_ns
         )
         self._views = [BlockViews(plan, memory, block) for block in range(plan.words["num_blocks"])]
         self._pieces: dict[int, bytearray] = {}
@@ -225,6 +228,11 @@ class NativeHub:
         self._letters.pop(slot, None)
         left: list[tuple[int, int, int, int]] = self._hub.revive(slot, answered)
         return left
+
+    def move(self, env_id: int, slot: int) -> None:
+        """Serve an env by another slot from now on; both are between two processes."""
+        self._hub.move(env_id, slot)
+        self._slots[env_id] = slot
 
     def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
         """Give the successor of a slot the letters of what `revive` returned."""

@@ -195,7 +195,7 @@ class _TwinHub:
 
     def __init__(self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int]) -> None:
         self._plan = plan
-        self._slot_of = tuple(slot_of)
+        self._slot_of = list(slot_of)
         self._words = SharedWords(plan, memory)
         self._ledger = _Ledger(plan.num_envs)
         self._next_step_id = 1  # 0 means that nothing is owed
@@ -356,7 +356,11 @@ class _TwinHub:
         return [column[env_id].copy() for column in self._words.rows.obs]
 
     def adopt(self, worker: WorkerLike) -> None:
-        """Take over a replacement of a worker, before anything is sent to it."""
+        """Take over a worker, before anything is sent to it."""
+
+    def move(self, env_id: int, slot: int) -> None:
+        """Serve an env by another slot from now on; both are between two processes."""
+        self._slot_of[env_id] = slot
 
     def state(self, slot: int) -> SlotState:
         """Return what a slot is doing."""
@@ -410,6 +414,16 @@ class PipeHub(_TwinHub):
     def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
         """Give the successor of a slot what it has to do; letters go with their commands here."""
         self._deliver(list(self._open[slot]))
+
+    def move(self, env_id: int, slot: int) -> None:
+        """Serve an env by another slot from now on; both are between two processes."""
+        commands = self._open[self._slot_of[env_id]]
+        moved = [command._replace(slot=slot) for command in commands if command.env_id == env_id]
+        rest = [command for command in commands if command.env_id != env_id]
+        commands.clear()
+        commands.extend(rest)
+        self._open[slot] = deque(moved)
+        super().move(env_id, slot)
 
     def _transmit(self, commands: list[Command]) -> None:
         for command in commands:
@@ -497,8 +511,12 @@ class PipeHub(_TwinHub):
         self._unsent[self._worker_of[slot]].clear()
 
     def adopt(self, worker: WorkerLike) -> None:
-        """Take over a replacement of a worker, before anything is sent to it."""
+        """Take over a replacement of a worker, or one more, before anything is sent to it."""
+        if worker.worker_id == len(self._workers):
+            self._workers.append(worker)
+            self._unsent.append(bytearray())
         self._workers[worker.worker_id] = worker
+        self._worker_of.update(dict.fromkeys(worker.slots, worker.worker_id))
         self._unsent[worker.worker_id].clear()
         self._silent.discard(worker.worker_id)
 

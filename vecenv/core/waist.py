@@ -21,7 +21,7 @@ from .inbox import Inbox
 from .journal import Journal
 from .life import Life, this_process
 from .options import Limits, PoolOptions, check_env_fns, check_options
-from .recovery import Recovery
+from .recovery import COUNTS, Recovery
 from .replay import Keeper
 from .rows import Autoreset
 from .spec import Array, Leaf, Space, Spec
@@ -85,6 +85,8 @@ class Waist(Life):
     _plan: ArenaPlan
     #: the mapping that the arena lies in
     _memory: Any
+    #: slots at the end of the arena that nobody uses so far
+    _num_spares = 0
     #: whether envs run in the thread that receives
     _works_here = False
     #: dtype and shape of all envs' actions where they are one array
@@ -133,7 +135,7 @@ class Waist(Life):
     @property
     @abstractmethod
     def worker_pids(self) -> tuple[int, ...]:
-        """Process id of each worker, by worker_id; empty when there are none."""
+        """Process id of each worker, by worker_id; empty when there are none. Recovery may add some behind."""
 
     @property
     def memory(self) -> Array:
@@ -154,7 +156,7 @@ class Waist(Life):
 
     def _go(self) -> None:
         self._start()
-        num_slots = self._plan.num_slots
+        num_slots = self._plan.num_slots - self._num_spares
         self._inbox = Inbox(self._hub, num_slots, self._recovery)
         if self._journal is not None:
             self._journal.gather_starts = self._inbox.drain
@@ -197,12 +199,11 @@ class Waist(Life):
 
         Returns:
             steps: env steps made; restarts: workers replaced because they died or hung; recycled: because
-            of `recycle_after`; replayed, truncated: episodes brought
-            back or given up after a crash; steps_replayed, replay_seconds: what that took;
-            log_nbytes: memory kept for it.
+            of `recycle_after`; workers_added: for envs that failed so often that they got one of their own;
+            replayed, truncated: episodes brought back or given up after a crash; steps_replayed,
+            replay_seconds: what that took; log_nbytes: memory kept for it.
         """
-        counts = {"restarts": 0, "recycled": 0, "replayed": 0, "truncated": 0, "steps_replayed": 0}
-        found: dict[str, Any] = {**counts, "replay_seconds": 0.0, "log_nbytes": 0}
+        found: dict[str, Any] = {**dict.fromkeys(COUNTS, 0), "replay_seconds": 0.0, "log_nbytes": 0}
         if self._recovery is not None:
             found.update(self._recovery.statistics())
         slots = range(self._plan.num_slots) if self._open_in is not None else ()

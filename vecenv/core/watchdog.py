@@ -41,11 +41,12 @@ class Watchdog:
 
     Attributes:
         look_ns: longest time that a wait may sleep before it calls `check`.
+        num_slots: how many slots, from 0 on, are looked at.
     """
 
     def __init__(self, hub: Hub, num_slots: int, limits: Limits, places: Places, inbox: Inbox) -> None:
         self._hub = hub
-        self._num_slots = num_slots
+        self.num_slots = num_slots
         self._places = places
         self._inbox = inbox
         self._grace: dict[int, int] = {}
@@ -100,7 +101,7 @@ class Watchdog:
         return "; ".join(busy) or "all workers are idle"
 
     def _running(self) -> list[tuple[int, SlotState]]:
-        states = [(slot, self._hub.state(slot)) for slot in range(self._num_slots)]
+        states = [(slot, self._hub.state(slot)) for slot in range(self.num_slots)]
         return [(slot, state) for slot, state in states if state.op != Op.NONE]
 
     def _warn(self, slot: int, state: SlotState, age: int) -> None:
