@@ -147,6 +147,7 @@ static PyMethodDef hub_methods[] = {
     {"revive", vecenv_hub_revive, METH_VARARGS, vecenv_hub_revive_doc},
     {"move", vecenv_hub_move, METH_VARARGS, vecenv_hub_move_doc},
     {"state", vecenv_hub_state, METH_O, vecenv_hub_state_doc},
+    {"pending", vecenv_hub_pending, METH_O, vecenv_hub_pending_doc},
     {"stop", vecenv_hub_stop, METH_NOARGS, vecenv_hub_stop_doc},
     {"add_info_key", vecenv_hub_add_info_key, METH_O, vecenv_hub_add_info_key_doc},
     {NULL, NULL, 0, NULL},

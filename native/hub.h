@@ -52,6 +52,7 @@ HUB_METHOD(reap);
 HUB_METHOD(revive);
 HUB_METHOD(move);
 HUB_METHOD(state);
+HUB_METHOD(pending);
 HUB_METHOD(stop);
 HUB_METHOD(add_info_key);
 

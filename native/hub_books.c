@@ -297,6 +297,27 @@ const char vecenv_hub_state_doc[] = PyDoc_STR(
 "What a slot does: (op, env_id, step_id, started_ns, blocked, num_steps).");
 
 PyObject *
+vecenv_hub_pending(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    unsigned long slot = PyLong_AsUnsignedLong(arg);
+    if (check_slot(self, slot) < 0) {
+        return NULL;
+    }
+    vecenv_command first = {.op = VECENV_OP_NONE};
+    uint32_t head = load_acquire32(&self->arena.slots[slot].head);
+    if (head != self->sender.tails[slot]) {
+        first = queue_of(&self->arena, (uint32_t)slot)[head & (self->arena.queue_size - 1)];
+    }
+    return Py_BuildValue("(IIK)", (unsigned int)first.op, first.env_id,
+                         (unsigned long long)first.step_id);
+}
+
+const char vecenv_hub_pending_doc[] = PyDoc_STR(
+"pending($self, slot, /)\n--\n\n"
+"The first command in a slot's queue, under way or not: (op, env_id, step_id); op 0: none.");
+
+PyObject *
 vecenv_hub_stop(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
     Hub *self = (Hub *)op;

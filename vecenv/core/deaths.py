@@ -58,6 +58,10 @@ class MortalPool(Pool):
         """Return a slot's worker_id."""
         return self._worker_of_slot[slot]
 
+    def is_alive(self, slot: int) -> bool:
+        """Tell whether a slot's worker is not known to be dead."""
+        return not self._crew.workers[self._worker_of_slot[slot]].is_dead
+
     def _hear(self, descriptor: int) -> None:
         for worker in self._crew.workers:
             if worker.pidfd == descriptor:

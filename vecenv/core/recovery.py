@@ -96,7 +96,9 @@ class Recovery:
         """
         running = [state for state in states if state.op != Op.NONE]
         limit = _limit_of(exitcode)
-        suspects = error.env_ids if exitcode is None and error.env_ids else [state.env_id for state in running]
+        suspects = [state.env_id for state in running]
+        if exitcode is None and error.env_ids:
+            suspects = [env_id for env_id in suspects if env_id in error.env_ids]
         if len(suspects) == 1:  # of several threads' envs nobody knows which one it was
             self._traced[suspects[0]] += _STRIKES_FROM_OUTSIDE // limit
         self._charge([state.env_id for state in running], error)

@@ -201,6 +201,7 @@ class _TwinHub:
         self._next_step_id = 1  # 0 means that nothing is owed
         self._messages: list[list[bytes]] = [[] for _ in range(plan.num_slots)]
         self._pieces: dict[int, list[bytes]] = {}
+        self._given_ns = [0] * plan.num_slots
 
     # ---- what carriers provide ---------------------------------------------------------
 
@@ -364,7 +365,11 @@ class _TwinHub:
 
     def state(self, slot: int) -> SlotState:
         """Return what a slot is doing."""
-        return SlotState(*self._words.progress[slot].tolist())
+        return SlotState(*self._words.progress[slot].tolist())._replace(given_ns=self._given_ns[slot])
+
+    def pending(self, slot: int) -> tuple[int, int, int]:
+        """Return (op, env_id, step_id) of the first command that a slot has to deal with; op NONE: none."""
+        return int(Op.NONE), 0, 0
 
     def stop(self) -> None:
         """Tell all slots to end after the command under way."""
@@ -394,6 +399,7 @@ class PipeHub(_TwinHub):
         self._worker_of = {slot: worker.worker_id for worker in workers for slot in worker.slots}
         self._event_fd = event_fd
         self._silent: set[int] = set()  # workers that closed their end
+        self._delayed: set[int] = set()  # workers whose socket had no room for all
         self._open: dict[int, deque[Command]] = {slot: deque() for slot in self._worker_of}  # not dealt with
 
     def _settle(self, env_id: int, step_id: int) -> None:
@@ -401,6 +407,15 @@ class PipeHub(_TwinHub):
         commands = self._open[self._slot_of[env_id]]
         while commands and commands[0].step_id <= step_id:
             commands.popleft()
+
+    def pending(self, slot: int) -> tuple[int, int, int]:
+        """Return (op, env_id, step_id) of the first command that a slot has to deal with; op NONE: none."""
+        commands = self._open.get(slot)
+        if not commands:
+            return super().pending(slot)
+        worker = self._workers[self._worker_of[slot]]
+        is_unheard = self._can_hear(worker) and _is_readable(worker.control)  # it may have dealt with it
+        return super().pending(slot) if is_unheard else commands[0][1:4]
 
     def revive(self, slot: int, answered: int) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
@@ -446,7 +461,18 @@ class PipeHub(_TwinHub):
                 if not taken:
                     break
                 del data[:taken]
+                if data or worker.worker_id in self._delayed:
+                    self._note_given(worker.slots)
+            if data:
+                self._delayed.add(worker.worker_id)
+            else:
+                self._delayed.discard(worker.worker_id)
         return any(self._unsent)
+
+    def _note_given(self, slots: Sequence[int]) -> None:
+        now = now_ns()
+        for slot in slots:
+            self._given_ns[slot] = now
 
     def _listen(self, deadline_ns: int) -> Event | None:
         poll, workers = self._make_poll()
@@ -489,6 +515,7 @@ class PipeHub(_TwinHub):
 
     def _read_frame(self, worker: WorkerLike) -> None:
         """Take in a frame that is known to be there."""
+        self._note_given([slot for slot in worker.slots if self._words.progress[slot, BLOCKED_WORD]])
         try:
             frame = worker.control.recv()
         except (EOFError, OSError):  # it is about to exit: the pidfd tells of that

@@ -132,6 +132,10 @@ class Waist(Life):
     def worker_of(self, slot: int) -> int | None:
         """Return a slot's worker_id, None where there are no workers."""
 
+    def is_alive(self, slot: int) -> bool:
+        """Tell whether a slot has a worker that is not known to be dead."""
+        return True
+
     @property
     @abstractmethod
     def worker_pids(self) -> tuple[int, ...]:
