@@ -15,9 +15,11 @@ from abc import abstractmethod
 from typing import NoReturn
 
 from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError, describe_exit
+from . import mail
 from .clock import Deadline, now_ns
 from .crew import Crew
 from .hub import SlotState
+from .mail import Answer
 from .pool import Pool
 from .recovery import Queued
 from .replay import Replay
@@ -105,7 +107,7 @@ class MortalPool(Pool):
         return any(self._hub.owed(env_id)[0] != Op.NONE for env_id in worker.env_ids)
 
     def _is_called(self, worker: Worker) -> bool:
-        return not self._called.isdisjoint(worker.env_ids)
+        return not self._called.keys().isdisjoint(worker.env_ids)
 
     # ---- saying so -------------------------------------------------------------------------
 
@@ -259,7 +261,8 @@ class MortalPool(Pool):
         """Replace a worker, dead or alive, by a fresh one that builds the same envs.
 
         What its envs owe is cancelled; their finished rows stay for `recv`. They must be reset
-        before they are stepped. Other workers notice nothing.
+        before they are stepped. Other workers notice nothing. Calls of these envs that were posted and
+        have not been answered are lost: `wait_calls` raises WorkerError for them.
 
         Raises:
             As `start`, for the envs of this worker.
@@ -269,6 +272,7 @@ class MortalPool(Pool):
             old = self._crew.workers[worker_id]
             self._end_worker(old)
             self._inbox.drain()
+            self._lose_calls(old)
             for slot in old.slots:
                 self._hub.reap(slot)
             for env_id in old.env_ids:
@@ -280,6 +284,20 @@ class MortalPool(Pool):
             self._start_again(old, {})
         finally:
             self._lock.release()
+
+    def _lose_calls(self, worker: Worker) -> None:
+        """Answer the calls that a worker took with it: nobody else ever would."""
+        for env_id in worker.env_ids:
+            step_id = self._called.get(env_id)
+            if step_id is not None and not self._inbox.has_call([step_id]):
+                lost = WorkerError(
+                    f"{worker.name} was restarted before the answer to a call of env {env_id} came; call again",
+                    worker_id=worker.worker_id,
+                    env_ids=(env_id,),
+                    op="call",
+                    step_id=step_id,
+                )
+                self._inbox.answer_call(Answer(step_id, env_id, error=mail.pack_error(lost)))
 
     def _watch(self, worker: Worker) -> None:
         assert self._crew.epoll is not None

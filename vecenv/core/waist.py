@@ -72,7 +72,7 @@ class Waist(Life):
         self._unseeded = np.ones(self.num_envs, np.bool_)  # envs never reset so far
         self._call_letters: dict[int, bytes] = {}  # of calls under way
         self._held: deque[Batch] = deque()
-        self._called: frozenset[int] = frozenset()  # envs that a call under way asks
+        self._called: dict[int, int] = {}  # step_ids of the calls under way, by env
         self._ids = np.arange(self.num_envs, dtype=np.int64)
         self._is_debug = self.options.debug
         self._attention = False  # set while a plain receive will not do: letters, dead workers
