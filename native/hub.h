@@ -50,7 +50,9 @@ HUB_METHOD(owed);
 HUB_METHOD(cancel);
 HUB_METHOD(reap);
 HUB_METHOD(revive);
+HUB_METHOD(move);
 HUB_METHOD(state);
+HUB_METHOD(pending);
 HUB_METHOD(stop);
 HUB_METHOD(add_info_key);
 

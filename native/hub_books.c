@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "claim.h"
 #include "mail.h"
 #include "park.h"
 
@@ -206,6 +207,66 @@ const char vecenv_hub_revive_doc[] = PyDoc_STR(
 "(op, env_id, step_id, flags). Their letters must be posted again. answered: step_id of a\n"
 "call of this slot whose answer is in, or 0.");
 
+/* Let a row that was assigned to a command be written, and reaped, by another slot. */
+static void
+give_row(const Hub *self, uint64_t place, uint32_t slot)
+{
+    const vecenv_arena *arena = &self->arena;
+    if (place != VECENV_CLAIM
+        && !vecenv_is_committed(arena, place_epoch(place), place_block(place),
+                                place_row(place))) {
+        store_release(&word_column(arena, place_block(place), VECENV_H_OWNER)[place_row(place)],
+                      owner_of(place_epoch(place), slot + 1));
+    }
+}
+
+PyObject *
+vecenv_hub_move(PyObject *op, PyObject *args)
+{
+    Hub *self = (Hub *)op;
+    PyObject *env, *target;
+    uint32_t env_id, to;
+    if (!PyArg_ParseTuple(args, "OO:move", &env, &target) || parse_env(self, env, &env_id) < 0
+        || parse_slot(self, target, &to) < 0) {
+        return NULL;
+    }
+    vecenv_sender *sender = &self->sender;
+    uint32_t from = sender->slot_of[env_id];
+    if (from == to) {
+        Py_RETURN_NONE;
+    }
+    vecenv_command *queue = queue_of(&self->arena, from);
+    vecenv_command *other = queue_of(&self->arena, to);
+    vecenv_slot_lines *lines = &self->arena.slots[from];
+    uint32_t mask = self->arena.queue_size - 1;
+    uint32_t head = load_acquire32(&lines->head), tail = sender->tails[from];
+    for (uint32_t at = head; at != tail; at++) {
+        if (queue[at & mask].env_id == env_id) {
+            give_row(self, queue[at & mask].place, to);
+            other[sender->tails[to]++ & mask] = queue[at & mask];
+        }
+    }
+    uint32_t kept = tail; /* the others close up behind, where new commands will follow */
+    for (uint32_t at = tail; at != head;) {
+        if (queue[--at & mask].env_id != env_id) {
+            queue[--kept & mask] = queue[at & mask];
+        }
+    }
+    store_release32(&lines->head, kept);
+    sender->slot_of[env_id] = to;
+    /* a step among them may have been overtaken: have the new slot look */
+    vecenv_word32 *superseded = &self->arena.slots[to].num_superseded;
+    store_release32(superseded, load_acquire32(superseded) + 1);
+    vecenv_ring_tail(&self->arena, to, sender->tails[to], vecenv_now_ns());
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_move_doc[] = PyDoc_STR(
+"move($self, env_id, slot, /)\n--\n\n"
+"Serve an env by another slot from now on, with the commands that its old one has left.\n\n"
+"No process may serve either slot: the old one has been revived, the new one was never used\n"
+"or has been revived too.");
+
 PyObject *
 vecenv_hub_state(PyObject *op, PyObject *arg)
 {
@@ -226,6 +287,27 @@ vecenv_hub_state(PyObject *op, PyObject *arg)
 const char vecenv_hub_state_doc[] = PyDoc_STR(
 "state($self, slot, /)\n--\n\n"
 "What a slot does: (op, env_id, step_id, started_ns, blocked, num_steps).");
+
+PyObject *
+vecenv_hub_pending(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    uint32_t slot;
+    if (parse_slot(self, arg, &slot) < 0) {
+        return NULL;
+    }
+    vecenv_command first = {.op = VECENV_OP_NONE};
+    uint32_t head = load_acquire32(&self->arena.slots[slot].head);
+    if (head != self->sender.tails[slot]) {
+        first = queue_of(&self->arena, slot)[head & (self->arena.queue_size - 1)];
+    }
+    return Py_BuildValue("(IIK)", (unsigned int)first.op, first.env_id,
+                         (unsigned long long)first.step_id);
+}
+
+const char vecenv_hub_pending_doc[] = PyDoc_STR(
+"pending($self, slot, /)\n--\n\n"
+"The first command in a slot's queue, under way or not: (op, env_id, step_id); op 0: none.");
 
 PyObject *
 vecenv_hub_stop(PyObject *op, PyObject *Py_UNUSED(ignored))

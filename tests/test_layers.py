@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vecenv"
 
-BASE = {"errors", "config", "registry", "tree"}
+BASE = {"errors", "config", "registry", "replaying", "tree"}
 ENGINE = {"core", "_native"}
 INSIDE = {"envs", "wrappers"}
 FACES = {"vector", "alf", "integrations", "examples"}
@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
     "registry": {"errors"},
+    "replaying": set(),
     "tree": {"errors"},
     "core": BASE | {"_native"},
     "envs": BASE,
@@ -44,6 +45,7 @@ FOREIGN = {
     "errors": set(),
     "config": set(),
     "registry": set(),
+    "replaying": set(),
     "tree": {"numpy"},
     "core": {"numpy", "cloudpickle", "psutil"},
 }

@@ -127,6 +127,7 @@ _MODULE_OF = {
     "get_env_manager_cls": "managers",
     "get_vec_env_setting": "envs.base",
     "get_wrappered_env": "wrappers",
+    "is_replaying": "replaying",
     "make_vec": "vector",
     "register_pickled_state": "envs.state",
     "register_state_adapter": "envs.state",
@@ -159,6 +160,7 @@ if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this names
     from vecenv.errors import *
     from vecenv.managers import *
     from vecenv.registry import *
+    from vecenv.replaying import *
     from vecenv.tree import *
     from vecenv.vector import *
     from vecenv.wrappers import *

@@ -190,3 +190,28 @@ def test_the_last_env_of_a_worker_ends_the_story_with_one_line(books: Books, cap
     counts = books.recovery.statistics()
     assert (counts["restarts"], counts["replayed"], counts["truncated"], counts["steps_replayed"]) == (1, 1, 1, 12)
     assert counts["replay_seconds"] == 0.5 and counts["log_nbytes"] == 0
+
+
+def test_two_failures_traced_to_an_env_make_it_an_outcast(books: Books) -> None:
+    for step_id in (3, 9):
+        assert books.recovery.outcast([0, 1]) is None
+        books.fail(step_id)
+    assert books.recovery.outcast([0, 1]) == 1
+    assert books.recovery.outcast([0]) is None and books.recovery.outcast([1]) is None, "it is alone already"
+
+
+def test_eight_signals_from_outside_make_it_one_too(books: Books) -> None:
+    for step_id in range(8):
+        assert books.recovery.outcast([0, 1]) is None
+        books.fail(step_id, -signal.SIGKILL)
+    assert books.recovery.outcast([0, 1]) == 1
+
+
+def test_of_several_envs_at_work_a_death_is_nobodys_but_a_hang_has_a_name(books: Books) -> None:
+    states = [SlotState(int(Op.STEP), env_id, 5 + env_id, 0, 0, 0) for env_id in (0, 1)]
+    for _ in range(2):
+        books.recovery.judge(WorkerDiedError("worker 0 died", env_ids=(0,)), SEGFAULT, states)
+    assert books.recovery.outcast([0, 1]) is None
+    for _ in range(2):
+        books.recovery.judge(WorkerTimeoutError("worker 0 hangs", env_ids=(1,)), None, states)
+    assert books.recovery.outcast([0, 1]) == 1

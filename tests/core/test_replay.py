@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import kill, mortal, play
+from tests.faults.tapes import kill, mortal, play, wait_until
 from vecenv.core.native import load
-from vecenv.core.replay import REPLAYING, replaying
 from vecenv.core.rows import Autoreset
 from vecenv.envs.toys import ToyEnv
+from vecenv.replaying import REPLAYING, is_replaying, replaying
 
 SIZE = 100_000  # far more than what digests look at whole
 
@@ -133,6 +135,67 @@ def test_what_an_env_raised_is_its_answer_when_it_is_repeated() -> None:
 
 def test_the_mark_in_the_environment_is_taken_away() -> None:
     with pytest.raises(KeyError), replaying():
-        assert os.environ[REPLAYING] == "1"
+        assert os.environ[REPLAYING] == "1" and is_replaying()
         raise KeyError
+    assert REPLAYING not in os.environ and not is_replaying()
+
+
+def test_the_mark_is_each_threads_own() -> None:
+    """The environment has it while any thread does."""
+    begun, go = threading.Event(), threading.Event()
+
+    def repeat() -> None:
+        with replaying():
+            begun.set()
+            go.wait()
+
+    other = threading.Thread(target=repeat)
+    other.start()
+    begun.wait()
+    try:
+        assert not is_replaying() and os.environ[REPLAYING] == "1"
+        with replaying():
+            assert is_replaying()
+            with replaying():
+                pass
+            assert is_replaying()
+        assert not is_replaying() and os.environ[REPLAYING] == "1"
+    finally:
+        go.set()
+        other.join()
     assert REPLAYING not in os.environ
+
+
+class Tells(ToyEnv):
+    """Env 0 repeats a step for as long as env 1 needs to make a new one, which tells what it was told."""
+
+    def __init__(self, folder: Path, env_id: int) -> None:
+        super().__init__(length=50)
+        self.folder, self.env_id = folder, env_id
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if self.env_id == 0 and is_replaying():
+            assert REPLAYING in os.environ
+            (self.folder / "repeats").touch()
+            wait_until((self.folder / "told").exists)
+        elif self.env_id == 1 and not is_replaying() and (self.folder / "repeats").exists():
+            result[4]["told"] = float(REPLAYING in os.environ)
+            (self.folder / "told").touch()
+        return result
+
+
+def test_an_env_goes_on_unmarked_while_one_in_another_thread_repeats(tmp_path: Path) -> None:
+    env_fns = [functools.partial(Tells, tmp_path, env_id) for env_id in range(2)]
+    with mortal(env_fns, num_workers=1, threads_per_worker=2) as pool:
+        play(pool, 1)
+        kill(pool, 0)
+        pool.send(np.zeros(2, np.int64), ordered=False)
+        told = []
+        while pool.outstanding():  # env 1's first step may be over before env 0 repeats its own
+            batch = pool.recv(min_count=1)
+            batch.raise_errors()
+            told += [info["told"] for info in batch.infos() if "told" in info]
+            if 1 in batch.env_ids.tolist() and not told:
+                pool.send(np.zeros(1, np.int64), [1], ordered=False)
+        assert told == [1.0]

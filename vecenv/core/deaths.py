@@ -3,20 +3,24 @@
     pidfd readable, or an operation over its limit
         -> reap -> raise                      on_failure='raise'
         -> reap -> replace -> go on waiting   on_failure='recover', see `recovery`
+                -> part -> replace            an env that does it again gets a worker of its own
 
 All of it happens in the thread that waits, while it waits: no other one watches.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import select
 from abc import abstractmethod
 
 from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError, describe_exit
+from . import mail
 from .clock import Deadline, now_ns
 from .crew import Crew
 from .hub import SlotState
+from .mail import Answer
 from .pool import Pool
 from .recovery import Queued
 from .replay import Replay
@@ -31,6 +35,7 @@ class MortalPool(Pool):
 
     _crew: Crew
     _worker_of_slot: list[int]
+    _slot_of: list[int]
 
     @abstractmethod
     def _start_again(self, old: Worker, replays: dict[int, Replay]) -> Worker:
@@ -55,6 +60,10 @@ class MortalPool(Pool):
     def worker_of(self, slot: int) -> int | None:
         """Return a slot's worker_id."""
         return self._worker_of_slot[slot]
+
+    def is_alive(self, slot: int) -> bool:
+        """Tell whether a slot's worker is not known to be dead."""
+        return not self._crew.workers[self._worker_of_slot[slot]].is_dead
 
     def _hear(self, descriptor: int) -> None:
         for worker in self._crew.workers:
@@ -99,7 +108,7 @@ class MortalPool(Pool):
         return any(self._hub.owed(env_id)[0] != Op.NONE for env_id in worker.env_ids)
 
     def _is_called(self, worker: Worker) -> bool:
-        return not self._called.isdisjoint(worker.env_ids)
+        return not self._called.keys().isdisjoint(worker.env_ids)
 
     # ---- saying so -------------------------------------------------------------------------
 
@@ -149,18 +158,53 @@ class MortalPool(Pool):
         assert self._recovery is not None
         began = now_ns()
         given_up = self._recovery.judge(error, exitcode, self._states(worker)) if is_failure else {}
-        left = []
+        queued: list[Queued] = []
         for slot in worker.slots:
-            left.append(self._hub.revive(slot, self._inbox.has_call(list(self._call_letters))))
-        queued = [command for commands in left for command in commands]
+            queued += self._hub.revive(slot, self._inbox.has_call(list(self._call_letters)))
         replays = self._recovery.plan(worker.env_ids, queued, given_up, self._hub.seen, mark=is_failure)
         self._restore_actions(queued)
-        successor = self._start_until_it_lives(worker, replays)
-        if self._recycler is not None:
-            self._recycler.note_birth(successor)
-        for slot, commands in zip(worker.slots, left):
-            self._hub.repost(slot, [self._letter_of(*command) for command in commands])
-        self._recovery.begin(str(error).partition("\n")[0], began, replays, is_failure=is_failure)
+        told = str(error).partition("\n")[0]
+        outcast = self._recovery.outcast(worker.env_ids) if is_failure else None
+        parts = [worker] if outcast is None else self._part(worker, outcast)
+        if len(parts) == 2:
+            told += f"; env {outcast} has worker {parts[1].worker_id} to itself now"
+        for part in parts:
+            successor = self._start_until_it_lives(part, {env_id: replays[env_id] for env_id in part.env_ids})
+            if self._recycler is not None:
+                self._recycler.note_birth(successor)
+            for slot in part.slots:
+                commands = [command for command in queued if self._slot_of[command[1]] == slot]
+                self._hub.repost(slot, [self._letter_of(*command) for command in commands])
+        self._recovery.begin(told, began, replays, is_failure=is_failure)
+
+    def _part(self, worker: Worker, outcast: int) -> list[Worker]:
+        """Divide a worker that has been reaped in two, the second one for a single env.
+
+        The env takes its commands along to a spare slot, unless it has its slot to itself. Without
+        a spare slot the worker stays one.
+        """
+        assert self._recovery is not None and worker.boot is not None
+        mates = [env_id for env_id in worker.env_ids if env_id != outcast]
+        slot, worker_id = self._slot_of[outcast], len(self._crew.workers)
+        if any(self._slot_of[env_id] == slot for env_id in mates):
+            slot = len(self._worker_of_slot)
+            if slot == self._plan.num_slots:
+                return [worker]
+            self._hub.move(outcast, slot)
+            self._slot_of[outcast] = slot
+            self._worker_of_slot.append(worker_id)
+            self._inbox.num_slots = self._watchdog.num_slots = slot + 1
+        self._worker_of_slot[slot] = worker_id
+        parts = []
+        for number, env_ids in ((worker.worker_id, mates), (worker_id, [outcast])):
+            slots = [one for one in dict.fromkeys((*worker.slots, slot)) if self._worker_of_slot[one] == number]
+            threads = [[env_id for env_id in env_ids if self._slot_of[env_id] == one] for one in slots]
+            boot = dataclasses.replace(worker.boot, worker_id=number, env_ids=env_ids, env_ids_by_thread=threads)
+            parts.append(dataclasses.replace(worker, worker_id=number, env_ids=env_ids, slots=slots, boot=boot))
+        self._crew.workers[worker.worker_id] = parts[0]
+        self._crew.workers.append(parts[1])
+        self._recovery.note_added()
+        return parts
 
     def _restore_actions(self, queued: list[Queued]) -> None:
         """Put pending actions back into their rows: a worker that dies while it repeats leaves others there."""
@@ -215,7 +259,8 @@ class MortalPool(Pool):
         """Replace a worker, dead or alive, by a fresh one that builds the same envs.
 
         What its envs owe is cancelled; their finished rows stay for `recv`. They must be reset
-        before they are stepped. Other workers notice nothing.
+        before they are stepped. Other workers notice nothing. Calls of these envs that were posted and
+        have not been answered are lost: `wait_calls` raises WorkerError for them.
 
         Raises:
             As `start`, for the envs of this worker.
@@ -225,6 +270,7 @@ class MortalPool(Pool):
             old = self._crew.workers[worker_id]
             self._end_worker(old)
             self._inbox.drain()
+            self._lose_calls(old)
             for slot in old.slots:
                 self._hub.reap(slot)
             for env_id in old.env_ids:
@@ -236,6 +282,20 @@ class MortalPool(Pool):
             self._start_again(old, {})
         finally:
             self._lock.release()
+
+    def _lose_calls(self, worker: Worker) -> None:
+        """Answer the calls that a worker took with it: nobody else ever would."""
+        for env_id in worker.env_ids:
+            step_id = self._called.get(env_id)
+            if step_id is not None and not self._inbox.has_call([step_id]):
+                lost = WorkerError(
+                    f"{worker.name} was restarted before the answer to a call of env {env_id} came; call again",
+                    worker_id=worker.worker_id,
+                    env_ids=(env_id,),
+                    op="call",
+                    step_id=step_id,
+                )
+                self._inbox.answer_call(Answer(step_id, env_id, error=mail.pack_error(lost)))
 
     def _watch(self, worker: Worker) -> None:
         assert self._crew.epoll is not None

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .arena import ArenaPlan, BlockViews
+from .arena import MAIL_NBYTES, ArenaPlan, BlockViews
+from .clock import now_ns
 from .native import load
 from .rows import Form, Op, Rows, Run
 from .spec import Array
@@ -34,7 +35,11 @@ class Event(NamedTuple):
 
 
 class SlotState(NamedTuple):
-    """What a slot is doing; `op` is NONE between commands."""
+    """What a slot is doing; `op` is NONE between commands.
+
+    `blocked`: it waits for room for its mail, or for the rest of a letter; `given_ns`: when the
+    parent last made such room or wrote such a rest, 0: never.
+    """
 
     op: int
     env_id: int
@@ -42,6 +47,7 @@ class SlotState(NamedTuple):
     started_ns: int
     blocked: int
     num_steps: int
+    given_ns: int = 0
 
 
 class Hub(Protocol):
@@ -91,14 +97,20 @@ class Hub(Protocol):
     def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
         """Give the successor of a slot the letters of what `revive` returned; None: has none."""
 
+    def move(self, env_id: int, slot: int) -> None:
+        """Serve an env by another slot from now on; both are between two processes."""
+
     def seen(self, env_id: int, before: int) -> list[Array] | None:
         """Return a copy of the newest observation of an env before a step_id; None: it is gone."""
 
     def adopt(self, worker: Any) -> None:
-        """Take over a replacement of a worker, before anything is sent to it."""
+        """Take over a replacement of a worker, or one more, before anything is sent to it."""
 
     def state(self, slot: int) -> SlotState:
         """Return what a slot is doing."""
+
+    def pending(self, slot: int) -> tuple[int, int, int]:
+        """Return (op, env_id, step_id) of the first command that a slot has to deal with; op NONE: none."""
 
     def stop(self) -> None:
         """Tell all slots to end."""
@@ -126,14 +138,16 @@ class NativeHub:
         self, plan: ArenaPlan, memory: Any, slots: Sequence[int], event_fd: int, epoll_fd: int, spin_ns: int
     ) -> None:
         native: Any = load()
-        self._slots = tuple(slots)
+        self._slots = list(slots)
         self._rows = plan.num_envs
         self._hub = native.Hub(
-            memory, plan.row_columns(), plan.action_columns(), self._slots, plan.depth, event_fd, epoll_fd, spin_ns
+            memory, plan.row_columns(), plan.action_columns(), tuple(slots), plan.depth, event_fd, epoll_fd, spin_ns
         )
         self._views = [BlockViews(plan, memory, block) for block in range(plan.words["num_blocks"])]
         self._pieces: dict[int, bytearray] = {}
         self._letters: dict[int, deque[memoryview]] = {}
+        self._delayed: set[int] = set()  # slots whose ring had no room for all of their letters
+        self._given_ns = [0] * plan.num_slots
         self._num_slots = plan.num_slots
         self._full = [Run(views, 0, self._rows) for views in self._views]
         self._recv = self._hub.recv
@@ -142,6 +156,7 @@ class NativeHub:
         self.num_late = self._hub.num_late
         self.owed = self._hub.owed
         self.cancel = self._hub.cancel
+        self.pending = self._hub.pending
         self.stop = self._hub.stop
         self.add_info_key = self._hub.add_info_key
 
@@ -176,11 +191,16 @@ class NativeHub:
                 taken = self._hub.post(slot, letters[0])
                 if taken < 0:
                     break
+                if slot in self._delayed:
+                    self._given_ns[slot] = now_ns()
                 letters[0] = letters[0][taken:]
                 if not len(letters[0]):
                     letters.popleft()
-            if not letters:
+            if letters:
+                self._delayed.add(slot)
+            else:
                 del self._letters[slot]
+                self._delayed.discard(slot)
         return bool(self._letters)
 
     def recv(self, min_count: int, max_count: int, deadline_ns: int) -> tuple[Rows, int] | Event:
@@ -200,14 +220,18 @@ class NativeHub:
     def mail(self, slot: int) -> list[bytes]:
         """Return the messages that have arrived from a slot."""
         messages: list[bytes] = []
+        nbytes = 0
         while (record := self._hub.take_mail(slot)) is not None:
             data, is_last = record
+            nbytes += len(data) if is_last and slot not in self._pieces else MAIL_NBYTES
             if not is_last:
                 self._pieces.setdefault(slot, bytearray()).extend(data)
             elif slot in self._pieces:
                 messages.append(bytes(self._pieces.pop(slot) + data))
             else:
                 messages.append(data)
+        if nbytes > MAIL_NBYTES // 2:  # the ring was full, perhaps, and the slot waited
+            self._given_ns[slot] = now_ns()
         return messages
 
     def adopt(self, worker: Any) -> None:
@@ -217,14 +241,21 @@ class NativeHub:
         """Clear up after the process of a slot has ended."""
         self._pieces.pop(slot, None)
         self._letters.pop(slot, None)
+        self._delayed.discard(slot)
         self._hub.reap(slot)
 
     def revive(self, slot: int, answered: int) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
         self._pieces.pop(slot, None)
         self._letters.pop(slot, None)
+        self._delayed.discard(slot)
         left: list[tuple[int, int, int, int]] = self._hub.revive(slot, answered)
         return left
+
+    def move(self, env_id: int, slot: int) -> None:
+        """Serve an env by another slot from now on; both are between two processes."""
+        self._hub.move(env_id, slot)
+        self._slots[env_id] = slot
 
     def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
         """Give the successor of a slot the letters of what `revive` returned."""
@@ -244,4 +275,4 @@ class NativeHub:
 
     def state(self, slot: int) -> SlotState:
         """Return what a slot is doing."""
-        return SlotState(*self._hub.state(slot))
+        return SlotState(*self._hub.state(slot))._replace(given_ns=self._given_ns[slot])

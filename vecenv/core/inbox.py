@@ -31,12 +31,13 @@ class Inbox:
 
     Attributes:
         infos: the cells that infos have; new ones are given here.
+        num_slots: how many slots, from 0 on, may send mail.
     """
 
     def __init__(self, hub: Hub, num_slots: int, listener: Listener | None = None) -> None:
         self._hub = hub
         self._listener = listener
-        self._num_slots = num_slots
+        self.num_slots = num_slots
         self._answers: dict[int, Answer] = {}
         self._calls: range = range(0)
         self._warned: set[str] = set()
@@ -44,7 +45,7 @@ class Inbox:
 
     def drain(self, delivered: Collection[int] = ()) -> None:
         """Take all mail that has arrived, for what is owed, called for, or just `delivered`."""
-        for slot in range(self._num_slots):
+        for slot in range(self.num_slots):
             for data in self._hub.mail(slot):
                 answer: Answer = mail.load(data)
                 for key, text in answer.warnings:
@@ -76,6 +77,10 @@ class Inbox:
     def expect_calls(self, step_ids: range) -> None:
         """Keep the answers to these calls when they come."""
         self._calls = step_ids
+
+    def answer_call(self, answer: Answer) -> None:
+        """Answer an expected call in the place of a worker."""
+        self._answers[answer.step_id] = answer
 
     def has_all_calls(self) -> bool:
         """Tell whether every expected call has been answered."""

@@ -111,7 +111,7 @@ class Pool(ReceivingPool):
             numbers = np.zeros(len(ids), np.int64)
             names = ["" if pure else name] * len(ids)
             first = self._command("call", Op.CALL, ids, numbers, CommandFlag(0), letters, False, names=names)
-            self._called = frozenset(ids.tolist())
+            self._called = dict(zip(ids.tolist(), range(first, first + len(ids))))
             self._call_letters = dict(zip(range(first, first + len(ids)), letters))
         finally:
             self._lock.release()
@@ -130,7 +130,7 @@ class Pool(ReceivingPool):
                 return self._collect_calls(len(self._called), timeout)
             finally:
                 self._inbox.forget_calls()
-                self._called = frozenset()
+                self._called = {}
                 self._call_letters = {}
         finally:
             self._lock.release()

@@ -41,6 +41,8 @@ __all__ = ["ProcessPool"]
 #: cores, 64 frames of 28 KiB took 48 us a round with a spinning parent and 35 us with a sleeping
 #: one; 8 null envs 6 us and 11 us.
 _PARENT_SPIN_NS = 20_000
+#: Slots kept for envs that get a worker of their own; one costs 128 KiB of shared memory.
+_MOST_SPARES = 8
 
 
 class ProcessPool(MortalPool):
@@ -60,7 +62,7 @@ class ProcessPool(MortalPool):
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """Process id of each worker, by worker_id."""
+        """Process id of each worker, by worker_id; an env that gets a worker of its own adds one behind the others."""
         return tuple(worker.pid for worker in self._crew.workers)
 
     def envs_of(self, worker_id: int) -> list[int]:
@@ -116,7 +118,7 @@ class ProcessPool(MortalPool):
         return slots
 
     def _pickle_env_fns(self, env_ids: list[int]) -> bytes:
-        fns = [self.env_fns[env_id] for env_id in env_ids]
+        fns = {env_id: self.env_fns[env_id] for env_id in env_ids}
         try:
             data: bytes = cloudpickle.dumps(fns, protocol=5)
             return data
@@ -215,7 +217,9 @@ class ProcessPool(MortalPool):
     def _open_arena(self, slots: list[list[tuple[int, list[int]]]]) -> None:
         crew = self._crew
         per_slot = max(len(env_ids) for share in slots for _, env_ids in share)
-        self._plan = self._make_plan(len(self._worker_of_slot), per_slot)
+        num_used = len(self._worker_of_slot)
+        self._num_spares = 0 if self._recovery is None else min(_MOST_SPARES, self.num_envs - num_used)
+        self._plan = self._make_plan(num_used + self._num_spares, per_slot)
         segment = crew.segment = Segment.create(self._plan.nbytes)
         self._memory = segment.memory
         self._plan.write_header(self._memory)

@@ -28,7 +28,7 @@ from .replay import Replay
 from .rows import Op
 from .spec import Array
 
-__all__ = ["Queued", "Recovery"]
+__all__ = ["COUNTS", "Queued", "Recovery"]
 
 _LOG = logging.getLogger("vecenv")
 _NS = 1_000_000_000
@@ -36,6 +36,8 @@ _NS = 1_000_000_000
 #: signal came from outside, which the env need not have anything to do with.
 _STRIKES, _STRIKES_FROM_OUTSIDE = 2, 8
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT)
+#: What is counted, see `Pool.statistics`.
+COUNTS = ("restarts", "recycled", "workers_added", "replayed", "truncated", "steps_replayed")
 #: Failures that no env is to blame for, over `max_restarts`, before the pool gives up.
 _POOL_FACTOR = 10
 
@@ -72,6 +74,7 @@ class Recovery:
         self.limits = limits
         self._reproduce = reproduce
         self._strikes: Counter[tuple[int, int]] = Counter()
+        self._traced: Counter[int] = Counter()  # per env: what its failures weigh; one from outside weighs 1
         self._blamed: dict[int, deque[int]] = {}  # times of failures; -1: nobody's
         self._rescues: dict[int, _Rescue] = {}  # by env_id
         self._counts = Counter[str]()
@@ -92,8 +95,13 @@ class Recovery:
                 to blame.
         """
         running = [state for state in states if state.op != Op.NONE]
-        self._charge([state.env_id for state in running], error)
         limit = _limit_of(exitcode)
+        suspects = [state.env_id for state in running]
+        if exitcode is None and error.env_ids:
+            suspects = [env_id for env_id in suspects if env_id in error.env_ids]
+        if len(suspects) == 1:  # of several threads' envs nobody knows which one it was
+            self._traced[suspects[0]] += _STRIKES_FROM_OUTSIDE // limit
+        self._charge([state.env_id for state in running], error)
         given_up: dict[int, str] = {}
         for state in running:
             key = (state.env_id, state.step_id)
@@ -111,6 +119,19 @@ class Recovery:
             _LOG.warning("the episode of env %d ends here, truncated: %s", state.env_id, told)
             given_up[state.env_id] = str(error).partition("\n")[0]
         return given_up
+
+    def outcast(self, env_ids: Sequence[int]) -> int | None:
+        """Return which of the envs of a failed worker is to have the next one to itself; None: none.
+
+        It is one that two failures have been traced to, or eight by signals from outside.
+        """
+        if len(env_ids) == 1:
+            return None
+        return next((env_id for env_id in env_ids if self._traced[env_id] >= _STRIKES_FROM_OUTSIDE), None)
+
+    def note_added(self) -> None:
+        """Count a worker that was added for an env of its own."""
+        self._counts["workers_added"] += 1
 
     def judge_start(self, error: WorkerDiedError, failures: int) -> None:
         """Decide about a successor that died before it served, the `failures`-th in a row: raise or try again.
@@ -207,9 +228,7 @@ class Recovery:
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start; see `Pool.statistics`."""
-        counts = {
-            name: self._counts[name] for name in ("restarts", "recycled", "replayed", "truncated", "steps_replayed")
-        }
+        counts = {name: self._counts[name] for name in COUNTS}
         return {**counts, "replay_seconds": self._replay_seconds, "log_nbytes": self.journal.nbytes}
 
 

@@ -8,7 +8,6 @@ parent knows the original's digest the two must agree. Nothing that is repeated 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..replaying import replaying
 from . import mail
 from .arena import ArenaPlan
 from .clock import Deadline
@@ -25,10 +25,7 @@ from .rows import Autoreset, CommandFlag, Op, RowFlag
 from .spec import Array
 from .streams import Streams
 
-__all__ = ["REPLAYING", "Keeper", "Replay", "Replayer", "ReplaySlot", "Snapshot", "replaying"]
-
-#: Set in a worker's environment while it repeats what an env has done already.
-REPLAYING = "VECENV_REPLAYING"
+__all__ = ["Keeper", "Replay", "Replayer", "ReplaySlot", "Snapshot"]
 
 
 class Snapshot(Protocol):
@@ -309,13 +306,3 @@ def _copied(nested: Any) -> Any:
     if isinstance(nested, dict):
         return {key: _copied(part) for key, part in nested.items()}
     return tuple(_copied(part) for part in nested) if type(nested) is tuple else nested
-
-
-@contextmanager
-def replaying() -> Iterator[None]:
-    """Let envs see in their process environment that they only repeat."""
-    os.environ[REPLAYING] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(REPLAYING, None)

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..replaying import replaying
 from . import mail
 from .journal import Entry, Start
-from .replay import Keeper, replaying
+from .replay import Keeper
 from .rows import FORM_MASK, Autoreset, CommandFlag, Op
 from .spec import Spec, register_missing
 from .streams import Streams

@@ -58,12 +58,13 @@ class TwinHub:
 
     def __init__(self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int]) -> None:
         self._plan = plan
-        self._slot_of = tuple(slot_of)
+        self._slot_of = list(slot_of)
         self._words = SharedWords(plan, memory)
         self._ledger = Ledger(plan.num_envs)
         self._next_step_id = 1  # 0 means that nothing is owed
         self._messages: list[list[bytes]] = [[] for _ in range(plan.num_slots)]
         self._pieces: dict[int, list[bytes]] = {}
+        self._given_ns = [0] * plan.num_slots
 
     # ---- what carriers provide ---------------------------------------------------------
 
@@ -220,11 +221,19 @@ class TwinHub:
         return [column[env_id].copy() for column in self._words.rows.obs]
 
     def adopt(self, worker: WorkerLike) -> None:
-        """Take over a replacement of a worker, before anything is sent to it."""
+        """Take over a worker, before anything is sent to it."""
+
+    def move(self, env_id: int, slot: int) -> None:
+        """Serve an env by another slot from now on; both are between two processes."""
+        self._slot_of[env_id] = slot
 
     def state(self, slot: int) -> SlotState:
         """Return what a slot is doing."""
-        return SlotState(*self._words.progress[slot].tolist())
+        return SlotState(*self._words.progress[slot].tolist())._replace(given_ns=self._given_ns[slot])
+
+    def pending(self, slot: int) -> tuple[int, int, int]:
+        """Return (op, env_id, step_id) of the first command that a slot has to deal with; op NONE: none."""
+        return int(Op.NONE), 0, 0
 
     def stop(self) -> None:
         """Tell all slots to end after the command under way."""

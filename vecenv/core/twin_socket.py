@@ -25,7 +25,7 @@ from .clock import now_ns
 from .hub import Event
 from .twin_hub import TwinHub
 from .twin_slot import TwinSlot
-from .twin_words import LONGEST_POLL_MS, MS, AttachLike, Command, SharedWords, WorkerLike
+from .twin_words import BLOCKED_WORD, LONGEST_POLL_MS, MS, AttachLike, Command, SharedWords, WorkerLike
 
 __all__ = ["SocketHub", "make_socket_slots"]
 
@@ -49,6 +49,7 @@ class SocketHub(TwinHub):
         self._worker_of = {slot: worker.worker_id for worker in workers for slot in worker.slots}
         self._event_fd = event_fd
         self._silent: set[int] = set()  # workers that closed their end
+        self._delayed: set[int] = set()  # workers whose socket had no room for all
         self._open: dict[int, deque[Command]] = {slot: deque() for slot in self._worker_of}  # not dealt with
 
     def _settle(self, env_id: int, step_id: int) -> None:
@@ -56,6 +57,15 @@ class SocketHub(TwinHub):
         commands = self._open[self._slot_of[env_id]]
         while commands and commands[0].step_id <= step_id:
             commands.popleft()
+
+    def pending(self, slot: int) -> tuple[int, int, int]:
+        """Return (op, env_id, step_id) of the first command that a slot has to deal with; op NONE: none."""
+        commands = self._open.get(slot)
+        if not commands:
+            return super().pending(slot)
+        worker = self._workers[self._worker_of[slot]]
+        is_unheard = self._can_hear(worker) and _is_readable(worker.control)  # it may have dealt with it
+        return super().pending(slot) if is_unheard else commands[0][1:4]
 
     def revive(self, slot: int, answered: int) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
@@ -69,6 +79,16 @@ class SocketHub(TwinHub):
     def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
         """Give the successor of a slot what it has to do; letters go with their commands here."""
         self._deliver(list(self._open[slot]))
+
+    def move(self, env_id: int, slot: int) -> None:
+        """Serve an env by another slot from now on; both are between two processes."""
+        commands = self._open[self._slot_of[env_id]]
+        moved = [command._replace(slot=slot) for command in commands if command.env_id == env_id]
+        rest = [command for command in commands if command.env_id != env_id]
+        commands.clear()
+        commands.extend(rest)
+        self._open[slot] = deque(moved)
+        super().move(env_id, slot)
 
     def _transmit(self, commands: list[Command]) -> None:
         for command in commands:
@@ -91,7 +111,18 @@ class SocketHub(TwinHub):
                 if not taken:
                     break
                 del data[:taken]
+                if data or worker.worker_id in self._delayed:
+                    self._note_given(worker.slots)
+            if data:
+                self._delayed.add(worker.worker_id)
+            else:
+                self._delayed.discard(worker.worker_id)
         return any(self._unsent)
+
+    def _note_given(self, slots: Sequence[int]) -> None:
+        now = now_ns()
+        for slot in slots:
+            self._given_ns[slot] = now
 
     def _listen(self, deadline_ns: int) -> Event | None:
         poll, workers = self._make_poll()
@@ -134,6 +165,7 @@ class SocketHub(TwinHub):
 
     def _read_frame(self, worker: WorkerLike) -> None:
         """Take in a frame that is known to be there."""
+        self._note_given([slot for slot in worker.slots if self._words.progress[slot, BLOCKED_WORD]])
         try:
             frame = worker.control.recv()
         except (EOFError, OSError):  # it is about to exit: the pidfd tells of that
@@ -156,8 +188,12 @@ class SocketHub(TwinHub):
         self._unsent[self._worker_of[slot]].clear()
 
     def adopt(self, worker: WorkerLike) -> None:
-        """Take over a replacement of a worker, before anything is sent to it."""
+        """Take over a replacement of a worker, or one more, before anything is sent to it."""
+        if worker.worker_id == len(self._workers):
+            self._workers.append(worker)
+            self._unsent.append(bytearray())
         self._workers[worker.worker_id] = worker
+        self._worker_of.update(dict.fromkeys(worker.slots, worker.worker_id))
         self._unsent[worker.worker_id].clear()
         self._silent.discard(worker.worker_id)
 

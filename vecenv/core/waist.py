@@ -21,7 +21,7 @@ from .inbox import Inbox
 from .journal import Journal
 from .life import Life, this_process
 from .options import Limits, PoolOptions, check_env_fns, check_options
-from .recovery import Recovery
+from .recovery import COUNTS, Recovery
 from .replay import Keeper
 from .rows import Autoreset
 from .spec import Array, Leaf, Space, Spec
@@ -72,7 +72,7 @@ class Waist(Life):
         self._unseeded = np.ones(self.num_envs, np.bool_)  # envs never reset so far
         self._call_letters: dict[int, bytes] = {}  # of calls under way
         self._held: deque[Batch] = deque()  # debug mode: those that are still valid
-        self._called: frozenset[int] = frozenset()  # envs that a call under way asks
+        self._called: dict[int, int] = {}  # step_ids of the calls under way, by env
         self._ids = np.arange(self.num_envs, dtype=np.int64)
         self._is_debug = self.options.debug
         self._attention = False  # set while a plain receive will not do: letters, dead workers
@@ -85,6 +85,8 @@ class Waist(Life):
     _plan: ArenaPlan
     #: the mapping that the arena lies in
     _memory: Any
+    #: slots at the end of the arena that nobody uses so far
+    _num_spares = 0
     #: whether envs run in the thread that receives
     _works_here = False
     #: dtype and shape of all envs' actions where they are one array
@@ -130,10 +132,14 @@ class Waist(Life):
     def worker_of(self, slot: int) -> int | None:
         """Return a slot's worker_id, None where there are no workers."""
 
+    def is_alive(self, slot: int) -> bool:
+        """Tell whether a slot has a worker that is not known to be dead."""
+        return True
+
     @property
     @abstractmethod
     def worker_pids(self) -> tuple[int, ...]:
-        """Process id of each worker, by worker_id; empty when there are none."""
+        """Process id of each worker, by worker_id; empty when there are none. Recovery may add some behind."""
 
     @property
     def memory(self) -> Array:
@@ -154,7 +160,7 @@ class Waist(Life):
 
     def _go(self) -> None:
         self._start()
-        num_slots = self._plan.num_slots
+        num_slots = self._plan.num_slots - self._num_spares
         self._inbox = Inbox(self._hub, num_slots, self._recovery)
         if self._journal is not None:
             self._journal.gather_starts = self._inbox.drain
@@ -196,12 +202,12 @@ class Waist(Life):
         """Return counts since the start.
 
         Returns:
-            steps: env steps made; restarts: workers replaced because they died or hung; recycled:
-            because of `recycle_after`; replayed, truncated: episodes brought back or given up after
-            a crash; steps_replayed, replay_seconds: what that took; log_nbytes: memory kept for it.
+            steps: env steps made; restarts: workers replaced because they died or hung; recycled: because
+            of `recycle_after`; workers_added: for envs that failed so often that they got one of their own;
+            replayed, truncated: episodes brought back or given up after a crash; steps_replayed,
+            replay_seconds: what that took; log_nbytes: memory kept for it.
         """
-        counts = {"restarts": 0, "recycled": 0, "replayed": 0, "truncated": 0, "steps_replayed": 0}
-        found: dict[str, Any] = {**counts, "replay_seconds": 0.0, "log_nbytes": 0}
+        found: dict[str, Any] = {**dict.fromkeys(COUNTS, 0), "replay_seconds": 0.0, "log_nbytes": 0}
         if self._recovery is not None:
             found.update(self._recovery.statistics())
         slots = range(self._plan.num_slots) if self._open_in is not None else ()

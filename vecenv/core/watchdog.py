@@ -2,7 +2,9 @@
 
 The parent judges, by its own monotonic clock and the times that slots publish: that works for
 code that holds the GIL and for stopped processes. An operation's clock starts when its slot
-starts it, and several envs in one worker are timed one by one.
+starts it, and several envs in one worker are timed one by one. It starts anew when the parent has
+taken mail or written letters that the slot had to wait for. What a slot does not even begin, as
+in a process that is stopped, is timed from when the parent has seen it waiting.
 """
 
 from __future__ import annotations
@@ -35,20 +37,26 @@ class Places(Protocol):
     def worker_of(self, slot: int) -> int | None:
         """Return a slot's worker_id, None where there are no workers."""
 
+    def is_alive(self, slot: int) -> bool:
+        """Tell whether a slot has a worker that is not known to be dead."""
+
 
 class Watchdog:
     """Deadlines of one pool.
 
     Attributes:
         look_ns: longest time that a wait may sleep before it calls `check`.
+        num_slots: how many slots, from 0 on, are looked at.
     """
 
     def __init__(self, hub: Hub, num_slots: int, limits: Limits, places: Places, inbox: Inbox) -> None:
         self._hub = hub
-        self._num_slots = num_slots
+        self.num_slots = num_slots
         self._places = places
         self._inbox = inbox
         self._grace: dict[int, int] = {}
+        self._waiting: dict[int, tuple[int, int]] = {}  # slot -> step_id not begun yet, since when we know
+        self._checked_ns = 0
         self.set_limits(limits)
 
     def set_limits(self, limits: Limits) -> None:
@@ -67,6 +75,7 @@ class Watchdog:
             deadline.extend(gap)
             running = {state.step_id for _, state in self._running()}
             self._grace = {step_id: self._grace.get(step_id, 0) + gap for step_id in running}
+            self._waiting.clear()
 
     def check(self) -> int:
         """Return when to look again (nanoseconds on the monotonic clock).
@@ -76,19 +85,52 @@ class Watchdog:
         """
         now = now_ns()
         next_look = now + self.look_ns
-        for slot, state in self._running():
-            if state.blocked:
-                continue
-            limit = self._limits.of(state.op)
-            age = now - state.started_ns - self._grace.get(state.step_id, 0)
-            if limit is None:
-                if age > OVERDUE_WARNING * _NS:
-                    self._warn(slot, state, age)
-            elif age >= limit * _NS:
-                self._raise(slot, state, limit)
-            else:
-                next_look = min(next_look, now + int(limit * _NS) - age)
+        running = self._running()
+        for slot, state in running:
+            # A slot that was blocked has been waiting for us. It is our turn no more once its mail
+            # is taken and its letter written, which waits do before they look here.
+            began_ns = max(state.started_ns, state.given_ns)
+            next_look = min(next_look, self._judge(slot, state, now - began_ns, now, ""))
+        for slot, state in self._not_begun(running, now):
+            next_look = min(next_look, self._judge(slot, state, now - state.started_ns, now, "has not begun"))
+        self._checked_ns = now
         return next_look
+
+    def _judge(self, slot: int, state: SlotState, age: int, now: int, verdict: str) -> int:
+        """Return when an operation of this age, in nanoseconds, will be late; raise or warn if it is now."""
+        age -= self._grace.get(state.step_id, 0)
+        limit = self._limits.of(state.op)
+        if limit is None:
+            if age > OVERDUE_WARNING * _NS:
+                self._warn(slot, state, age)
+            return now + self.look_ns
+        if age >= limit * _NS:
+            self._raise(slot, state, limit, verdict or "did not finish")
+        return now + int(limit * _NS) - age
+
+    def _not_begun(self, running: list[tuple[int, SlotState]], now: int) -> list[tuple[int, SlotState]]:
+        """Return the slots that do not begin what waits for them, as if they were at it since we know.
+
+        A process that is stopped between two operations runs none that would be late. Where
+        another thread of the same worker is at work, that one is judged.
+        """
+        if now - self._checked_ns > 4 * self.look_ns:
+            self._waiting.clear()  # nobody has looked for a while: that one did not begin since is no news
+        busy = {self._places.worker_of(slot) for slot, _ in running}
+        slots = {slot for slot, _ in running}
+        found = []
+        for slot in range(self.num_slots):
+            op, env_id, step_id = self._hub.pending(slot) if slot not in slots else (int(Op.NONE), 0, 0)
+            if op == Op.NONE or self._places.worker_of(slot) in busy or not self._places.is_alive(slot):
+                self._waiting.pop(slot, None)
+                continue
+            known, since_ns = self._waiting.get(slot, (0, 0))
+            if known != step_id:
+                since_ns = now
+                self._waiting[slot] = (step_id, since_ns)
+            given_ns = self._hub.state(slot).given_ns
+            found.append((slot, SlotState(op, env_id, step_id, max(since_ns, given_ns), 0, 0)))
+        return found
 
     def describe(self) -> str:
         """Say what every slot is doing."""
@@ -100,8 +142,8 @@ class Watchdog:
         return "; ".join(busy) or "all workers are idle"
 
     def _running(self) -> list[tuple[int, SlotState]]:
-        states = [(slot, self._hub.state(slot)) for slot in range(self._num_slots)]
-        return [(slot, state) for slot, state in states if state.op != Op.NONE]
+        states = [(slot, self._hub.state(slot)) for slot in range(self.num_slots)]
+        return [(slot, state) for slot, state in states if state.op != Op.NONE and self._places.is_alive(slot)]
 
     def _warn(self, slot: int, state: SlotState, age: int) -> None:
         op = Op(state.op).name.lower()
@@ -112,10 +154,10 @@ class Watchdog:
             RuntimeWarning,
         )
 
-    def _raise(self, slot: int, state: SlotState, limit: float) -> NoReturn:
+    def _raise(self, slot: int, state: SlotState, limit: float, verdict: str) -> NoReturn:
         op = Op(state.op).name.lower()
         raise WorkerTimeoutError(
-            f"{self._places.place(slot)} did not finish {op} {state.step_id} of env {state.env_id} within {limit} s; "
+            f"{self._places.place(slot)} {verdict} {op} {state.step_id} of env {state.env_id} within {limit} s; "
             f"it is alive. Raise {op}_timeout if the env needs longer",
             timeout=limit,
             worker_id=self._places.worker_of(slot),

@@ -55,7 +55,7 @@ class Boot:
     """What a worker is told first.
 
     Attributes:
-        env_fns: pickle of a list of constructors, one per env of `env_ids`.
+        env_fns: pickle of {env_id: constructor}; those of `env_ids` are built.
         adapt: makes whatever a constructor returns speak Gymnasium's calls.
         registrations: pickled Gymnasium specs that a fresh process lacks.
         env_ids_by_thread: the ids of `env_ids`, one list per thread that will serve them.
@@ -180,7 +180,7 @@ def _construct(boot: Boot, threads: list[EnvThread], streams: Streams, envs: dic
     env_id = boot.env_ids[0]
     try:
         register_missing(pickle.loads(boot.registrations))
-        adapt, env_fns = pickle.loads(boot.adapt), dict(zip(boot.env_ids, pickle.loads(boot.env_fns)))
+        adapt, env_fns = pickle.loads(boot.adapt), pickle.loads(boot.env_fns)
         for thread, env_ids in zip(threads, boot.env_ids_by_thread):  # one after the other
             for env_id in env_ids:
                 note("construct", env_id)
@@ -309,9 +309,8 @@ def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, streams:
     actions = plan.actions(memory)
 
     def rebuild(env_id: int) -> Any:
-        index = boot.env_ids.index(env_id)
         streams.forget(env_id)
-        return build_env(pickle.loads(boot.env_fns)[index], pickle.loads(boot.adapt), streams.of(env_id))
+        return build_env(pickle.loads(boot.env_fns)[env_id], pickle.loads(boot.adapt), streams.of(env_id))
 
     for host in hosts:
         host.keep(keeper, final_offset)

@@ -18,10 +18,9 @@ from gymnasium.wrappers import RecordVideo
 
 from vecenv.envs.adapt import original, reward_space_of
 from vecenv.errors import ConfigError, DependencyError, require
+from vecenv.replaying import is_replaying
 
 DEFAULT_FOLDER = "./video"
-#: In the process environment while envs of a worker that died repeat what they did in it, see `core.replay`.
-REPLAYING = "VECENV_REPLAYING"
 
 
 class EpisodeRecorder(RecordVideo[Any, Any]):
@@ -116,7 +115,7 @@ class EpisodeRecorder(RecordVideo[Any, Any]):
         self._video_name = None
         if len(frames) > 1:
             final = os.path.join(self.video_folder, f"{self._final_name}.mp4")
-            if not (REPLAYING in os.environ and os.path.exists(final)):  # else the episode is only repeated
+            if not (is_replaying() and os.path.exists(final)):  # else the episode is only repeated
                 self._write(frames, final)
             self.video_paths.append(final)
 

@@ -1,0 +1,164 @@
+"""Workers that are stopped while they wait for their parent, or before they begin: found, and no slow one is blamed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.faults.tapes import kill, mortal, play, stopped, undisturbed, wait_until
+from vecenv.core.native import load
+from vecenv.core.options import Limits
+from vecenv.core.rows import Op
+from vecenv.envs import toys
+from vecenv.errors import WorkerTimeoutError
+
+LARGE = 50_000_000
+LIMITS = Limits(reset=0.5, step=0.5, call=0.5, close=2.0)
+
+
+@pytest.fixture(params=["native", "python"])
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both implementations notice."""
+    if request.param == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
+    return str(request.param)
+
+
+def stop(pool: Any, worker_id: int, *, between: bool = False) -> None:
+    """Stop a worker for good; `between`: when it is at nothing."""
+    pid = pool.worker_pids[worker_id]
+    if between:
+        slots = [slot for slot, of in enumerate(pool._worker_of_slot) if of == worker_id]
+        wait_until(lambda: all(pool._hub.state(slot).op == Op.NONE for slot in slots))
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+
+@contextlib.contextmanager
+def raises_or_recovers(policy: str, text: str) -> Iterator[None]:
+    if policy == "recover":
+        yield
+    else:
+        with pytest.raises(WorkerTimeoutError, match=text):
+            yield
+
+
+@pytest.mark.parametrize("policy", ["recover", "raise"])
+def test_a_worker_stopped_within_a_large_answer_is_late(policy: str, implementation: str) -> None:
+    with mortal([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
+        play(pool, 2)
+        pool.post([lambda env: b"x" * LARGE] * 2)
+        wait_until(lambda: all(pool._hub.state(slot).blocked for slot in range(2)))
+        stop(pool, 1)
+        with raises_or_recovers(policy, r"worker 1 .*did not finish call .*within 0\.5 s.*alive"):
+            assert [len(answer) for answer in pool.wait_calls()] == [LARGE, LARGE]
+            assert pool.statistics()["restarts"] == 1
+
+
+@pytest.mark.parametrize("policy", ["recover", "raise"])
+def test_a_worker_stopped_within_a_large_letter_is_late(policy: str, implementation: str) -> None:
+    load_of = b"x" * LARGE
+    text = "did not finish" if implementation == "native" else "has not begun"  # there, letters come before operations
+    with mortal([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
+        play(pool, 2)
+        wait_until(lambda: pool._hub.state(1).op == Op.NONE)
+        with stopped(pool.worker_pids):
+            pool.post([lambda env: len(load_of)] * 2)
+        if implementation == "native":
+            wait_until(lambda: bool(pool._hub.state(1).blocked))
+        stop(pool, 1)
+        with raises_or_recovers(policy, rf"worker 1 .*{text} call .*within 0\.5 s"):
+            assert pool.wait_calls() == [LARGE, LARGE]
+            assert pool.statistics()["restarts"] == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("policy", ["recover", "raise"])
+def test_a_worker_stopped_between_two_operations_is_late(policy: str, threads: int, implementation: str) -> None:
+    """Once it was waited for without end: it had not begun, so no clock ran."""
+    expected = undisturbed([toys.CountEnv] * 4, 12)
+    options = {"limits": LIMITS, "threads_per_worker": threads, "on_failure": policy}
+    with (
+        mortal([toys.CountEnv] * 4, **options) as pool,
+        raises_or_recovers(
+            policy, r"worker 1 \(envs 2-3\) has not begun step \d+ of env [23] within 0\.5 s; it is alive"
+        ),
+    ):
+        got = play(pool, 12, before=lambda pool, number: number in (5, 12) and stop(pool, 1, between=True))
+        assert got.rows == expected.rows
+        assert pool.statistics()["restarts"] == 2 and pool.statistics()["workers_added"] == 0
+
+
+def test_the_clock_of_what_is_not_begun_starts_when_it_is_sent(implementation: str) -> None:
+    """However long the worker has been idle, and however long nobody has looked."""
+    with mortal([toys.CountEnv] * 2, limits=LIMITS, on_failure="raise") as pool:
+        play(pool, 2)
+        with stopped(pool.worker_pids):
+            pool.send(np.zeros(2, np.int64))
+            threading.Event().wait(2 * 0.5)  # as a caller that does something else
+        assert pool.recv().lengths.tolist() == [3, 3]
+
+
+def test_a_dead_worker_that_owes_nothing_is_not_late(implementation: str) -> None:
+    hang = functools.partial(toys.Hangs, 3)
+    with mortal([hang, toys.CountEnv], limits=Limits(step=0.5, close=2.0), on_failure="raise") as pool:
+        play(pool, 2)
+        pool.send(np.zeros(2, np.int64), ordered=False)
+        kill(pool, 0)
+        pool.cancel([0])
+        pool.recv()
+        began = time.monotonic()
+        for _ in range(3):  # the answers of the other one are waited for longer than the limit
+            pool.send(np.zeros(1, np.int64), [1])
+            pool.recv()
+            pool.call(lambda env: time.sleep(0.3), [1])
+        assert time.monotonic() - began > 0.5
+
+
+def slowly(pool: Any, work: Callable[..., Any], looks: list[int]) -> Callable[..., Any]:
+    """Let no worker run while the parent works, and the parent look at deadlines after it."""
+
+    def wrapper(*args: Any) -> Any:
+        with stopped(pool.worker_pids):
+            result = work(*args)
+            pool._watchdog.check()
+        looks.append(1)
+        threading.Event().wait(0.02)
+        return result
+
+    return wrapper
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_a_slow_transfer_that_goes_on_is_not_late(
+    way: str, implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # in pieces of 64 KiB; in frames of 15 kB, or as much as a socket takes
+    size = 4 << 20 if implementation == "native" else 1 << 20 if way == "up" else 12 << 20
+    text, looks = b"x" * size, list[int]()
+    with mortal([toys.CountEnv] * 1, limits=LIMITS, on_failure="raise", num_workers=1) as pool:
+        play(pool, 2)
+        began = time.monotonic()
+        if way == "up":
+            pool.post([lambda env: b"x" * size])
+            wait_until(lambda: bool(pool._hub.state(0).blocked))
+            name = "mail" if implementation == "native" else "_read_frame"
+        else:
+            name = "pump"
+        monkeypatch.setattr(pool._hub, name, slowly(pool, getattr(pool._hub, name), looks))
+        if way == "down":
+            pool.post([lambda env: len(text)])
+        assert pool.wait_calls() == [text if way == "up" else len(text)]
+        monkeypatch.undo()
+        assert time.monotonic() - began > 0.5 and len(looks) > 10, "too quick to show anything"

@@ -1,0 +1,256 @@
+"""An env that fails again and again gets a worker of its own: what it does then costs nobody else."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.faults.tapes import kill, mortal, play, undisturbed, wait_until
+from vecenv import VectorEnv
+from vecenv.core import process as process_module
+from vecenv.core.native import load
+from vecenv.core.options import Limits
+from vecenv.core.rows import Autoreset, Op
+from vecenv.envs import toys
+
+LENGTH = 10
+
+
+@pytest.fixture(params=["native", "python"])
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both implementations move envs."""
+    if request.param == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
+    return str(request.param)
+
+
+class Fails(toys.CountEnv):
+    """Sends itself a signal in each of these steps of its life, once each, whatever process it lives in; 0: hangs."""
+
+    def __init__(self, folder: Path, at: tuple[int, ...], sign: int = signal.SIGSEGV, length: int = LENGTH) -> None:
+        super().__init__(length)
+        self.folder, self.at, self.sign = folder, at, sign
+        self.made = 0
+
+    def step(self, action: Any) -> Any:
+        self.made += 1
+        path = self.folder / f"struck {self.made}"
+        if self.made in self.at and not path.exists():
+            path.touch()
+            if not self.sign:
+                threading.Event().wait()
+            os.kill(os.getpid(), self.sign)
+        return super().step(action)
+
+    def process(self) -> int:
+        return os.getpid()
+
+
+def innocents(count: int) -> list[Any]:
+    return [functools.partial(toys.CountEnv, LENGTH)] * count
+
+
+def with_failing(count: int, env_id: int, folder: Path, at: tuple[int, ...], **kwargs: Any) -> list[Any]:
+    env_fns = innocents(count)
+    folder.mkdir(exist_ok=True)
+    env_fns[env_id] = functools.partial(Fails, folder, at, **kwargs)
+    return env_fns
+
+
+@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP], ids=lambda mode: mode.name)
+def test_from_its_second_failure_on_an_env_dies_alone(
+    autoreset: Autoreset, implementation: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Within its first episode, where the count of steps survives a replay."""
+    pids: list[tuple[int, ...]] = []
+    env_fns = with_failing(4, 2, tmp_path, (3, 5, 7, 8))
+    with mortal(env_fns, num_workers=1, autoreset=autoreset) as pool, caplog.at_level("WARNING", logger="vecenv"):
+        got = play(pool, 24, before=lambda pool, number: pids.append(pool.worker_pids))
+        counts = pool.statistics()
+        assert pool.envs_of(0) == [0, 1, 3] and pool.envs_of(1) == [2]
+        assert pool.place(1) == "worker 1 (env 2)" and pool.place(0) == "worker 0 (envs 0, 1, 3)"
+    assert got.rows == undisturbed(innocents(4), 24, autoreset=autoreset).rows
+    assert (counts["restarts"], counts["workers_added"], counts["truncated"]) == (4, 1, 0)
+    assert [len(found) for found in pids] == [1] * 5 + [2] * 19
+    assert len({found[0] for found in pids}) == 3, "the others are replaced twice"
+    assert len({found[1] for found in pids if len(found) == 2}) == 3, "and it twice more"
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" died")[0] for text in told] == ["worker 0 (envs 0-3)"] * 2 + ["worker 1 (env 2)"] * 2
+    assert "env 2 has worker 1 to itself now; replaced" in told[1] and "to itself" not in told[0]
+    assert not [number for env_id in (0, 1, 3) for number, _ in got.marks[env_id] if number > 6]
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
+def test_every_start_method_gives_it_one(context: str, tmp_path: Path) -> None:
+    with mortal(with_failing(3, 0, tmp_path, (2, 3, 4)), num_workers=1, context=context) as pool:
+        got = play(pool, 14)
+        assert pool.envs_of(1) == [0]
+        kill(pool, 1)
+        kill(pool, 0)
+        assert pool.call(lambda env: 7) == [7, 7, 7]
+    assert got.rows == undisturbed(innocents(3), 14).rows
+
+
+def test_an_env_that_hangs_gets_one_too(implementation: str, tmp_path: Path) -> None:
+    limits = Limits(step=0.5, close=2.0)
+    env_fns = with_failing(3, 1, tmp_path, (3, 5, 7), sign=signal.SIGSTOP)
+    with mortal(env_fns, num_workers=1, limits=limits) as pool:
+        got = play(pool, 14)
+        assert pool.envs_of(0) == [0, 2] and pool.envs_of(1) == [1]
+        assert pool.statistics()["workers_added"] == 1
+    assert got.rows == undisturbed(innocents(3), 14).rows
+
+
+@pytest.mark.parametrize("count", [2, 4], ids=["alone in its slot", "with another in its slot"])
+def test_of_several_threads_only_the_one_that_hangs_is_blamed(count: int, implementation: str, tmp_path: Path) -> None:
+    env_fns = with_failing(count, 1, tmp_path, (3, 5, 7), sign=0)
+    limits = Limits(step=0.5, close=2.0)
+    with mortal(env_fns, num_workers=1, threads_per_worker=2, limits=limits) as pool:
+        got = play(pool, 14)
+        assert pool.envs_of(1) == [1] and len(pool.worker_pids) == 2
+        assert pool.envs_of(0) == [env_id for env_id in range(count) if env_id != 1]
+    assert got.rows == undisturbed(innocents(count), 14).rows
+
+
+def test_without_order_nothing_is_lost_either(implementation: str, tmp_path: Path) -> None:
+    env_fns = with_failing(5, 1, tmp_path / "one", (2, 4, 6))
+    env_fns[3] = with_failing(5, 3, tmp_path / "three", (3, 4, 7))[3]
+    with mortal(env_fns, num_workers=1) as pool:
+        got = play(pool, 24, in_order=False)
+        assert pool.statistics()["workers_added"] == 2
+        assert sorted(pool.envs_of(worker_id) for worker_id in range(3)) == [[0, 2, 4], [1], [3]]
+    assert got.rows == undisturbed(innocents(5), 24).rows
+
+
+class Waits(toys.CountEnv):
+    """Dies in its third and fourth step, each time once it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(LENGTH)
+        self.folder = folder
+
+    def step(self, action: Any) -> Any:
+        number = self.elapsed_steps + 1
+        struck = self.folder / f"struck {number}"
+        if number in (3, 4) and not struck.exists():
+            wait_until((self.folder / f"go {number}").exists)
+            struck.touch()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().step(action)
+
+
+def test_what_waits_in_its_queue_moves_along(implementation: str, tmp_path: Path) -> None:
+    """Steps that are overtaken by resets, resets, and calls of all envs lie behind the step that kills."""
+    env_fns = innocents(4)
+    env_fns[1] = functools.partial(Waits, tmp_path)
+    with mortal(env_fns, num_workers=1) as pool:
+        play(pool, 2)
+        pool.send(np.zeros(4, np.int64))
+        (tmp_path / "go 3").touch()
+        pool.recv().raise_errors()
+        pool.send(np.zeros(4, np.int64))
+        wait_until(lambda: pool._hub.state(0)[:2] == (Op.STEP, 1))  # 2 and 3 wait
+        pool.reset([1, 2], seeds=[50, 51], ordered=False)
+        pool.post([lambda env: (env.unwrapped.elapsed_steps, os.getpid())] * 4)
+        (tmp_path / "go 4").touch()
+        called = pool.wait_calls()
+        lengths: dict[int, int] = {}
+        while pool.outstanding():
+            batch = pool.recv()
+            batch.raise_errors()
+            lengths.update(zip(batch.env_ids.tolist(), batch.lengths.tolist()))
+        assert [lengths[env_id] for env_id in range(4)] == [4, 0, 0, 4] == [length for length, _ in called]
+        pids = [pid for _, pid in called]
+        assert pids[0] == pids[2] == pids[3] == pool.worker_pids[0] and pids[1] == pool.worker_pids[1]
+        for number in range(1, 7):
+            pool.send(np.zeros(4, np.int64))
+            assert pool.recv().lengths.tolist() == [4 + number, number, number, 4 + number]
+
+
+def test_letters_move_along(implementation: str, tmp_path: Path) -> None:
+    """Options of resets travel as letters, which the dead worker has taken with it."""
+    env_fns = innocents(3)
+    env_fns[1] = functools.partial(Waits, tmp_path)
+    with mortal(env_fns, num_workers=1) as pool:
+        play(pool, 2)
+        for number in (3, 4):
+            pool.send(np.zeros(3, np.int64))
+            (tmp_path / f"go {number}").touch()
+            pool.call(lambda env, text="x" * 100_000: len(text))  # larger than the ring of a slot
+            pool.recv().raise_errors()
+        assert pool.envs_of(1) == [1]
+
+
+def test_without_a_spare_slot_it_stays_where_it_is(
+    implementation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_module, "_MOST_SPARES", 1)
+    env_fns = with_failing(4, 0, tmp_path / "zero", (2, 3))
+    env_fns[2] = with_failing(4, 2, tmp_path / "two", (4, 5, 6))[2]
+    with mortal(env_fns, num_workers=1) as pool:
+        got = play(pool, 20)
+        assert pool.envs_of(0) == [1, 2, 3] and pool.envs_of(1) == [0]
+        assert pool.statistics()["restarts"] == 5 and pool.statistics()["workers_added"] == 1
+    assert got.rows == undisturbed(innocents(4), 20).rows
+
+
+def test_signals_from_outside_are_hardly_the_envs_fault(implementation: str, tmp_path: Path) -> None:
+    env_fns = with_failing(3, 1, tmp_path, (1, 2, 3, 4, 5, 6, 7, 8), sign=signal.SIGKILL)
+    with mortal(env_fns, num_workers=1) as pool:
+        added = []
+        got = play(pool, 9, before=lambda pool, number: added.append(len(pool.worker_pids) - 1))
+        added.append(len(pool.worker_pids) - 1)
+    assert added == [0] * 8 + [1, 1]
+    assert got.rows == undisturbed(innocents(3), 9).rows
+
+
+def test_the_worker_of_its_own_can_be_restarted_by_hand(implementation: str, tmp_path: Path) -> None:
+    with mortal(with_failing(3, 1, tmp_path, (2, 3)), num_workers=1) as pool:
+        play(pool, 5)
+        before = pool.worker_pids
+        pool.restart(1)
+        assert pool.worker_pids[0] == before[0] and pool.worker_pids[1] != before[1]
+        pool.reset([1], seeds=[4])
+        assert pool.recv().seeds.tolist() == [4]
+        pool.send(np.zeros(3, np.int64))
+        assert pool.recv().lengths.tolist() == [6, 1, 6]
+
+
+def test_a_vector_env_says_so(implementation: str, tmp_path: Path) -> None:
+    env_fns = with_failing(4, 3, tmp_path / "three", (2, 4))
+    env_fns[2] = with_failing(4, 2, tmp_path / "two", ())[2]
+    env_fns[:2] = env_fns[2:3] * 2
+    env = VectorEnv(env_fns, num_workers=2)
+    try:
+        assert len(env.worker_pids) == 2
+        env.reset(seed=0)
+        for _ in range(8):
+            env.step(np.zeros(4, np.int64))
+        assert len(env.worker_pids) == 3 and env.statistics()["workers_added"] == 1
+        assert env.call("process")[2:] == (env.worker_pids[1], env.worker_pids[2])
+    finally:
+        env.close()
+
+
+def test_a_repeated_failure_is_given_up_and_named_rightly(
+    implementation: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A deterministic segfault: truncated in the second failure, and moved; the third one names its own worker."""
+    guilty = functools.partial(toys.FAULTS["segfault"], 3, length=LENGTH)
+    with mortal([*innocents(1), guilty, *innocents(1)], num_workers=1, reproducer_dir=str(tmp_path)) as pool:
+        with caplog.at_level("WARNING", logger="vecenv"):
+            got = play(pool, 9)
+        assert pool.statistics()["workers_added"] == 1
+    assert [mark for _, mark in got.marks[1]][:2] == ["truncated", "restarted"]
+    for env_id in (0, 2):
+        assert got.rows[env_id] == undisturbed(innocents(3), 9).rows[env_id]
+    named = [record.getMessage() for record in caplog.records if " died during step" in record.getMessage()]
+    assert any(text.startswith("worker 1 (env 1) died during step") for text in named), named
