@@ -130,11 +130,11 @@ def test_a_state_that_is_older_than_a_start_is_nothing_new() -> None:
 def test_a_start_that_may_not_be_all_keeps_the_one_before_it() -> None:
     journal = two_envs()
     journal.note_state(0, Start(7, b"a", False), is_answered=True)
-    assert told(journal, 0) == [(7, [12]), (1, ["reset 1", 10, 11, 12])]
+    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12]), (7, [12])]
     steps(journal, [13, 23])
     journal.note_state(0, Start(9, b"b", False), is_answered=True)
-    assert told(journal, 0) == [(9, [13]), (1, ["reset 1", 10, 11, 12, 13])], "the newest and the certain one"
-    marked = [entry.step_id for entry in journal.history(0, ()).attempts[1].entries if entry.flags & CommandFlag.START]
+    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13]), (9, [13])], "the certain one, then the newest"
+    marked = [entry.step_id for entry in journal.history(0, ()).attempts[0].entries if entry.flags & CommandFlag.START]
     assert marked == [1, 7, 9], "the digest began anew at each of them"
     steps(journal, [14, 24])
     journal.note_state(0, Start(11, b"c", True), is_answered=True)
@@ -174,8 +174,8 @@ def test_each_start_has_the_calls_from_before_it() -> None:
     call(journal, 9, 0, "set_attr x")
     journal.note_state(0, Start(10, b"a", False), is_answered=True)
     steps(journal, [13], [0])
-    assert kept(journal, 0) == [9] and kept(journal, 1) == []
-    assert "call 9" in told(journal, 0)[1][1]
+    assert kept(journal, 0) == [] and kept(journal, 1) == [9]
+    assert "call 9" in told(journal, 0)[0][1]
 
 
 def test_what_lasts_is_known_without_any_start() -> None:

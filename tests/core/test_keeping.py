@@ -122,9 +122,17 @@ def test_a_reset_that_overtakes_a_step_forces_a_look() -> None:
 
 def test_an_env_that_was_brought_back_is_not_new() -> None:
     scene = Scene(Keeper())
-    scene.keeping.resume(0, 5)
+    scene.keeping.resume(0, 5, is_fresh=False)
     scene.reset(7, forced=True)
     assert [answer.step_id for answer in scene.posted] == [7]
+
+
+def test_the_state_of_an_env_that_has_only_been_built_is_all_there_is() -> None:
+    scene = Scene(Keeper(complete=False))
+    scene.keeping.resume(0, 5, is_fresh=True)
+    scene.reset(7, forced=True)
+    scene.reset(8, forced=True)
+    assert [answer.start and answer.start[1] for answer in scene.posted] == [True, False]
 
 
 def test_states_that_may_not_be_all_are_said_to_be_so() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from vecenv.core.native import load
 from vecenv.core.options import Limits
 from vecenv.core.rows import Autoreset
 from vecenv.envs import toys
+from vecenv.replaying import is_replaying
 
 NEXT, SAME = Autoreset.NEXT_STEP, Autoreset.SAME_STEP
 
@@ -66,6 +68,11 @@ def pong() -> Any:
 def breakout() -> Any:
     """Loses its first life within some 30 steps, so episodes end without a real reset."""
     return DingEnvWrapper(cfg={"env_id": "ALE/Breakout-v5", "env_wrapper": "atari_default"})
+
+
+def walker() -> Any:
+    """Its physics world lives on over resets, where nobody can look."""
+    return gymnasium.make("BipedalWalker-v3", max_episode_steps=40)
 
 
 def nested() -> Any:
@@ -135,6 +142,11 @@ def test_nothing_is_lost_without_the_extension(name: str, monkeypatch: pytest.Mo
 def test_nothing_is_lost_in_atari(name: str, autoreset: Autoreset) -> None:
     pytest.importorskip("ale_py")
     assert_lossless(*ATARI[name], autoreset=autoreset)
+
+
+def test_nothing_is_lost_of_a_world_that_cannot_be_looked_into() -> None:
+    pytest.importorskip("Box2D")
+    assert_lossless(walker, 2, 150, {60: 0, 140: 1})
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -311,6 +323,57 @@ def test_a_call_beside_running_steps_is_made_once(implementation: str) -> None:
         batch.raise_errors()
         # whether the call or the step came first is told by the order of sending: the step's row has no poke
         assert (batch.obs[:, 1] == 1.0).all()
+
+
+class LookedAt(toys.ToyEnv):
+    """Takes so long that it is looked at between its episodes, without anything being known of its class."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+
+    def step(self, action: Any) -> Any:
+        until = time.perf_counter() + 0.0005
+        while time.perf_counter() < until:
+            pass
+        return super().step(action)
+
+
+class Lurks(LookedAt):
+    """Has something that no look finds, over resets without a seed, and shows it late in an episode."""
+
+    hidden = 0
+
+    def step(self, action: Any) -> Any:
+        self.hidden += 1
+        obs, reward, *rest = super().step(action)
+        return obs, reward + (self.hidden if self.elapsed_steps > 4 else 0), *rest
+
+
+class Derails(LookedAt):
+    """Draws once more when the first episode is repeated."""
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if self.elapsed_steps == 7 and is_replaying():
+            self.np_random.random()
+        return result
+
+
+def test_an_episode_is_not_taken_up_from_a_state_that_may_lack_something(implementation: str) -> None:
+    """Once: every answer so far agreed, and the first one after the recovery differed."""
+    expected = undisturbed([Lurks] * 2, 40)
+    with mortal([Lurks] * 2) as pool:
+        got = play(pool, 40, before=kills({12: 0}))  # the second episode's third step
+        assert pool.statistics()["unproven"] == 0
+    assert got.rows == expected.rows and [mark for _, mark in got.marks[0]] == ["replayed"]
+
+
+def test_an_episode_that_had_to_be_is_called_unproven(implementation: str, caplog: pytest.LogCaptureFixture) -> None:
+    with mortal([Derails] * 2) as pool:
+        got = play(pool, 14, before=kills({12: 0}))
+        assert pool.statistics()["unproven"] == 1
+    assert [mark for _, mark in got.marks[0]] == ["unproven"]
+    assert "go on from a state that may lack something" in caplog.text
 
 
 # ---- views --------------------------------------------------------------------------------------

@@ -329,11 +329,11 @@ class Host:
         if is_lost:
             self._lost[env_id] = replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
             self._marks[env_id] = TRUNCATED
-        elif replay.mark and outcome.kind == "replayed":
-            self._marks[env_id] = "replayed"
+        elif outcome.kind == "unproven" or (replay.mark and outcome.kind == "replayed"):
+            self._marks[env_id] = outcome.kind
         self._host(env_id)
         if self._keeping is not None:
-            self._keeping.resume(env_id, env)
+            self._keeping.resume(env_id, env, is_fresh=is_lost)
         self._slot.mail(mail.dump(mail.Answer(step_id, env_id, outcome=outcome)))
 
     def _answer_lost(self, env_id: int, shown: list[Array]) -> None:

@@ -78,7 +78,8 @@ class History:
     """How to bring one env to where it was.
 
     Attributes:
-        attempts: to be tried in this order; none: there is no way.
+        attempts: to be tried in this order: from a start that is surely all there is, as far back as
+            that lies, before a later one that may lack something. None: there is no way.
         lasting: the last call of each name, wherever it stands: what an env has to be told
             that begins anew.
     """
@@ -309,10 +310,12 @@ class Journal:
         if env_id in self._older:
             starts.append(self._older[env_id])
         starts = [start for start in starts if start.step_id != _NEVER]
+        starts.sort(key=lambda start: not start.is_complete)
         history = History(lasting=self._kept_before(env_id, _NEVER, queued))
         if not starts:
             return history
-        entries = [entry for entry in self._entries(env_id, starts[-1].step_id) if entry.step_id not in queued]
+        oldest = min(start.step_id for start in starts)
+        entries = [entry for entry in self._entries(env_id, oldest) if entry.step_id not in queued]
         again = {start.step_id for start in starts}.union(self._uncertain.get(env_id, ()))
         entries = [
             entry._replace(flags=entry.flags | CommandFlag.START) if entry.step_id in again else entry

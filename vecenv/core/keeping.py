@@ -60,6 +60,7 @@ class Keeping:
         self._spans: dict[int, bool] = {}  # of the envs that have been reset
         self._blind: set[int] = set()  # envs that cannot be looked into
         self._seen: set[int] = set()  # envs that have been looked at
+        self._fresh: set[int] = set()  # envs that were built anew and have not been reset since
 
     def before_reset(self, env_id: int, step_id: int, env: Any, *, seeded: bool, forced: bool = False) -> None:
         """Look at an env that is about to be reset, if that is due or cannot be left out.
@@ -69,6 +70,8 @@ class Keeping:
             forced: what the env has done since its last answer is not certain.
         """
         is_new = env_id not in self._spans
+        is_fresh = env_id in self._fresh
+        self._fresh.discard(env_id)
         if is_new:
             self._begin(env_id, env)
         if seeded:
@@ -77,17 +80,19 @@ class Keeping:
         is_start = seeded and (is_new or not spans)
         if is_new or is_start or not (seeded or forced or self._slot.is_look_due(env_id)):
             return
-        self._look(env_id, step_id, env)
+        self._look(env_id, step_id, env, is_fresh)
 
-    def resume(self, env_id: int, env: Any) -> None:
-        """Take over an env that has been brought to where another one was."""
+    def resume(self, env_id: int, env: Any, *, is_fresh: bool) -> None:
+        """Take over an env that has been brought to where another one was; is_fresh: or was built and no more."""
         self._begin(env_id, env)
+        if is_fresh:
+            self._fresh.add(env_id)
 
     def _begin(self, env_id: int, env: Any) -> None:
         self._spans[env_id] = self._keeper is not None and self._keeper.spans_episodes(env)
         self._slot.look_after(env_id, _LEAST_NS if self._keeper else 0)
 
-    def _look(self, env_id: int, step_id: int, env: Any) -> None:
+    def _look(self, env_id: int, step_id: int, env: Any, is_fresh: bool) -> None:
         is_first = env_id not in self._seen  # which also works out what there is to look at
         self._seen.add(env_id)
         began = now_ns()
@@ -106,6 +111,7 @@ class Keeping:
             self._slot.look_after(env_id, 0)
             return
         state = self._streams.keep_with(env_id, snapshot.state)
-        self._post(Answer(step_id, env_id, start=(state, snapshot.is_complete)))
+        # What has only been built holds nothing yet that could be missed.
+        self._post(Answer(step_id, env_id, start=(state, snapshot.is_complete or is_fresh)))
         self._slot.start_digest(env_id)
         self._slot.look_after(env_id, _LEAST_NS if is_first else max(_LEAST_NS, _SHARE * (now_ns() - began)))

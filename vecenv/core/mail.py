@@ -52,7 +52,8 @@ class Outcome:
     """How bringing an env to where it was ended.
 
     Attributes:
-        kind: 'replayed', 'truncated', or 'fresh': nothing was to be repeated.
+        kind: 'replayed'; 'unproven', from a state that may lack something, though all answers agree;
+            'truncated'; or 'fresh': nothing was to be repeated.
         num_steps: commands repeated.
         reason: why it was truncated, in words.
     """

@@ -36,8 +36,13 @@ _NS = 1_000_000_000
 #: signal came from outside, which the env need not have anything to do with.
 _STRIKES, _STRIKES_FROM_OUTSIDE = 2, 8
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT)
+_UNPROVEN = (
+    "env %d was brought back from a state that may lack something, though every answer agrees so far: its class is "
+    "unknown or cannot be looked into, and what it did since its last seeded reset is too long to be repeated or not "
+    "kept. `vecenv check ENV --determinism` names what is not covered"
+)
 #: What is counted, see `Pool.statistics`.
-COUNTS = ("restarts", "recycled", "workers_added", "replayed", "truncated", "steps_replayed")
+COUNTS = ("restarts", "recycled", "workers_added", "replayed", "unproven", "truncated", "steps_replayed")
 #: Failures that no env is to blame for, over `max_restarts`, before the pool gives up.
 _POOL_FACTOR = 10
 
@@ -218,6 +223,8 @@ class Recovery:
         self._replay_seconds += outcome.seconds
         if outcome.kind == "truncated":
             _LOG.warning("env %d: its episode could not be brought back: %s", env_id, outcome.reason)
+        if outcome.kind == "unproven" and self._counts["unproven"] == 1:
+            _LOG.warning(_UNPROVEN, env_id)
         rescue = self._rescues.pop(env_id, None)
         if rescue is None:
             return
@@ -236,7 +243,11 @@ def _summary(rescue: _Rescue) -> str:
     seconds = (now_ns() - rescue.began_ns) / _NS
     steps = sum(outcome.num_steps for outcome in rescue.outcomes)
     lost = sum(outcome.kind == "truncated" for outcome in rescue.outcomes)
-    end = "nothing was lost" if not lost else f"{lost} of {len(rescue.outcomes)} episodes ended truncated"
+    unproven = sum(outcome.kind == "unproven" for outcome in rescue.outcomes)
+    end = "nothing was lost"
+    if lost or unproven:
+        parts = ((lost, "ended truncated"), (unproven, "go on from a state that may lack something"))
+        end = f"of {len(rescue.outcomes)} episodes " + ", ".join(f"{count} {what}" for count, what in parts if count)
     return f"{rescue.what}; replaced, {steps} commands repeated, {end} ({seconds:.3g} s)"
 
 

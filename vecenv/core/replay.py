@@ -18,7 +18,7 @@ import numpy as np
 from ..replaying import replaying
 from . import mail
 from .arena import ArenaPlan
-from .clock import Deadline
+from .clock import Deadline, now_ns
 from .journal import Attempt, Entry
 from .mail import Outcome
 from .rows import Autoreset, CommandFlag, Op, RowFlag
@@ -88,7 +88,7 @@ class Replay:
     """What a new worker is told about one env.
 
     Attributes:
-        attempts: starts with the commands to repeat, best first.
+        attempts: starts with the commands to repeat, surest first.
         lasting: the last call of each name, for an env that begins anew.
         mark: whether the next answer says that the env was recovered.
         give_up: why nothing is to be repeated, '' otherwise: the episode ends here.
@@ -105,8 +105,30 @@ class Replay:
     seconds: float = 60.0
 
 
+#: Part of the time that an attempt may take which is not the last one.
+_SHARE_OF_FIRST = 0.5
+#: What has to be repeated before the rest is judged by it.
+_LEAST_TO_JUDGE, _SECONDS_TO_JUDGE = 100, 0.5
+
+
 class ReplayError(Exception):
     """The env did not arrive where the original was."""
+
+
+class _Pace:
+    """Gives a repetition up when it takes too long, or as soon as it is seen that it will."""
+
+    def __init__(self, seconds: float, num_entries: int) -> None:
+        self._seconds = seconds
+        self._num_entries = num_entries
+        self._began_ns = now_ns()
+
+    def check(self, done: int) -> None:
+        """Raise ReplayError if the entries not done yet have no time; to be called before each."""
+        spent = (now_ns() - self._began_ns) / 1e9
+        needed = spent * self._num_entries / done if done >= _LEAST_TO_JUDGE and spent > _SECONDS_TO_JUDGE else spent
+        if needed > self._seconds:
+            raise ReplayError(f"repeating it takes longer than recovery_timeout allows: {needed:.3g} s")
 
 
 class Replayer:
@@ -159,20 +181,23 @@ class Replayer:
         """
         deadline = Deadline(replay.seconds)
         reason = replay.give_up or "nothing from which the episode could be repeated was kept"
-        for number, attempt in enumerate(replay.attempts):
-            if number:
+        for number, attempt in enumerate(replay.attempts, 1):
+            if number > 1:
                 with suppress(Exception):
                     env.close()
                 env = rebuild(env_id)
+            share = 1.0 if number == len(replay.attempts) else _SHARE_OF_FIRST
             try:
                 with replaying(), self._own_action(env_id):
                     check = self.last_record(env_id, before)
-                    self._repeat(env_id, env, attempt, check, deadline)
+                    self._repeat(env_id, env, attempt, check, share * (deadline.seconds_left() or 0.0))
             except ReplayError as error:
                 reason = str(error)
                 continue
             spent = replay.seconds - (deadline.seconds_left() or 0.0)
-            kind = "replayed" if attempt.entries or attempt.start.state is not None else "fresh"
+            kind = "replayed" if attempt.start.is_complete else "unproven"
+            if not attempt.entries and attempt.start.state is None:
+                kind = "fresh"
             return env, self._needs_reset, Outcome(kind, len(attempt.entries), spent)
         with replaying():
             for entry in replay.lasting:
@@ -191,9 +216,10 @@ class Replayer:
         env: Any,
         attempt: Attempt,
         check: tuple[int, int],
-        deadline: Deadline,
+        seconds: float,
     ) -> None:
         start, entries, kept = attempt
+        pace = _Pace(seconds, len(entries))
         self._needs_reset = False
         for entry in kept:
             self._call(env_id, env, entry)
@@ -204,9 +230,8 @@ class Replayer:
             except Exception as error:
                 raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
         resets_only = start.state is not None
-        for entry in entries:
-            if deadline.is_over():
-                raise ReplayError("repeating it took longer than recovery_timeout")
+        for number, entry in enumerate(entries):
+            pace.check(number)
             if entry.op == Op.CALL:
                 self._slot.touch(Op.CALL)
                 self._call(env_id, env, entry)

@@ -204,8 +204,9 @@ class Waist(Life):
         Returns:
             steps: env steps made; restarts: workers replaced because they died or hung; recycled: because
             of `recycle_after`; workers_added: for envs that failed so often that they got one of their own;
-            replayed, truncated: episodes brought back or given up after a crash; steps_replayed,
-            replay_seconds: what that took; log_nbytes: memory kept for it.
+            replayed, unproven, truncated: episodes brought back, brought back from a state that may lack
+            something, or given up after a crash; steps_replayed, replay_seconds: what that took; log_nbytes:
+            memory kept for it.
         """
         found: dict[str, Any] = {**dict.fromkeys(COUNTS, 0), "replay_seconds": 0.0, "log_nbytes": 0}
         if self._recovery is not None:
