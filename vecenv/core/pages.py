@@ -36,7 +36,10 @@ class Page:
         nbytes: memory, rows not written yet included.
     """
 
-    __slots__ = ("_env_ids", "_firsts", "_num_envs", "_starts", "_step_ids", "columns", "form", "nbytes", "num_rows")
+    __slots__ = (
+        "_env_ids", "_firsts", "_most_requests", "_num_envs", "_requests", "_starts", "_step_ids",
+        "columns", "form", "nbytes", "num_rows",
+    )  # fmt: skip
 
     def __init__(
         self, num_envs: int, columns: tuple[Array, ...], form: int, env_ids: Array | None, step_ids: Array | None
@@ -48,6 +51,13 @@ class Page:
         self.columns = columns
         self.form = form
         self.num_rows = 0 if step_ids is None else len(step_ids)
+        # By request, where all envs have a row in each: one index is quicker than a slice.
+        self._requests: list[Array] = []
+        if env_ids is None:
+            self._requests = [
+                column.reshape(len(column) // num_envs, num_envs, *column.shape[1:]) for column in columns
+            ]
+        self._most_requests = len(self._requests[0]) if self._requests else 0
         rows = [part for part in (*columns, env_ids, step_ids) if part is not None]
         self.nbytes = _OVERHEAD_NBYTES + sum(part.nbytes for part in rows)
         if step_ids is None and rows:
@@ -79,8 +89,13 @@ class Page:
 
     def add(self, first: int, leaves: tuple[Array, ...]) -> bool:
         """Note a request of all envs, copied; tell whether there is room for another one."""
-        self._write(first, leaves, self.num_rows + self._num_envs)
-        return self.num_rows < (len(self.columns[0]) if self.columns else 0)
+        number = len(self._firsts)
+        for requests, leaf in zip(self._requests, leaves):
+            requests[number] = leaf
+        self._starts.append(self.num_rows)
+        self._firsts.append(first)
+        self.num_rows += self._num_envs
+        return number + 1 < self._most_requests
 
     def add_rows(self, first: int, leaves: tuple[Array, ...], env_ids: Array) -> bool:
         """Note a request of some envs, copied, if there is room for it; tell whether there was."""
@@ -90,16 +105,12 @@ class Page:
         if stop > len(self._env_ids):
             return False
         self._env_ids[start:stop] = env_ids
-        self._write(first, leaves, stop)
-        return True
-
-    def _write(self, first: int, leaves: tuple[Array, ...], stop: int) -> None:
-        start = self.num_rows
         for column, leaf in zip(self.columns, leaves):
             column[start:stop] = leaf
         self._starts.append(start)
         self._firsts.append(first)
         self.num_rows = stop
+        return True
 
     @property
     def stop(self) -> int:
