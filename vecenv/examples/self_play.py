@@ -46,8 +46,8 @@ def make_games(game: str, num_envs: int, mode: str = "self", num_workers: int | 
         num_workers: processes; None: one per usable core.
     """
     env_fn = functools.partial(GAMES[game], {"battle_mode": MODES[mode]})
-    # Only the info that ends a game is of interest here, so no other one travels.
-    return VectorEnv([env_fn] * num_envs, num_workers=num_workers, infos="done")
+    # Rewards say how a game ended, so no infos need to travel.
+    return VectorEnv([env_fn] * num_envs, num_workers=num_workers, infos="none")
 
 
 def random_policy(generator: np.random.Generator) -> Policy:
@@ -78,10 +78,11 @@ def play(envs: VectorEnv, policy: Policy, num_games: int, seed: int | None = Non
     start = time.perf_counter()
     while to_go.any():
         moves += int(np.count_nonzero(~ended & (to_go > 0)))  # after an end the next step only begins a game
-        obs, _, ended, _, infos = envs.step(policy(obs))
+        mover = np.where(obs["to_play"] == 2, -1, 1)  # -1 in turn with the bot: then rewards are player 1's
+        obs, rewards, ended, _, _ = envs.step(policy(obs))
         counted = np.flatnonzero(ended & (to_go > 0))
         if len(counted):
-            results.update(map(int, infos["eval_episode_return"][counted]))
+            results.update(map(int, (mover * rewards)[counted]))
             to_go[counted] -= 1
     return Played(results, moves, time.perf_counter() - start)
 

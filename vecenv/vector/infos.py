@@ -114,22 +114,28 @@ class InfoReader:
         signature = table[: tags.shape[1]]
         if table != signature * count:
             return None
-        infos = self._read_by_plan(batch, signature, cells)
-        return infos if count == len(batch) else spread_infos(infos, told, len(batch))
+        return self._read_by_plan(batch, signature, cells, None if count == len(batch) else told)
 
-    def _read_by_plan(self, batch: Batch, signature: bytes, cells: Array) -> Infos:
-        """Return the infos of rows with these tags."""
-        count = len(cells)
+    def _read_by_plan(self, batch: Batch, signature: bytes, cells: Array, rows: Array | None) -> Infos:
+        """Return the infos of these rows (None: all), which have these tags; of the others there are none."""
+        count = len(batch)
         plan = self._plans.get(signature)
         if plan is None:
             plan = _make_plan(batch.info_table, signature)
             if len(self._plans) < _MAX_PLANS:
                 self._plans[signature] = plan
         infos: Infos = {}
-        masks = iter(np.ones((plan.num_masks, count), np.bool_))
+        told = np.ones((plan.num_masks, count), np.bool_)
+        if rows is not None:
+            told[...] = False
+            told[:, rows] = True
+        masks = iter(told)
         for run in plan.runs:
-            values = cells[:, run.start : run.stop].T.astype(run.unsigned, order="C").view(run.dtype)
-            for column, part in zip(run.columns, values):
+            values = cells[:, run.start : run.stop].T.astype(run.unsigned, order="C")
+            if rows is not None:
+                own, values = values, np.zeros((len(values), count), run.unsigned)
+                values[:, rows] = own
+            for column, part in zip(run.columns, values.view(run.dtype)):
                 infos[column.path[0]] = part
                 infos[f"_{column.path[0]}"] = next(masks)
         for column, tag in plan.others:
@@ -139,7 +145,8 @@ class InfoReader:
                     into[key], into[f"_{key}"] = {}, next(masks)
                 into = into[key]
             key = column.path[-1]
-            into[key], into[f"_{key}"] = _decode(column, cells, tag), next(masks)
+            value = _decode(column, cells, tag)
+            into[key], into[f"_{key}"] = value if rows is None else _spread(value, rows, count), next(masks)
         return infos
 
 
@@ -196,8 +203,13 @@ def spread_infos(infos: Infos, env_ids: Array, count: int) -> Infos:
         if isinstance(value, dict):
             result[key] = spread_infos(value, env_ids, count)
         else:
-            result[key] = _empty((count, *value.shape[1:]), value.dtype)
-            result[key][env_ids] = value
+            result[key] = _spread(value, env_ids, count)
+    return result
+
+
+def _spread(values: Array, rows: Array, count: int) -> Array:
+    result = _empty((count, *values.shape[1:]), values.dtype)
+    result[rows] = values
     return result
 
 

@@ -17,7 +17,8 @@ def own(node: Node, value: Any) -> Any:
     if isinstance(node, Leaf):
         return value.copy()
     if isinstance(node, DictNode):
-        return {key: own(child, value[key]) for key, child in zip(node.keys, node.children)}
+        pairs = zip(node.keys, node.children)  # most children are leaves: a call less for each
+        return {key: value[key].copy() if type(child) is Leaf else own(child, value[key]) for key, child in pairs}
     if isinstance(node, TupleNode):
         return tuple(own(child, part) for child, part in zip(node.children, value))
     return value
