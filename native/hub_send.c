@@ -85,6 +85,11 @@ vecenv_hub_send(PyObject *op, PyObject *args)
     }
     if (error == 0) {
         error = vecenv_send(&self->sender, &what, &culprit);
+        if (error == 0 && what.ordered && self->waiter.patience.budget_ns > 0) {
+            /* Nothing is left to do but to wait for all, and where workers have all cores one
+             * of them has been waiting for ours: 4 % of a round of 8 envs that do nothing. */
+            vecenv_yield();
+        }
     }
     answer = error == 0 ? Py_NewRef(Py_None) : refusal(error, culprit);
 done:
