@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from vecenv.core import spawning
+from vecenv.core.native import load
 
 # Every process that a test starts inherits this, so strays are known that have lost their parent.
 _MARK = f"VECENV_TEST_RUN={uuid.uuid4()}"
@@ -29,6 +30,15 @@ _SHM = Path("/dev/shm")
 @pytest.fixture(params=["forkserver", "spawn", "fork"])
 def start_method(request: pytest.FixtureRequest) -> str:
     """Each way to start a process; for tests where the way matters."""
+    return str(request.param)
+
+
+@pytest.fixture(params=["native", "python"])
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each half of the engine: in C, and its twin in Python; for tests of what both promise."""
+    if request.param == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
     return str(request.param)
 
 

@@ -14,20 +14,13 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.tapes import kill, mortal, play, wait_until
-from vecenv.core.native import load
 from vecenv.core.rows import Autoreset
 from vecenv.envs.toys import ToyEnv
 from vecenv.replaying import REPLAYING, is_replaying, replaying
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 SIZE = 100_000  # far more than what digests look at whole
-
-
-@pytest.fixture(params=["native", "python"], autouse=True)
-def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "native" and load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
-    return str(request.param)
 
 
 class Differs(ToyEnv):

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from tests.faults.tapes import kill, mortal, play, stopped, undisturbed, wait_until
-from vecenv.core.native import load
 from vecenv.core.options import Limits
 from vecenv.core.rows import Op
 from vecenv.envs import toys
@@ -24,15 +23,6 @@ from vecenv.errors import WorkerTimeoutError
 
 LARGE = 50_000_000
 LIMITS = Limits(reset=0.5, step=0.5, call=0.5, close=2.0)
-
-
-@pytest.fixture(params=["native", "python"])
-def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both implementations notice."""
-    if request.param == "native" and load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
-    return str(request.param)
 
 
 def stop(pool: Any, worker_id: int, *, between: bool = False) -> None:

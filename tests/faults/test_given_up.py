@@ -18,7 +18,6 @@ from gymnasium import spaces
 
 from tests.faults.tapes import Tapes, frozen, kill, mortal, play, undisturbed
 from vecenv import AsyncSubprocessEnvManager, SyncSubprocessEnvManager, VectorEnv
-from vecenv.core.native import load
 from vecenv.core.options import Limits
 from vecenv.core.reproducer import load as load_episode
 from vecenv.core.rows import Autoreset, RowFlag
@@ -26,15 +25,6 @@ from vecenv.envs import toys
 from vecenv.errors import WorkerDiedError, WorkerTimeoutError
 
 NEXT, SAME, DISABLED = Autoreset.NEXT_STEP, Autoreset.SAME_STEP, Autoreset.DISABLED
-
-
-@pytest.fixture(params=["native", "python"])
-def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both implementations give up."""
-    if request.param == "native" and load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
-    return str(request.param)
 
 
 class Entropic(toys.ToyEnv):

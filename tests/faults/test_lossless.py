@@ -16,22 +16,12 @@ from gymnasium import spaces
 
 from tests.faults.tapes import kill, mortal, play, stopped, undisturbed, wait_until
 from vecenv import DingEnvWrapper, VectorEnv
-from vecenv.core.native import load
 from vecenv.core.options import Limits
 from vecenv.core.rows import Autoreset
 from vecenv.envs import toys
 from vecenv.replaying import is_replaying
 
 NEXT, SAME = Autoreset.NEXT_STEP, Autoreset.SAME_STEP
-
-
-@pytest.fixture(params=["native", "python"])
-def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both implementations recover."""
-    if request.param == "native" and load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
-    return str(request.param)
 
 
 def kills(schedule: dict[int, int | tuple[int, ...]]) -> Callable[[Any, int], None]:

@@ -11,19 +11,9 @@ import numpy as np
 import pytest
 
 from tests.faults.tapes import mortal, play, wait_until
-from vecenv.core.native import load
 from vecenv.core.rows import Op
 from vecenv.envs import toys
 from vecenv.errors import WorkerError
-
-
-@pytest.fixture(params=["native", "python"])
-def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both implementations restart."""
-    if request.param == "native" and load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
-    return str(request.param)
 
 
 def hang(env: Any) -> None:

@@ -15,21 +15,11 @@ import pytest
 from tests.faults.tapes import kill, mortal, play, undisturbed, wait_until
 from vecenv import VectorEnv
 from vecenv.core import process as process_module
-from vecenv.core.native import load
 from vecenv.core.options import Limits
 from vecenv.core.rows import Autoreset, Op
 from vecenv.envs import toys
 
 LENGTH = 10
-
-
-@pytest.fixture(params=["native", "python"])
-def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both implementations move envs."""
-    if request.param == "native" and load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
-    return str(request.param)
 
 
 class Fails(toys.CountEnv):

@@ -16,21 +16,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tests.spaces import ALL_SPACES
 from tests.vector.same import assert_same
 from vecenv import VectorEnv
-from vecenv.core.native import load
 from vecenv.envs.toys import AliasedObs, CountEnv, KeepsAction, SpaceEnv, ToyEnv
 
 NUM_ENVS = 3
 MODES = [pytest.param(mode, id=mode.value) for mode in AutoresetMode]
 BACKENDS = ["serial", "process"]
-
-
-@pytest.fixture(params=["native", "python"])
-def implementation(request, monkeypatch):
-    """Both halves of the engine: in C, and its twin in Python."""
-    if request.param == "native" and load() is None:
-        pytest.skip("the extension was not built")
-    monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
-    return request.param
 
 
 def compare(make_env, *, backend, mode, num_steps=14, seed: Any = 5, options=None, **kwargs):
