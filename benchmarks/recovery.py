@@ -1,10 +1,12 @@
 """`python -m benchmarks.recovery`: what making crashes good costs, before and when they happen.
 
-cost        env steps per second with recovery over those without, in interleaved pairs of windows
-death       from SIGKILL of an idle worker until the pool has heard of it
-hang        from the limit of a step that hangs until its worker is killed
-episode     `step` that finds its worker dead: 64 CartPoles, 400 steps into their episodes
-simulators  the same for 32 HalfCheetahs, 1000 steps into theirs
+    cost        env steps per second with recovery over those without, in interleaved pairs of windows
+    death       from SIGKILL of an idle worker until the pool has heard of it
+    hang        from the limit of a step that hangs until its worker is killed
+    episode     `step` that finds its worker dead: 64 CartPoles, 400 steps into their episodes
+    simulators  the same for 32 HalfCheetahs, 1000 steps into theirs
+
+Medians; `recovery off` in the first means `on_failure="raise"`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from .arena import ArenaPlan
 from .clock import Deadline, now_ns
 from .journal import Attempt, Entry
 from .mail import Outcome
-from .rows import Autoreset, CommandFlag, Op, RowFlag
+from .rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from .spec import Array
 from .streams import Streams
 
@@ -311,7 +311,7 @@ class Replayer:
         assert isinstance(entry.payload, tuple)
         for column, data, leaf in zip(self._actions, entry.payload, self._plan.action.leaves):
             column[env_id] = np.frombuffer(data, leaf.dtype).reshape(leaf.shape)
-        return self._slot.action(entry.flags & 0x0F)
+        return self._slot.action(entry.flags & FORM_MASK)
 
     @contextmanager
     def _own_action(self, env_id: int) -> Iterator[None]:

@@ -213,7 +213,8 @@ def _free_in_child() -> None:
     _in_use = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_free_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_in_child)
 
 
 class Own:

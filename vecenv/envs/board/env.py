@@ -1,8 +1,10 @@
-"""A board game as an env in LightZero's dialect: its modes, seats, bots and rewards, over the rules in `positions`.
+"""A board game as an env in LightZero's dialect: its modes, seats, bots and rewards.
 
-self_play_mode       one step is one move of the side to move; the deciding move is rewarded with 1
-play_with_bot_mode   one step is a move of player 1, the agent, and the answer of player 2, the bot
-eval_mode            the same, where player 2 may also be a human at the terminal
+    self_play_mode       one step is one move of the side to move; the deciding move is rewarded with 1
+    play_with_bot_mode   one step is a move of player 1, the agent, and the answer of player 2, the bot
+    eval_mode            the same, where player 2 may also be a human at the terminal
+
+The rules are in `positions`, the bots in `bots` and `rule_bots`.
 """
 
 from __future__ import annotations
