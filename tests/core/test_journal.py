@@ -141,6 +141,17 @@ def test_a_start_that_may_not_be_all_keeps_the_one_before_it() -> None:
     assert told(journal, 0) == [(11, [14])], "a certain one ends that"
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_nothing_before_a_reset_that_overtook_a_step_is_repeated(is_answered: bool) -> None:
+    """Whether that step was made is not known, so the state seen then is all there is, complete or not."""
+    journal = two_envs()
+    journal.note_commands(Op.RESET, 9, [0], [0], [int(CommandFlag.STATE)], [None], [None], [False])
+    journal.note_state(0, Start(9, b"a", False), is_answered=is_answered)
+    assert told(journal, 0) == [(9, ["reset 9"])]
+    steps(journal, [13, 23])
+    assert told(journal, 0) == [(9, ["reset 9", 13])]
+
+
 def test_only_the_last_call_of_a_name_is_kept_and_for_good() -> None:
     journal = two_envs()
     call(journal, 9, 0, "set_attr x")

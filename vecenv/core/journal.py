@@ -224,7 +224,7 @@ class Journal:
         if start is None:
             return
         before = self._starts[env_id]
-        if start.is_complete or before.step_id == _NEVER:
+        if start.is_complete or before.step_id == _NEVER or self._is_barrier(env_id, start):
             self._drop_older(env_id)
             self._begin(env_id, start)
             return
@@ -233,6 +233,10 @@ class Journal:
         else:
             self.nbytes -= len(before.state or b"")
         self._starts[env_id] = start
+
+    def _is_barrier(self, env_id: int, start: Start) -> bool:
+        """Tell whether nothing before a start can be repeated: whether the step that a reset overtook was made."""
+        return any(entry.step_id == start.step_id and entry.flags & CommandFlag.STATE for entry in self._rare[env_id])
 
     def _drop_older(self, env_id: int) -> None:
         self._uncertain.pop(env_id, None)
@@ -301,13 +305,15 @@ class Journal:
         """Return how to bring an env to where its `queued` commands find it."""
         starts = [self._starts[env_id]]
         candidate = self._candidates.get(env_id)
+        is_barrier = False
         if candidate is not None and candidate.step_id not in queued:
-            starts.insert(0, candidate)
+            is_barrier = self._is_barrier(env_id, candidate)
+            starts = [candidate] if is_barrier else [candidate, *starts]
         elif candidate is not None and candidate.state is not None:
             # Its command will be done again, with or without another look at the state.
             del self._candidates[env_id]
             self.nbytes -= len(candidate.state)
-        if env_id in self._older:
+        if env_id in self._older and not is_barrier:
             starts.append(self._older[env_id])
         starts = [start for start in starts if start.step_id != _NEVER]
         starts.sort(key=lambda start: not start.is_complete)
