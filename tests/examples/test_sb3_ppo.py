@@ -22,7 +22,7 @@ def run(capsys, *options):
 def test_the_same_is_learnt_over_all_vector_envs(capsys: pytest.CaptureFixture[str]):
     lines = run(capsys, "--envs", "4", "--steps", "256", "--seed", "3")
     assert [words[0] for words in lines] == ["vecenv", "dummy", "subproc"]
-    assert all(words[-1] == "s" and float(words[-2]) > 0 for words in lines)
+    assert all(words[-1] == "s" and float(words[-2]) >= 0 for words in lines)  # a quick machine: 0.0
     learnt = [" ".join(words[1:-2]) for words in lines]  # all but the name and the seconds
     assert learnt[0] == learnt[1] == learnt[2]
     assert learnt[0].endswith("after 256 steps,")
