@@ -304,17 +304,15 @@ class Journal:
     def history(self, env_id: int, queued: Collection[int]) -> History:
         """Return how to bring an env to where its `queued` commands find it."""
         starts = [self._starts[env_id]]
+        if env_id in self._older:
+            starts.append(self._older[env_id])
         candidate = self._candidates.get(env_id)
-        is_barrier = False
         if candidate is not None and candidate.step_id not in queued:
-            is_barrier = self._is_barrier(env_id, candidate)
-            starts = [candidate] if is_barrier else [candidate, *starts]
+            starts = [candidate] if self._is_barrier(env_id, candidate) else [candidate, *starts]
         elif candidate is not None and candidate.state is not None:
             # Its command will be done again, with or without another look at the state.
             del self._candidates[env_id]
             self.nbytes -= len(candidate.state)
-        if env_id in self._older and not is_barrier:
-            starts.append(self._older[env_id])
         starts = [start for start in starts if start.step_id != _NEVER]
         starts.sort(key=lambda start: not start.is_complete)
         history = History(lasting=self._kept_before(env_id, _NEVER, queued))
