@@ -19,7 +19,7 @@ def steps(journal: Journal, values: list[int], env_ids: list[int] | None = None)
 
 
 def reset(journal: Journal, first: int, env_ids: list[int], seeds: list[int | None], op: Op = Op.RESET) -> None:
-    flags = [0 if seed is None else int(CommandFlag.SEED) for seed in seeds]
+    flags = [0 if seed is None else CommandFlag.SEED for seed in seeds]
     seeded = [seed is not None for seed in seeds]
     count = len(env_ids)
     journal.note_commands(
@@ -145,7 +145,7 @@ def test_a_start_that_may_not_be_all_keeps_the_one_before_it() -> None:
 def test_nothing_before_a_reset_that_overtook_a_step_is_repeated(is_answered: bool) -> None:
     """Whether that step was made is not known, so the state seen then is all there is, complete or not."""
     journal = two_envs()
-    journal.note_commands(Op.RESET, 9, [0], [0], [int(CommandFlag.STATE)], [None], [None], [False])
+    journal.note_commands(Op.RESET, 9, [0], [0], [CommandFlag.STATE], [None], [None], [False])
     journal.note_state(0, Start(9, b"a", False), is_answered=is_answered)
     assert told(journal, 0) == [(9, ["reset 9"])]
     steps(journal, [13, 23])
@@ -242,6 +242,33 @@ def test_what_every_env_has_left_behind_is_dropped() -> None:
     assert len(told(journal, 0)[0][1]) == 51
 
 
+def test_pages_that_are_written_again_hold_nothing_of_before() -> None:
+    journal = Journal(2, MANY)
+    dropped: set[int] = set()
+    reset(journal, 1, [0, 1], [1, 2])
+    next_id = 3
+    for number in range(20_000):
+        if number % 12_000 == 0:  # after three pages
+            reset(journal, next_id, [0, 1], [1, 2])
+            next_id += 2
+        steps(journal, [number, -number])
+        next_id += 2
+        dropped.update(map(id, journal._spares))
+    assert dropped.intersection(map(id, journal._pages)), "no page was written again"
+    assert told(journal, 1)[0][1][1:] == [-number for number in range(12_000, 20_000)]
+
+
+def test_pages_are_not_written_again_with_actions_of_another_kind() -> None:
+    journal = Journal(1, MANY)
+    for dtype in (np.float32, np.int64):
+        for _ in range(30):
+            reset(journal, journal._next_step_id, [0], [1])
+            for _ in range(1_000):
+                journal.note_steps((np.full(1, 1.5, dtype),), None, 0)
+    entry = journal.history(0, ()).attempts[0].entries[-1]
+    assert entry.payload == (np.int64(1).tobytes(),)
+
+
 def test_one_env_with_a_long_episode_does_not_keep_what_others_left_behind() -> None:
     journal = Journal(2, 60_000)
     reset(journal, 1, [0, 1], [1, 2])
@@ -273,6 +300,18 @@ def test_the_longest_history_goes_first_and_comes_back_with_its_next_start() -> 
     reset(journal, next_id, [0], [4])
     steps(journal, [9], [0])
     assert told(journal, 0)[-1] == (next_id, [f"reset {next_id}", 9])
+
+
+def test_of_many_the_longest_histories_go_together() -> None:
+    journal = Journal(64, MANY)
+    reset(journal, 1, list(range(64)), [1] * 64)
+    reset(journal, 65, list(range(32, 64)), [1] * 32)  # the newer starts
+    while journal.history(0, ()).attempts:
+        for _ in range(500):
+            steps(journal, [1] * 64)
+    have = [bool(journal.history(env_id, ()).attempts) for env_id in range(64)]
+    assert sum(have) >= 16 and have == sorted(have), "those with the older starts, one after the other"
+    assert journal.nbytes <= MANY
 
 
 def test_no_room_at_all() -> None:

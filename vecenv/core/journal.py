@@ -26,11 +26,13 @@ from .spec import Array
 __all__ = ["Attempt", "Entry", "History", "Journal", "Start"]
 
 #: Pages and requests of other kinds between two looks at what can be dropped.
-_PRUNE_EVERY = 32
+_PRUNE_EVERY = 8
 #: Bytes of actions in a page, more or less, and into how many pages the room is divided at least.
 _PAGE_NBYTES, _LEAST_PAGES = 1 << 16, 16
 #: What an entry costs beside its payload, as `sys.getsizeof` adds it up.
 _ENTRY_NBYTES = 200
+#: Of the envs that have a history, one in so many gives it up at a time.
+_GIVE_UP_SHARE = 16
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -117,6 +119,7 @@ class Journal:
         self._candidates: dict[int, Start] = {}  # starts whose command has not been answered yet
         self._floor = np.zeros(num_envs, np.int64)  # first step_id still needed, per env
         self._next_step_id = 1
+        self._spares: list[Page] = []  # dropped, to be written again: new memory costs a fault per 4 KiB
         self._until_prune = _PRUNE_EVERY
         self.nbytes = 0
         self.gather_starts: Callable[[], None] = _do_nothing
@@ -131,14 +134,22 @@ class Journal:
             self._note_some(leaves, env_ids, form)
             return
         page = self._page
-        is_new = page is None or page.form != form
-        if page is None or is_new:
-            page = self._page = Page.blank(self._num_envs, leaves, form, self._page_nbytes)
-        if not page.add(self._next_step_id, leaves):
+        first = self._next_step_id
+        self._next_step_id = first + self._num_envs
+        if page is not None and page.form == form:
+            if not page.add(first, leaves):
+                self._page = None
+            return
+        page = self._page = self._blank_page(leaves, form)
+        if not page.add(first, leaves):
             self._page = None
-        self._next_step_id += self._num_envs
-        if is_new:
-            self._add(page)
+        self._add(page)
+
+    def _blank_page(self, leaves: tuple[Array, ...], form: int) -> Page:
+        if self._spares and self._spares[-1].clear(leaves, form):
+            return self._spares.pop()
+        self._spares.clear()
+        return Page.blank(self._num_envs, leaves, form, self._page_nbytes)
 
     def _note_some(self, leaves: tuple[Array, ...], env_ids: Array, form: int) -> None:
         page = self._mixed
@@ -264,7 +275,10 @@ class Journal:
         pages = self._pages
         floor = int(self._floor.min())
         while pages and pages[0].stop <= floor and pages[0] not in (self._page, self._mixed):
-            self.nbytes -= pages.popleft().nbytes
+            page = pages.popleft()
+            self.nbytes -= page.nbytes
+            if page.is_whole and len(self._spares) < _PRUNE_EVERY and self.nbytes < self._max_nbytes // 2:
+                self._spares.append(page)
         if self.nbytes > self._max_nbytes:
             self._compact()
         while self.nbytes > self._max_nbytes and self._give_up_longest():
@@ -287,17 +301,17 @@ class Journal:
             self.nbytes += len(start.state or b"")
 
     def _give_up_longest(self) -> bool:
-        """Give up the oldest start of all; False if every history has been given up."""
-        env_id = int(self._floor.argmin())
-        if self._floor[env_id] == _NEVER:
-            return False
-        self._drop_older(env_id)
-        start = self._starts[env_id]
-        if start.is_complete or self._floor[env_id] == start.step_id:
-            self._begin(env_id, Start(int(_NEVER)))
-        else:  # what came before an uncertain start goes first
-            self._begin(env_id, start)
-        return True
+        """Give up the oldest starts, some at a time as each time costs a copy; False if none is left."""
+        num_left = int(np.count_nonzero(self._floor != _NEVER))
+        oldest = np.argsort(self._floor, kind="stable")[: min(num_left, 1 + num_left // _GIVE_UP_SHARE)]
+        for env_id in oldest.tolist():
+            self._drop_older(env_id)
+            start = self._starts[env_id]
+            if start.is_complete or self._floor[env_id] == start.step_id:
+                self._begin(env_id, Start(int(_NEVER)))
+            else:  # what came before an uncertain start goes first
+                self._begin(env_id, start)
+        return num_left > 0
 
     # ---- reading -------------------------------------------------------------------------
 

@@ -31,29 +31,30 @@ class Page:
     """Steps of some requests.
 
     Attributes:
-        num_rows: rows written.
         form: the object that an action of shape () arrives as.
         nbytes: memory, rows not written yet included.
+        is_whole: whether each request has a row of every env.
     """
 
     __slots__ = (
-        "_env_ids", "_firsts", "_most_requests", "_num_envs", "_requests", "_starts", "_step_ids",
-        "columns", "form", "nbytes", "num_rows",
+        "_env_ids", "_firsts", "_most_requests", "_num_envs", "_num_rows", "_requests", "_starts", "_step_ids",
+        "columns", "form", "is_whole", "nbytes",
     )  # fmt: skip
 
     def __init__(
         self, num_envs: int, columns: tuple[Array, ...], form: int, env_ids: Array | None, step_ids: Array | None
     ) -> None:
         self._num_envs = num_envs
-        self._starts = array("q")  # of each request: its first row
-        self._firsts = array("q")  # and the step_id of that
+        self._starts = array("q")  # of each request for some envs: its first row
+        self._firsts = array("q")  # of each request: the step_id of that
         self._env_ids, self._step_ids = env_ids, step_ids
         self.columns = columns
         self.form = form
-        self.num_rows = 0 if step_ids is None else len(step_ids)
+        self._num_rows = 0 if step_ids is None else len(step_ids)  # of requests for some envs
         # By request, where all envs have a row in each: one index is quicker than a slice.
+        self.is_whole = env_ids is None
         self._requests: list[Array] = []
-        if env_ids is None:
+        if self.is_whole:
             self._requests = [
                 column.reshape(len(column) // num_envs, num_envs, *column.shape[1:]) for column in columns
             ]
@@ -92,15 +93,24 @@ class Page:
         number = len(self._firsts)
         for requests, leaf in zip(self._requests, leaves):
             requests[number] = leaf
-        self._starts.append(self.num_rows)
         self._firsts.append(first)
-        self.num_rows += self._num_envs
         return number + 1 < self._most_requests
+
+    def clear(self, like: tuple[Array, ...], form: int) -> bool:
+        """Begin a whole page anew, if its columns are made for such leaves; tell whether they are."""
+        fits = len(like) == len(self.columns) and all(
+            column.dtype == leaf.dtype and column.shape[1:] == leaf.shape[1:]
+            for column, leaf in zip(self.columns, like)
+        )
+        if fits:
+            del self._firsts[:]
+            self.form = form
+        return fits
 
     def add_rows(self, first: int, leaves: tuple[Array, ...], env_ids: Array) -> bool:
         """Note a request of some envs, copied, if there is room for it; tell whether there was."""
         assert self._env_ids is not None
-        start = self.num_rows
+        start = self._num_rows
         stop = start + len(env_ids)
         if stop > len(self._env_ids):
             return False
@@ -109,8 +119,13 @@ class Page:
             column[start:stop] = leaf
         self._starts.append(start)
         self._firsts.append(first)
-        self.num_rows = stop
+        self._num_rows = stop
         return True
+
+    @property
+    def num_rows(self) -> int:
+        """Rows written."""
+        return len(self._firsts) * self._num_envs if self.is_whole else self._num_rows
 
     @property
     def stop(self) -> int:
@@ -121,6 +136,8 @@ class Page:
         """Return the step_id of a row."""
         if self._step_ids is not None:
             return int(self._step_ids[row])
+        if self.is_whole:
+            return self._firsts[row // self._num_envs] + row % self._num_envs
         request = bisect.bisect_right(self._starts, row) - 1
         return self._firsts[request] + row - self._starts[request]
 
@@ -128,6 +145,8 @@ class Page:
         """Return the step_id of each row written; they increase."""
         if self._step_ids is not None:
             return self._step_ids
+        if self.is_whole:
+            return (np.array(self._firsts, np.int64)[:, None] + np.arange(self._num_envs)).ravel()
         starts = np.array(self._starts, np.int64)
         offsets = np.array(self._firsts, np.int64) - starts
         counts = np.diff(starts, append=self.num_rows)
