@@ -65,6 +65,20 @@ is_plain_reset(const Slot *self, PyObject *result)
            && PyDict_Check(PyTuple_GET_ITEM(result, 1));
 }
 
+/* Let the host look at the state of an env that is to be reset here, if that is due. */
+static int
+look_if_due(Slot *self)
+{
+    const vecenv_command *command = &self->command;
+    if (self->look == NULL || !is_state_due(&self->envs[command->env_id])) {
+        return 0;
+    }
+    PyObject *done = PyObject_CallFunction(self->look, "IK", command->env_id,
+                                           (unsigned long long)command->step_id);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 /* SAME_STEP, an episode has ended: reset the env and answer with both observations.
  * TREE_ODD: before the reset, *reset_result is NULL; after it, it holds what the reset
  * returned, and the final observation and info are staged for `publish`. */
@@ -72,7 +86,7 @@ static int
 begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
 {
     const hosted_env *env = &self->envs[self->command.env_id];
-    if (env->env == NULL || is_state_due(env) || self->final_obs == NULL) {
+    if (env->env == NULL || self->final_obs == NULL) {
         return TREE_ODD;
     }
     if (!info_is_wanted(self->infos, 1)) {
@@ -82,7 +96,7 @@ begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
     if (status != TREE_OK) {
         return status;
     }
-    PyObject *result = call_reset(self);
+    PyObject *result = look_if_due(self) < 0 ? NULL : call_reset(self);
     if (result == NULL) {
         unstage(self);
         return TREE_ERROR;
@@ -222,7 +236,7 @@ static PyObject *
 autoreset(Slot *self, int *failed)
 {
     hosted_env *env = &self->envs[self->command.env_id];
-    PyObject *result = call_reset(self);
+    PyObject *result = look_if_due(self) < 0 ? NULL : call_reset(self);
     if (result == NULL) {
         return make_event(self, EVENT_RAISED, take_exception());
     }
@@ -283,7 +297,7 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
         const hosted_env *env = &self->envs[self->command.env_id];
         int plain = self->command.op == VECENV_OP_STEP
                     && !(self->command.flags & VECENV_C_LETTER)
-                    && (!env->needs_reset || (env->env != NULL && !is_state_due(env)));
+                    && (!env->needs_reset || env->env != NULL);
         if (!(self->command.flags & VECENV_C_LETTER) && is_superseded(self)) {
             vecenv_slot_drop(self);
             continue;

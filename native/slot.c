@@ -11,6 +11,7 @@ slot_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(self->numpy_scalar);
     Py_VISIT(self->numpy_array);
     Py_VISIT(self->drew);
+    Py_VISIT(self->look);
     for (uint32_t i = 0; self->envs != NULL && i < self->arena.num_envs; i++) {
         Py_VISIT(self->envs[i].step);
         Py_VISIT(self->envs[i].env);
@@ -35,6 +36,7 @@ slot_clear(PyObject *op)
     Py_CLEAR(self->numpy_array);
     self->num_watched = 0;
     Py_CLEAR(self->drew);
+    Py_CLEAR(self->look);
     node_free(self->obs);
     node_free(self->final_obs);
     node_free(self->action);
@@ -244,7 +246,7 @@ static PyMethodDef slot_methods[] = {
     {"action", slot_action, METH_VARARGS, action_doc},
     {"mail", vecenv_slot_mail, METH_O, vecenv_slot_mail_doc},
     {"letter", vecenv_slot_letter, METH_NOARGS, vecenv_slot_letter_doc},
-    {"keep_records", vecenv_slot_keep_records, METH_O, vecenv_slot_keep_records_doc},
+    {"keep_records", vecenv_slot_keep_records, METH_VARARGS, vecenv_slot_keep_records_doc},
     {"start_digest", vecenv_slot_start_digest, METH_O, vecenv_slot_start_digest_doc},
     {"absorb", vecenv_slot_absorb, METH_VARARGS, vecenv_slot_absorb_doc},
     {"records", vecenv_slot_records, METH_O, vecenv_slot_records_doc},

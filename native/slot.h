@@ -77,6 +77,7 @@ typedef struct {
     watched_word watched[MAX_WATCHED];
     uint32_t num_watched;
     PyObject *drew; /* told of an env that changed one of them; owns their memory */
+    PyObject *look; /* look(env_id, step_id), before an autoreset where that is due; or NULL */
 } Slot;
 
 static inline vecenv_slot_lines *

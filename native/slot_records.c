@@ -54,22 +54,25 @@ vecenv_slot_keep_record(Slot *self, hosted_env *env, const answer *row, size_t n
 /* ---- methods --------------------------------------------------------------------- */
 
 PyObject *
-vecenv_slot_keep_records(PyObject *op, PyObject *arg)
+vecenv_slot_keep_records(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;
-    size_t offset = PyLong_AsSize_t(arg);
-    if (PyErr_Occurred()) {
+    Py_ssize_t offset;
+    PyObject *look;
+    if (!PyArg_ParseTuple(args, "nO:keep_records", &offset, &look)) {
         return NULL;
     }
-    self->final_offset = offset;
+    self->final_offset = (size_t)offset;
+    Py_XSETREF(self->look, Py_NewRef(look));
     self->keeps_records = 1;
     Py_RETURN_NONE;
 }
 
 const char vecenv_slot_keep_records_doc[] = PyDoc_STR(
-"keep_records($self, final_offset, /)\n--\n\n"
+"keep_records($self, final_offset, look, /)\n--\n\n"
 "Keep two records per env from now on. final_offset: where in a block the columns of final\n"
-"observations begin.");
+"observations begin. look(env_id, step_id) is called right before an autoreset in C of an env\n"
+"whose time set by `look_after` has come.");
 
 PyObject *
 vecenv_slot_start_digest(PyObject *op, PyObject *arg)
@@ -194,7 +197,7 @@ vecenv_slot_look_after(PyObject *op, PyObject *args)
 
 const char vecenv_slot_look_after_doc[] = PyDoc_STR(
 "look_after($self, env_id, busy_ns, /)\n--\n\n"
-"Leave the autoreset to the host that comes after busy_ns of the env's own time; 0: none.");
+"Have the env looked at before the first autoreset after busy_ns of its own time; 0: none.");
 
 PyObject *
 vecenv_slot_is_look_due(PyObject *op, PyObject *arg)

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include "claim.h"
 
@@ -102,9 +101,7 @@ vecenv_sleep_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_
         }
         for (int i = 0; i < ready; i++) {
             if (events[i].data.fd == self->event_fd) {
-                uint64_t count;
-                ssize_t got = read(self->event_fd, &count, sizeof count);
-                (void)got; /* non-blocking: a wake that was taken already is fine */
+                /* edge-triggered, so there is nothing to read */
                 if (outcome == RECV_BATCH) { /* woken, perhaps not by a worker: look around */
                     outcome = RECV_MAIL;
                 }

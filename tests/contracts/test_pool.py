@@ -101,6 +101,23 @@ def test_a_step_gives_what_the_env_gave(open_pool: OpenPool) -> None:
         assert batch.flags == 0 and batch.infos() == [{}, {}, {}]
 
 
+def test_step_sends_and_receives_at_once(open_pool: OpenPool) -> None:
+    pool = open_pool(count(2), 3)
+    with pytest.raises(StateError, match="step: start the pool first"):
+        ProcessPool([count()]).step(np.zeros(1, np.int64))
+    reset(pool)
+    ends = []
+    for _ in range(3):
+        batch = pool.step(np.zeros(3, np.int64))
+        assert batch.env_ids.tolist() == [0, 1, 2] and pool.outstanding() == 0
+        ends.append(batch.terminated.tolist())
+    assert ends == [[False] * 3, [True] * 3, [False] * 3]
+    pool.send(np.zeros(1, np.int64), [1])
+    with pytest.raises(StateError, match="1"):
+        pool.step(np.zeros(3, np.int64))
+    assert pool.recv().env_ids.tolist() == [1], "what was under way is not lost"
+
+
 def test_unordered_rows_cover_every_env_once(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 6)
     pool.reset(ordered=False)

@@ -147,7 +147,7 @@ def test_timeouts_keep_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plan_has_the_history_before_what_is_left(books: Books) -> None:
-    seed = int(CommandFlag.SEED)
+    seed = CommandFlag.SEED
     books.journal.note_commands(Op.RESET, 1, [0, 1], [3, 4], [seed] * 2, [None] * 2, [None] * 2, [True] * 2)
     books.journal.note_steps((np.array([5, 6]),), None, 0)
     seen = np.ones(2)

@@ -31,7 +31,7 @@ from vecenv.core.serial import SerialPool
 from vecenv.envs.adapt import adapt_built
 from vecenv.envs.state import KEEPER
 
-ESSENTIAL = int(RowFlag.RESET | RowFlag.AUTORESET | RowFlag.FINAL | RowFlag.ERROR)
+ESSENTIAL = RowFlag.RESET | RowFlag.AUTORESET | RowFlag.FINAL | RowFlag.ERROR
 
 Strike = Callable[[Any, int], object]
 

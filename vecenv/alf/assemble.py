@@ -25,7 +25,7 @@ from vecenv.core.spec import Array, Leaf
 
 __all__ = ["Assembler", "own_infos"]
 
-_FIRST = int(RowFlag.RESET | RowFlag.AUTORESET)
+_FIRST = RowFlag.RESET | RowFlag.AUTORESET
 _LAST = int(StepType.LAST)
 
 

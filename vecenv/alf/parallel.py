@@ -52,8 +52,8 @@ _SEED_LIMIT = 2**31
 _NOT_BY_CALL = ("reset", "step", "close", "seed", "get_info", "current_time_step")
 #: Reset of one env from which on it pays to reset ahead.
 _SLOW_RESET_NS = 1_000_000
-_NEWS = int(RowFlag.INFO | RowFlag.MAIL)
-_ERROR = int(RowFlag.ERROR)
+_NEWS = RowFlag.INFO | RowFlag.MAIL
+_ERROR = RowFlag.ERROR
 
 
 class ParallelAlfEnvironment(AlfEnvironment):

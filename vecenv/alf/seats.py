@@ -23,7 +23,7 @@ from vecenv.core.spec import Array
 
 __all__ = ["Seats"]
 
-_NEWS = int(RowFlag.INFO | RowFlag.MAIL)
+_NEWS = RowFlag.INFO | RowFlag.MAIL
 
 
 class Seats:

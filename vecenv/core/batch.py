@@ -28,8 +28,8 @@ class CellColumns(NamedTuple):
     values: str
 
 
-INFO_CELLS = CellColumns(int(RowFlag.INFO), "info_tags", "info_values")
-FINAL_CELLS = CellColumns(int(RowFlag.FINAL_INFO), "final_tags", "final_values")
+INFO_CELLS = CellColumns(RowFlag.INFO, "info_tags", "info_values")
+FINAL_CELLS = CellColumns(RowFlag.FINAL_INFO, "final_tags", "final_values")
 
 #: Byte that expired observations are filled with.
 _GARBAGE = 0xA5

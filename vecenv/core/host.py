@@ -87,14 +87,17 @@ class Slot(ReplaySlot, Protocol):
     def letter(self) -> bytes | bytearray:
         """Read the letter of the command under way."""
 
-    def keep_records(self, final_offset: int) -> None:
-        """Keep records of the answers of every env from now on."""
+    def keep_records(self, final_offset: int, look: Callable[[int, int], None], /) -> None:
+        """Keep records of the answers of every env from now on.
+
+        Autoresets that the slot makes itself it begins by look(env_id, step_id) where `is_look_due`.
+        """
 
     def start_digest(self, env_id: int) -> None:
         """Begin the env's digest with its next row."""
 
     def look_after(self, env_id: int, busy_ns: int) -> None:
-        """Leave the autoreset to the host that comes after so much of the env's own time."""
+        """Have the env looked at before the first autoreset after so much of its own time."""
 
     def is_look_due(self, env_id: int) -> bool:
         """Tell whether that time has come."""
@@ -156,7 +159,6 @@ class Host:
 
     def keep(self, keeper: Keeper | None, final_offset: int) -> None:
         """Keep records and states of the envs from now on, so that a crash can be made good."""
-        self._slot.keep_records(final_offset)
         self._keeping = Keeping(
             self._slot,
             keeper,
@@ -164,6 +166,7 @@ class Host:
             lambda answer: self._slot.mail(mail.dump(answer)),
             lambda *w: self._warnings.append(w),
         )
+        self._slot.keep_records(final_offset, self._look)
 
     def come_back(
         self,
@@ -264,10 +267,13 @@ class Host:
 
     def _begin_episode(self, env_id: int, *, seeded: bool = False, forced: bool = False) -> None:
         """Do what comes before a reset."""
-        if self._keeping is not None:
-            self._keeping.before_reset(env_id, self._current[1], self._envs[env_id], seeded=seeded, forced=forced)
+        self._look(env_id, self._current[1], seeded=seeded, forced=forced)
 
-    def _answer_reset(self, env_id: int, kwargs: dict[str, Any], flag: RowFlag, *, forced: bool = False) -> None:
+    def _look(self, env_id: int, step_id: int, *, seeded: bool = False, forced: bool = False) -> None:
+        if self._keeping is not None:
+            self._keeping.before_reset(env_id, step_id, self._envs[env_id], seeded=seeded, forced=forced)
+
+    def _answer_reset(self, env_id: int, kwargs: dict[str, Any], flag: int, *, forced: bool = False) -> None:
         seed = kwargs.get("seed")
         forced = forced or self._marks.get(env_id) in (TRUNCATED, RESTARTED)
         self._begin_episode(env_id, seeded=seed is not None, forced=forced)
@@ -303,7 +309,7 @@ class Host:
             first_obs, first_info = _pair(self._quick(env_id, self._envs[env_id].reset))
             self._publish(first_obs, reward, terminated, truncated, first_info, RowFlag.FINAL, obs, info)
         else:
-            self._publish(obs, reward, terminated, truncated, info, RowFlag(0))
+            self._publish(obs, reward, terminated, truncated, info, 0)
 
     def _answer_call(self, env_id: int, letter: mail.Letter) -> None:
         function = letter.function
@@ -350,7 +356,7 @@ class Host:
             told = {"recovered": TRUNCATED}
             self._publish(first_obs, self._no_reward(), False, True, first_info, RowFlag.FINAL, last, told)
             return
-        self._publish(last, self._no_reward(), False, True, {}, RowFlag(0))
+        self._publish(last, self._no_reward(), False, True, {}, 0)
         self._marks[env_id] = RESTARTED
         self._host(env_id)
 
@@ -392,7 +398,7 @@ class Host:
         terminated: bool,
         truncated: bool,
         info: Any,
-        flags: RowFlag,
+        flags: int,
         final_obs: Any = None,
         final_info: Any = None,
     ) -> None:
@@ -430,7 +436,7 @@ class Host:
         if op == Op.CALL:
             self._slot.finish()
         else:
-            flags = RowFlag.MAIL | RowFlag.ERROR | (RowFlag.RESET if op == Op.RESET else RowFlag(0))
+            flags = RowFlag.MAIL | RowFlag.ERROR | (RowFlag.RESET if op == Op.RESET else 0)
             self._slot.publish(None, self._no_reward(), False, False, None, flags, None)
 
     def _wanted(self, info: Any, is_end: bool) -> dict[str, Any]:

@@ -129,8 +129,8 @@ class NativeHub:
     Args:
         plan, memory: the arena, its header written.
         slots: the slot of each env.
-        event_fd: what workers write to wake the parent; watched by `epoll_fd` together with
-            one pidfd per worker.
+        event_fd: what workers write to wake the parent, never read: `epoll_fd` watches it edge-triggered,
+            together with one pidfd per worker.
         spin_ns: longest time that a wait may spin before it sleeps.
     """
 

@@ -4,7 +4,7 @@
 
 A state is a point from which a crash can be made good without repeating all that came before.
 Looking costs as much as some dozen steps of a quick env, so it is done only when the env has
-been busy for two hundred times as long; what lies between is repeated from the journal.
+been busy for five hundred times as long; what lies between is repeated from the journal.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["Keeping"]
 
 #: An env's own time before the first look at it, and the least between two.
 _LEAST_NS = 1_000_000
-#: Time between two looks over the time of one: the parent spends as long on it as the worker.
-_SHARE = 200
+#: Time between two looks over the time of one. Where all wait for all, a look costs every worker its time.
+_SHARE = 500
 
 
 class _Slot(Protocol):

@@ -24,7 +24,7 @@ from .batch import raise_first
 from .clock import NEVER_NS, Deadline, now_ns
 from .mail import Letter, unpack_error
 from .receiving import ReceivingPool
-from .rows import CommandFlag, Op
+from .rows import Op
 from .spec import Array
 
 __all__ = ["Pool"]
@@ -110,7 +110,7 @@ class Pool(ReceivingPool):
             letters = [pickles[id(function)] for function in functions]
             numbers = np.zeros(len(ids), np.int64)
             names = ["" if pure else name] * len(ids)
-            first = self._command("call", Op.CALL, ids, numbers, CommandFlag(0), letters, False, names=names)
+            first = self._command("call", Op.CALL, ids, numbers, 0, letters, False, names=names)
             self._called = dict(zip(ids.tolist(), range(first, first + len(ids))))
             self._call_letters = dict(zip(range(first, first + len(ids)), letters))
         finally:

@@ -228,7 +228,7 @@ class ProcessPool(MortalPool):
             crew.epoll.register(worker.pidfd, select.EPOLLIN)
         crew.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         if self.implementation == "native":
-            crew.epoll.register(crew.event_fd, select.EPOLLIN)
+            crew.epoll.register(crew.event_fd, select.EPOLLIN | select.EPOLLET)
             has_own_core = len(self._worker_of_slot) < supervise.usable_cores()
             spin_ns = self._spin_ns() if has_own_core else min(self._spin_ns(), _PARENT_SPIN_NS)
             self._hub = NativeHub(

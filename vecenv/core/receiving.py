@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..errors import ClosedError, StateError, WorkerTimeoutError
 from .batch import Batch
@@ -11,7 +11,7 @@ from .clock import NEVER_NS, Deadline, now_ns
 from .hub import Event
 from .life import this_process
 from .mail import Answer
-from .rows import RowFlag, Rows
+from .rows import Form, RowFlag, Rows
 from .sending import SendingPool
 from .spec import Array
 
@@ -72,21 +72,36 @@ class ReceivingPool(SendingPool):
             if not 1 <= least <= owed:
                 limits = f"min_count {least} is not in 1..{owed}, the number of envs that owe an answer"
                 raise StateError(f"recv: {limits if owed else 'no env owes an answer; send actions or reset first'}")
-            most = least if exact else max(least, max_count or self.num_envs)
-            if self._works_here:
-                self._work()
-            if timeout is None and not self._attention:
-                got = self._hub.recv(least, most, -self._look_ns)
-                if not isinstance(got, Event):
-                    rows, flags = got
-                    if flags or self._is_debug:
-                        return self._make_batch(rows, flags)
-                    return Batch(rows, 0, self.obs_spec, self._infos, _NO_ANSWERS)
-                self._handle(got)
-            rows, flags = self._wait_for_rows(least, most, timeout)
-            return self._make_batch(rows, flags)
+            return self._take_rows(least, least if exact else max(least, max_count or self.num_envs), timeout)
         finally:
             self._lock.release()
+
+    def step(self, actions: Any) -> Batch:
+        """Step all envs and wait for them: `send` and `recv` in one, as loops in lockstep want it.
+
+        Args and errors are those of the two; nothing else may be outstanding.
+
+        Returns:
+            All rows, in the order of env_ids.
+        """
+        if self._open_in is not this_process[0] or not self._lock.acquire(False):
+            self._explain("step")
+        try:
+            self._ask_steps(actions, None, True, Form.NATIVE)
+            return self._take_rows(self.num_envs, self.num_envs, None)
+        finally:
+            self._lock.release()
+
+    def _take_rows(self, least: int, most: int, timeout: float | None) -> Batch:
+        """As `recv`, inside the guard."""
+        if self._works_here:
+            self._work()
+        if timeout is None and not self._attention:
+            got = self._hub.recv(least, most, -self._look_ns)
+            if not isinstance(got, Event):
+                return self._make_batch(*got)
+            self._handle(got)
+        return self._make_batch(*self._wait_for_rows(least, most, timeout))
 
     def _wait_for_rows(self, least: int, most: int, timeout: float | None) -> tuple[Rows, int]:
         deadline = Deadline(timeout)

@@ -264,7 +264,7 @@ class Replayer:
         except ReplayError:
             raise
         except BaseException:  # what an env raises is its answer: then, and now again
-            flags = RowFlag.ERROR | (RowFlag.RESET if entry.op == Op.RESET else RowFlag(0))
+            flags = RowFlag.ERROR | (RowFlag.RESET if entry.op == Op.RESET else 0)
             self._absorb(env_id, entry, None, flags, starts=starts)
         self._needs_reset = False
 
@@ -272,7 +272,7 @@ class Replayer:
         obs, reward, terminated, truncated, _ = self._streams.quick(env_id, env.step, action)
         is_done = bool(terminated) or bool(truncated)
         final = None
-        flags = RowFlag(0)
+        flags = 0
         if is_done and self._autoreset == Autoreset.SAME_STEP:
             final, reward = self._conform(obs), self._reward(reward)
             final = _copied(final)

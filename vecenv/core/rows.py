@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Protocol
 
 from .spec import Array
@@ -27,8 +27,11 @@ class Autoreset(IntEnum):
     SAME_STEP = 2
 
 
-class RowFlag(IntFlag):
-    """What a row is beside the result of a step (native/layout.h)."""
+class RowFlag:
+    """What a row is beside the result of a step (native/layout.h): bits of an int.
+
+    Plain ints, since an operator of `enum.IntFlag` takes a microsecond and every batch has its flags looked at.
+    """
 
     RESET = 0x01  #: the answer to a reset
     AUTORESET = 0x02  #: NEXT_STEP: the first observation of a new episode
@@ -40,8 +43,8 @@ class RowFlag(IntFlag):
     FINAL_INFO = 0x80  #: with FINAL: cells hold values of the info that ended the episode
 
 
-class CommandFlag(IntFlag):
-    """What comes with a command beside the form of its action."""
+class CommandFlag:
+    """What comes with a command beside the form of its action: bits of an int."""
 
     LETTER = 0x10  #: further values come by mail
     SEED = 0x20  #: the argument is a seed

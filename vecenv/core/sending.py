@@ -47,31 +47,34 @@ class SendingPool(Waist):
         if self._open_in is not this_process[0] or not self._lock.acquire(False):
             self._explain("send")
         try:
-            if self._recycler is not None:
-                self._recycle()
-            if (
-                env_ids is None
-                and type(actions) is np.ndarray
-                and actions.dtype == self._plain_dtype
-                and actions.shape == self._plain_shape
-                and actions.flags.c_contiguous
-            ):  # what collectors send, without a second look
-                refusal = self._hub.send((actions,), None, ordered, form)
-                if self._journal is not None and refusal is None:
-                    self._journal.note_steps((actions,), None, form)
-            else:
-                ids = self._check_ids(env_ids)
-                if self.action_spec.num_objects:
-                    self._send_letters(actions, self._ids if ids is None else ids, ordered)
-                    return
-                leaves = self.action_spec.flatten_batch(actions, self.num_envs if ids is None else len(ids))
-                refusal = self._hub.send(leaves, ids, ordered, form)
-                if self._journal is not None and refusal is None:
-                    self._journal.note_steps(leaves, ids, form)
-            if refusal is not None:
-                self._refuse("send", refusal)
+            self._ask_steps(actions, env_ids, ordered, form)
         finally:
             self._lock.release()
+
+    def _ask_steps(self, actions: Any, env_ids: Sequence[int] | Array | None, ordered: bool, form: Form) -> None:
+        """As `send`, inside the guard."""
+        if self._recycler is not None:
+            self._recycle()
+        ids: Array | None = None
+        if (
+            env_ids is None
+            and type(actions) is np.ndarray
+            and actions.dtype == self._plain_dtype
+            and actions.shape == self._plain_shape
+            and actions.flags.c_contiguous
+        ):  # what collectors send, without a second look
+            leaves: tuple[Array, ...] = (actions,)
+        else:
+            ids = self._check_ids(env_ids)
+            if self.action_spec.num_objects:
+                self._send_letters(actions, self._ids if ids is None else ids, ordered)
+                return
+            leaves = self.action_spec.flatten_batch(actions, self.num_envs if ids is None else len(ids))
+        refusal = self._hub.send(leaves, ids, ordered, form)
+        if refusal is not None:
+            self._refuse("send", refusal)
+        if self._journal is not None:
+            self._journal.note_steps(leaves, ids, form)
 
     def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, *, ordered: bool = True) -> None:
         """Step envs with these very objects as actions; they travel pickled."""
@@ -89,7 +92,7 @@ class SendingPool(Waist):
         if len(actions) != len(ids):
             raise SpaceError(f"actions: expected {len(ids)}, one per env, got {len(actions)}", path="actions")
         letters = [mail.dump(Letter(action=action)) for action in actions]
-        self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), CommandFlag(0), letters, ordered)
+        self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), 0, letters, ordered)
 
     def reset(
         self,
@@ -168,14 +171,14 @@ class SendingPool(Waist):
         op: Op,
         ids: Array,
         numbers: Array,
-        flags: Array | CommandFlag,
+        flags: Array | int,
         letters: Sequence[bytes | None],
         ordered: bool,
         *,
         seeded: Sequence[bool] = (),
         names: Sequence[str | None] = (),
     ) -> int:
-        bits = flags if isinstance(flags, np.ndarray) else np.full(len(ids), int(flags), np.uint8)
+        bits = flags if isinstance(flags, np.ndarray) else np.full(len(ids), flags, np.uint8)
         bits = bits | np.array([CommandFlag.LETTER if letter else 0 for letter in letters], np.uint8)
         result = self._hub.command(op, ids, numbers, bits, letters, ordered)
         if isinstance(result, Refusal):

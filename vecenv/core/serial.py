@@ -101,7 +101,7 @@ class SerialPool(Pool):
         if self.implementation == "native":
             self._event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             self._epoll = select.epoll()
-            self._epoll.register(self._event_fd, select.EPOLLIN)
+            self._epoll.register(self._event_fd, select.EPOLLIN | select.EPOLLET)
             box = LocalMail()
             slot = _LocalSlot(make_slot(attach, 0, memory, self._event_fd, False), box)
             return _LocalHub(box, self._plan, memory, slots, self._event_fd, self._epoll.fileno(), 0), slot

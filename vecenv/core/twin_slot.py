@@ -266,8 +266,8 @@ class TwinSlot:
 
     # ---- records and repetitions: as native/slot_records.c --------------------------------
 
-    def keep_records(self, final_offset: int) -> None:
-        """Keep records of the answers of every env from now on."""
+    def keep_records(self, final_offset: int, look: Callable[[int, int], None], /) -> None:
+        """Keep records of the answers of every env from now on; every autoreset is left to the host, which looks."""
         self._records.is_kept = True
 
     def start_digest(self, env_id: int) -> None:

@@ -29,9 +29,8 @@ __all__ = ["SB3VecEnv"]
 
 _VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
 
-# Plain ints: the operators of IntFlag cost a microsecond each.
-_FINAL, _ERROR = int(RowFlag.FINAL), int(RowFlag.ERROR)
-_NEWS = int(RowFlag.INFO | RowFlag.MAIL | RowFlag.FINAL | RowFlag.ERROR)
+_FINAL, _ERROR = RowFlag.FINAL, RowFlag.ERROR
+_NEWS = RowFlag.INFO | RowFlag.MAIL | RowFlag.FINAL | RowFlag.ERROR
 
 Infos = list[dict[str, Any]]
 

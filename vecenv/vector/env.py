@@ -222,10 +222,8 @@ class VectorEnv(CallableEnvs):
         """
         if self._pending is not None or self._checks_ends or env_id is not None:
             return self._step_with_care(actions, env_id)
-        pool = self._pool
         try:
-            pool.send(actions)
-            batch = pool.recv()
+            batch = self._pool.step(actions)
         except StateError as error:
             self._explain("step", error)
         return self._results.deliver(batch)

@@ -30,8 +30,8 @@ __all__ = ["InfoReader", "add_statistics", "spread_infos"]
 
 Infos = dict[str, Any]
 
-_FINAL = int(RowFlag.FINAL)
-_RARE = int(RowFlag.MAIL | RowFlag.FINAL)
+_FINAL = RowFlag.FINAL
+_RARE = RowFlag.MAIL | RowFlag.FINAL
 #: Tags of Python's own numbers are below this one; a value's kind stands in the high half of its tag.
 _FIRST_NUMPY_KIND, _NUMPY_BOOL_KIND = 4, 7
 #: Signatures whose plan is remembered; envs whose keys come and go may have many.
@@ -172,10 +172,11 @@ def _make_plan(table: list[Column], signature: bytes) -> _Plan:
     return _Plan(runs, others, len(masks))
 
 
-def add_statistics(infos: Infos, batch: Batch, dones: Array) -> None:
+def add_statistics(infos: Infos, tally: tuple[Array, ...], dones: Array) -> None:
     """Add what Gymnasium's RecordEpisodeStatistics does, if any episode has ended.
 
     Args:
+        tally: return, length and seconds of each row's episode, (B,) each.
         dones: bool (B,), which rows end one; becomes part of the infos.
 
     Raises:
@@ -188,11 +189,12 @@ def add_statistics(infos: Infos, batch: Batch, dones: Array) -> None:
             "episode_statistics: the envs' infos have 'episode' already; leave out one of the two",
             key="episode_statistics",
         )
-    infos["episode"] = {
-        "r": np.where(dones, batch.returns, 0.0),
-        "l": np.where(dones, batch.lengths, 0),
-        "t": np.where(dones, batch.seconds, 0.0),
-    }
+    # Only rows that end one are looked at: the others lie in caches of the cores that wrote them.
+    rows = dones.nonzero()[0]
+    episode = infos["episode"] = {}
+    for key, column in zip(("r", "l", "t"), tally):
+        values = episode[key] = np.zeros(len(dones), column.dtype)
+        values[rows] = column[rows]
     infos["_episode"] = dones
 
 
