@@ -118,6 +118,10 @@ info_clear(info_table *table)
         Py_CLEAR(table->fields[i].name);
     }
     table->num_fields = 0;
+    for (uint32_t i = 0; i < table->num_scalars; i++) {
+        Py_CLEAR(table->scalars[i].type);
+    }
+    table->num_scalars = 0;
 }
 
 /* ---- values ----------------------------------------------------------------------------- */
@@ -144,9 +148,31 @@ tag_of_buffer(const Py_buffer *buffer)
     }
 }
 
-static int
-read_numpy_scalar(PyObject *value, uint8_t *tag, uint64_t *cell)
+static void
+learn_scalar(info_table *table, PyObject *value, const Py_buffer *buffer, uint8_t tag)
 {
+    size_t offset = (size_t)((const char *)buffer->buf - (const char *)value);
+    size_t size = (size_t)Py_TYPE(value)->tp_basicsize;
+    if (table->num_scalars < VECENV_INFO_SCALARS && offset <= size
+        && (size_t)buffer->len <= size - offset) {
+        table->scalars[table->num_scalars++] = (info_scalar){
+            .type = (PyTypeObject *)Py_NewRef(Py_TYPE(value)), .offset = offset, .tag = tag,
+        };
+    }
+}
+
+static int
+read_numpy_scalar(info_table *table, PyObject *value, uint8_t *tag, uint64_t *cell)
+{
+    for (uint32_t i = 0; i < table->num_scalars; i++) {
+        const info_scalar *known = &table->scalars[i];
+        if (Py_IS_TYPE(value, known->type)) {
+            *tag = known->tag;
+            *cell = 0;
+            memcpy(cell, (const char *)value + known->offset, known->tag & 15);
+            return 1;
+        }
+    }
     Py_buffer buffer;
     if (PyObject_GetBuffer(value, &buffer, PyBUF_FORMAT | PyBUF_ND) < 0) {
         PyErr_Clear();
@@ -156,13 +182,14 @@ read_numpy_scalar(PyObject *value, uint8_t *tag, uint64_t *cell)
     if (*tag != 0) {
         *cell = 0;
         memcpy(cell, buffer.buf, (size_t)buffer.len);
+        learn_scalar(table, value, &buffer, *tag);
     }
     PyBuffer_Release(&buffer);
     return *tag != 0;
 }
 
 static int
-read_number(const info_table *table, PyObject *value, uint8_t *tag, uint64_t *cell)
+read_number(info_table *table, PyObject *value, uint8_t *tag, uint64_t *cell)
 {
     if (PyFloat_CheckExact(value)) {
         double number = PyFloat_AS_DOUBLE(value);
@@ -183,7 +210,7 @@ read_number(const info_table *table, PyObject *value, uint8_t *tag, uint64_t *ce
         return overflow == 0;
     }
     return PyObject_TypeCheck(value, table->scalar_type)
-           && read_numpy_scalar(value, tag, cell);
+           && read_numpy_scalar(table, value, tag, cell);
 }
 
 /* The buffer of an array that can have cells; 0 if it is none. */
@@ -253,7 +280,7 @@ read_array(const info_table *table, const info_field *field, PyObject *value,
 
 /* Whether a value is of a kind that has cells, wherever it stands. */
 static int
-is_fit(const info_table *table, PyObject *key, PyObject *value, int depth)
+is_fit(info_table *table, PyObject *key, PyObject *value, int depth)
 {
     uint8_t tag;
     uint64_t cell;
@@ -282,7 +309,7 @@ is_fit(const info_table *table, PyObject *key, PyObject *value, int depth)
 /* ---- infos ------------------------------------------------------------------------------ */
 
 typedef struct {
-    const info_table *table;
+    info_table *table;
     info_cells *cells;
     int leaves_out; /* INFOS_COLUMNS: values that can have no cells are left out */
     uint32_t hint;

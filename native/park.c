@@ -28,6 +28,12 @@ vecenv_patience_budget(const vecenv_patience *patience)
     return patience->average_ns <= patience->budget_ns ? patience->budget_ns : 0;
 }
 
+int
+vecenv_patience_is_short(const vecenv_patience *patience)
+{
+    return patience->average_ns < patience->budget_ns + patience->budget_ns / 2;
+}
+
 void
 vecenv_patience_learn(vecenv_patience *patience, int64_t waited_ns)
 {
@@ -177,6 +183,13 @@ take_and_wake(const vecenv_arena *arena, int event_fd, uint32_t kind)
         written = write(event_fd, &one, sizeof one);
     } while (written < 0 && errno == EINTR);
     return 1;
+}
+
+int
+vecenv_may_wake_parent(const vecenv_arena *arena)
+{
+    uint32_t kind = load_acquire32(&arena->control->waiting);
+    return kind != VECENV_WAIT_NOT && kind != VECENV_WAIT_ALL;
 }
 
 int

@@ -25,6 +25,11 @@ typedef struct {
 /* Longest spin that the next wait may make. */
 int64_t vecenv_patience_budget(const vecenv_patience *patience);
 
+/* Whether recent waits were so short that a yield may do where spinning just does not: half as
+ * long again as the budget. What is learnt is capped at twice the budget, where it stays when
+ * all waits are long. */
+int vecenv_patience_is_short(const vecenv_patience *patience);
+
 /* Learn from a wait that took `waited_ns`. */
 void vecenv_patience_learn(vecenv_patience *patience, int64_t waited_ns);
 
@@ -50,6 +55,11 @@ void vecenv_disarm(const vecenv_arena *arena);
 
 /* Whether what the parent armed itself for is true now. */
 int vecenv_is_wanted(const vecenv_arena *arena, uint32_t kind);
+
+/* Worker, after a commit with further commands to come that are quick: whether it is worth a
+ * fence to ask if the parent is to be woken. A look without one, which may come too early for
+ * a parent that arms itself just now; the next commits ask again. */
+int vecenv_may_wake_parent(const vecenv_arena *arena);
 
 /* Worker, after a commit: wake the parent if that was what it waits for. `queue_empty`
  * says that this slot has no further command; a parent that waits for all rows need

@@ -36,9 +36,12 @@ finish(Slot *self)
     hosted_env *env = &self->envs[self->command.env_id];
     env->last_ns = self->now_ns - began;
     env->busy_ns += env->last_ns;
-    if (is_last || self->now_ns - self->told_ns > TELL_NS || !is_quick(self, head)) {
+    int must_tell = is_last || !is_quick(self, head);
+    if (must_tell || self->now_ns - self->told_ns > TELL_NS) {
         self->told_ns = self->now_ns;
-        vecenv_wake_parent(&self->arena, self->event_fd, is_last);
+        if (must_tell || vecenv_may_wake_parent(&self->arena)) {
+            vecenv_wake_parent(&self->arena, self->event_fd, is_last);
+        }
     }
 }
 

@@ -76,6 +76,16 @@ build_trees(Slot *self, PyObject *obs, PyObject *final_obs, PyObject *action)
     if (self->action == NULL) {
         return -1;
     }
+    int is_known = vecenv_is_ndarray((PyTypeObject *)self->numpy_array);
+    if (is_known < 0) {
+        return -1;
+    }
+    if (is_known) {
+        node_read_arrays(self->obs, (PyTypeObject *)self->numpy_array);
+        if (self->final_obs != NULL) {
+            node_read_arrays(self->final_obs, (PyTypeObject *)self->numpy_array);
+        }
+    }
     self->has_objects = node_has_objects(self->obs);
     size_t leaves = 2 * node_num_leaves(self->obs) + 1;
     self->held = PyMem_Calloc(leaves, sizeof(held_leaf));

@@ -4,14 +4,16 @@
  * tree and only then copied, so that a row is claimed when nothing can fail any more.
  * Actions: every object handed to an env owns its memory.
  *
- * Python objects are touched here through the buffer protocol only, which needs no
- * NumPy headers; that costs 50 ns a leaf and nothing else. */
+ * Python objects are read through the buffer protocol, which needs no NumPy headers, and
+ * arrays of a dtype that was met before where they lie (`ndarray.h`). */
 #ifndef VECENV_TREE_H
 #define VECENV_TREE_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+
+#include "ndarray.h"
 
 #define VECENV_MAX_DIMS 16
 
@@ -31,6 +33,8 @@ typedef struct node {
     PyObject *copy;    /* its bound .copy */
     Py_buffer memory;   /* of scratch, held as long as the node lives */
     uint8_t *gathered; /* observations: one row of an array that is not contiguous */
+    PyTypeObject *array_type; /* observations: whose fields may be read; NULL: none */
+    PyObject *dtype;          /* of an array of that type that fitted before */
     /* inner nodes */
     Py_ssize_t num_children;
     PyObject *keys; /* tuple, dicts only */
@@ -41,6 +45,7 @@ typedef struct node {
  * ("dict", keys, children), ("tuple", children) or ("object",). NULL with an exception. */
 node *node_new(PyObject *description);
 void node_free(node *tree);
+void node_read_arrays(node *tree, PyTypeObject *type); /* one that vecenv_is_ndarray */
 int node_traverse(node *tree, visitproc visit, void *arg);
 size_t node_num_leaves(const node *tree);
 size_t node_nbytes(const node *tree); /* of one row of all leaves */
@@ -53,6 +58,7 @@ typedef struct {
     int64_t inline_value; /* storage for scalars */
     Py_buffer buffer;
     int has_buffer;
+    PyObject *array; /* instead of a buffer; NULL: none */
 } held_leaf;
 
 enum { TREE_OK = 1, TREE_ODD = 0, TREE_ERROR = -1 };
