@@ -82,7 +82,7 @@ slot_has_work(const vecenv_arena *arena, const vecenv_slot_lines *lines, uint32_
 
 int
 vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *patience,
-                 int64_t timeout_ns)
+                 vecenv_home *home, int64_t timeout_ns)
 {
     vecenv_slot_lines *lines = &arena->slots[slot];
     uint32_t head = load_acquire32(&lines->head);
@@ -90,6 +90,7 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *pati
     int64_t budget = vecenv_patience_budget(patience);
     int64_t waited = 0;
     int found = 0;
+    vecenv_end_round(home, began);
     while (waited < budget) {
         for (int look = 0; look < LOOKS_PER_YIELD && !found; look++) {
             found = slot_has_work(arena, lines, head);
@@ -101,6 +102,7 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *pati
         waited = vecenv_now_ns() - began;
     }
     if (!found) {
+        int is_home = vecenv_go_home(home);
         /* Dekker with vecenv_ring_tail / vecenv_ring_bell: we store sleeping, fence,
          * look at tail; the parent stores tail, fences, looks at sleeping. */
         store_release32(&lines->sleeping, 1);
@@ -109,9 +111,13 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *pati
             futex_wait(&lines->tail, head, timeout_ns);
         }
         store_release32(&lines->sleeping, 0);
+        if (is_home) {
+            vecenv_leave_home(home);
+        }
         found = slot_has_work(arena, lines, head);
     }
     if (found) {
+        vecenv_begin_round(home, vecenv_now_ns());
         /* What counts is how long spinning would have taken: until the bell, not until
          * we woke. Else the slow wake-up of one sleep would talk us into the next. */
         int64_t rung = (int64_t)load_acquire(&lines->rung_ns);

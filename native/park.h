@@ -12,6 +12,7 @@
 #ifndef VECENV_PARK_H
 #define VECENV_PARK_H
 
+#include "home.h"
 #include "layout.h"
 
 int64_t vecenv_now_ns(void);
@@ -38,9 +39,9 @@ void vecenv_yield(void);
 
 /* Slot: wait until tail differs from head or the arena's stop word is set, at most
  * timeout_ns. Returns 1 when there is something to do, 0 at the timeout or when a
- * signal arrived. Call without the GIL. */
+ * signal arrived. `home`: where to wake up after a sleep. Call without the GIL. */
 int vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *patience,
-                     int64_t timeout_ns);
+                     vecenv_home *home, int64_t timeout_ns);
 
 /* Parent: publish a new queue end and wake the slot if it sleeps. Several slots: call
  * vecenv_ring_tail for each, one full_fence, then vecenv_ring_bell for each. */

@@ -278,7 +278,8 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
                 return make_event(self, EVENT_IDLE, Py_NewRef(Py_None));
             }
             Py_BEGIN_ALLOW_THREADS
-            vecenv_slot_park(&self->arena, self->slot, &self->patience, PARK_SLICE_NS);
+            vecenv_slot_park(&self->arena, self->slot, &self->patience, &self->home,
+                             PARK_SLICE_NS);
             Py_END_ALLOW_THREADS
             if (PyErr_CheckSignals() < 0) {
                 return NULL;

@@ -209,6 +209,21 @@ PyDoc_STRVAR(watch_doc,
 "back, or watches others.");
 
 static PyObject *
+slot_wake_on(PyObject *op, PyObject *arg)
+{
+    unsigned long core = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    vecenv_set_home(&((Slot *)op)->home, (unsigned int)core);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(wake_on_doc,
+"wake_on($self, core, /)\n--\n\n"
+"Let the calling thread, which is to serve this slot, wake up on this core after a sleep.");
+
+static PyObject *
 slot_set_seed(PyObject *op, PyObject *args)
 {
     PyObject *env_id;
@@ -252,6 +267,7 @@ static PyMethodDef slot_methods[] = {
     {"finish", vecenv_slot_finish, METH_NOARGS, vecenv_slot_finish_doc},
     {"host", slot_host, METH_VARARGS, host_doc},
     {"watch", slot_watch, METH_VARARGS, watch_doc},
+    {"wake_on", slot_wake_on, METH_O, wake_on_doc},
     {"set_seed", slot_set_seed, METH_VARARGS, set_seed_doc},
     {"action", slot_action, METH_VARARGS, action_doc},
     {"mail", vecenv_slot_mail, METH_O, vecenv_slot_mail_doc},

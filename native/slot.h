@@ -57,6 +57,7 @@ typedef struct {
     int waits;       /* whether serve() may sleep */
     int has_objects; /* observations have parts without columns: every row has mail */
     vecenv_patience patience;
+    vecenv_home home;
     node *obs, *final_obs, *action;
     held_leaf *held;
     uint8_t *staging;  /* SAME_STEP: leaves that ended an episode, safe from its reset */

@@ -27,12 +27,13 @@ serve(void *argument)
     const vecenv_arena *arena = self->arena;
     vecenv_slot_lines *lines = &arena->slots[self->slot];
     vecenv_patience patience = {self->spin_ns, 0};
+    vecenv_home home = {0};
     while (!load_acquire32(&arena->control->stop)) {
         uint32_t head = load_acquire32(&lines->head);
         if (load_acquire32(&lines->tail) == head) {
             /* Timed out with a command there: the doorbell was lost. */
             int64_t began = vecenv_now_ns();
-            vecenv_slot_park(arena, self->slot, &patience, LOST_NS);
+            vecenv_slot_park(arena, self->slot, &patience, &home, LOST_NS);
             CHECK(vecenv_now_ns() - began < LOST_NS);
             continue;
         }

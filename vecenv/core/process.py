@@ -255,7 +255,8 @@ class ProcessPool(MortalPool):
         if self.implementation == "native":
             descriptors.append(self._crew.event_fd)
         options = self.options
-        attach = Attach(self._plan, slots, options.autoreset, self._spin_ns(), options.infos, replays or {})
+        core = supervise.own_core(worker.worker_id, self.num_workers) if len(slots) == 1 else None
+        attach = Attach(self._plan, slots, options.autoreset, self._spin_ns(), options.infos, replays or {}, core)
         try:
             worker.hand_over(attach, descriptors)
         except (BrokenPipeError, ConnectionError):

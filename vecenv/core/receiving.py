@@ -19,6 +19,7 @@ __all__ = ["ReceivingPool"]
 
 #: Longest sleep of a wait while parts of a letter are still to be written.
 _LETTER_LOOK_NS = 1_000_000
+_MAIL = RowFlag.MAIL
 _NO_ANSWERS: dict[int, Answer] = {}
 
 
@@ -99,7 +100,10 @@ class ReceivingPool(SendingPool):
         if timeout is None and not self._attention:
             got = self._hub.recv(least, most, -self._look_ns)
             if not isinstance(got, Event):
-                return self._make_batch(*got)
+                rows, flags = got
+                if flags & _MAIL or self._is_debug:
+                    return self._make_batch(rows, flags)
+                return Batch(rows, flags, self.obs_spec, self._infos, _NO_ANSWERS)
             self._handle(got)
         return self._make_batch(*self._wait_for_rows(least, most, timeout))
 
@@ -158,7 +162,7 @@ class ReceivingPool(SendingPool):
 
     def _make_batch(self, rows: Rows, flags: int) -> Batch:
         answers = _NO_ANSWERS
-        if flags & RowFlag.MAIL:
+        if flags & _MAIL:
             answers = self._inbox.take_rows(rows)
         batch = Batch(rows, flags, self.obs_spec, self._infos, answers)
         if self._is_debug:

@@ -225,6 +225,18 @@ def usable_cores() -> int:
     return cores
 
 
+def own_core(worker_id: int, num_workers: int) -> int | None:
+    """Return the core that a worker has to itself where there is one worker for each; None elsewhere.
+
+    With fewer workers the system finds a free core for each, and two pools must not both choose the first ones.
+    """
+    if not sys.platform.startswith("linux") or num_workers < 2:
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    is_one_each = num_workers == len(cores) == usable_cores() and worker_id < num_workers
+    return cores[worker_id] if is_one_each else None
+
+
 def any_ready(connections: list[Any], timeout: float | None) -> list[Any]:
     """Wait until a connection or descriptor is readable; empty at the timeout."""
     return multiprocessing.connection.wait(connections, timeout)

@@ -101,7 +101,8 @@ class Report:
 class Attach:
     """How to serve: the arena's plan and one slot per thread, with the envs of each.
 
-    `replays` says of envs of a worker that died how to bring them to where they were.
+    `replays` says of envs of a worker that died how to bring them to where they were; `core` is where the worker
+    wakes up, where it has one of its own.
     """
 
     plan: ArenaPlan
@@ -110,6 +111,7 @@ class Attach:
     spin_ns: int
     infos: Infos = Infos.ALL
     replays: dict[int, Replay] = field(default_factory=dict)
+    core: int | None = None
 
 
 @dataclass
@@ -289,6 +291,8 @@ def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], streams: Strea
     if boot.implementation == "native":
         event_fd = _take_descriptor(control)
         ends = [make_slot(attach, slot, memory, event_fd, True) for slot, _ in attach.slots]
+        if attach.core is not None:
+            ends[0].wake_on(attach.core)
     else:
         from .twin_socket import make_socket_slots
 

@@ -1,0 +1,58 @@
+#define _GNU_SOURCE
+#include "home.h"
+
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int
+read_affinity(uint64_t *cores)
+{
+    memset(cores, 0, VECENV_CORE_WORDS * sizeof *cores);
+    return syscall(SYS_sched_getaffinity, 0, VECENV_CORE_WORDS * sizeof *cores, cores) > 0;
+}
+
+static int
+write_affinity(const uint64_t *cores)
+{
+    return syscall(SYS_sched_setaffinity, 0, VECENV_CORE_WORDS * sizeof *cores, cores) == 0;
+}
+
+void
+vecenv_set_home(vecenv_home *home, unsigned int core)
+{
+    memset(home, 0, sizeof *home);
+    if (core < 64 * VECENV_CORE_WORDS && read_affinity(home->usual)) {
+        home->own[core / 64] = UINT64_C(1) << core % 64;
+        home->is_set = (home->usual[core / 64] & home->own[core / 64]) != 0;
+    }
+}
+
+void
+vecenv_end_round(vecenv_home *home, int64_t now_ns)
+{
+    if (home->woke_ns != 0) { /* else the wait before this one ended at its timeout */
+        home->round_ns = now_ns - home->woke_ns;
+        home->woke_ns = 0;
+    }
+}
+
+void
+vecenv_begin_round(vecenv_home *home, int64_t now_ns)
+{
+    home->woke_ns = now_ns;
+}
+
+int
+vecenv_go_home(const vecenv_home *home)
+{
+    uint64_t present[VECENV_CORE_WORDS];
+    return home->is_set && home->round_ns >= VECENV_HOME_LEAST_NS && read_affinity(present)
+           && memcmp(present, home->usual, sizeof present) == 0 && write_affinity(home->own);
+}
+
+void
+vecenv_leave_home(const vecenv_home *home)
+{
+    write_affinity(home->usual);
+}
