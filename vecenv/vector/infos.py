@@ -41,13 +41,13 @@ _EXACT = {float: np.dtype(float), bool: np.dtype(bool)}
 
 
 class _Run(NamedTuple):
-    """Neighbouring cells that are numbers of one dtype."""
+    """Neighbouring cells that are numbers of one dtype; `names` are the keys of values and masks."""
 
     start: int
     stop: int
-    unsigned: str
+    unsigned: np.dtype[Any]
     dtype: np.dtype[Any]
-    columns: list[Column]
+    names: list[tuple[str, str]]
 
 
 class _Plan(NamedTuple):
@@ -68,6 +68,8 @@ class InfoReader:
     def __init__(self, space: Space[Any]) -> None:
         self._space = space
         self._plans: dict[bytes, _Plan] = {}
+        self._ones = np.ones((0, 0), np.bool_)  # (masks, B) of the last batch: copying takes a fifth of making them
+        self._all_told = b""  # the flags of a batch whose rows all had an info in cells
 
     def read(self, batch: Batch) -> Infos:
         """Return the infos of a batch, arrays with B rows in the order of the batch."""
@@ -106,15 +108,28 @@ class InfoReader:
     def _read_alike(self, batch: Batch, where: CellColumns) -> Infos | None:
         """Return the infos if all rows that have any have the same keys with values of the same types."""
         tags, cells = batch.rows.column(where.tags), batch.rows.column(where.values)
-        told = (batch.row_flags & where.flag).nonzero()[0]
-        count = len(told)
-        if count < len(tags):  # as where only the steps that end episodes tell something
+        told = self._who_tells(batch, where)
+        count = len(tags) if told is None else len(told)
+        if told is not None:  # as where only the steps that end episodes tell something
             tags, cells = tags[told], cells[told]
         table = tags.tobytes()  # comparing bytes takes a tenth of comparing arrays
         signature = table[: tags.shape[1]]
         if table != signature * count:
             return None
-        return self._read_by_plan(batch, signature, cells, None if count == len(batch) else told)
+        return self._read_by_plan(batch, signature, cells, told)
+
+    def _who_tells(self, batch: Batch, where: CellColumns) -> Array | None:
+        """Return the rows that have an info in these cells; None: all."""
+        flags = batch.row_flags
+        image = flags.tobytes()  # most often the same as in the last batch
+        if image == self._all_told and where is INFO_CELLS:
+            return None
+        told: Array = (flags & where.flag).nonzero()[0]
+        if len(told) < len(flags):
+            return told
+        if where is INFO_CELLS:
+            self._all_told = image
+        return None
 
     def _read_by_plan(self, batch: Batch, signature: bytes, cells: Array, rows: Array | None) -> Infos:
         """Return the infos of these rows (None: all), which have these tags; of the others there are none."""
@@ -125,7 +140,9 @@ class InfoReader:
             if len(self._plans) < _MAX_PLANS:
                 self._plans[signature] = plan
         infos: Infos = {}
-        told = np.ones((plan.num_masks, count), np.bool_)
+        if self._ones.shape != (plan.num_masks, count):
+            self._ones = np.ones((plan.num_masks, count), np.bool_)
+        told = self._ones.copy()
         if rows is not None:
             told[...] = False
             told[:, rows] = True
@@ -135,9 +152,9 @@ class InfoReader:
             if rows is not None:
                 own, values = values, np.zeros((len(values), count), run.unsigned)
                 values[:, rows] = own
-            for column, part in zip(run.columns, values.view(run.dtype)):
-                infos[column.path[0]] = part
-                infos[f"_{column.path[0]}"] = next(masks)
+            for (name, mask), part, is_told in zip(run.names, values.view(run.dtype), masks):
+                infos[name] = part
+                infos[mask] = is_told
         for column, tag in plan.others:
             into = infos
             for key in column.path[:-1]:
@@ -163,12 +180,14 @@ def _make_plan(table: list[Column], signature: bytes) -> _Plan:
             others.append((column, tag))
             continue
         dtype = dtype_of(tag)
+        name = column.path[0]
         if runs and runs[-1].stop == column.first and runs[-1].dtype == dtype:
             runs[-1] = runs[-1]._replace(stop=column.first + 1)
-            runs[-1].columns.append(column)
+            runs[-1].names.append((name, f"_{name}"))
         else:
             # a cell holds its value in its first bytes, which are the low ones where extensions are built
-            runs.append(_Run(column.first, column.first + 1, f"<u{dtype.itemsize}", dtype, [column]))
+            unsigned = np.dtype(f"<u{dtype.itemsize}")
+            runs.append(_Run(column.first, column.first + 1, unsigned, dtype, [(name, f"_{name}")]))
     return _Plan(runs, others, len(masks))
 
 
