@@ -449,6 +449,60 @@ SCRIPT = [
 ]
 
 
+class _Marked(np.ndarray):
+    """An array of a class of its own."""
+
+
+def _as_odd_arrays(values: Any) -> list[Any]:
+    """Return the same float32 values (2, 3) as arrays that lie and are called differently."""
+    plain = np.array(values, np.float32)
+    read_only = plain.copy()
+    read_only.flags.writeable = False
+    wide = np.zeros((4, 6), np.float32)
+    wide[::2, ::2] = plain
+    flipped = plain[::-1, ::-1].copy()[::-1, ::-1]
+    swapped = plain.astype(">f4")
+    return [plain, np.asfortranarray(plain), read_only, wide[::2, ::2], flipped, plain.view(_Marked), swapped, plain]
+
+
+class OddArrays(toys.ToyEnv):
+    """Observes 100 * step + 0..5, each time as an array of another kind."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2, 3), np.float32)
+
+    def _look(self, step: int) -> Any:
+        kinds = _as_odd_arrays(100 * step + np.arange(6).reshape(2, 3))
+        return kinds[step % len(kinds)]
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        return self._look(0), {}
+
+    def step(self, action: Any) -> Any:
+        return self._look(self.elapsed_steps + 1), *super().step(action)[1:]
+
+
+@pytest.mark.filterwarnings("ignore:obs")
+def test_however_an_array_lies_its_values_arrive(open_pool: OpenPool) -> None:
+    pool = open_pool(OddArrays, 2)
+    reset(pool)
+    for step in range(1, 20):
+        expected = 100 * step + np.arange(6).reshape(2, 3)
+        np.testing.assert_array_equal(pool.step(np.zeros(2, np.int64)).obs, np.stack([expected, expected]))
+
+
+def test_scalars_of_every_type_arrive_as_they_are_time_after_time(open_pool: OpenPool) -> None:
+    types = [np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint64, np.bool_]
+    script = [{kind.__name__: kind(value) for kind in types} for value in (0, 1, 100)]
+    pool = open_pool(functools.partial(InfoEnv, script), 2)
+    reset(pool)
+    for step in range(9):
+        for info in pool.step(np.zeros(2, np.int64)).infos():
+            assert info == script[step % 3] and [type(value) for value in info.values()] == types
+
+
 def test_infos_arrive_as_the_env_gave_them(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(InfoEnv, SCRIPT), 3)
     reset(pool)

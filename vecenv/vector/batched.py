@@ -158,10 +158,8 @@ class BatchedVectorEnv(PendingEnvs):
         if self._pending is not None:
             self._check_idle("step")
         rows = self._split(actions)
-        pool = self._pool
         try:
-            pool.send(rows)
-            batch = pool.recv()
+            batch = self._pool.step(rows)
         except StateError as error:
             self._explain("step", error)
         return self._deliver(batch)
