@@ -29,10 +29,11 @@ vecenv_set_home(vecenv_home *home, unsigned int core)
 }
 
 void
-vecenv_end_round(vecenv_home *home, int64_t now_ns)
+vecenv_end_round(vecenv_home *home, int64_t now_ns, int64_t rung_ns, int64_t armed_ns)
 {
     if (home->woke_ns != 0) { /* else the wait before this one ended at its timeout */
-        home->round_ns = now_ns - home->woke_ns;
+        home->is_wanted = now_ns - home->woke_ns >= VECENV_HOME_LEAST_NS && armed_ns >= rung_ns
+                          && armed_ns - rung_ns < VECENV_HOME_AT_ONCE_NS;
         home->woke_ns = 0;
     }
 }
@@ -47,12 +48,15 @@ int
 vecenv_go_home(const vecenv_home *home)
 {
     uint64_t present[VECENV_CORE_WORDS];
-    return home->is_set && home->round_ns >= VECENV_HOME_LEAST_NS && read_affinity(present)
+    return home->is_set && home->is_wanted && read_affinity(present)
            && memcmp(present, home->usual, sizeof present) == 0 && write_affinity(home->own);
 }
 
 void
 vecenv_leave_home(const vecenv_home *home)
 {
-    write_affinity(home->usual);
+    uint64_t present[VECENV_CORE_WORDS];
+    if (read_affinity(present) && memcmp(present, home->own, sizeof present) == 0) {
+        write_affinity(home->usual);
+    }
 }

@@ -7,8 +7,10 @@
  * worker of the pool has, and takes what it had before when it wakes: the system may move it
  * again, as whoever else uses that core requires.
  *
- * Workers whose rounds are shorter than VECENV_HOME_LEAST_NS are better off on one core that
- * they share, away from their caller: a null round takes 6 us so, and 10 us otherwise. */
+ * Only for callers that sleep as soon as they have sent: one that goes on computing would keep
+ * the worker from its home. And only for rounds of VECENV_HOME_LEAST_NS: workers with shorter
+ * ones are better off on one core that they share, away from their caller, where a null round
+ * takes 6 us and not 10. */
 #ifndef VECENV_HOME_H
 #define VECENV_HOME_H
 
@@ -16,26 +18,28 @@
 
 #define VECENV_CORE_WORDS 16 /* 1024 cores, as in cpu_set_t */
 #define VECENV_HOME_LEAST_NS 50000
+#define VECENV_HOME_AT_ONCE_NS 50000 /* from a bell to the caller's sleep */
 
 typedef struct {
     int is_set;
     int64_t woke_ns;  /* when the last wait ended with something to do; 0 during the next one */
-    int64_t round_ns; /* from there to the next wait */
+    int is_wanted;   /* after a long round whose caller slept */
     uint64_t usual[VECENV_CORE_WORDS], own[VECENV_CORE_WORDS];
 } vecenv_home;
 
 /* Wake the calling thread on this core, if it may run there. */
 void vecenv_set_home(vecenv_home *home, unsigned int core);
 
-/* A wait begins; one has ended with something to do. */
-void vecenv_end_round(vecenv_home *home, int64_t now_ns);
+/* A wait begins, after a round that was rung for at rung_ns and a caller that fell asleep at
+ * armed_ns; a wait has ended with something to do. */
+void vecenv_end_round(vecenv_home *home, int64_t now_ns, int64_t rung_ns, int64_t armed_ns);
 void vecenv_begin_round(vecenv_home *home, int64_t now_ns);
 
-/* Before a sleep. Returns 1 when the affinity was narrowed; 0 when there is no home, the last
- * round was a short one, or the env has chosen an affinity of its own. Two system calls. */
+/* Before a sleep. Returns 1 when the affinity was narrowed; 0 when there is no home, none is
+ * wanted, or the env has chosen an affinity of its own. Two system calls. */
 int vecenv_go_home(const vecenv_home *home);
 
-/* After it, if it was. */
+/* After it, if it was; what somebody else has made of the affinity meanwhile stays. */
 void vecenv_leave_home(const vecenv_home *home);
 
 #endif

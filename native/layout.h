@@ -22,7 +22,7 @@
 #include "atomics.h"
 
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
-#define VECENV_ABI 3
+#define VECENV_ABI 4
 #define VECENV_LINE 64
 #define VECENV_INFO_KEYS 32      /* cells for infos: numbers, elements of arrays */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
@@ -81,7 +81,8 @@ typedef struct {
     vecenv_word want_place; /* epoch and block whose rows are awaited */
     vecenv_word32 want_count;
     uint32_t pad1b;
-    uint8_t pad1[VECENV_LINE - 24];
+    vecenv_word armed_ns; /* monotonic clock when `waiting` was last armed */
+    uint8_t pad1[VECENV_LINE - 32];
     vecenv_word32 stop;
     uint8_t pad2[VECENV_LINE - 4];
     vecenv_word32 num_info_keys;

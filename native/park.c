@@ -90,7 +90,8 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *pati
     int64_t budget = vecenv_patience_budget(patience);
     int64_t waited = 0;
     int found = 0;
-    vecenv_end_round(home, began);
+    vecenv_end_round(home, began, (int64_t)load_acquire(&lines->rung_ns),
+                     (int64_t)load_acquire(&arena->control->armed_ns));
     while (waited < budget) {
         for (int look = 0; look < LOOKS_PER_YIELD && !found; look++) {
             found = slot_has_work(arena, lines, head);
@@ -143,9 +144,11 @@ vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot)
 }
 
 void
-vecenv_arm(const vecenv_arena *arena, uint32_t kind, uint64_t place, uint32_t count)
+vecenv_arm(const vecenv_arena *arena, uint32_t kind, uint64_t place, uint32_t count,
+           int64_t now_ns)
 {
     vecenv_control *control = arena->control;
+    store_release(&control->armed_ns, (uint64_t)now_ns);
     store_release(&control->want_place, place);
     store_release32(&control->want_count, count);
     store_release32(&control->waiting, kind);

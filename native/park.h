@@ -51,7 +51,8 @@ void vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot);
 
 /* Parent: say what to be woken for. The caller must look once more after this call
  * and before it sleeps. vecenv_disarm after waking. */
-void vecenv_arm(const vecenv_arena *arena, uint32_t kind, uint64_t place, uint32_t count);
+void vecenv_arm(const vecenv_arena *arena, uint32_t kind, uint64_t place, uint32_t count,
+                int64_t now_ns);
 void vecenv_disarm(const vecenv_arena *arena);
 
 /* Whether what the parent armed itself for is true now. */

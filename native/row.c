@@ -17,8 +17,12 @@ static int
 is_quick(const Slot *self, uint32_t head)
 {
     uint32_t mask = self->arena.queue_size - 1;
-    uint32_t env_id = queue_of(&self->arena, self->slot)[head & mask].env_id;
-    return env_id < self->arena.num_envs && self->envs[env_id].last_ns < TELL_NS;
+    const vecenv_command *next = &queue_of(&self->arena, self->slot)[head & mask];
+    if (next->op != VECENV_OP_STEP || next->env_id >= self->arena.num_envs) {
+        return 0;
+    }
+    const hosted_env *env = &self->envs[next->env_id];
+    return env->last_ns < TELL_NS && !env->needs_reset;
 }
 
 /* The command is answered (or dropped): free its place in the queue, tell the parent. */

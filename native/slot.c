@@ -12,6 +12,9 @@ slot_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(self->numpy_array);
     Py_VISIT(self->drew);
     Py_VISIT(self->look);
+    for (uint32_t i = 0; i < self->info_table.num_scalars; i++) {
+        Py_VISIT(self->info_table.scalars[i].type);
+    }
     for (uint32_t i = 0; self->envs != NULL && i < self->arena.num_envs; i++) {
         Py_VISIT(self->envs[i].step);
         Py_VISIT(self->envs[i].env);

@@ -82,9 +82,10 @@ spin(const vecenv_waiter *self, const vecenv_want *what, int64_t began, int64_t 
 int
 vecenv_sleep_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns, int *descriptor)
 {
-    vecenv_arm(self->arena, what->kind, what->place, what->count);
+    int64_t now_ns = vecenv_now_ns();
+    vecenv_arm(self->arena, what->kind, what->place, what->count, now_ns);
     int outcome = RECV_BATCH;
-    int64_t left = deadline_ns - vecenv_now_ns();
+    int64_t left = deadline_ns - now_ns;
     if (is_there(self, what)) {
         outcome = RECV_BATCH;
     } else if (any_blocked(self) || (what->kind == VECENV_WAIT_ANY && any_mail(self))) {

@@ -32,40 +32,59 @@ class Affinity(toys.BusyEnv):
         return obs, float(len(os.sched_getaffinity(0))), *rest
 
 
-def sleeping_on(pid: int, num_cores: int) -> set[int]:
-    """Wait until a worker's affinity has so many cores; return it."""
+def open_pool(envs_per_worker: int) -> ProcessPool:
+    count = len(os.sched_getaffinity(0))
+    pool = ProcessPool([lambda: Affinity(busy_us=100)] * envs_per_worker * count, PoolOptions(num_workers=count))
+    pool.start()
+    pool.reset()
+    pool.recv()
+    return pool
+
+
+def fall_asleep(pool: ProcessPool) -> list[set[int]]:
+    """Wait until all workers sleep; return where each may wake up."""
     deadline = time.monotonic() + 30.0
-    while len(cores := os.sched_getaffinity(pid)) != num_cores:
-        assert time.monotonic() < deadline, cores
-    return cores
+    while any(psutil.Process(pid).status() != psutil.STATUS_SLEEPING for pid in pool.worker_pids):
+        assert time.monotonic() < deadline, "a worker that has nothing to do does not sleep"
+    return [os.sched_getaffinity(pid) for pid in pool.worker_pids]
+
+
+def go_home(pool: ProcessPool) -> list[set[int]]:
+    """Step until all workers sleep at home: this process must have got to sleep soon enough, in a busy system too."""
+    deadline = time.monotonic() + 60.0
+    while True:
+        rewards = pool.step(np.zeros(pool.num_envs, np.int64)).rewards
+        assert set(rewards.tolist()) == {float(len(os.sched_getaffinity(0)))}, "an env sees a worker's home"
+        homes = fall_asleep(pool)
+        if all(len(home) == 1 for home in homes):
+            return homes
+        assert time.monotonic() < deadline, homes
 
 
 @needs_cores
 def test_workers_sleep_each_on_a_core_of_its_own_and_work_on_all() -> None:
-    everywhere = os.sched_getaffinity(0)
-    count = len(everywhere)
-    with ProcessPool([lambda: Affinity(busy_us=100)] * 2 * count, PoolOptions(num_workers=count)) as pool:
-        pool.start()
-        pool.reset()
-        pool.recv()
+    with open_pool(2) as pool:
         for _ in range(3):
-            assert pool.step(np.zeros(2 * count, np.int64)).rewards.tolist() == [float(count)] * 2 * count
-            homes = [sleeping_on(pid, 1) for pid in pool.worker_pids]
-            assert set.union(*homes) == everywhere
+            assert set.union(*go_home(pool)) == os.sched_getaffinity(0)
 
 
 @needs_cores
 def test_an_affinity_that_an_env_has_chosen_is_left_alone() -> None:
-    count = len(os.sched_getaffinity(0))
-    with ProcessPool([lambda: Affinity(busy_us=100)] * count, PoolOptions(num_workers=count)) as pool:
-        pool.start()
-        pool.reset()
-        pool.recv()
-        assert pool.step(np.ones(count, np.int64)).rewards.tolist() == [1.0] * count
-        deadline = time.monotonic() + 30.0
-        while any(psutil.Process(pid).status() != psutil.STATUS_SLEEPING for pid in pool.worker_pids):
-            assert time.monotonic() < deadline, "a worker that has nothing to do does not sleep"
-        assert pool.step(np.zeros(count, np.int64)).rewards.tolist() == [1.0] * count
+    with open_pool(1) as pool:
+        for action in (1, 0, 0):
+            assert set(pool.step(np.full(pool.num_envs, action)).rewards.tolist()) == {1.0}
+            fall_asleep(pool)
+
+
+@needs_cores
+def test_an_affinity_that_somebody_else_has_chosen_meanwhile_is_left_alone() -> None:
+    with open_pool(1) as pool:
+        (home, *_) = go_home(pool)
+        other = {max(os.sched_getaffinity(0) - home)}
+        os.sched_setaffinity(pool.worker_pids[0], other)
+        for _ in range(3):
+            assert pool.step(np.zeros(pool.num_envs, np.int64)).rewards[0] == 1.0
+            assert fall_asleep(pool)[0] == other
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,19 @@ def test_of_many_the_longest_histories_go_together() -> None:
     assert journal.nbytes <= MANY
 
 
+def test_a_long_history_does_not_take_short_ones_with_it() -> None:
+    journal = Journal(64, MANY // 4)
+    reset(journal, 1, list(range(64)), [1] * 64)
+    number = 0
+    while journal.history(0, ()).attempts:
+        for number in range(number, number + 500):
+            steps(journal, [number] * 64)
+            if 1 <= number % 150 < 64:
+                reset(journal, journal._next_step_id, [number % 150], [number])
+        assert number < 20_000, "it is never full"
+    assert all(journal.history(env_id, ()).attempts for env_id in range(1, 64))
+
+
 def test_no_room_at_all() -> None:
     journal = Journal(2, 1)
     reset(journal, 1, [0, 1], [1, 2])

@@ -37,7 +37,7 @@ class Ends:
         self.plan.write_header(self.memory)
         self.event_fd = os.eventfd(0, os.EFD_NONBLOCK)
         self.epoll = select.epoll()
-        self.epoll.register(self.event_fd, select.EPOLLIN)
+        self.epoll.register(self.event_fd, select.EPOLLIN | select.EPOLLET)
 
     def hub(self, **changes):
         arguments = {

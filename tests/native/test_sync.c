@@ -76,7 +76,7 @@ static void
 sleep_for(const vecenv_arena *arena, int event_fd, uint32_t kind, uint64_t place,
           uint32_t count)
 {
-    vecenv_arm(arena, kind, place, count);
+    vecenv_arm(arena, kind, place, count, vecenv_now_ns());
     int is_there = kind == VECENV_WAIT_ANY
                        ? vecenv_count_committed(arena, place_epoch(place), place_block(place),
                                                 SLOTS) >= count

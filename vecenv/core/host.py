@@ -352,9 +352,9 @@ class Host:
             self._marks[env_id] = RESTARTED
             self._begin_episode(env_id, forced=True)
             first_obs, first_info = _pair(self._quick(env_id, self._envs[env_id].reset))
-            self._host(env_id)
             told = {"recovered": TRUNCATED}
             self._publish(first_obs, self._no_reward(), False, True, first_info, RowFlag.FINAL, last, told)
+            self._host(env_id)  # the mark is gone: the next episodes are the slot's to begin
             return
         self._publish(last, self._no_reward(), False, True, {}, 0)
         self._marks[env_id] = RESTARTED

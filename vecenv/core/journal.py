@@ -301,17 +301,23 @@ class Journal:
             self.nbytes += len(start.state or b"")
 
     def _give_up_longest(self) -> bool:
-        """Give up the oldest starts, some at a time as each time costs a copy; False if none is left."""
+        """Give up the oldest starts; False if none is left.
+
+        Some at a time, as each time costs a copy, but none that is not half as far back as the oldest.
+        """
         num_left = int(np.count_nonzero(self._floor != _NEVER))
+        if num_left == 0:
+            return False
         oldest = np.argsort(self._floor, kind="stable")[: min(num_left, 1 + num_left // _GIVE_UP_SHARE)]
-        for env_id in oldest.tolist():
+        is_long = self._floor[oldest] <= (int(self._floor.min()) + self._next_step_id) // 2
+        for env_id in oldest[is_long].tolist():
             self._drop_older(env_id)
             start = self._starts[env_id]
             if start.is_complete or self._floor[env_id] == start.step_id:
                 self._begin(env_id, Start(int(_NEVER)))
             else:  # what came before an uncertain start goes first
                 self._begin(env_id, start)
-        return num_left > 0
+        return True
 
     # ---- reading -------------------------------------------------------------------------
 
