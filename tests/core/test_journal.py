@@ -319,7 +319,8 @@ def test_a_long_history_does_not_take_short_ones_with_it() -> None:
     reset(journal, 1, list(range(64)), [1] * 64)
     number = 0
     while journal.history(0, ()).attempts:
-        for number in range(number, number + 500):
+        for _ in range(500):
+            number += 1
             steps(journal, [number] * 64)
             if 1 <= number % 150 < 64:
                 reset(journal, journal._next_step_id, [number % 150], [number])
