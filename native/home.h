@@ -22,8 +22,8 @@
 
 typedef struct {
     int is_set;
-    int64_t woke_ns;  /* when the last wait ended with something to do; 0 during the next one */
     int is_wanted;   /* after a long round whose caller slept */
+    int64_t woke_ns; /* when the last wait ended with something to do; 0 during the next one */
     uint64_t usual[VECENV_CORE_WORDS], own[VECENV_CORE_WORDS];
 } vecenv_home;
 

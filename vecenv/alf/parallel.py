@@ -53,7 +53,6 @@ _NOT_BY_CALL = ("reset", "step", "close", "seed", "get_info", "current_time_step
 #: Reset of one env from which on it pays to reset ahead.
 _SLOW_RESET_NS = 1_000_000
 _NEWS = RowFlag.INFO | RowFlag.MAIL
-_ERROR = RowFlag.ERROR
 
 
 class ParallelAlfEnvironment(AlfEnvironment):
@@ -200,7 +199,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
     def _build_batch(self, batch: Batch, prev_action: Any) -> TimeStep:
         infos: dict[str, Any] = {}
-        if batch.flags & (_NEWS | _ERROR):
+        if batch.flags & (_NEWS | RowFlag.ERROR):
             batch.raise_errors()
             infos = self._infos.read(batch)
         return self._build(batch.rows, batch.flags, prev_action, infos)

@@ -134,16 +134,14 @@ class Journal:
             self._note_some(leaves, env_ids, form)
             return
         page = self._page
-        first = self._next_step_id
-        self._next_step_id = first + self._num_envs
-        if page is not None and page.form == form:
-            if not page.add(first, leaves):
-                self._page = None
-            return
-        page = self._page = self._blank_page(leaves, form)
-        if not page.add(first, leaves):
+        is_new = page is None or page.form != form
+        if page is None or is_new:
+            page = self._page = self._blank_page(leaves, form)
+        if not page.add(self._next_step_id, leaves):
             self._page = None
-        self._add(page)
+        self._next_step_id += self._num_envs
+        if is_new:
+            self._add(page)
 
     def _blank_page(self, leaves: tuple[Array, ...], form: int) -> Page:
         if self._spares and self._spares[-1].clear(leaves, form):

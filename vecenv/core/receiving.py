@@ -19,7 +19,6 @@ __all__ = ["ReceivingPool"]
 
 #: Longest sleep of a wait while parts of a letter are still to be written.
 _LETTER_LOOK_NS = 1_000_000
-_MAIL = RowFlag.MAIL
 _NO_ANSWERS: dict[int, Answer] = {}
 
 
@@ -101,7 +100,7 @@ class ReceivingPool(SendingPool):
             got = self._hub.recv(least, most, -self._look_ns)
             if not isinstance(got, Event):
                 rows, flags = got
-                if flags & _MAIL or self._is_debug:
+                if flags & RowFlag.MAIL or self._is_debug:
                     return self._make_batch(rows, flags)
                 return Batch(rows, flags, self.obs_spec, self._infos, _NO_ANSWERS)
             self._handle(got)
@@ -162,7 +161,7 @@ class ReceivingPool(SendingPool):
 
     def _make_batch(self, rows: Rows, flags: int) -> Batch:
         answers = _NO_ANSWERS
-        if flags & _MAIL:
+        if flags & RowFlag.MAIL:
             answers = self._inbox.take_rows(rows)
         batch = Batch(rows, flags, self.obs_spec, self._infos, answers)
         if self._is_debug:

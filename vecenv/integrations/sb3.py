@@ -29,7 +29,6 @@ __all__ = ["SB3VecEnv"]
 
 _VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
 
-_FINAL, _ERROR = RowFlag.FINAL, RowFlag.ERROR
 _NEWS = RowFlag.INFO | RowFlag.MAIL | RowFlag.FINAL | RowFlag.ERROR
 
 Infos = list[dict[str, Any]]
@@ -174,7 +173,7 @@ class SB3VecEnv(_VecEnv):
         if not self._pool.outstanding():
             raise StateError("step_wait: call step_async first")
         batch = self._pool.recv()
-        if batch.flags & _ERROR:
+        if batch.flags & RowFlag.ERROR:
             batch.raise_errors()
         dones = batch.terminated | batch.truncated
         infos = self._infos_of(batch, dones)
@@ -186,7 +185,7 @@ class SB3VecEnv(_VecEnv):
         infos = batch.infos()
         for info in infos:
             info["TimeLimit.truncated"] = False
-        if batch.flags & _FINAL:
+        if batch.flags & RowFlag.FINAL:
             self._put_finals(infos, batch, dones)
         return infos
 

@@ -26,8 +26,6 @@ from .timesteps import BUILT_ANEW, HAS_INFO, Blanks, abnormal_values, final_rows
 
 __all__ = ["BaseEnvManager"]
 
-_ERROR = RowFlag.ERROR
-
 
 @ENV_MANAGER_REGISTRY.register("base")
 class BaseEnvManager(EnvResets):
@@ -82,7 +80,7 @@ class BaseEnvManager(EnvResets):
         if self._absent:
             self._check_ready(ids)
         batch, blanks = self._exchange(ids, actions)
-        if batch.flags & _ERROR:
+        if batch.flags & RowFlag.ERROR:
             return self._step_with_errors(ids, actions, batch, blanks)
         return self._take(ids, batch, blanks)
 

@@ -21,7 +21,6 @@ from .managed import ABNORMAL
 
 __all__ = ["Blanks", "Layout", "Views", "abnormal_values", "copy_arrays", "final_rows", "mark_end", "split_rows"]
 
-_FINAL = RowFlag.FINAL
 _FLOAT32 = np.dtype(np.float32)
 #: Flags of rows that may have an info.
 HAS_INFO = RowFlag.INFO | RowFlag.FINAL_INFO | RowFlag.MAIL
@@ -91,9 +90,9 @@ def infos_of(batch: Batch) -> list[dict[str, Any]]:
     if not batch.flags & HAS_INFO:
         return [{} for _ in range(len(batch))]
     infos = batch.infos()
-    if batch.flags & _FINAL:
+    if batch.flags & RowFlag.FINAL:
         final_infos = batch.final_infos()
-        for row in np.flatnonzero(batch.row_flags & _FINAL).tolist():
+        for row in np.flatnonzero(batch.row_flags & RowFlag.FINAL).tolist():
             infos[row] = final_infos[row]
     return infos
 

@@ -30,7 +30,6 @@ __all__ = ["InfoReader", "add_statistics", "spread_infos"]
 
 Infos = dict[str, Any]
 
-_FINAL = RowFlag.FINAL
 _RARE = RowFlag.MAIL | RowFlag.FINAL
 #: Tags of Python's own numbers are below this one; a value's kind stands in the high half of its tag.
 _FIRST_NUMPY_KIND, _NUMPY_BOOL_KIND = 4, 7
@@ -79,7 +78,7 @@ class InfoReader:
                 return alike
         mailed = batch.mailed()
         infos: Infos = {}
-        if batch.flags & _FINAL:
+        if batch.flags & RowFlag.FINAL:
             _add_final_obs(infos, batch, self._space)
             finals = {row: answer.final_info for row, answer in mailed.items() if answer.final_info}
             infos["final_info"] = self._read_into({}, batch, FINAL_CELLS, finals)
@@ -252,7 +251,7 @@ def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
 
 def _add_final_obs(infos: Infos, batch: Batch, space: Space[Any]) -> None:
     observations = batch.final_obs
-    mask = (batch.row_flags & _FINAL) != 0
+    mask = (batch.row_flags & RowFlag.FINAL) != 0
     array = np.full(len(batch), None, object)
     for row in np.flatnonzero(mask).tolist():
         array[row] = row_of(space, observations, row)

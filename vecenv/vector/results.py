@@ -22,7 +22,6 @@ Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _Views = tuple[Any, Array, Array, Array, Array, tuple[Array, ...]]
 
 _NEWS = RowFlag.INFO | RowFlag.MAIL | RowFlag.FINAL | RowFlag.ERROR
-_ERROR = RowFlag.ERROR
 #: Runs of whole blocks whose views are remembered; a ring has fewer blocks.
 _MAX_VIEWS = 64
 
@@ -65,7 +64,7 @@ class Results:
         if self.ended is not None:
             self.ended[env_ids] = terminations | truncations
         flags = batch.flags & _NEWS
-        if flags & _ERROR:
+        if flags & RowFlag.ERROR:
             batch.raise_errors()
         infos = self._infos.read(batch) if flags else {}
         if self._has_statistics:
