@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "home.h"
 
+#include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@ void
 vecenv_end_round(vecenv_home *home, int64_t now_ns, int64_t rung_ns, int64_t armed_ns)
 {
     if (home->woke_ns != 0) { /* else the wait before this one ended at its timeout */
+        home->is_quick = now_ns - home->woke_ns < VECENV_ASIDE_MOST_NS;
         home->is_wanted = now_ns - home->woke_ns >= VECENV_HOME_LEAST_NS && armed_ns >= rung_ns
                           && armed_ns - rung_ns < VECENV_HOME_AT_ONCE_NS;
         home->woke_ns = 0;
@@ -42,6 +44,23 @@ void
 vecenv_begin_round(vecenv_home *home, int64_t now_ns)
 {
     home->woke_ns = now_ns;
+}
+
+int
+vecenv_step_aside(vecenv_home *home, unsigned int callers_core, int64_t now_ns)
+{
+    if (!home->is_quick || now_ns - home->aside_ns < VECENV_ASIDE_PAUSE_NS
+        || callers_core != (unsigned int)sched_getcpu()) {
+        return 0;
+    }
+    home->aside_ns = now_ns;
+    uint64_t present[VECENV_CORE_WORDS], others[VECENV_CORE_WORDS];
+    if (callers_core >= 64 * VECENV_CORE_WORDS || !read_affinity(present)) {
+        return 0;
+    }
+    memcpy(others, present, sizeof others);
+    others[callers_core / 64] &= ~(UINT64_C(1) << callers_core % 64);
+    return write_affinity(others) /* fails where that leaves none */ && write_affinity(present);
 }
 
 int

@@ -1,4 +1,4 @@
-/* Home: the core on which a worker wakes up.
+/* Home: the core on which a worker wakes up, and the one that it leaves to its caller.
  *
  * Where there is a worker for every core, two that are woken at the same time may both be put
  * on the core of their caller, while a thread that only spins (a BLAS library's, say) holds
@@ -8,9 +8,13 @@
  * again, as whoever else uses that core requires.
  *
  * Only for callers that sleep as soon as they have sent: one that goes on computing would keep
- * the worker from its home. And only for rounds of VECENV_HOME_LEAST_NS: workers with shorter
- * ones are better off on one core that they share, away from their caller, where a null round
- * takes 6 us and not 10. */
+ * the worker from its home. And only for rounds of VECENV_HOME_LEAST_NS.
+ *
+ * Rounds that are quick for the worker, VECENV_ASIDE_MOST_NS of work, are better the other way
+ * round: all who wait spin then, and a worker that spins on its caller's core takes turns with
+ * it, by the system's rules of fairness, which costs more than to share a core with another
+ * worker. A null round takes 6 us so, and else 9. So such a worker steps aside: it forbids
+ * itself that core for a moment and may at once run on all of them again. */
 #ifndef VECENV_HOME_H
 #define VECENV_HOME_H
 
@@ -19,11 +23,15 @@
 #define VECENV_CORE_WORDS 16 /* 1024 cores, as in cpu_set_t */
 #define VECENV_HOME_LEAST_NS 50000
 #define VECENV_HOME_AT_ONCE_NS 50000 /* from a bell to the caller's sleep */
+#define VECENV_ASIDE_MOST_NS 3000
+#define VECENV_ASIDE_PAUSE_NS 1000000 /* it takes some 20 us: not at every round */
 
 typedef struct {
     int is_set;
     int is_wanted;   /* after a long round whose caller slept */
+    int is_quick;    /* after a round with little work */
     int64_t woke_ns; /* when the last wait ended with something to do; 0 during the next one */
+    int64_t aside_ns; /* when the worker last stepped aside */
     uint64_t usual[VECENV_CORE_WORDS], own[VECENV_CORE_WORDS];
 } vecenv_home;
 
@@ -34,6 +42,10 @@ void vecenv_set_home(vecenv_home *home, unsigned int core);
  * armed_ns; a wait has ended with something to do. */
 void vecenv_end_round(vecenv_home *home, int64_t now_ns, int64_t rung_ns, int64_t armed_ns);
 void vecenv_begin_round(vecenv_home *home, int64_t now_ns);
+
+/* Before spinning: if this thread runs on its caller's core, and rounds are quick, go to another
+ * one. Returns 1 if it went, with the affinity as it was. */
+int vecenv_step_aside(vecenv_home *home, unsigned int callers_core, int64_t now_ns);
 
 /* Before a sleep. Returns 1 when the affinity was narrowed; 0 when there is no home, none is
  * wanted, or the env has chosen an affinity of its own. Two system calls. */

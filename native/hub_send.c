@@ -85,12 +85,6 @@ vecenv_hub_send(PyObject *op, PyObject *args)
     }
     if (error == 0) {
         error = vecenv_send(&self->sender, &what, &culprit);
-        if (error == 0 && what.ordered && vecenv_patience_is_short(&self->waiter.patience)) {
-            /* Nothing is left to do but to wait for all, and where workers have all cores one of
-             * them has been waiting for ours: 4 % of a round of 8 envs that do nothing. When the
-             * wait will be a long one we sleep in a moment anyway, which makes way as well. */
-            vecenv_yield();
-        }
     }
     answer = error == 0 ? Py_NewRef(Py_None) : refusal(error, culprit);
 done:

@@ -22,7 +22,7 @@
 #include "atomics.h"
 
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
-#define VECENV_ABI 4
+#define VECENV_ABI 5
 #define VECENV_LINE 64
 #define VECENV_INFO_KEYS 32      /* cells for infos: numbers, elements of arrays */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
@@ -81,8 +81,9 @@ typedef struct {
     vecenv_word want_place; /* epoch and block whose rows are awaited */
     vecenv_word32 want_count;
     uint32_t pad1b;
-    vecenv_word armed_ns; /* monotonic clock when `waiting` was last armed */
-    uint8_t pad1[VECENV_LINE - 32];
+    vecenv_word armed_ns;     /* monotonic clock when the parent began to sleep for them */
+    vecenv_word32 armed_core; /* where it ran then */
+    uint8_t pad1[VECENV_LINE - 36];
     vecenv_word32 stop;
     uint8_t pad2[VECENV_LINE - 4];
     vecenv_word32 num_info_keys;
@@ -98,7 +99,8 @@ typedef struct {
     vecenv_word up_read;      /* bytes of mail up taken by the parent */
     vecenv_word down_written; /* bytes of mail down written by the parent */
     vecenv_word rung_ns;      /* monotonic clock when tail was last moved */
-    uint8_t pad0[VECENV_LINE - 32];
+    vecenv_word32 rung_core;  /* where the parent ran then */
+    uint8_t pad0[VECENV_LINE - 36];
     /* worker writes */
     vecenv_word32 head;
     vecenv_word32 current_op;  /* operation under way, VECENV_OP_NONE between them */
@@ -154,6 +156,7 @@ _Static_assert(sizeof(vecenv_record) == VECENV_LINE, "a record is a line");
 /* What an armed parent waits for. */
 enum {
     VECENV_WAIT_NOT,  /* awake */
+    VECENV_WAIT_SOON, /* woken early: what it waits for comes soon */
     VECENV_WAIT_ALL,  /* rows 0 .. want_count of want_place's block are committed */
     VECENV_WAIT_SOME, /* want_count rows of that block are committed */
     VECENV_WAIT_ANY   /* any commit or mail */

@@ -7,6 +7,7 @@
 
 #include "layout.h"
 #include "module.h"
+#include "sheet.h"
 #include "timestep.h"
 #include "watch.h"
 
@@ -116,8 +117,15 @@ PyDoc_STRVAR(exchange_doc,
 "Copy stretches of memory out to `keep`, then `fill` into them; either may be None.\n\n"
 "areas: uint64 pairs (address, bytes) of memory that the caller vouches for.");
 
+PyDoc_STRVAR(fill_sheet_doc,
+"fill_sheet(sheet, rows, flag, /)\n--\n\n"
+"Fill a sheet's arrays with the infos of rows that are all alike; return them by key.\n\n"
+"sheet: (infos, values, masks, fields, signature); rows: (flags, tags, cells). None: the rows\n"
+"are of another kind; False: somebody still has one of the arrays.");
+
 static PyMethodDef module_methods[] = {
     {"timesteps", (PyCFunction)(void (*)(void))vecenv_timesteps, METH_FASTCALL, timesteps_doc},
+    {"fill_sheet", (PyCFunction)(void (*)(void))vecenv_fill_sheet, METH_FASTCALL, fill_sheet_doc},
     {"kind_of", vecenv_kind_of, METH_O, kind_of_doc},
     {"trees", vecenv_trees, METH_VARARGS, trees_doc},
     {"watch_parent", watch_parent, METH_O, watch_parent_doc},

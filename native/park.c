@@ -28,12 +28,6 @@ vecenv_patience_budget(const vecenv_patience *patience)
     return patience->average_ns <= patience->budget_ns ? patience->budget_ns : 0;
 }
 
-int
-vecenv_patience_is_short(const vecenv_patience *patience)
-{
-    return patience->average_ns < patience->budget_ns + patience->budget_ns / 2;
-}
-
 void
 vecenv_patience_learn(vecenv_patience *patience, int64_t waited_ns)
 {
@@ -92,6 +86,9 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *pati
     int found = 0;
     vecenv_end_round(home, began, (int64_t)load_acquire(&lines->rung_ns),
                      (int64_t)load_acquire(&arena->control->armed_ns));
+    if (budget > 0) {
+        vecenv_step_aside(home, load_acquire32(&lines->rung_core), began);
+    }
     while (waited < budget) {
         for (int look = 0; look < LOOKS_PER_YIELD && !found; look++) {
             found = slot_has_work(arena, lines, head);
@@ -131,6 +128,7 @@ void
 vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail, int64_t now_ns)
 {
     store_release(&arena->slots[slot].rung_ns, (uint64_t)now_ns);
+    store_release32(&arena->slots[slot].rung_core, (uint32_t)sched_getcpu());
     store_release32(&arena->slots[slot].tail, tail);
 }
 
@@ -145,10 +143,11 @@ vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot)
 
 void
 vecenv_arm(const vecenv_arena *arena, uint32_t kind, uint64_t place, uint32_t count,
-           int64_t now_ns)
+           int64_t began_ns)
 {
     vecenv_control *control = arena->control;
-    store_release(&control->armed_ns, (uint64_t)now_ns);
+    store_release(&control->armed_ns, (uint64_t)began_ns);
+    store_release32(&control->armed_core, (uint32_t)sched_getcpu());
     store_release(&control->want_place, place);
     store_release32(&control->want_count, count);
     store_release32(&control->waiting, kind);
@@ -181,9 +180,9 @@ vecenv_is_wanted(const vecenv_arena *arena, uint32_t kind)
 }
 
 static int
-take_and_wake(const vecenv_arena *arena, int event_fd, uint32_t kind)
+take_and_wake(const vecenv_arena *arena, int event_fd, uint32_t kind, uint32_t next)
 {
-    if (!swap_if32(&arena->control->waiting, kind, VECENV_WAIT_NOT)) {
+    if (!swap_if32(&arena->control->waiting, kind, next)) {
         return 0; /* another worker wakes it, or it woke by itself */
     }
     uint64_t one = 1;
@@ -210,7 +209,17 @@ vecenv_wake_parent(const vecenv_arena *arena, int event_fd, int queue_empty)
         || !vecenv_is_wanted(arena, kind)) {
         return 0;
     }
-    return take_and_wake(arena, event_fd, kind);
+    return take_and_wake(arena, event_fd, kind, VECENV_WAIT_NOT);
+}
+
+int
+vecenv_wake_parent_early(const vecenv_arena *arena, int event_fd)
+{
+    const vecenv_control *control = arena->control;
+    uint32_t kind = load_acquire32(&control->waiting);
+    return (kind == VECENV_WAIT_ALL || kind == VECENV_WAIT_SOME)
+           && load_acquire32(&control->armed_core) == (uint32_t)sched_getcpu()
+           && take_and_wake(arena, event_fd, kind, VECENV_WAIT_SOON);
 }
 
 int
@@ -218,5 +227,6 @@ vecenv_wake_parent_now(const vecenv_arena *arena, int event_fd)
 {
     full_fence();
     uint32_t kind = load_acquire32(&arena->control->waiting);
-    return kind != VECENV_WAIT_NOT && take_and_wake(arena, event_fd, kind);
+    return kind != VECENV_WAIT_NOT
+           && take_and_wake(arena, event_fd, kind, VECENV_WAIT_NOT);
 }

@@ -26,11 +26,6 @@ typedef struct {
 /* Longest spin that the next wait may make. */
 int64_t vecenv_patience_budget(const vecenv_patience *patience);
 
-/* Whether recent waits were so short that a yield may do where spinning just does not: half as
- * long again as the budget. What is learnt is capped at twice the budget, where it stays when
- * all waits are long. */
-int vecenv_patience_is_short(const vecenv_patience *patience);
-
 /* Learn from a wait that took `waited_ns`. */
 void vecenv_patience_learn(vecenv_patience *patience, int64_t waited_ns);
 
@@ -49,10 +44,10 @@ void vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail,
                       int64_t now_ns);
 void vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot);
 
-/* Parent: say what to be woken for. The caller must look once more after this call
- * and before it sleeps. vecenv_disarm after waking. */
+/* Parent: say what to be woken for, and when it began to sleep for that. The caller must look
+ * once more after this call and before it sleeps. vecenv_disarm after waking. */
 void vecenv_arm(const vecenv_arena *arena, uint32_t kind, uint64_t place, uint32_t count,
-                int64_t now_ns);
+                int64_t began_ns);
 void vecenv_disarm(const vecenv_arena *arena);
 
 /* Whether what the parent armed itself for is true now. */
@@ -72,6 +67,13 @@ int vecenv_wake_parent(const vecenv_arena *arena, int event_fd, int queue_empty)
  * sleeps so. For the byte counters of mail, when a ring is full or a piece missing. */
 void vecenv_wait_word(vecenv_word *word, uint64_t seen, int64_t timeout_ns);
 void vecenv_wake_word(vecenv_word *word);
+
+/* Worker with nothing left to do, before it waits: wake a parent that waits for rows of others
+ * and sleeps on this core, which is free now. To wake it from another core takes an interrupt,
+ * in a virtual machine 8 us; here it is awake, and looks, by the time those rows are there. It
+ * finds VECENV_WAIT_SOON and must arm itself again if it gives up. Returns 1 when it wrote the
+ * eventfd. */
+int vecenv_wake_parent_early(const vecenv_arena *arena, int event_fd);
 
 /* Worker: wake an armed parent whatever it waits for (mail up is full). */
 int vecenv_wake_parent_now(const vecenv_arena *arena, int event_fd);

@@ -278,6 +278,9 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
                 return make_event(self, EVENT_IDLE, Py_NewRef(Py_None));
             }
             Py_BEGIN_ALLOW_THREADS
+            if (self->patience.budget_ns > 0) { /* there is no more than one slot for each core */
+                vecenv_wake_parent_early(&self->arena, self->event_fd);
+            }
             vecenv_slot_park(&self->arena, self->slot, &self->patience, &self->home,
                              PARK_SLICE_NS);
             Py_END_ALLOW_THREADS

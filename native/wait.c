@@ -79,11 +79,12 @@ spin(const vecenv_waiter *self, const vecenv_want *what, int64_t began, int64_t 
 
 /* Sleep until the rows are there, a descriptor other than ours is ready, or deadline_ns
  * has passed. Returns a RECV_* outcome; RECV_BATCH: look again. -1: a signal arrived. */
-int
-vecenv_sleep_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns, int *descriptor)
+static int
+sleep_since(vecenv_waiter *self, const vecenv_want *what, int64_t began_ns, int64_t deadline_ns,
+            int *descriptor)
 {
     int64_t now_ns = vecenv_now_ns();
-    vecenv_arm(self->arena, what->kind, what->place, what->count, now_ns);
+    vecenv_arm(self->arena, what->kind, what->place, what->count, began_ns);
     int outcome = RECV_BATCH;
     int64_t left = deadline_ns - now_ns;
     if (is_there(self, what)) {
@@ -104,7 +105,9 @@ vecenv_sleep_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_
             if (events[i].data.fd == self->event_fd) {
                 /* edge-triggered, so there is nothing to read */
                 if (outcome == RECV_BATCH) { /* woken, perhaps not by a worker: look around */
-                    outcome = RECV_MAIL;
+                    outcome = load_acquire32(&self->arena->control->waiting) == VECENV_WAIT_SOON
+                                  ? RECV_SOON
+                                  : RECV_MAIL;
                 }
             } else {
                 *descriptor = events[i].data.fd;
@@ -117,13 +120,25 @@ vecenv_sleep_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_
 }
 
 int
+vecenv_sleep_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns, int *descriptor)
+{
+    return sleep_since(self, what, vecenv_now_ns(), deadline_ns, descriptor);
+}
+
+int
 vecenv_wait_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns, int *descriptor)
 {
     int64_t began = vecenv_now_ns();
     int outcome = RECV_BATCH;
     int64_t budget = vecenv_patience_budget(&self->patience);
     if (what->kind == VECENV_WAIT_ANY || !spin(self, what, began, budget)) {
-        outcome = vecenv_sleep_for(self, what, deadline_ns, descriptor);
+        int64_t asleep = vecenv_now_ns();
+        outcome = sleep_since(self, what, asleep, deadline_ns, descriptor);
+        while (outcome == RECV_SOON) {
+            outcome = spin(self, what, vecenv_now_ns(), self->patience.budget_ns)
+                          ? RECV_BATCH
+                          : sleep_since(self, what, asleep, deadline_ns, descriptor);
+        }
         if (outcome != RECV_BATCH && outcome != -1 && is_there(self, what)) {
             outcome = RECV_BATCH; /* results first, then deaths and deadlines */
         }

@@ -6,8 +6,8 @@
 #include "park.h"
 #include "ring.h"
 
-/* How a wait ended. */
-enum { RECV_BATCH, RECV_TIMEOUT, RECV_DESCRIPTOR, RECV_MAIL, RECV_NO_BLOCK };
+/* How a wait ended; RECV_SOON, that rows are on their way, is for this file only. */
+enum { RECV_BATCH, RECV_TIMEOUT, RECV_DESCRIPTOR, RECV_MAIL, RECV_NO_BLOCK, RECV_SOON };
 
 /* What the present recv waits for. */
 typedef struct {

@@ -52,6 +52,7 @@ FOREIGN = {
 FOREIGN_DEFAULT = {"numpy", "gymnasium", "cloudpickle", "psutil"}
 FOREIGN_ALSO = {
     "core/spec.py": {"gymnasium"},
+    "core/shortcut.py": {"gymnasium"},
     "core/preload.py": {"gymnasium"},  # only to have it loaded
     "cli/report.py": {"rich"},  # imported by the commands once they have checked for it
 }
@@ -60,7 +61,7 @@ ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FACES
 # Inside core a module imports only what stands before it.
 CORE_ORDER = [
     "clock", "shm", "threads", "stacks", "spec", "arena", "rows", "infos", "native", "streams", "mail",
-    "hub", "batch", "options", "pages", "journal", "inbox", "watchdog", "replay", "keeping", "host",
+    "hub", "batch", "options", "pages", "journal", "inbox", "watchdog", "replay", "keeping", "slot", "shortcut", "host",
     "twin_words", "twin_records", "twin_values", "twin_slot", "twin_ledger", "twin_hub", "twin_socket", "twin_local",
     "worker",
     "preload", "spawning", "supervise", "crew", "reproducer", "recovery", "recycling",

@@ -1,7 +1,7 @@
 """Types of the C extension; native/README.md says what stands behind them."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar, final
+from typing import Any, Literal, TypeVar, final
 
 from numpy.typing import NDArray
 from typing_extensions import Buffer
@@ -64,6 +64,12 @@ def timesteps(type: type[_T], obs: list[Any], rewards: list[Any], /) -> tuple[li
 def trees(
     type: type[_T], slot: Any, count: int, names: tuple[str, ...], columns: tuple[list[Any] | NDArray[Any], ...], /
 ) -> list[_T]: ...
+def fill_sheet(
+    sheet: tuple[dict[str, NDArray[Any]], NDArray[Any], NDArray[Any], bytes, bytes],
+    rows: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
+    flag: int,
+    /,
+) -> dict[str, NDArray[Any]] | Literal[False] | None: ...
 def kind_of(values: list[Any], /) -> type | None: ...
 
 @final

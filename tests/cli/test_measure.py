@@ -34,6 +34,18 @@ def test_sync_mode_does_not_count_steps_that_only_reset():
     mode.close()
 
 
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_workers_count_steps_that_advance_an_env(backend: str):
+    lengths = (1, 2, 3, 10)
+    mode = measure.vecenv_sync([functools.partial(ToyEnv, length) for length in lengths], backend=backend)
+    for _ in range(3):
+        before = sum(mode._envs.get_attr("num_steps"))
+        window = mode.run(SECONDS)
+        assert window.steps == sum(mode._envs.get_attr("num_steps")) - before
+        assert window.steps < window.batches * len(lengths)
+    mode.close()
+
+
 def test_async_mode_counts_what_it_received_inside_the_window():
     envs = ScriptedAsyncEnv(num_envs=5, length=3)
     mode = AsyncMode("async", envs, wait_num=2)
@@ -172,6 +184,9 @@ class ScriptedAsyncEnv:
 
     def close(self) -> None:
         pass
+
+    def statistics(self) -> dict[str, int]:
+        return {"steps": sum(self.real_rows)}
 
     def send(self, actions: Any, env_ids: Any = None) -> None:
         env_ids = range(self.num_envs) if env_ids is None else env_ids

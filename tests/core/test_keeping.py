@@ -161,3 +161,19 @@ def test_without_a_keeper_only_seeded_resets_are_starts() -> None:
     scene.reset(1, seeded=True)
     scene.reset(2, forced=True)
     assert scene.posted == [] and scene.slot.started == [0] and scene.slot.after[0] == (0, 0)
+
+
+def test_a_look_that_the_system_held_up_does_not_put_off_the_next_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(Keeper())
+    scene.reset(1, seeded=True)
+    scene.slot.due = True
+    clock = [0, 0]  # now, and how far a look moves it
+    monkeypatch.setattr("vecenv.core.keeping.now_ns", lambda: clock.__setitem__(0, sum(clock)) or clock[0])
+    intervals = []
+    for step_id, took in enumerate((100_000, 40_000, 50_000, 9_000_000, 9_000_000, 50_000), 2):
+        clock[1] = took
+        scene.reset(step_id)
+        intervals.append(scene.slot.after[-1][1])
+    quickest = intervals[1]
+    assert quickest == 500 * 40_000
+    assert intervals[2:] == [500 * 50_000, 500 * 100_000, 500 * 200_000, 500 * 50_000]

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from vecenv.core import arena, host, native, rows
+from vecenv.core import arena, native, rows
+from vecenv.core import slot as events
 from vecenv.core.arena import ArenaPlan
 from vecenv.core.native import load
 from vecenv.core.shm import private_segment
@@ -110,7 +111,7 @@ def test_words_have_the_same_values_on_both_sides(words, prefix):
 
 def test_events_are_numbered_alike():
     names = ("STOP", "IDLE", "COMMAND", "RESULT", "RAISED")
-    assert [getattr(_native, f"EVENT_{name}") for name in names] == [getattr(host, name) for name in names]
+    assert [getattr(_native, f"EVENT_{name}") for name in names] == [getattr(events, name) for name in names]
 
 
 def callables():

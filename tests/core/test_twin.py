@@ -16,7 +16,8 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from tests.spaces import FIXED_SPACES
-from vecenv.core import host, twin_words
+from vecenv.core import slot as events
+from vecenv.core import twin_words
 from vecenv.core.arena import ArenaPlan
 from vecenv.core.clock import now_ns
 from vecenv.core.host import Host
@@ -131,7 +132,7 @@ def test_a_reset_supersedes_a_step_before_and_after_it_was_made(pair):
     assert hub.owed(0) == (Op.STEP, 1)
     reset(hub, [0], ordered=False)
     event = slot.serve()  # the step of env 0 was dropped, that of env 1 made
-    assert event[:3] == (host.COMMAND, 0, Op.RESET)
+    assert event[:3] == (events.COMMAND, 0, Op.RESET)
     assert slot.publish(obs_of(7), 0.0, False, False, {}, RowFlag.RESET, None)
     assert env_ids_of(hub.recv(2, 3, FAR)) == [1, 0]
     send(hub, [0], ordered=False)
@@ -184,7 +185,7 @@ def test_a_command_given_up_owes_nothing(pair):
     slot.host(1, interrupted)
     send(hub, [0, 1])
     event = slot.serve()
-    assert event[0] == host.RAISED and isinstance(event[-1], KeyboardInterrupt)
+    assert event[0] == events.RAISED and isinstance(event[-1], KeyboardInterrupt)
     slot.finish()
     assert env_ids_of(hub.recv(1, 3, FAR)) == [0]
     assert hub.outstanding() == 0
@@ -206,7 +207,7 @@ def test_stop_ends_serving(pair):
     hub, slot = pair
     send(hub, [0])
     hub.stop()
-    assert slot.serve()[0] == host.STOP
+    assert slot.serve()[0] == events.STOP
 
 
 # ---- the same as C --------------------------------------------------------------------------
@@ -291,7 +292,7 @@ def slots_of(attach):
     for hub, slot in made:
         slot.host(0, lambda action: "odd")
         send(hub, [0])
-        assert slot.serve()[0] == host.RESULT
+        assert slot.serve()[0] == events.RESULT
     return made
 
 
@@ -504,7 +505,7 @@ def test_mail_in_pieces_is_one_message_for_each_slot_that_sends_it():
         thread.join()
     assert found == [messages, messages]
     hub.stop()
-    assert [slot.serve()[0] for slot in slots] == [host.STOP, host.STOP]
+    assert [slot.serve()[0] for slot in slots] == [events.STOP, events.STOP]
     ours.close()
     theirs.close()
 
@@ -559,7 +560,7 @@ def test_a_host_serves_over_the_twin_until_it_is_idle():
     hub, slot = local_pair(attach)
     serving = Host(slot, {0: CountEnv()}, attach.plan, attach.autoreset, Streams())
     reset(hub, [0])
-    assert serving.serve() == host.IDLE
+    assert serving.serve() == events.IDLE
     rows, flags = hub.recv(1, 1, FAR)
     assert flags & RowFlag.RESET and rows.column("episode").tolist() == [0]
     serving.close()

@@ -33,6 +33,9 @@ serve(void *argument)
         if (load_acquire32(&lines->tail) == head) {
             /* Timed out with a command there: the doorbell was lost. */
             int64_t began = vecenv_now_ns();
+            if (self->spin_ns > 0) {
+                vecenv_wake_parent_early(arena, self->event_fd);
+            }
             vecenv_slot_park(arena, self->slot, &patience, &home, LOST_NS);
             CHECK(vecenv_now_ns() - began < LOST_NS);
             continue;

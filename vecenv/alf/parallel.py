@@ -158,7 +158,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         num_seats = pool.num_envs - self._num_spares
         self._size = num_seats * (about.batch_size or 1)
         self._assembler = Assembler(pool, about, self._size)
-        self._infos = InfoReader(pool.observation_space)
+        self._infos = InfoReader(pool.observation_space, pool.num_envs)
         self._seats = Seats(pool, num_seats)
         self._is_ahead = bool(self._wants_ahead)
         root = pool.action_spec.root
@@ -379,6 +379,8 @@ class ParallelAlfEnvironment(AlfEnvironment):
     def close(self) -> None:
         """End all workers within `close_timeout` seconds, by force if need be; may be called again."""
         self._pool.close()
+        if "_infos" in self.__dict__:  # else the constructor failed
+            self._infos.forget_views()
 
     def __del__(self) -> None:
         if "_pool" in self.__dict__:

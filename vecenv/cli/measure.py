@@ -116,8 +116,6 @@ class _VectorMode(Mode):
         self._envs = envs
         self._pids = tuple(pids)
         self._actions = action_batches(envs.single_action_space, envs.num_envs)
-        # True where the env's next step will only reset it.
-        self._ended = np.zeros(envs.num_envs, dtype=np.bool_)
         try:
             envs.reset(seed=0)
         except BaseException:
@@ -136,15 +134,14 @@ class _VectorMode(Mode):
     def _cpu_seconds(self) -> float:
         return time.process_time() + sum(cpu_seconds(pid) for pid in self._pids)
 
-    def _window(self, rows: int, batches: int, ended: int, ended_before: int, seconds: float, cpu: float) -> Window:
-        # Every episode's end is followed by one step that only resets: all ends inside the window, plus those
-        # just before it, less those whose reset is still to come.
-        resets = ended + ended_before - int(np.count_nonzero(self._ended))
-        return Window(rows - resets, batches, seconds, self._cpu_seconds() - cpu)
-
 
 class SyncMode(_VectorMode):
     """`step()` of any `gymnasium.vector.VectorEnv` with NEXT_STEP autoreset."""
+
+    def __init__(self, name: str, envs: Any, pids: Sequence[int]) -> None:
+        super().__init__(name, envs, pids)
+        # True where the env's next step will only reset it.
+        self._ended = np.zeros(envs.num_envs, dtype=np.bool_)
 
     def run(self, seconds: float) -> Window:
         """Call `step` with premade actions; a batch is one call."""
@@ -158,10 +155,36 @@ class SyncMode(_VectorMode):
             num_ended += int(np.count_nonzero(ended))
             batches += 1
             now = clock()
-        return self._window(batches * ended.size, batches, num_ended, ended_before, now - start, cpu)
+        # Every episode's end is followed by one step that only resets: all ends inside the window, plus those
+        # just before it, less those whose reset is still to come.
+        resets = num_ended + ended_before - int(np.count_nonzero(ended))
+        return Window(batches * ended.size - resets, batches, now - start, self._cpu_seconds() - cpu)
 
 
-class AsyncMode(_VectorMode):
+class _VecenvMode(_VectorMode):
+    """`vecenv.VectorEnv`, whose workers count the steps themselves: the loop does nothing but step."""
+
+    def _num_steps(self) -> int:
+        return int(self._envs.statistics()["steps"])
+
+
+class VecenvSyncMode(_VecenvMode):
+    """`step()` of `vecenv.VectorEnv`."""
+
+    def run(self, seconds: float) -> Window:
+        """Call `step` with premade actions; a batch is one call."""
+        step, actions, clock = self._envs.step, self._actions, time.perf_counter
+        batches = 0
+        cpu, before, start = self._cpu_seconds(), self._num_steps(), clock()
+        now, deadline = start, start + seconds
+        while now < deadline:
+            step(next(actions))
+            batches += 1
+            now = clock()
+        return Window(self._num_steps() - before, batches, now - start, self._cpu_seconds() - cpu)
+
+
+class AsyncMode(_VecenvMode):
     """`send` and `recv` of `vecenv.VectorEnv`, going on with the first `wait_num` envs that answer."""
 
     def __init__(self, name: str, envs: VectorEnv, wait_num: int) -> None:
@@ -169,38 +192,30 @@ class AsyncMode(_VectorMode):
         self._wait_num = wait_num
 
     def run(self, seconds: float) -> Window:
-        """Keep all envs busy; a batch is one `recv`."""
+        """Keep all envs busy; a batch is one `recv`. At both ends of the window some steps are under way."""
         clock = time.perf_counter
         self._envs.send(next(self._actions))
         for _ in range(_WARM_UP_BATCHES):
             self._turn()
-        rows, batches, num_ended, ended_before = 0, 0, 0, int(np.count_nonzero(self._ended))
-        cpu, start = self._cpu_seconds(), clock()
+        batches = 0
+        cpu, before, start = self._cpu_seconds(), self._num_steps(), clock()
         now, deadline = start, start + seconds
         while now < deadline:
-            batch_rows, batch_ended = self._turn()
-            rows += batch_rows
-            num_ended += batch_ended
+            self._turn()
             batches += 1
             now = clock()
-        window = self._window(rows, batches, num_ended, ended_before, now - start, cpu)
+        window = Window(self._num_steps() - before, batches, now - start, self._cpu_seconds() - cpu)
         self._drain()
         return window
 
-    def _turn(self) -> tuple[int, int]:
-        _, _, terminated, truncated, infos = self._envs.recv(self._wait_num)
-        env_ids = infos["env_id"]
-        ended = np.logical_or(terminated, truncated)
-        self._ended[env_ids] = ended
+    def _turn(self) -> None:
+        env_ids = self._envs.recv(self._wait_num)[4]["env_id"]
         self._envs.send(take_rows(self._envs.single_action_space, next(self._actions), env_ids), env_ids)
-        return len(env_ids), int(np.count_nonzero(ended))
 
     def _drain(self) -> None:
         owed = self._envs.num_envs
         while owed:
-            _, _, terminated, truncated, infos = self._envs.recv(owed)
-            self._ended[infos["env_id"]] = np.logical_or(terminated, truncated)
-            owed -= len(infos["env_id"])
+            owed -= len(self._envs.recv(owed)[4]["env_id"])
 
 
 def plain_loop(env_fns: Sequence[EnvFn], *, store: bool = False) -> LoopMode:
@@ -225,10 +240,10 @@ def gymnasium_async(env_fns: Sequence[EnvFn], *, copy: bool = True) -> SyncMode:
     return SyncMode("gymnasium async", envs, [process.pid for process in envs.processes if process.pid])
 
 
-def vecenv_sync(env_fns: Sequence[EnvFn], *, name: str = "vecenv sync", **kwargs: Any) -> SyncMode:
+def vecenv_sync(env_fns: Sequence[EnvFn], *, name: str = "vecenv sync", **kwargs: Any) -> VecenvSyncMode:
     """Build `vecenv.VectorEnv`, stepped by `step`; `kwargs` are its own."""
     envs = _vector_env(env_fns, **kwargs)
-    return SyncMode(name, envs, envs.worker_pids)
+    return VecenvSyncMode(name, envs, envs.worker_pids)
 
 
 def vecenv_async(env_fns: Sequence[EnvFn], *, wait_num: int, name: str = "vecenv async", **kwargs: Any) -> AsyncMode:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,26 +20,18 @@ from . import mail
 from .arena import ArenaPlan
 from .infos import Infos, fitting, is_wanted
 from .keeping import Keeping
-from .replay import Keeper, Replay, Replayer, ReplaySlot
+from .replay import Keeper, Replay, Replayer
 from .rows import Autoreset, CommandFlag, Op, RowFlag
+from .shortcut import Shortcut
+from .slot import IDLE, RAISED, RESULT, RESULT_OF_RESET, RESULT_OF_STEP, STOP, Slot
 from .spec import Array, Spec
 from .stacks import note
-from .streams import Own, Streams, Watched
+from .streams import Own, Streams
 
-__all__ = ["Host", "Slot", "SlotEvent"]
-
-#: (kind, env_id, op, step_id, argument, flags, result), see `_native.Slot.serve`
-SlotEvent = tuple[int, int, int, int, int, int, Any]
+__all__ = ["Host"]
 
 #: Seeds that fit the column; larger ones are used all the same and shown as unknown.
 _MANY_SEEDS = 2**63
-
-#: The argument of a RESULT: what the env returned it from; BOTH is a step and the reset after it.
-RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH = range(3)
-
-#: Kinds of events: the pool stops; nothing is left to do; a command for the host; what the env returned
-#: to the slot and it could not write itself; what the env raised there.
-STOP, IDLE, COMMAND, RESULT, RAISED = range(5)
 
 #: What infos say of an episode that could not be brought back, and of the one after it.
 TRUNCATED, RESTARTED = "truncated", "restarted"
@@ -48,59 +40,6 @@ _THREADED_DRAW = (
     "envs draw from the global random generators while several threads of their worker step envs at once: what "
     "they draw depends on each other. Draw from self.np_random, or use threads_per_worker=1"
 )
-
-
-class Slot(ReplaySlot, Protocol):
-    """The worker's end of the rows: `_native.Slot` or `twin_slot.TwinSlot`."""
-
-    def serve(self) -> SlotEvent:
-        """Step envs until something needs the host; return that."""
-
-    def publish(
-        self,
-        obs: Any,
-        reward: Any,
-        terminated: bool,
-        truncated: bool,
-        info: Any,
-        flags: int,
-        final_obs: Any,
-        final_info: Any = None,
-    ) -> bool:
-        """Answer the command under way with a row; False if a value needs conversion first."""
-
-    def finish(self) -> None:
-        """End the command under way without a row."""
-
-    def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
-        """Step env_id by this function from now on, and autoreset it by `env.reset()`."""
-
-    def watch(self, words: Watched, drew: Callable[[int], object] | None, /) -> None:
-        """Call drew(env_id) right after a step or autoreset that changed one of these words."""
-
-    def set_seed(self, env_id: int, seed: int) -> None:
-        """Record the seed of the episode that begins."""
-
-    def mail(self, data: bytes) -> None:
-        """Send a message up."""
-
-    def letter(self) -> bytes | bytearray:
-        """Read the letter of the command under way."""
-
-    def keep_records(self, final_offset: int, look: Callable[[int, int], None], /) -> None:
-        """Keep records of the answers of every env from now on.
-
-        Autoresets that the slot makes itself it begins by look(env_id, step_id) where `is_look_due`.
-        """
-
-    def start_digest(self, env_id: int) -> None:
-        """Begin the env's digest with its next row."""
-
-    def look_after(self, env_id: int, busy_ns: int) -> None:
-        """Have the env looked at before the first autoreset after so much of its own time."""
-
-    def is_look_due(self, env_id: int) -> bool:
-        """Tell whether that time has come."""
 
 
 @dataclass
@@ -363,12 +302,12 @@ class Host:
     # ---- global random generators: see `streams` for the rules --------------------------
 
     def _host(self, env_id: int) -> None:
-        """Tell the slot what to step: the env, or its stand-in once it has drawn.
+        """Tell the slot what to step: the env, or what stands in for it.
 
         Of an episode that is lost, its end and the autoreset after it come here.
         """
         env = self._envs[env_id]
-        callee = _Swapped(env, self._streams.of(env_id)) if self._streams.has_drawn(env_id) else env
+        callee = _Swapped(env, self._streams.of(env_id)) if self._streams.has_drawn(env_id) else Shortcut.to(env)
         is_lost = env_id in self._lost or self._marks.get(env_id) == RESTARTED
         self._slot.host(env_id, callee.step, None if is_lost else callee)
 

@@ -31,8 +31,8 @@ _PRUNE_EVERY = 8
 _PAGE_NBYTES, _LEAST_PAGES = 1 << 16, 16
 #: What an entry costs beside its payload, as `sys.getsizeof` adds it up.
 _ENTRY_NBYTES = 200
-#: Of the envs that have a history, one in so many gives it up at a time.
-_GIVE_UP_SHARE = 16
+#: Of what may be kept, the part that is left when something had to go: each time costs a look at every row.
+_LEFT = 0.75
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -279,8 +279,8 @@ class Journal:
                 self._spares.append(page)
         if self.nbytes > self._max_nbytes:
             self._compact()
-        while self.nbytes > self._max_nbytes and self._give_up_longest():
-            self._compact()
+            while self.nbytes > _LEFT * self._max_nbytes and self._give_up_longest():
+                self._compact()
 
     def _compact(self) -> None:
         """Keep only those rows of the pages that some env still needs."""
@@ -288,9 +288,7 @@ class Journal:
         kept: deque[Page] = deque()
         for page in self._pages:
             wanted = page.step_ids() >= self._floor[page.envs()]
-            if wanted.all():
-                kept.append(page)
-            elif wanted.any():
+            if wanted.any():
                 kept.append(page.keep(wanted))
         self._pages = kept
         self.nbytes = sum(page.nbytes for page in kept)
@@ -299,16 +297,14 @@ class Journal:
             self.nbytes += len(start.state or b"")
 
     def _give_up_longest(self) -> bool:
-        """Give up the oldest starts; False if none is left.
+        """Give up the oldest starts, all that lie half as far back as the oldest or more; False if none is left.
 
-        Some at a time, as each time costs a copy, but none that is not half as far back as the oldest.
+        Envs in lockstep whose episodes do not end are all as far back: then whole pages go, and nothing is copied.
         """
-        num_left = int(np.count_nonzero(self._floor != _NEVER))
-        if num_left == 0:
+        oldest = int(self._floor.min())
+        if oldest == _NEVER:
             return False
-        oldest = np.argsort(self._floor, kind="stable")[: min(num_left, 1 + num_left // _GIVE_UP_SHARE)]
-        is_long = self._floor[oldest] <= (int(self._floor.min()) + self._next_step_id) // 2
-        for env_id in oldest[is_long].tolist():
+        for env_id in np.flatnonzero(self._floor <= (oldest + self._next_step_id) // 2).tolist():
             self._drop_older(env_id)
             start = self._starts[env_id]
             if start.is_complete or self._floor[env_id] == start.step_id:

@@ -59,7 +59,7 @@ class Keeping:
         self._warn = warn
         self._spans: dict[int, bool] = {}  # of the envs that have been reset
         self._blind: set[int] = set()  # envs that cannot be looked into
-        self._seen: set[int] = set()  # envs that have been looked at
+        self._costs: dict[int, int] = {}  # of the envs that have been looked at: the time of a look in ns
         self._fresh: set[int] = set()  # envs that were built anew and have not been reset since
 
     def before_reset(self, env_id: int, step_id: int, env: Any, *, seeded: bool, forced: bool = False) -> None:
@@ -93,8 +93,7 @@ class Keeping:
         self._slot.look_after(env_id, _LEAST_NS if self._keeper else 0)
 
     def _look(self, env_id: int, step_id: int, env: Any, is_fresh: bool) -> None:
-        is_first = env_id not in self._seen  # which also works out what there is to look at
-        self._seen.add(env_id)
+        is_first = env_id not in self._costs  # which also works out what there is to look at
         began = now_ns()
         snapshot = None
         if self._keeper is not None and env_id not in self._blind:
@@ -114,4 +113,8 @@ class Keeping:
         # What has only been built holds nothing yet that could be missed.
         self._post(Answer(step_id, env_id, start=(state, snapshot.is_complete or is_fresh)))
         self._slot.start_digest(env_id)
-        self._slot.look_after(env_id, _LEAST_NS if is_first else max(_LEAST_NS, _SHARE * (now_ns() - began)))
+        # One during which the system ran something else would put off the next for seconds, and all those commands
+        # would have to be repeated: what a look takes doubles at most from one to the next.
+        took = now_ns() - began
+        cost = self._costs[env_id] = min(took, 2 * self._costs.get(env_id, took))
+        self._slot.look_after(env_id, _LEAST_NS if is_first else max(_LEAST_NS, _SHARE * cost))

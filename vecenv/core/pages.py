@@ -170,6 +170,10 @@ class Page:
         return tuple(column[row].tobytes() for column in self.columns)
 
     def keep(self, wanted: Array) -> Page:
-        """Return a page of the rows that are wanted alone."""
+        """Return a page of the rows that are wanted alone; this one if that would not be smaller."""
+        ids_nbytes = 8 + 8  # a row has its env_id and its step_id then
+        row_nbytes = ids_nbytes + sum(column.nbytes // max(1, len(column)) for column in self.columns)
+        if _OVERHEAD_NBYTES + np.count_nonzero(wanted) * row_nbytes >= self.nbytes:
+            return self
         leaves = tuple(column[: self.num_rows][wanted] for column in self.columns)
         return Page.of(self._num_envs, leaves, self.form, self.envs()[wanted], self.step_ids()[wanted])

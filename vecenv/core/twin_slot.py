@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .clock import now_ns
-from .host import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
 from .infos import is_wanted
 from .rows import FORM_MASK, Autoreset, Op, RowFlag
+from .slot import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
 from .spec import Array
 from .streams import Watched
 from .twin_records import HostedBooks, Records

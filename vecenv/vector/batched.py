@@ -135,6 +135,10 @@ class BatchedVectorEnv(PendingEnvs):
         self._plain_shape = None if shape is None else (self.num_envs, *shape)
         self._row_shape = (pool.num_envs, self.batch_size, *(shape or ()))
 
+    def _forget_views(self) -> None:
+        self._views.clear()
+        self._last_rows = None
+
     # ---- stepping ----------------------------------------------------------------------------
 
     def step(self, actions: Any) -> Step:

@@ -195,6 +195,9 @@ class VectorEnv(CallableEnvs):
         self._checks_ends = self.autoreset_mode == AutoresetMode.DISABLED
         self._results = Results(pool, found[0], self.copy, self._checks_ends, has_statistics)
 
+    def _forget_views(self) -> None:
+        self._results.forget_views()
+
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start: env steps, workers replaced, episodes brought back; see `Pool.statistics`."""
         return self._pool.statistics()

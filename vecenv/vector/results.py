@@ -38,7 +38,7 @@ class Results:
     """
 
     def __init__(self, pool: Pool, space: Space[Any], copy: bool, tracks_ends: bool, has_statistics: bool) -> None:
-        self._infos = InfoReader(space)
+        self._infos = InfoReader(space, pool.num_envs)
         self._copy = copy
         self._has_statistics = has_statistics
         self._root = pool.obs_spec.root
@@ -82,6 +82,12 @@ class Results:
         env_ids = batch.env_ids if views is None else views[4]
         result[4]["env_id"] = env_ids.copy() if self._copy else env_ids
         return result
+
+    def forget_views(self) -> None:
+        """Let go of the ring; nothing is delivered any more."""
+        self._views.clear()
+        self._infos.forget_views()
+        self._last = None
 
     def _look_at(self, batch: Batch) -> _Views:
         rows = batch.rows

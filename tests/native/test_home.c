@@ -1,0 +1,107 @@
+/* Where a worker runs: it leaves its caller's core after quick rounds only, not too often, and
+ * its affinity is what it was; a parent is woken early on the waker's own core only. Needs two
+ * cores, else there is nothing to leave. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "harness.h"
+
+enum { QUICK_NS = 1000, LONG_NS = 200000, TRIES = 100 };
+
+static const arena_sizes sizes = {2, 2, 12, 2, 8, 64};
+
+static vecenv_home
+after_round(int64_t took_ns)
+{
+    vecenv_home home = {0};
+    vecenv_begin_round(&home, 1);
+    vecenv_end_round(&home, 1 + took_ns, 0, 0);
+    return home;
+}
+
+static void
+it_leaves_its_callers_core(void)
+{
+    cpu_set_t before, after;
+    CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
+    int left = 0;
+    for (int i = 0; i < TRIES; i++) { /* the system may move us between two lines */
+        vecenv_home home = after_round(QUICK_NS);
+        int core = sched_getcpu();
+        int went = vecenv_step_aside(&home, (unsigned int)core, VECENV_ASIDE_PAUSE_NS);
+        left += went && sched_getcpu() != core;
+        CHECK(sched_getaffinity(0, sizeof after, &after) == 0);
+        CHECK(CPU_EQUAL(&before, &after));
+        CHECK(!went
+              || !vecenv_step_aside(&home, (unsigned int)sched_getcpu(),
+                                    2 * VECENV_ASIDE_PAUSE_NS - 1)); /* so soon again */
+    }
+    CHECK(left > TRIES / 2);
+}
+
+static void
+it_stays_where_it_is(void)
+{
+    vecenv_home home = after_round(LONG_NS);
+    CHECK(!vecenv_step_aside(&home, (unsigned int)sched_getcpu(), VECENV_ASIDE_PAUSE_NS));
+    home = after_round(QUICK_NS);
+    CHECK(!vecenv_step_aside(&home, 5000, VECENV_ASIDE_PAUSE_NS)); /* another core */
+
+    cpu_set_t before, one, after;
+    CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
+    CPU_ZERO(&one);
+    CPU_SET((size_t)sched_getcpu(), &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    CHECK(!vecenv_step_aside(&home, (unsigned int)sched_getcpu(), VECENV_ASIDE_PAUSE_NS));
+    CHECK(sched_getaffinity(0, sizeof after, &after) == 0);
+    CHECK(CPU_EQUAL(&one, &after));
+    CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
+}
+
+static void
+the_parent_is_woken_early_on_this_core_only(void)
+{
+    vecenv_arena arena = make_arena(sizes);
+    int event_fd = eventfd(0, EFD_NONBLOCK);
+    uint64_t rings = 0;
+    cpu_set_t before, one;
+    CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
+    CPU_ZERO(&one);
+    CPU_SET((size_t)sched_getcpu(), &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+
+    CHECK(!vecenv_wake_parent_early(&arena, event_fd)); /* it is awake */
+    vecenv_arm(&arena, VECENV_WAIT_ANY, place_of(1, 0, 0), 1, 1);
+    CHECK(!vecenv_wake_parent_early(&arena, event_fd)); /* waits for more than rows */
+    vecenv_arm(&arena, VECENV_WAIT_ALL, place_of(1, 0, 0), 2, 1);
+    store_release32(&arena.control->armed_core, (uint32_t)sched_getcpu() + 1);
+    CHECK(!vecenv_wake_parent_early(&arena, event_fd)); /* sleeps on another core */
+    CHECK(read(event_fd, &rings, sizeof rings) < 0);
+
+    vecenv_arm(&arena, VECENV_WAIT_ALL, place_of(1, 0, 0), 2, 1);
+    CHECK(vecenv_wake_parent_early(&arena, event_fd));
+    CHECK(read(event_fd, &rings, sizeof rings) == sizeof rings && rings == 1);
+    CHECK(load_acquire32(&arena.control->waiting) == VECENV_WAIT_SOON);
+    CHECK(!vecenv_wake_parent_early(&arena, event_fd)); /* by one of several */
+    CHECK(!vecenv_wake_parent(&arena, event_fd, 1));    /* it looks by itself now */
+
+    CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
+    close(event_fd);
+    free(arena.base);
+}
+
+int
+main(void)
+{
+    cpu_set_t cores;
+    CHECK(sched_getaffinity(0, sizeof cores, &cores) == 0);
+    if (CPU_COUNT(&cores) > 1) {
+        it_leaves_its_callers_core();
+        it_stays_where_it_is();
+    }
+    the_parent_is_woken_early_on_this_core_only();
+    return 0;
+}

@@ -1,0 +1,181 @@
+"""Sheets: infos whose arrays are filled again, and never while somebody holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vecenv.core.native import load
+from vecenv.envs.toys import NullEnv
+from vecenv.vector import VectorEnv
+from vecenv.vector.sheets import _MAX_SHEETS, _PATIENCE
+
+needs_native = pytest.mark.skipif(load() is None, reason="the extension was not built")
+ACTIONS = np.zeros(3, np.int64)
+
+
+class TellingEnv(NullEnv):
+    """Tells its own number, 100 times its step, and more of other types; `change` may tell another thing."""
+
+    def __init__(self, number: int, more: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.number, self.count, self.more = number, 0, more or {}
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        self.count += 1
+        info = {
+            "x": np.float64(100 * self.count + self.number),
+            "n": self.count,
+            "small": np.float32(self.number / 2),
+            "is_odd": bool(self.count % 2),
+            **self.more,
+        }
+        return obs, reward, terminated, truncated, info
+
+
+def change(env: Any, more: dict[str, Any]) -> None:
+    env.unwrapped.more = more
+
+
+@pytest.fixture(params=["serial", "process"])
+def envs(request: pytest.FixtureRequest) -> Iterator[VectorEnv]:
+    made = VectorEnv([lambda i=i: TellingEnv(i) for i in range(3)], backend=request.param, num_workers=2)
+    made.reset(seed=0)
+    for _ in range(3):  # cells and sheets are found by the first steps
+        made.step(ACTIONS)
+    yield made
+    made.close()
+
+
+def check(infos: dict[str, Any], count: int) -> None:
+    assert list(infos) == ["x", "_x", "n", "_n", "small", "_small", "is_odd", "_is_odd"]
+    np.testing.assert_array_equal(infos["x"], 100.0 * count + np.arange(3))
+    np.testing.assert_array_equal(infos["n"], np.full(3, count))
+    np.testing.assert_array_equal(infos["small"], np.arange(3, dtype=np.float32) / 2)
+    np.testing.assert_array_equal(infos["is_odd"], np.full(3, bool(count % 2)))
+    kinds = {"x": np.float64, "n": np.int64, "small": np.float32, "is_odd": np.bool_}
+    for key, dtype in kinds.items():
+        assert infos[key].dtype == dtype
+        assert infos[f"_{key}"].dtype == np.bool_ and infos[f"_{key}"].all()
+
+
+def step(envs: VectorEnv) -> dict[str, Any]:
+    return envs.step(ACTIONS)[4]
+
+
+@needs_native
+def test_arrays_are_used_again_once_they_were_dropped(envs: VectorEnv) -> None:
+    seen = []
+    for count in range(4, 24):
+        infos = step(envs)
+        check(infos, count)
+        seen.append(infos["x"].ctypes.data)
+    assert len(set(seen[-10:])) == 2, "those that the caller has, and those before"
+
+
+def test_infos_that_are_kept_stay_what_they_were(envs: VectorEnv) -> None:
+    kept = [step(envs) for _ in range(2 * _PATIENCE + 3 * _MAX_SHEETS)]
+    for count, infos in enumerate(kept, 4):
+        check(infos, count)
+    addresses = [infos["x"].ctypes.data for infos in kept]
+    assert len(set(addresses)) == len(addresses)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda infos: infos["x"],
+        lambda infos: infos["x"][1:],
+        lambda infos: infos["x"][1:].view(np.uint64)[::2],
+        lambda infos: memoryview(infos["x"]),
+        lambda infos: np.asarray(memoryview(infos["x"])[1:]),
+        lambda infos: infos["x"].reshape(3, 1).T,
+        lambda infos: infos["_x"],
+        lambda infos: [infos["is_odd"]],
+        lambda infos: {**infos},
+        lambda infos: (infos["small"].base, infos["x"].base),
+    ],
+)
+def test_whatever_of_them_is_kept_stays_what_it_was(envs: VectorEnv, take: Any) -> None:
+    kept = [take(step(envs)) for _ in range(10)]
+    before = [bytes(part) if isinstance(part, memoryview) else repr(part) for part in kept]
+    for _ in range(10):
+        step(envs)
+    assert [bytes(part) if isinstance(part, memoryview) else repr(part) for part in kept] == before
+
+
+def test_what_the_caller_writes_into_them_is_gone_in_the_next(envs: VectorEnv) -> None:
+    for count in range(4, 12):
+        infos = step(envs)
+        check(infos, count)
+        for array in infos.values():
+            array[...] = 0
+        infos["mine"] = 1
+        del infos["x"]
+
+
+def test_other_keys_and_types_are_told_as_they_come(envs: VectorEnv) -> None:
+    check(step(envs), 4)
+    envs._pool.call_each([lambda env: change(env, {"n": 0.5})] * 3)
+    assert step(envs)["n"].tolist() == [0.5] * 3
+    envs._pool.call_each([lambda env, i=i: change(env, {"late": i} if i == 1 else {}) for i in range(3)])
+    for _ in range(3):
+        infos = step(envs)
+        assert infos["_late"].tolist() == [False, True, False] and infos["late"].tolist() == [0, 1, 0]
+        assert infos["_x"].all()
+    envs._pool.call_each([lambda env: change(env, {})] * 3)
+    for count in range(9, 13):
+        check(step(envs), count)
+
+
+def test_a_key_that_is_the_name_of_a_mask_is_told_as_ever() -> None:
+    envs = VectorEnv([lambda i=i: TellingEnv(i, {"_x": 7}) for i in range(3)], backend="serial")
+    envs.reset(seed=0)
+    for count in range(1, 8):
+        infos = step(envs)
+        assert infos["_x"].tolist() == [7] * 3 and infos["__x"].all()
+        assert infos["x"].tolist() == [100.0 * count + i for i in range(3)]
+    envs.close()
+
+
+def test_batches_of_some_envs_have_sheets_too() -> None:
+    envs = VectorEnv([lambda i=i: TellingEnv(i) for i in range(4)], num_workers=2)
+    envs.reset(seed=0)
+    envs.send(np.zeros(4, np.int64))
+    counts = np.zeros(4, np.int64)
+    for _ in range(60):
+        *_, infos = envs.recv(2)
+        env_ids = infos["env_id"]
+        counts[env_ids] += 1
+        np.testing.assert_array_equal(infos["n"], counts[env_ids])
+        np.testing.assert_array_equal(infos["x"], 100.0 * counts[env_ids] + env_ids)
+        envs.send(np.zeros(len(env_ids), np.int64), env_ids)
+    envs.close()
+
+
+@needs_native
+def test_a_sheet_that_does_not_fit_its_rows_is_refused() -> None:
+    native = load()
+    rows = np.ones(2, np.uint32), np.ones((2, 4), np.uint8), np.zeros((2, 4), np.uint64)
+
+    def fill(fields: list[int], rows: Any = rows, signature: bytes = b"\1" * 4) -> Any:
+        def sheet() -> Any:
+            values, masks = np.empty(16, np.uint8), np.empty((1, 2), np.bool_)
+            infos = {"x": values.view(np.float64), "_x": masks[0]}
+            return infos, values, masks, np.array(fields, np.uint32).tobytes(), signature
+
+        return native.fill_sheet(sheet(), rows, 1)
+
+    with pytest.raises(TypeError):
+        native.fill_sheet((), rows, 1)
+    assert fill([0, 0, 8])["x"].tolist() == [0.0, 0.0]
+    assert fill([0, 0, 8], signature=b"\2" * 4) is None
+    assert fill([0, 0, 8], rows=(np.zeros(2, np.uint32), *rows[1:])) is None
+    assert fill([0, 0, 8], rows=tuple(part[:1] for part in rows)) is None
+    for fields in ([4, 0, 8], [0, 8, 8], [0, 0, 9], [0, 0]):
+        with pytest.raises(ValueError, match="fit together"):
+            fill(fields)
