@@ -170,8 +170,8 @@ vecenv_hub_revive(PyObject *op, PyObject *args)
     Hub *self = (Hub *)op;
     PyObject *arg;
     uint32_t slot;
-    unsigned long long answered;
-    if (!PyArg_ParseTuple(args, "OK:revive", &arg, &answered)
+    int is_answered;
+    if (!PyArg_ParseTuple(args, "Op:revive", &arg, &is_answered)
         || parse_slot(self, arg, &slot) < 0) {
         return NULL;
     }
@@ -181,7 +181,7 @@ vecenv_hub_revive(PyObject *op, PyObject *args)
     uint32_t tail = self->sender.tails[slot];
     if (head != tail) { /* the slot may have died after its answer, before it moved on */
         const vecenv_command *first = &queue[head & mask];
-        head += first->op == VECENV_OP_CALL ? first->step_id == answered
+        head += first->op == VECENV_OP_CALL ? is_answered != 0
                                             : vecenv_ring_is_answered(&self->ring, first) != 0;
     }
     vecenv_ring_reap_claims(&self->ring, slot, head, tail - head);
@@ -201,11 +201,11 @@ vecenv_hub_revive(PyObject *op, PyObject *args)
 }
 
 const char vecenv_hub_revive_doc[] = PyDoc_STR(
-"revive($self, slot, answered, /)\n--\n\n"
+"revive($self, slot, is_answered, /)\n--\n\n"
 "After the slot's process has ended and its mail is drained, before a successor takes over:\n"
 "void what it claimed and did not write, and return the commands that are left to do, as\n"
-"(op, env_id, step_id, flags). Their letters must be posted again. answered: step_id of a\n"
-"call of this slot whose answer is in, or 0.");
+"(op, env_id, step_id, flags). Their letters must be posted again. is_answered: whether the\n"
+"first of them is a call whose answer is in.");
 
 /* Let a row that was assigned to a command be written, and reaped, by another slot. */
 static void

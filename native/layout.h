@@ -22,7 +22,7 @@
 #include "atomics.h"
 
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
-#define VECENV_ABI 5
+#define VECENV_ABI 6
 #define VECENV_LINE 64
 #define VECENV_INFO_KEYS 32      /* cells for infos: numbers, elements of arrays */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */

@@ -251,16 +251,20 @@ slot_action(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;
     int form = self->command.flags & VECENV_C_FORM;
-    if (!PyArg_ParseTuple(args, "|i:action", &form)) {
+    PyObject *leaves = NULL;
+    if (!PyArg_ParseTuple(args, "|iO!:action", &form, &PyTuple_Type, &leaves)) {
         return NULL;
+    }
+    if (leaves != NULL) {
+        return tree_fill(self->action, leaves) < 0 ? NULL : tree_load(self->action, NULL, 0, form);
     }
     return tree_load(self->action, self->arena.base, self->command.env_id, form);
 }
 
 PyDoc_STRVAR(action_doc,
-"action($self, form=None, /)\n--\n\n"
+"action($self, form=None, leaves=None, /)\n--\n\n"
 "A new action object out of the row of actions of the env of the command under way, in the\n"
-"form that the command asks for or another.");
+"form that the command asks for or another; or out of a tuple of bytes, one per leaf.");
 
 /* ---- the type -------------------------------------------------------------------- */
 

@@ -264,13 +264,38 @@ load_scalar(const node *tree, int form)
     return PySequence_GetItem(tree->scratch, 0);
 }
 
+int
+tree_fill(const node *tree, PyObject *leaves)
+{
+    if (tree->kind == NODE_ARRAY || tree->kind == NODE_SCALAR) {
+        PyObject *data = PyTuple_GetItem(leaves, (Py_ssize_t)tree->leaf);
+        if (data == NULL) {
+            return -1;
+        }
+        if (!PyBytes_Check(data) || (size_t)PyBytes_GET_SIZE(data) != tree->nbytes) {
+            PyErr_Format(PyExc_ValueError, "action leaf %zu: expected %zu bytes", tree->leaf,
+                         tree->nbytes);
+            return -1;
+        }
+        memcpy(tree->memory.buf, PyBytes_AS_STRING(data), tree->nbytes);
+    }
+    for (Py_ssize_t i = 0; i < tree->num_children; i++) {
+        if (tree_fill(&tree->children[i], leaves) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 PyObject *
 tree_load(const node *tree, const uint8_t *base, size_t row, int form)
 {
     switch (tree->kind) {
     case NODE_ARRAY:
     case NODE_SCALAR:
-        memcpy(tree->memory.buf, base + tree->offset + row * tree->nbytes, tree->nbytes);
+        if (base != NULL) {
+            memcpy(tree->memory.buf, base + tree->offset + row * tree->nbytes, tree->nbytes);
+        }
         return tree->kind == NODE_ARRAY ? PyObject_CallNoArgs(tree->copy)
                                         : load_scalar(tree, form);
     case NODE_DICT: {

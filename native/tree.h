@@ -70,6 +70,10 @@ int tree_hold(node *tree, PyObject *value, held_leaf *held, size_t *count);
 void tree_store(const held_leaf *held, size_t count, uint8_t *base, size_t row);
 void tree_release(held_leaf *held, size_t count);
 
+/* Keep an action that is not in a row: a tuple of bytes, one per leaf. 0, or -1 with an
+ * exception. `tree_load` without a base makes an object of it. */
+int tree_fill(const node *tree, PyObject *leaves);
+
 /* A new action object for `row`, in the form the command asks for. */
 PyObject *tree_load(const node *tree, const uint8_t *base, size_t row, int form);
 

@@ -15,7 +15,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.tapes import kill, mortal, play, stopped, undisturbed, wait_until
-from vecenv import DingEnvWrapper, VectorEnv
+from vecenv import DingEnvWrapper
 from vecenv.core.options import Limits
 from vecenv.core.rows import Autoreset
 from vecenv.envs import toys
@@ -244,75 +244,6 @@ def test_a_crime_in_the_middle_of_a_call_costs_nothing(
         )
     assert got.rows == expected.rows
     assert [mark for _, mark in got.marks[1]] == (["replayed"] if moment != "reset" else [])
-
-
-# ---- calls --------------------------------------------------------------------------------------
-
-
-class Tunable(toys.CountEnv):
-    """Shows an attribute that the caller sets, and how often it has been poked."""
-
-    gain = 1.0
-    pokes = 0
-
-    def observe(self) -> Any:
-        obs = super().observe()
-        obs[1] = 100.0 * self.pokes + self.gain
-        return obs
-
-    def poke(self) -> int:
-        self.pokes += 1
-        return self.pokes
-
-
-def test_attributes_and_calls_survive(implementation: str) -> None:
-    def run(strikes: dict[int, int]) -> list[Any]:
-        env = VectorEnv([functools.partial(Tunable, 6)] * 4, num_workers=2)
-        seen: list[Any] = [env.reset(seed=5)]
-        for number in range(1, 25):
-            if number in strikes:
-                kill(env, strikes[number])  # type: ignore[arg-type]
-            if number in (3, 9):
-                env.set_attr("gain", [float(number + env_id) for env_id in range(4)])
-            if number in (4, 14):
-                seen.append(env.call("poke"))
-            obs, rewards, terminated, truncated, infos = env.step(np.full(4, number % 2))
-            infos.pop("recovered", None), infos.pop("_recovered", None)
-            seen.append((obs.tobytes(), rewards.tobytes(), terminated.tobytes(), sorted(infos)))
-        seen.append((env.get_attr("gain"), env.get_attr("pokes")))
-        env.close()
-        return seen[1:]
-
-    assert run({2: 0, 4: 1, 5: 0, 9: 0, 11: 1, 14: 1, 15: 1, 20: 0, 24: 1}) == run({})
-
-
-def test_a_call_that_kills_once_is_made_again(implementation: str, tmp_path: Any) -> None:
-    def poke(env: Any) -> int:
-        value: int = env.unwrapped.poke()
-        if not os.path.exists(tmp_path / "struck") and env.unwrapped.seed_given == 2:
-            open(tmp_path / "struck", "x").close()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return value
-
-    with mortal([functools.partial(Tunable, 6)] * 4) as pool:
-        play(pool, 9)
-        assert pool.call(poke) == [1, 1, 1, 1]
-        assert pool.call(poke) == [2, 2, 2, 2]
-        assert pool.statistics()["restarts"] == 1
-
-
-def test_a_call_beside_running_steps_is_made_once(implementation: str) -> None:
-    with mortal([functools.partial(Tunable, 6)] * 4) as pool:
-        play(pool, 9)
-        pool.send(np.zeros(4, np.int64))
-        pool.post([Tunable.poke] * 4)
-        kill(pool, 0)
-        kill(pool, 1)
-        assert pool.wait_calls() == [1, 1, 1, 1]
-        batch = pool.recv()
-        batch.raise_errors()
-        # whether the call or the step came first is told by the order of sending: the step's row has no poke
-        assert (batch.obs[:, 1] == 1.0).all()
 
 
 class LookedAt(toys.ToyEnv):

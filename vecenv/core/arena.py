@@ -28,7 +28,7 @@ from .spec import Array, Spec
 __all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "ArenaPlan", "BlockViews"]
 
 MAGIC = 0x766E6365766E6501
-ABI = 5
+ABI = 6
 LINE = 64
 PAGE = 4096
 INFO_KEYS = 32

@@ -14,6 +14,7 @@ import dataclasses
 import os
 import select
 from abc import abstractmethod
+from functools import partial
 
 from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError, describe_exit
 from . import mail
@@ -160,9 +161,9 @@ class MortalPool(Pool):
         given_up = self._recovery.judge(error, exitcode, self._states(worker)) if is_failure else {}
         queued: list[Queued] = []
         for slot in worker.slots:
-            queued += self._hub.revive(slot, self._inbox.has_call(list(self._call_letters)))
+            op, _, step_id = self._hub.pending(slot)
+            queued += self._hub.revive(slot, op == Op.CALL and step_id not in self._inbox.letters)
         replays = self._recovery.plan(worker.env_ids, queued, given_up, self._hub.seen, mark=is_failure)
-        self._restore_actions(queued)
         told = str(error).partition("\n")[0]
         outcast = self._recovery.outcast(worker.env_ids) if is_failure else None
         parts = [worker] if outcast is None else self._part(worker, outcast)
@@ -206,17 +207,6 @@ class MortalPool(Pool):
         self._recovery.note_added()
         return parts
 
-    def _restore_actions(self, queued: list[Queued]) -> None:
-        """Put pending actions back into their rows: a worker that dies while it repeats leaves others there."""
-        assert self._journal is not None
-        for op, env_id, step_id, flags in queued:
-            if op != Op.STEP or flags & CommandFlag.LETTER:
-                continue
-            action = self._journal.action(env_id, step_id)
-            for offset, leaf, data in zip(self._plan.action_offsets, self._plan.action.leaves, action or ()):
-                start = offset + env_id * leaf.nbytes
-                memoryview(self._memory)[start : start + leaf.nbytes] = data
-
     def _recycle(self) -> None:
         workers = self._crew.workers
         for worker, reason in self._recycler.due(workers, [self._owes_rows(worker) for worker in workers]):
@@ -239,8 +229,10 @@ class MortalPool(Pool):
     def _letter_of(self, op: int, env_id: int, step_id: int, flags: int) -> bytes | None:
         if not flags & CommandFlag.LETTER:
             return None
+        if op == Op.CALL:
+            return self._inbox.letters[step_id][1]
         assert self._journal is not None
-        return self._call_letters.get(step_id) or self._journal.letter(env_id, step_id)
+        return self._journal.letter(env_id, step_id)
 
     def kill(self, worker_id: int) -> None:
         """End a worker that does not answer, with all that its envs started; `close` need not wait for it then."""
@@ -270,7 +262,7 @@ class MortalPool(Pool):
             old = self._crew.workers[worker_id]
             self._end_worker(old)
             self._inbox.drain()
-            self._lose_calls(old)
+            self._inbox.lose_calls(old.env_ids, partial(_lost_call, old))
             for slot in old.slots:
                 self._hub.reap(slot)
             for env_id in old.env_ids:
@@ -283,20 +275,18 @@ class MortalPool(Pool):
         finally:
             self._lock.release()
 
-    def _lose_calls(self, worker: Worker) -> None:
-        """Answer the calls that a worker took with it: nobody else ever would."""
-        for env_id in worker.env_ids:
-            step_id = self._called.get(env_id)
-            if step_id is not None and not self._inbox.has_call([step_id]):
-                lost = WorkerError(
-                    f"{worker.name} was restarted before the answer to a call of env {env_id} came; call again",
-                    worker_id=worker.worker_id,
-                    env_ids=(env_id,),
-                    op="call",
-                    step_id=step_id,
-                )
-                self._inbox.answer_call(Answer(step_id, env_id, error=mail.pack_error(lost)))
-
     def _watch(self, worker: Worker) -> None:
         assert self._crew.epoll is not None
         self._crew.epoll.register(worker.pidfd, select.EPOLLIN)
+
+
+def _lost_call(worker: Worker, step_id: int, env_id: int) -> Answer:
+    """Answer a call that a worker took with it."""
+    lost = WorkerError(
+        f"{worker.name} was restarted before the answer to a call of env {env_id} came; call again",
+        worker_id=worker.worker_id,
+        env_ids=(env_id,),
+        op="call",
+        step_id=step_id,
+    )
+    return Answer(step_id, env_id, error=mail.pack_error(lost))

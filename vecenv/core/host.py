@@ -9,7 +9,7 @@ this same class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,6 @@ class Host:
     def come_back(
         self,
         replays: dict[int, Replay],
-        actions: Sequence[Array],
         rebuild: Callable[[int], Any],
         keeper: Keeper | None,
     ) -> None:
@@ -118,12 +117,11 @@ class Host:
 
         Args:
             replays: how, by env_id.
-            actions: the action columns, (num_envs, *S) each.
             rebuild: builds an env anew.
             keeper: restores states.
         """
         replayer = Replayer(
-            self._slot, self._plan, actions, self._obs.conform, self._reward, self._autoreset, keeper, self._streams
+            self._slot, self._plan, self._obs.conform, self._reward, self._autoreset, keeper, self._streams
         )
         self._comeback = _Comeback(
             {env_id: replays[env_id] for env_id in self._envs if env_id in replays}, replayer, rebuild

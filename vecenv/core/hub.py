@@ -88,10 +88,10 @@ class Hub(Protocol):
     def reap(self, slot: int) -> None:
         """Clear up after the process of a slot has ended."""
 
-    def revive(self, slot: int, answered: int) -> list[tuple[int, int, int, int]]:
+    def revive(self, slot: int, is_answered: bool) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags).
 
-        `answered`: a call of this slot whose answer is in, or 0.
+        `is_answered`: whether the first of it is a call whose answer is in.
         """
 
     def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
@@ -244,12 +244,12 @@ class NativeHub:
         self._delayed.discard(slot)
         self._hub.reap(slot)
 
-    def revive(self, slot: int, answered: int) -> list[tuple[int, int, int, int]]:
+    def revive(self, slot: int, is_answered: bool) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
         self._pieces.pop(slot, None)
         self._letters.pop(slot, None)
         self._delayed.discard(slot)
-        left: list[tuple[int, int, int, int]] = self._hub.revive(slot, answered)
+        left: list[tuple[int, int, int, int]] = self._hub.revive(slot, is_answered)
         return left
 
     def move(self, env_id: int, slot: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from . import mail
@@ -32,6 +32,7 @@ class Inbox:
     Attributes:
         infos: the cells that infos have; new ones are given here.
         num_slots: how many slots, from 0 on, may send mail.
+        letters: of each call that has not been answered, also of those given up: the env and the letter.
     """
 
     def __init__(self, hub: Hub, num_slots: int, listener: Listener | None = None) -> None:
@@ -40,6 +41,7 @@ class Inbox:
         self.num_slots = num_slots
         self._answers: dict[int, Answer] = {}
         self._calls: range = range(0)
+        self.letters: dict[int, tuple[int, bytes]] = {}
         self._warned: set[str] = set()
         self.infos = InfoColumns()
 
@@ -52,7 +54,9 @@ class Inbox:
                     self.warn_once(key, text, UserWarning)
                 if answer.start is not None or answer.outcome is not None:
                     self._tell(answer)
-                elif self._is_wanted(answer, delivered):
+                    continue
+                self.letters.pop(answer.step_id, None)
+                if self._is_wanted(answer, delivered):
                     self._answers[answer.step_id] = answer
                     self.infos.learn(answer.info, self._hub.add_info_key)
                     self.infos.learn(answer.final_info, self._hub.add_info_key)
@@ -70,17 +74,17 @@ class Inbox:
         if answer.outcome is not None:
             self._listener.note_outcome(answer.env_id, answer.outcome)
 
-    def has_call(self, step_ids: Collection[int]) -> int:
-        """Return one of these step_ids that has been answered as a call; 0: none."""
-        return next((step_id for step_id in step_ids if step_id in self._answers and step_id in self._calls), 0)
-
-    def expect_calls(self, step_ids: range) -> None:
-        """Keep the answers to these calls when they come."""
+    def expect_calls(self, step_ids: range, env_ids: Sequence[int], letters: Sequence[bytes]) -> None:
+        """Keep the answers to these calls when they come, and until then their letters."""
         self._calls = step_ids
+        self.letters.update(zip(step_ids, zip(env_ids, letters)))
 
-    def answer_call(self, answer: Answer) -> None:
-        """Answer an expected call in the place of a worker."""
-        self._answers[answer.step_id] = answer
+    def lose_calls(self, env_ids: Collection[int], answer: Callable[[int, int], Answer]) -> None:
+        """Let no answer to a call of these envs come any more: those expected get `answer(step_id, env_id)`."""
+        for step_id in [step_id for step_id, (env_id, _) in self.letters.items() if env_id in env_ids]:
+            env_id, _ = self.letters.pop(step_id)
+            if step_id in self._calls:
+                self._answers[step_id] = answer(step_id, env_id)
 
     def has_all_calls(self) -> bool:
         """Tell whether every expected call has been answered."""

@@ -112,7 +112,6 @@ class Pool(ReceivingPool):
             names = ["" if pure else name] * len(ids)
             first = self._command("call", Op.CALL, ids, numbers, 0, letters, False, names=names)
             self._called = dict(zip(ids.tolist(), range(first, first + len(ids))))
-            self._call_letters = dict(zip(range(first, first + len(ids)), letters))
         finally:
             self._lock.release()
 
@@ -131,7 +130,6 @@ class Pool(ReceivingPool):
             finally:
                 self._inbox.forget_calls()
                 self._called = {}
-                self._call_letters = {}
         finally:
             self._lock.release()
 

@@ -8,8 +8,8 @@ parent knows the original's digest the two must agree. Nothing that is repeated 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -76,8 +76,8 @@ class ReplaySlot(Protocol):
     def resume(self, env_id: int, step_id: int, needs_reset: bool) -> None:
         """Go on where the record of step_id says that the env was; 0: with no record."""
 
-    def action(self, form: int = ...) -> Any:
-        """Return a new action object out of the row of the env of the command under way."""
+    def action(self, form: int = ..., leaves: tuple[bytes, ...] = ..., /) -> Any:
+        """Return a new action object out of the row of the env of the command under way, or out of these leaves."""
 
     def touch(self, op: int) -> None:
         """Say that an operation begins within the command under way."""
@@ -137,7 +137,6 @@ class Replayer:
     Args:
         slot: counts answers into digests.
         plan: of the arena.
-        actions: the action columns, one array (num_envs, *S) per leaf.
         conform: gives an observation the exact dtypes and shapes of its space.
         reward: gives a reward its exact form.
         keeper: restores states; None: there are none.
@@ -148,7 +147,6 @@ class Replayer:
         self,
         slot: ReplaySlot,
         plan: ArenaPlan,
-        actions: Sequence[Array],
         conform: Callable[[Any], Any],
         reward: Callable[[Any], Any],
         autoreset: Autoreset,
@@ -157,7 +155,6 @@ class Replayer:
     ) -> None:
         self._slot = slot
         self._plan = plan
-        self._actions = actions
         self._conform = conform
         self._reward = reward
         self._autoreset = autoreset
@@ -188,7 +185,7 @@ class Replayer:
                 env = rebuild(env_id)
             share = 1.0 if number == len(replay.attempts) else _SHARE_OF_FIRST
             try:
-                with replaying(), self._own_action(env_id):
+                with replaying():
                     check = self.last_record(env_id, before)
                     self._repeat(env_id, env, attempt, check, share * (deadline.seconds_left() or 0.0))
             except ReplayError as error:
@@ -259,7 +256,7 @@ class Replayer:
                 self._absorb(env_id, entry, obs, flag, starts=starts)
             else:
                 self._slot.touch(Op.STEP)
-                self._step(env_id, env, entry, letter.action if letter else self._action_of(env_id, entry), starts)
+                self._step(env_id, env, entry, letter.action if letter else self._action_of(entry), starts)
                 return
         except ReplayError:
             raise
@@ -307,21 +304,10 @@ class Replayer:
         with suppress(Exception):
             self._streams.command(env_id, function, env)
 
-    def _action_of(self, env_id: int, entry: Entry) -> Any:
+    def _action_of(self, entry: Entry) -> Any:
+        """Return a repeated action. Not by way of the env's row: the caller may put the next one there meanwhile."""
         assert isinstance(entry.payload, tuple)
-        for column, data, leaf in zip(self._actions, entry.payload, self._plan.action.leaves):
-            column[env_id] = np.frombuffer(data, leaf.dtype).reshape(leaf.shape)
-        return self._slot.action(entry.flags & FORM_MASK)
-
-    @contextmanager
-    def _own_action(self, env_id: int) -> Iterator[None]:
-        """Use the env's row of actions for repeated ones; the pending one is put back."""
-        pending = [column[env_id].copy() for column in self._actions]
-        try:
-            yield
-        finally:
-            for column, action in zip(self._actions, pending):
-                column[env_id] = action
+        return self._slot.action(entry.flags & FORM_MASK, entry.payload)
 
 
 def _copied(nested: Any) -> Any:

@@ -203,7 +203,7 @@ class TwinHub:
         self._ledger.give_up({env_id for env_id, mine in enumerate(self._slot_of) if mine == slot})
         self._clear(slot)
 
-    def revive(self, slot: int, answered: int) -> list[tuple[int, int, int, int]]:
+    def revive(self, slot: int, is_answered: bool) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
         self._clear(slot)
         return []

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from .clock import now_ns
 from .infos import is_wanted
 from .rows import FORM_MASK, Autoreset, Op, RowFlag
@@ -321,12 +323,19 @@ class TwinSlot:
 
     # ---- what comes and goes beside rows -----------------------------------------------
 
-    def action(self, form: int = -1) -> Any:
-        """Return a new action object for the command under way, in its form or another."""
+    def action(self, form: int = -1, leaves: tuple[bytes, ...] | None = None, /) -> Any:
+        """Return a new action object for the command under way, in its form or another; or out of these leaves."""
+        root = self._plan.action.root
+        if leaves is not None:
+            columns = [
+                np.frombuffer(data, leaf.dtype).reshape(1, *leaf.shape)
+                for data, leaf in zip(leaves, self._plan.action.leaves)
+            ]
+            return load_action(root, columns, 0, form)
         command = self._command
         assert command is not None, "no command is under way"
         form = command.flags & FORM_MASK if form < 0 else form
-        return load_action(self._plan.action.root, self._words.actions, command.env_id, form)
+        return load_action(root, self._words.actions, command.env_id, form)
 
     def letter(self) -> bytes:
         """Return the letter of the command under way."""

@@ -67,12 +67,12 @@ class SocketHub(TwinHub):
         is_unheard = self._can_hear(worker) and _is_readable(worker.control)  # it may have dealt with it
         return super().pending(slot) if is_unheard else commands[0][1:4]
 
-    def revive(self, slot: int, answered: int) -> list[tuple[int, int, int, int]]:
+    def revive(self, slot: int, is_answered: bool) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
-        super().revive(slot, answered)
+        super().revive(slot, is_answered)
         self._unsent[self._worker_of[slot]].clear()
         commands = self._open[slot]
-        if commands and commands[0].step_id == answered:
+        if is_answered:
             commands.popleft()
         return [(command.op, command.env_id, command.step_id, command.flags) for command in commands]
 

@@ -302,15 +302,14 @@ def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], streams: Strea
         for end, (_, env_ids) in zip(ends, attach.slots)
     ]
     if boot.keeps:
-        _prepare_for_crashes(hosts, boot, attach, streams, memory)
+        _prepare_for_crashes(hosts, boot, attach, streams)
     return hosts
 
 
-def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, streams: Streams, memory: Any) -> None:
+def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, streams: Streams) -> None:
     plan = attach.plan
     keeper: Keeper | None = pickle.loads(boot.keeper)
     final_offset = min(plan.final_offsets, default=plan.words["block_stride"])
-    actions = plan.actions(memory)
 
     def rebuild(env_id: int) -> Any:
         streams.forget(env_id)
@@ -319,7 +318,7 @@ def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, streams:
     for host in hosts:
         host.keep(keeper, final_offset)
         if attach.replays:
-            host.come_back(attach.replays, actions, rebuild, keeper)
+            host.come_back(attach.replays, rebuild, keeper)
 
 
 def _serve(threads: list[EnvThread], hosts: list[Host]) -> None:

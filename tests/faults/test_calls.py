@@ -1,0 +1,180 @@
+"""Calls and deaths: a call is made once, its answer comes once, and its letter is never missing."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.faults.tapes import kill, mortal, play, wait_until
+from vecenv import VectorEnv
+from vecenv.core.host import Host
+from vecenv.envs import toys
+from vecenv.replaying import is_replaying
+
+
+class Tunable(toys.CountEnv):
+    """Shows an attribute that the caller sets, and how often it has been poked."""
+
+    gain = 1.0
+    pokes = 0
+
+    def observe(self) -> Any:
+        obs = super().observe()
+        obs[1] = 100.0 * self.pokes + self.gain
+        return obs
+
+    def poke(self) -> int:
+        self.pokes += 1
+        return self.pokes
+
+
+def test_attributes_and_calls_survive(implementation: str) -> None:
+    def run(strikes: dict[int, int]) -> list[Any]:
+        env = VectorEnv([functools.partial(Tunable, 6)] * 4, num_workers=2)
+        seen: list[Any] = [env.reset(seed=5)]
+        for number in range(1, 25):
+            if number in strikes:
+                kill(env, strikes[number])  # type: ignore[arg-type]
+            if number in (3, 9):
+                env.set_attr("gain", [float(number + env_id) for env_id in range(4)])
+            if number in (4, 14):
+                seen.append(env.call("poke"))
+            obs, rewards, terminated, truncated, infos = env.step(np.full(4, number % 2))
+            infos.pop("recovered", None), infos.pop("_recovered", None)
+            seen.append((obs.tobytes(), rewards.tobytes(), terminated.tobytes(), sorted(infos)))
+        seen.append((env.get_attr("gain"), env.get_attr("pokes")))
+        env.close()
+        return seen[1:]
+
+    assert run({2: 0, 4: 1, 5: 0, 9: 0, 11: 1, 14: 1, 15: 1, 20: 0, 24: 1}) == run({})
+
+
+def test_a_call_that_kills_once_is_made_again(implementation: str, tmp_path: Any) -> None:
+    def poke(env: Any) -> int:
+        value: int = env.unwrapped.poke()
+        if not os.path.exists(tmp_path / "struck") and env.unwrapped.seed_given == 2:
+            open(tmp_path / "struck", "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return value
+
+    with mortal([functools.partial(Tunable, 6)] * 4) as pool:
+        play(pool, 9)
+        assert pool.call(poke) == [1, 1, 1, 1]
+        assert pool.call(poke) == [2, 2, 2, 2]
+        assert pool.statistics()["restarts"] == 1
+
+
+def test_a_call_beside_running_steps_is_made_once(implementation: str) -> None:
+    with mortal([functools.partial(Tunable, 6)] * 4) as pool:
+        play(pool, 9)
+        pool.send(np.zeros(4, np.int64))
+        pool.post([Tunable.poke] * 4)
+        kill(pool, 0)
+        kill(pool, 1)
+        assert pool.wait_calls() == [1, 1, 1, 1]
+        batch = pool.recv()
+        batch.raise_errors()
+        # whether the call or the step came first is told by the order of sending: the step's row has no poke
+        assert (batch.obs[:, 1] == 1.0).all()
+
+
+class _DiesAfterItsAnswer:
+    """Stands before a slot whose worker is killed once it has mailed an answer, before it moves on."""
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._slot, name)
+
+    def finish(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def last_poke(env: Any) -> int:
+    """Poke the env, whose worker dies right after the answer, each time that this is not a repetition."""
+    if not is_replaying():
+        frame: Any = sys._getframe()
+        while not isinstance(host := frame.f_locals.get("self"), Host):
+            frame = frame.f_back
+        host._slot = _DiesAfterItsAnswer(host._slot)  # type: ignore[assignment]
+    value: int = env.unwrapped.poke()
+    return value
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_a_call_whose_answer_has_been_taken_is_not_made_again(pure: bool, implementation: str) -> None:
+    with mortal([functools.partial(Tunable, 6)] * 4) as pool:
+        play(pool, 9)
+        assert pool.call(last_poke, [1], pure=pure) == [1]
+        for _ in range(2):
+            pool.send(np.zeros(4, np.int64))
+            batch = pool.recv(timeout=60)
+        assert pool.statistics()["restarts"] == 1, "the answer came, and then nobody asked again"
+        assert batch.obs[:, 1].tolist() == [1.0, 1.0 if pure else 101.0, 1.0, 1.0]
+
+
+class WaitsInReplay(toys.ToyEnv):
+    """Says that it is about to repeat steps, and repeats none before it may."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(10)
+        self._folder = folder
+
+    def step(self, action: Any) -> Any:
+        if is_replaying():
+            open(f"{self._folder}/begun", "a").close()
+            wait_until(lambda: os.path.exists(f"{self._folder}/go"))
+        return super().step(action)
+
+
+def test_an_action_that_is_sent_while_its_env_comes_back_for_a_call_arrives(implementation: str, tmp_path: Any) -> None:
+    def die_once(env: Any) -> str:
+        if not os.path.exists(tmp_path / "struck"):
+            open(tmp_path / "struck", "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "lives"
+
+    with mortal([functools.partial(WaitsInReplay, str(tmp_path))] * 2) as pool:
+        pool.start()
+        pool.reset(seeds=[0, 1])
+        pool.recv()
+        for _ in range(2):
+            pool.send(np.ones(2, np.int64))
+            pool.recv()
+        pool.post([die_once], [0])
+        while not pool.statistics()["restarts"]:  # a death is heard of in a wait: env 1 goes on meanwhile
+            pool.send(np.ones(1, np.int64), [1], ordered=False)
+            pool.recv(timeout=60)
+        wait_until(lambda: os.path.exists(tmp_path / "begun"))
+        pool.send(np.zeros(1, np.int64), [0], ordered=False)  # its steps before, all by 1, are repeated only now
+        open(tmp_path / "go", "x").close()
+        assert pool.wait_calls(60) == ["lives"]
+        batch = pool.recv(timeout=60)
+        assert batch.obs[0, :2].tolist() == [3.0, 2.0], "steps, and the sum of their actions"
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_a_call_that_was_given_up_does_not_hold_up_the_successor(
+    pure: bool, implementation: str, tmp_path: Any
+) -> None:
+    def wait(env: Any) -> None:
+        wait_until(lambda: os.path.exists(tmp_path / "go"))
+
+    with mortal([functools.partial(Tunable, 6)] * 4) as pool:
+        play(pool, 9)
+        pool.post([wait], [0], pure=pure)
+        with pytest.raises(TimeoutError):
+            pool.wait_calls(0.01)
+        kill(pool, 0)
+        open(tmp_path / "go", "x").close()
+        pool.send(np.zeros(4, np.int64))
+        pool.recv(timeout=60).raise_errors()
+        assert pool.call(Tunable.poke) == [1, 1, 1, 1]
+        assert pool.statistics()["restarts"] == 1
