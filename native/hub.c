@@ -6,8 +6,20 @@ hub_dealloc(PyObject *op)
 {
     Hub *self = (Hub *)op;
     PyTypeObject *type = Py_TYPE(self);
+    for (Py_ssize_t i = 0; self->dtypes != NULL && i < self->num_leaves; i++) {
+        Py_XDECREF(self->dtypes[i].dtype);
+    }
+    for (uint32_t block = 0; self->full != NULL && block < self->arena.num_blocks; block++) {
+        Py_XDECREF(self->full[block]);
+    }
+    Py_XDECREF(self->array_type);
+    Py_XDECREF(self->views);
+    Py_XDECREF(self->run_type);
+    Py_XDECREF(self->event_type);
     PyMem_Free(self->columns);
     PyMem_Free(self->leaves);
+    PyMem_Free(self->dtypes);
+    PyMem_Free(self->full);
     PyMem_Free(self->sender.slot_of);
     PyMem_Free(self->sender.ops);
     PyMem_Free(self->sender.before);
@@ -66,6 +78,8 @@ allocate(Hub *self, Py_ssize_t num_columns)
     ring->max_late = vecenv_ring_max_late(arena);
     self->columns = PyMem_Calloc((size_t)num_columns + 1, sizeof *self->columns);
     self->leaves = PyMem_Calloc((size_t)self->num_leaves + 1, sizeof *self->leaves);
+    self->dtypes = PyMem_Calloc((size_t)self->num_leaves + 1, sizeof *self->dtypes);
+    self->full = PyMem_Calloc(arena->num_blocks, sizeof(PyObject *));
     self->sender.slot_of = PyMem_Calloc(arena->num_envs, sizeof *self->sender.slot_of);
     self->sender.ops = PyMem_Calloc(arena->num_envs, 1);
     self->sender.before = PyMem_Calloc(arena->num_envs, sizeof *self->sender.before);
@@ -74,7 +88,8 @@ allocate(Hub *self, Py_ssize_t num_columns)
     ring->outstanding = PyMem_Calloc(arena->num_envs, sizeof *ring->outstanding);
     ring->pieces = PyMem_Calloc(ring->max_pieces, sizeof *ring->pieces);
     ring->late = PyMem_Calloc(ring->max_late, sizeof *ring->late);
-    if (self->columns == NULL || self->leaves == NULL || self->sender.slot_of == NULL
+    if (self->columns == NULL || self->leaves == NULL || self->dtypes == NULL
+        || self->full == NULL || self->sender.slot_of == NULL
         || self->sender.ops == NULL || self->sender.before == NULL || self->sender.tails == NULL
         || self->sender.touched == NULL
         || ring->outstanding == NULL || ring->pieces == NULL || ring->late == NULL) {
@@ -84,19 +99,48 @@ allocate(Hub *self, Py_ssize_t num_columns)
     return 0;
 }
 
+/* Make the run of all envs of each block. */
+static int
+make_runs(Hub *self)
+{
+    if (PyTuple_GET_SIZE(self->views) != (Py_ssize_t)self->arena.num_blocks) {
+        PyErr_SetString(PyExc_ValueError, "views must hold one entry per block");
+        return -1;
+    }
+    for (uint32_t block = 0; block < self->arena.num_blocks; block++) {
+        self->full[block] = vecenv_hub_run(self, block, 0, self->arena.num_envs);
+        if (self->full[block] == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+read_array_type(Hub *self, PyObject *type)
+{
+    int is_known = vecenv_is_ndarray((PyTypeObject *)type);
+    if (is_known == 1) {
+        self->array_type = (PyTypeObject *)Py_NewRef(type);
+    }
+    return is_known < 0 ? -1 : 0;
+}
+
 static PyObject *
 hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"mapping", "columns", "action_leaves", "slots", "depth",
-                            "event_fd", "epoll_fd", "spin_ns", NULL};
-    PyObject *mapping, *columns, *leaves, *slots;
+                            "event_fd", "epoll_fd", "spin_ns", "numpy_array", "views",
+                            "run_type", "event_type", NULL};
+    PyObject *mapping, *columns, *leaves, *slots, *array_type, *views, *run_type, *event_type;
     unsigned int depth;
     int event_fd, epoll_fd;
     long long spin_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!IiiL:Hub", names, &mapping,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!IiiLO!O!OO:Hub", names, &mapping,
                                      &PyTuple_Type, &columns, &PyTuple_Type, &leaves,
                                      &PyTuple_Type, &slots, &depth, &event_fd, &epoll_fd,
-                                     &spin_ns)) {
+                                     &spin_ns, &PyType_Type, &array_type, &PyTuple_Type,
+                                     &views, &run_type, &event_type)) {
         return NULL;
     }
     Hub *self = (Hub *)type->tp_alloc(type, 0);
@@ -107,12 +151,16 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->waiter.epoll_fd = epoll_fd;
     self->waiter.patience.budget_ns = spin_ns;
     self->num_leaves = PyTuple_GET_SIZE(leaves);
+    self->views = Py_NewRef(views);
+    self->run_type = Py_NewRef(run_type);
+    self->event_type = Py_NewRef(event_type);
     self->sender.next_step_id = 1; /* 0 means nothing outstanding */
     if (PyObject_GetBuffer(mapping, &self->mapping, PyBUF_WRITABLE) < 0
         || vecenv_attach(&self->arena, &self->mapping) < 0
         || allocate(self, PyTuple_GET_SIZE(columns)) < 0
         || read_pairs(columns, (void *)self->columns) < 0
-        || read_pairs(leaves, (void *)self->leaves) < 0 || read_slots(self, slots) < 0) {
+        || read_pairs(leaves, (void *)self->leaves) < 0 || read_slots(self, slots) < 0
+        || read_array_type(self, array_type) < 0 || make_runs(self) < 0) {
         goto fail;
     }
     if (depth < 2 || depth > self->arena.num_blocks) {
@@ -131,9 +179,9 @@ fail:
 }
 
 static PyMethodDef hub_methods[] = {
-    {"send", vecenv_hub_send, METH_VARARGS, vecenv_hub_send_doc},
+    {"send", (PyCFunction)(void (*)(void))vecenv_hub_send, METH_FASTCALL, vecenv_hub_send_doc},
     {"command", vecenv_hub_command, METH_VARARGS, vecenv_hub_command_doc},
-    {"recv", vecenv_hub_recv, METH_VARARGS, vecenv_hub_recv_doc},
+    {"recv", (PyCFunction)(void (*)(void))vecenv_hub_recv, METH_FASTCALL, vecenv_hub_recv_doc},
     {"wait", vecenv_hub_wait, METH_O, vecenv_hub_wait_doc},
     {"take_mail", vecenv_hub_take_mail, METH_O, vecenv_hub_take_mail_doc},
     {"post", vecenv_hub_post, METH_VARARGS, vecenv_hub_post_doc},
@@ -152,8 +200,11 @@ static PyMethodDef hub_methods[] = {
 };
 
 PyDoc_STRVAR(hub_doc,
-"Hub(mapping, columns, action_leaves, slots, depth, event_fd, epoll_fd, spin_ns)\n--\n\n"
-"The parent's end of a pool: requests out, batches in. One thread uses it at a time.");
+"Hub(mapping, columns, action_leaves, slots, depth, event_fd, epoll_fd, spin_ns, numpy_array, "
+"views, run_type, event_type)\n--\n\n"
+"The parent's end of a pool: requests out, batches in. One thread uses it at a time.\n\n"
+"Rows are handed out as run_type(views[block], start, stop), one object for all rows of a block;\n"
+"what else ends a wait as event_type(kind, descriptor).");
 
 static PyType_Slot hub_slots[] = {
     {Py_tp_doc, (void *)hub_doc},
@@ -173,15 +224,5 @@ static PyType_Spec hub_spec = {
 int
 vecenv_add_hub(PyObject *module)
 {
-    static const vecenv_constant constants[] = {
-        {"RECV_BATCH", RECV_BATCH}, {"RECV_TIMEOUT", RECV_TIMEOUT},
-        {"RECV_DESCRIPTOR", RECV_DESCRIPTOR}, {"RECV_MAIL", RECV_MAIL},
-        {"RECV_NO_BLOCK", RECV_NO_BLOCK}, {"SEND_BAD_ENV", SEND_BAD_ENV},
-        {"SEND_BUSY", SEND_BUSY}, {"SEND_NO_BLOCK", SEND_NO_BLOCK},
-        {"SEND_MIXED", SEND_MIXED},
-    };
-    if (vecenv_add_type(module, &hub_spec) < 0) {
-        return -1;
-    }
-    return vecenv_add_constants(module, constants, sizeof constants / sizeof constants[0]);
+    return vecenv_add_type(module, &hub_spec);
 }

@@ -14,6 +14,7 @@
 
 #include "layout.h"
 #include "module.h"
+#include "ndarray.h"
 #include "request.h"
 #include "ring.h"
 #include "wait.h"
@@ -22,6 +23,12 @@ typedef struct {
     size_t offset, nbytes; /* column in the arena, bytes per env */
 } action_leaf;
 
+/* The dtype of an array that has given an action leaf, NULL before that. */
+typedef struct {
+    PyObject *dtype;
+    size_t itemsize;
+} known_dtype;
+
 typedef struct {
     PyObject_HEAD
     Py_buffer mapping;
@@ -29,18 +36,29 @@ typedef struct {
     vecenv_ring ring;
     vecenv_column *columns;
     action_leaf *leaves;
+    known_dtype *dtypes; /* one per leaf */
     Py_ssize_t num_leaves;
+    PyTypeObject *array_type; /* whose fields may be read; NULL: none */
+    PyObject *views, *run_type, *event_type; /* what receives hand out */
+    PyObject **full;                         /* per block, the run of all envs */
     vecenv_sender sender;
     vecenv_waiter waiter;
 } Hub;
 
+/* Rows start .. stop of a block as an object. NULL with an exception. */
+PyObject *vecenv_hub_run(const Hub *self, uint32_t block, uint32_t start, uint32_t stop);
+
 #define HUB_METHOD(name) \
     PyObject *vecenv_hub_##name(PyObject *op, PyObject *arg); \
     extern const char vecenv_hub_##name##_doc[]
+/* What every batch passes through: no tuple of arguments is made for it. */
+#define HUB_QUICK_METHOD(name) \
+    PyObject *vecenv_hub_##name(PyObject *op, PyObject *const *args, Py_ssize_t count); \
+    extern const char vecenv_hub_##name##_doc[]
 
-HUB_METHOD(send); /* hub_send.c */
+HUB_QUICK_METHOD(send); /* hub_send.c */
 HUB_METHOD(command);
-HUB_METHOD(recv); /* hub_recv.c */
+HUB_QUICK_METHOD(recv); /* hub_recv.c */
 HUB_METHOD(wait);
 HUB_METHOD(take_mail); /* hub_books.c */
 HUB_METHOD(post);

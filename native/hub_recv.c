@@ -4,10 +4,22 @@
 
 #include "park.h"
 
+/* What ended a wait without rows. */
 static PyObject *
-outcome_tuple(int outcome, int detail)
+event_of(const Hub *self, int outcome, int descriptor)
 {
-    return Py_BuildValue("(iiIII)", outcome, detail, 0u, 0u, 0u);
+    static const char *const kinds[] = {
+        [RECV_TIMEOUT] = "timeout", [RECV_DESCRIPTOR] = "descriptor",
+        [RECV_MAIL] = "mail",       [RECV_NO_BLOCK] = "no_block",
+    };
+    return PyObject_CallFunction(self->event_type, "si", kinds[outcome], descriptor);
+}
+
+PyObject *
+vecenv_hub_run(const Hub *self, uint32_t block, uint32_t start, uint32_t stop)
+{
+    return PyObject_CallFunction(self->run_type, "OII", PyTuple_GET_ITEM(self->views, block), start,
+                                 stop);
 }
 
 /* Deliver up to max_count of the gathered rows. */
@@ -21,34 +33,63 @@ deliver(Hub *self, uint32_t max_count)
     }
     vecenv_piece run;
     if (vecenv_ring_deliver(ring, have < max_count ? have : max_count, &run) != VECENV_OK) {
-        return outcome_tuple(RECV_NO_BLOCK, -1);
+        return event_of(self, RECV_NO_BLOCK, -1);
     }
     const uint32_t *flags = (const void *)column(&self->arena, run.block, VECENV_H_FLAGS);
     uint32_t flags_or = 0;
     for (uint32_t row = run.start; row < run.stop; row++) {
         flags_or |= flags[row];
     }
-    return Py_BuildValue("(iiIII)", RECV_BATCH, (int)run.block, run.start, run.stop, flags_or);
+    PyObject *rows = run.stop - run.start == self->arena.num_envs
+                         ? Py_NewRef(self->full[run.block])
+                         : vecenv_hub_run(self, run.block, run.start, run.stop);
+    PyObject *number = rows == NULL ? NULL : PyLong_FromUnsignedLong(flags_or);
+    PyObject *pair = number == NULL ? NULL : PyTuple_New(2);
+    if (pair == NULL) {
+        Py_XDECREF(rows);
+        Py_XDECREF(number);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(pair, 0, rows);
+    PyTuple_SET_ITEM(pair, 1, number);
+    return pair;
+}
+
+/* A number of rows; beyond what there can be is as good as all. -1 with an exception. */
+static int64_t
+count_of(PyObject *value)
+{
+    long long count = PyLong_AsLongLong(value);
+    if (count < 0 && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_ValueError, "a number of rows must not be negative");
+        return -1;
+    }
+    return count > UINT32_MAX ? UINT32_MAX : count;
 }
 
 PyObject *
-vecenv_hub_recv(PyObject *op, PyObject *args)
+vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
 {
     Hub *self = (Hub *)op;
-    unsigned int min_count, max_count;
-    long long deadline_ns;
-    if (!PyArg_ParseTuple(args, "IIL:recv", &min_count, &max_count, &deadline_ns)) {
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "recv expects min_count, max_count, deadline_ns");
+        return NULL;
+    }
+    int64_t min_count = count_of(args[0]);
+    int64_t max_count = min_count < 0 ? -1 : count_of(args[1]);
+    long long deadline_ns = max_count < 0 ? -1 : PyLong_AsLongLong(args[2]);
+    if (deadline_ns == -1 && PyErr_Occurred()) {
         return NULL;
     }
     int64_t from_now = deadline_ns < 0 ? -deadline_ns : 0;
     for (;;) {
         vecenv_want what;
-        int status = vecenv_gather(&self->waiter, min_count, &what);
+        int status = vecenv_gather(&self->waiter, (uint32_t)min_count, &what);
         if (status == 1) {
-            return deliver(self, max_count);
+            return deliver(self, (uint32_t)max_count);
         }
         if (status == VECENV_ENOBLOCK) {
-            return outcome_tuple(RECV_NO_BLOCK, -1);
+            return event_of(self, RECV_NO_BLOCK, -1);
         }
         if (from_now != 0) {
             deadline_ns = vecenv_now_ns() + from_now;
@@ -63,18 +104,18 @@ vecenv_hub_recv(PyObject *op, PyObject *args)
             return NULL;
         }
         if (outcome != RECV_BATCH && outcome != -1) {
-            return outcome_tuple(outcome, descriptor);
+            return event_of(self, outcome, descriptor);
         }
     }
 }
 
 const char vecenv_hub_recv_doc[] = PyDoc_STR(
 "recv($self, min_count, max_count, deadline_ns, /)\n--\n\n"
-"Wait for rows; (RECV_BATCH, block, start, stop, or of their flags).\n\n"
-"Other outcomes, to be dealt with before the next call: (RECV_TIMEOUT, ...) at\n"
-"deadline_ns on the monotonic clock (negative: from now); (RECV_DESCRIPTOR, fd, ...) a pidfd is readable;\n"
-"(RECV_MAIL, ...) a worker waits for its mail to be drained; (RECV_NO_BLOCK, ...) late\n"
-"writers pin all blocks. Runs signal handlers; without the GIL while it waits.");
+"Wait for rows; (rows, or of their flags).\n\n"
+"Or an event, to be dealt with before the next call: ('timeout', -1) at deadline_ns on the\n"
+"monotonic clock (negative: from now); ('descriptor', fd) a pidfd is readable; ('mail', -1)\n"
+"a worker waits for its mail to be drained; ('no_block', -1) late writers pin all blocks.\n"
+"Runs signal handlers; without the GIL while it waits.");
 
 PyObject *
 vecenv_hub_wait(PyObject *op, PyObject *arg)
@@ -96,9 +137,9 @@ vecenv_hub_wait(PyObject *op, PyObject *arg)
     if (outcome == -1 || outcome == RECV_BATCH) {
         outcome = RECV_MAIL; /* look around */
     }
-    return outcome_tuple(outcome, descriptor);
+    return event_of(self, outcome, descriptor);
 }
 
 const char vecenv_hub_wait_doc[] = PyDoc_STR(
 "wait($self, deadline_ns, /)\n--\n\n"
-"Sleep until anything happens: a row, mail, a death, the deadline. As `recv` otherwise.");
+"Sleep until anything happens: a row, mail, a death, the deadline. An event as of `recv`.");

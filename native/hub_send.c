@@ -7,7 +7,11 @@
 static PyObject *
 refusal(int error, int64_t culprit)
 {
-    return Py_BuildValue("(iL)", error, (long long)culprit);
+    static const char *const reasons[] = {
+        [-SEND_BAD_ENV] = "bad_env", [-SEND_BUSY] = "busy",
+        [-SEND_NO_BLOCK] = "no_block", [-SEND_MIXED] = "mixed",
+    };
+    return Py_BuildValue("(sL)", reasons[-error], (long long)culprit);
 }
 
 static int
@@ -32,41 +36,79 @@ get_env_ids(PyObject *value, Py_buffer *buffer, vecenv_request *what, const Hub 
     return 0;
 }
 
+/* Copy nbytes of actions into a column. -1 with an exception. */
+static int
+store_bytes(Hub *self, const action_leaf *leaf, const uint8_t *from, size_t nbytes,
+            const vecenv_request *what)
+{
+    uint8_t *to = self->arena.base + leaf->offset;
+    if (nbytes != leaf->nbytes * what->count) {
+        PyErr_SetString(PyExc_ValueError, "an action leaf has the wrong size");
+        return -1;
+    }
+    if (what->env_ids == NULL) {
+        memcpy(to, from, nbytes);
+        return 0;
+    }
+    for (size_t i = 0; i < what->count; i++) {
+        memcpy(to + (size_t)what->env_ids[i] * leaf->nbytes, from + i * leaf->nbytes,
+               leaf->nbytes);
+    }
+    return 0;
+}
+
 /* Copy one action leaf of a request into its column. -1 with an exception. */
 static int
-store_actions(Hub *self, const action_leaf *leaf, PyObject *values, const vecenv_request *what)
+store_actions(Hub *self, Py_ssize_t number, PyObject *values, const vecenv_request *what)
 {
+    const action_leaf *leaf = &self->leaves[number];
+    known_dtype *known = &self->dtypes[number];
+    const vecenv_ndarray *array = (const void *)values;
+    if (known->dtype != NULL && Py_IS_TYPE(values, self->array_type)
+        && array->dtype == known->dtype && (array->flags & VECENV_NDARRAY_C)) {
+        size_t nbytes = known->itemsize;
+        for (int i = 0; i < array->ndim; i++) {
+            nbytes *= (size_t)array->shape[i];
+        }
+        return store_bytes(self, leaf, array->data, nbytes, what);
+    }
     Py_buffer buffer;
     if (PyObject_GetBuffer(values, &buffer, PyBUF_C_CONTIGUOUS) < 0) {
         return -1;
     }
-    uint8_t *to = self->arena.base + leaf->offset;
-    const uint8_t *from = buffer.buf;
-    int fits = (size_t)buffer.len == leaf->nbytes * what->count;
-    if (!fits) {
-        PyErr_SetString(PyExc_ValueError, "an action leaf has the wrong size");
-    } else if (what->env_ids == NULL) {
-        memcpy(to, from, (size_t)buffer.len);
-    } else {
-        for (size_t i = 0; i < what->count; i++) {
-            memcpy(to + (size_t)what->env_ids[i] * leaf->nbytes,
-                   from + i * leaf->nbytes, leaf->nbytes);
-        }
+    int status = store_bytes(self, leaf, buffer.buf, (size_t)buffer.len, what);
+    if (status == 0 && self->array_type != NULL && Py_IS_TYPE(values, self->array_type)) {
+        Py_XSETREF(known->dtype, Py_NewRef(array->dtype));
+        known->itemsize = (size_t)buffer.itemsize;
     }
     PyBuffer_Release(&buffer);
-    return fits ? 0 : -1;
+    return status;
+}
+
+static int
+parse_send(PyObject *const *args, Py_ssize_t count, vecenv_request *what)
+{
+    if (count != 4 || !PyTuple_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "send expects a tuple of leaves, env_ids, ordered, flags");
+        return -1;
+    }
+    long flags = PyLong_AsLong(args[3]);
+    if ((flags == -1 && PyErr_Occurred()) || (what->ordered = PyObject_IsTrue(args[2])) < 0) {
+        return -1;
+    }
+    what->flags = (int)flags;
+    return 0;
 }
 
 PyObject *
-vecenv_hub_send(PyObject *op, PyObject *args)
+vecenv_hub_send(PyObject *op, PyObject *const *args, Py_ssize_t count)
 {
     Hub *self = (Hub *)op;
-    PyObject *leaves, *env_ids;
     vecenv_request what = {.op = VECENV_OP_STEP};
-    if (!PyArg_ParseTuple(args, "O!Opi:send", &PyTuple_Type, &leaves, &env_ids,
-                          &what.ordered, &what.flags)) {
+    if (parse_send(args, count, &what) < 0) {
         return NULL;
     }
+    PyObject *leaves = args[0], *env_ids = args[1];
     if (PyTuple_GET_SIZE(leaves) != self->num_leaves) {
         PyErr_SetString(PyExc_ValueError, "wrong number of action leaves");
         return NULL;
@@ -79,7 +121,7 @@ vecenv_hub_send(PyObject *op, PyObject *args)
     int error = vecenv_refuse(&self->sender, &what, &culprit);
     PyObject *answer = NULL;
     for (Py_ssize_t i = 0; error == 0 && i < self->num_leaves; i++) {
-        if (store_actions(self, &self->leaves[i], PyTuple_GET_ITEM(leaves, i), &what) < 0) {
+        if (store_actions(self, i, PyTuple_GET_ITEM(leaves, i), &what) < 0) {
             goto done;
         }
     }
@@ -98,7 +140,8 @@ const char vecenv_hub_send_doc[] = PyDoc_STR(
 "send($self, leaves, env_ids, ordered, flags, /)\n--\n\n"
 "Step envs with one array per action leaf, (n, *S) in request order.\n\n"
 "env_ids: int64 (n,) or None for all. ordered: rows stand in request order in a block of\n"
-"their own, else in finish order. Returns None, or (SEND_* reason, env_id) when refused.");
+"their own, else in finish order. Returns None, or ('bad_env', 'busy', 'mixed' or 'no_block',\n"
+"env_id) when refused.");
 
 PyObject *
 vecenv_hub_command(PyObject *op, PyObject *args)

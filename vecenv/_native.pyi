@@ -41,17 +41,6 @@ FORM_INT: int
 FORM_VECTOR: int
 FORM_ARRAY0: int
 
-RECV_BATCH: int
-RECV_TIMEOUT: int
-RECV_DESCRIPTOR: int
-RECV_MAIL: int
-RECV_NO_BLOCK: int
-
-SEND_BAD_ENV: int
-SEND_BUSY: int
-SEND_NO_BLOCK: int
-SEND_MIXED: int
-
 EVENT_STOP: int
 EVENT_IDLE: int
 EVENT_COMMAND: int
@@ -84,15 +73,19 @@ class Hub:
         event_fd: int,
         epoll_fd: int,
         spin_ns: int,
+        numpy_array: type,
+        views: tuple[Any, ...],
+        run_type: Callable[[Any, int, int], Any],
+        event_type: Callable[[str, int], Any],
     ) -> Hub: ...
     def send(
         self, leaves: tuple[NDArray[Any], ...], env_ids: NDArray[Any] | None, ordered: bool, flags: int, /
-    ) -> tuple[int, int] | None: ...
+    ) -> tuple[str, int] | None: ...
     def command(
         self, op: int, env_ids: NDArray[Any] | None, arguments: NDArray[Any], flags: NDArray[Any], ordered: bool, /
-    ) -> int | tuple[int, int]: ...
-    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[int, int, int, int, int]: ...
-    def wait(self, deadline_ns: int, /) -> tuple[int, int, int, int, int]: ...
+    ) -> int | tuple[str, int]: ...
+    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> Any: ...
+    def wait(self, deadline_ns: int, /) -> Any: ...
     def take_mail(self, slot: int, /) -> tuple[bytes, int] | None: ...
     def post(self, slot: int, data: Buffer, /) -> int: ...
     def outstanding(self) -> int: ...

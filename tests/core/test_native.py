@@ -50,6 +50,10 @@ class Ends:
             "event_fd": self.event_fd,
             "epoll_fd": self.epoll.fileno(),
             "spin_ns": 0,
+            "numpy_array": np.ndarray,
+            "views": tuple(range(self.plan.words["num_blocks"])),
+            "run_type": lambda block, start, stop: (block, start, stop),
+            "event_type": lambda kind, descriptor: (kind, descriptor),
         }
         return _native.Hub(**{**arguments, **changes})
 
@@ -252,11 +256,11 @@ def test_a_request_is_checked_before_anything_is_sent(ends):
         hub.send((np.zeros(4, np.int64)[::2],), None, True, 0)
     with pytest.raises(ValueError, match="one per env"):
         hub.command(rows.Op.RESET, None, np.zeros(1, np.int64), np.zeros(2, np.uint8), True)
-    assert hub.send(actions, np.array([0, 2]), True, 0) == (_native.SEND_BAD_ENV, 2)
-    assert hub.send(actions, np.array([0, -1]), True, 0) == (_native.SEND_BAD_ENV, -1)
+    assert hub.send(actions, np.array([0, 2]), True, 0) == ("bad_env", 2)
+    assert hub.send(actions, np.array([0, -1]), True, 0) == ("bad_env", -1)
     assert hub.outstanding() == 0
     assert hub.send(actions, None, True, 0) is None
-    assert hub.send(actions, None, True, 0) == (_native.SEND_BUSY, 0)
+    assert hub.send(actions, None, True, 0) == ("busy", 0)
     assert hub.outstanding() == 2
 
 
@@ -267,12 +271,12 @@ def test_an_env_named_twice_is_refused_and_owes_what_it_owed_before(ends):
     zeros, none = np.zeros(2, np.int64), np.zeros(2, np.uint8)
     hub.send((zeros,), None, True, 0)
     slot.serve()
-    assert hub.recv(2, 2, 0)[0] == _native.RECV_BATCH
-    assert hub.command(rows.Op.RESET, zeros, zeros, none, True) == (_native.SEND_BUSY, 0)
+    assert hub.recv(2, 2, 0)[0][1:] == (0, 2)
+    assert hub.command(rows.Op.RESET, zeros, zeros, none, True) == ("busy", 0)
     assert (hub.outstanding(), hub.owed(0)[0]) == (0, 0)
     hub.send((np.zeros(1, np.int64),), np.array([0]), False, 0)
     owed = hub.owed(0)
-    assert hub.command(rows.Op.RESET, zeros, zeros, none, False) == (_native.SEND_BUSY, 0)
+    assert hub.command(rows.Op.RESET, zeros, zeros, none, False) == ("busy", 0)
     assert (hub.outstanding(), hub.owed(0)) == (1, owed)
 
 
@@ -280,7 +284,7 @@ def test_calls_beyond_the_queue_are_refused_and_overwrite_nothing(ends):
     hub = ends.hub()
     many = np.zeros(1000, np.int64)
     flags = np.zeros(1000, np.uint8)
-    assert hub.command(rows.Op.CALL, many, many, flags, False)[0] == _native.SEND_BUSY
+    assert hub.command(rows.Op.CALL, many, many, flags, False)[0] == "busy"
     one = np.zeros(1, np.int64)
     accepted = 0
     while isinstance(hub.command(rows.Op.CALL, one, one, flags[:1], False), int):
@@ -356,7 +360,7 @@ def cells_of(names, info, infos=0):
         hub.send((np.zeros(2, np.int64),), None, True, 0)
         if slot.serve()[0] != _native.EVENT_IDLE:
             return False, False, []
-        _, block, _, _, flags = hub.recv(2, 2, 0)
+        (block, _, _), flags = hub.recv(2, 2, 0)
         columns = arena.BlockViews(ends.plan, ends.memory, block).columns
         tags, values = columns["info_tags"][0].tolist(), columns["info_values"][0].tolist()
         return True, bool(flags & _native.F_INFO), list(zip(tags, values))[: len(names)]
@@ -397,7 +401,7 @@ def test_infos_in_cells(names, info, infos, expected):
 
 def final_rows(hub, ends):
     """Return (flags, values of the first cell of infos, of final infos) of the batch that is there, by rows."""
-    _, block, _, _, _ = hub.recv(2, 2, 0)
+    (block, _, _), _ = hub.recv(2, 2, 0)
     columns = arena.BlockViews(ends.plan, ends.memory, block).columns
     first = [columns[name][:, 0].tolist() for name in ("info_values", "final_values")]
     return columns["flags"].tolist(), *first
@@ -461,7 +465,7 @@ def test_a_final_info_that_was_refused_or_given_up_does_not_stand_in_a_later_row
     assert not slot.publish(*odd)
     assert not slot.publish(*odd[:4], {}, *odd[5:7], {"a": 1, "b": 1})
     assert slot.publish(*odd[:4], None, FINAL | _native.F_MAIL, obs_of(1))
-    _, block, _, _, flags = hub.recv(1, 1, 0)
+    _, flags = hub.recv(1, 1, 0)
     assert flags == FINAL | _native.F_MAIL
 
 
@@ -502,7 +506,7 @@ def rounds(count):
             slot.mail(b"mail")
             slot.publish(obs_of(1), 0.0, False, False, None, 0, obs_of(2))
         hub.take_mail(0)
-        assert hub.recv(2, 2, 0)[0] == _native.RECV_BATCH
+        assert hub.recv(2, 2, 0)[0][1:] == (0, 2)
         while hub.take_mail(0):
             pass
     ends.close()

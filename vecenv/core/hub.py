@@ -53,15 +53,17 @@ class SlotState(NamedTuple):
 class Hub(Protocol):
     """Both implementations of the parent's end; one thread uses it at a time."""
 
-    def send(self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form) -> Refusal | None:
-        """Step envs (None: all) with one array (n, *S) per action leaf."""
+    def send(
+        self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
+    ) -> tuple[str, int] | None:
+        """Step envs (None: all) with one array (n, *S) per action leaf; return why not, as in a `Refusal`."""
 
     def command(
         self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool
     ) -> int | Refusal:
         """Queue one operation per env; return the step_id of the first, they count up."""
 
-    def recv(self, min_count: int, max_count: int, deadline_ns: int) -> tuple[Rows, int] | Event:
+    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[Rows, int] | Event:
         """Wait for at least min_count rows; return them and the union of their flags.
 
         A negative deadline_ns counts nanoseconds from now.
@@ -70,7 +72,7 @@ class Hub(Protocol):
     def pump(self) -> bool:
         """Go on writing letters larger than their ring; tell whether some are left."""
 
-    def wait(self, deadline_ns: int) -> Event:
+    def wait(self, deadline_ns: int, /) -> Event:
         """Sleep until anything happens."""
 
     def mail(self, slot: int) -> list[bytes]:
@@ -119,10 +121,6 @@ class Hub(Protocol):
         """Give an info key a column; return its index, -1 when there is none left."""
 
 
-_SEND_REASONS = {-1: "bad_env", -2: "busy", -3: "no_block", -4: "mixed"}
-_EVENT_KINDS = ("batch", "timeout", "descriptor", "mail", "no_block")
-
-
 class NativeHub:
     """The parent's end over shared memory.
 
@@ -139,19 +137,29 @@ class NativeHub:
     ) -> None:
         native: Any = load()
         self._slots = list(slots)
-        self._rows = plan.num_envs
+        self._views = tuple(BlockViews(plan, memory, block) for block in range(plan.words["num_blocks"]))
         self._hub = native.Hub(
-            memory, plan.row_columns(), plan.action_columns(), tuple(slots), plan.depth, event_fd, epoll_fd, spin_ns
+            memory,
+            plan.row_columns(),
+            plan.action_columns(),
+            tuple(slots),
+            plan.depth,
+            event_fd,
+            epoll_fd,
+            spin_ns,
+            np.ndarray,
+            self._views,
+            Run,
+            Event,
         )
-        self._views = [BlockViews(plan, memory, block) for block in range(plan.words["num_blocks"])]
         self._pieces: dict[int, bytearray] = {}
         self._letters: dict[int, deque[memoryview]] = {}
         self._delayed: set[int] = set()  # slots whose ring had no room for all of their letters
         self._given_ns = [0] * plan.num_slots
         self._num_slots = plan.num_slots
-        self._full = [Run(views, 0, self._rows) for views in self._views]
-        self._recv = self._hub.recv
-        self._send = self._hub.send
+        self.send = self._hub.send
+        self.recv = self._hub.recv
+        self.wait = self._hub.wait
         self.outstanding = self._hub.outstanding
         self.num_late = self._hub.num_late
         self.owed = self._hub.owed
@@ -160,18 +168,13 @@ class NativeHub:
         self.stop = self._hub.stop
         self.add_info_key = self._hub.add_info_key
 
-    def send(self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form) -> Refusal | None:
-        """Step envs (None: all) with one array (n, *S) per action leaf."""
-        refusal = self._send(leaves, env_ids, ordered, form)
-        return refusal and Refusal(_SEND_REASONS[refusal[0]], refusal[1])
-
     def command(
         self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool
     ) -> int | Refusal:
         """Queue one operation per env; return the step_id of the first, they count up."""
         result = self._hub.command(op, env_ids, seeds, flags, ordered)
         if not isinstance(result, int):
-            return Refusal(_SEND_REASONS[result[0]], result[1])
+            return Refusal(*result)
         for env_id, letter in zip(env_ids.tolist(), letters):
             if letter is not None:
                 self._post(self._slots[env_id], letter)
@@ -202,20 +205,6 @@ class NativeHub:
                 del self._letters[slot]
                 self._delayed.discard(slot)
         return bool(self._letters)
-
-    def recv(self, min_count: int, max_count: int, deadline_ns: int) -> tuple[Rows, int] | Event:
-        """Wait for at least min_count rows; return them and the union of their flags."""
-        outcome, detail, start, stop, flags = self._recv(min_count, max_count, deadline_ns)
-        if outcome == 0:
-            if stop - start == self._rows:
-                return self._full[detail], flags
-            return Run(self._views[detail], start, stop), flags
-        return Event(_EVENT_KINDS[outcome], detail)
-
-    def wait(self, deadline_ns: int) -> Event:
-        """Sleep until anything happens."""
-        outcome, detail, *_ = self._hub.wait(deadline_ns)
-        return Event(_EVENT_KINDS[outcome], detail)
 
     def mail(self, slot: int) -> list[bytes]:
         """Return the messages that have arrived from a slot."""

@@ -72,7 +72,7 @@ class SendingPool(Waist):
             leaves = self.action_spec.flatten_batch(actions, self.num_envs if ids is None else len(ids))
         refusal = self._hub.send(leaves, ids, ordered, form)
         if refusal is not None:
-            self._refuse("send", refusal)
+            self._refuse("send", Refusal(*refusal))
         if self._journal is not None:
             self._journal.note_steps(leaves, ids, form)
 

@@ -84,7 +84,9 @@ class TwinHub:
 
     # ---- sending -----------------------------------------------------------------------
 
-    def send(self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form) -> Refusal | None:
+    def send(
+        self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
+    ) -> tuple[str, int] | None:
         """Step envs (None: all) with one array (n, *S) per action leaf."""
         ids = list(range(self._plan.num_envs)) if env_ids is None else env_ids.tolist()
         refusal = self._ledger.refusal(Op.STEP, ids, ordered)
@@ -140,7 +142,7 @@ class TwinHub:
 
     # ---- receiving ---------------------------------------------------------------------
 
-    def recv(self, min_count: int, max_count: int, deadline_ns: int) -> tuple[Rows, int] | Event:
+    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[Rows, int] | Event:
         """Wait for at least min_count rows; return them and the union of their flags."""
         if deadline_ns < 0:
             deadline_ns = now_ns() - deadline_ns
@@ -151,7 +153,7 @@ class TwinHub:
         rows = GatheredRows(self._words.rows, self._ledger.take(max_count))
         return rows, int(np.bitwise_or.reduce(rows.column("flags")))
 
-    def wait(self, deadline_ns: int) -> Event:
+    def wait(self, deadline_ns: int, /) -> Event:
         """Sleep until anything happens."""
         if any(self._messages):
             return Event("mail", -1)
