@@ -58,6 +58,15 @@ block_start(const Slot *self, uint64_t place)
 #define CELL(self, place, word, type) \
     (((type *)(void *)column(&(self)->arena, place_block(place), word))[place_row(place)])
 
+/* Most rows of a column never change. A line that nobody writes stays in every core's cache. */
+#define CHANGE(self, place, word, type, value) \
+    do { \
+        type *cell = &CELL(self, place, word, type); \
+        if (*cell != (type)(value)) { \
+            *cell = (type)(value); \
+        } \
+    } while (0)
+
 /* An ordered request needs each of its rows, also those nobody waits for any more. */
 void
 vecenv_slot_drop(Slot *self)
@@ -115,13 +124,13 @@ write_row(Slot *self, hosted_env *env, const answer *row, size_t num_held, uint6
     const vecenv_arena *arena = &self->arena;
     count_step(env, row, self->reward[0]);
     CELL(self, place, VECENV_H_STEP_ID, uint64_t) = self->command.step_id;
-    CELL(self, place, VECENV_H_ENV_ID, int64_t) = self->command.env_id;
+    CHANGE(self, place, VECENV_H_ENV_ID, int64_t, self->command.env_id);
     memcpy(column(arena, place_block(place), VECENV_H_REWARD)
                + (size_t)place_row(place) * arena->reward_size * sizeof(double),
            self->reward, arena->reward_size * sizeof(double));
-    CELL(self, place, VECENV_H_TERMINATED, uint8_t) = (uint8_t)row->terminated;
-    CELL(self, place, VECENV_H_TRUNCATED, uint8_t) = (uint8_t)row->truncated;
-    CELL(self, place, VECENV_H_FLAGS, uint32_t) = row->flags;
+    CHANGE(self, place, VECENV_H_TERMINATED, uint8_t, row->terminated);
+    CHANGE(self, place, VECENV_H_TRUNCATED, uint8_t, row->truncated);
+    CHANGE(self, place, VECENV_H_FLAGS, uint32_t, row->flags);
     CELL(self, place, VECENV_H_TALLY, vecenv_tally) = env->tally;
     if (row->terminated || row->truncated) {
         double seconds = (double)(vecenv_now_ns() - env->began_ns) / 1e9;
