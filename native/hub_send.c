@@ -92,7 +92,12 @@ parse_send(PyObject *const *args, Py_ssize_t count, vecenv_request *what)
         PyErr_SetString(PyExc_TypeError, "send expects a tuple of leaves, env_ids, ordered, flags");
         return -1;
     }
-    long flags = PyLong_AsLong(args[3]);
+    int overflow = 0;
+    long flags = PyLong_AsLongAndOverflow(args[3], &overflow);
+    if (overflow != 0 || flags > UINT16_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "flags out of range");
+        return -1;
+    }
     if ((flags == -1 && PyErr_Occurred()) || (what->ordered = PyObject_IsTrue(args[2])) < 0) {
         return -1;
     }

@@ -120,6 +120,82 @@ def test_a_call_whose_answer_has_been_taken_is_not_made_again(pure: bool, implem
         assert batch.obs[:, 1].tolist() == [1.0, 1.0 if pure else 101.0, 1.0, 1.0]
 
 
+class Gated(Tunable):
+    """Waits for a file in a step by action 2."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(6, num_actions=3)
+        self._file = file
+
+    def step(self, action: Any) -> Any:
+        if action == 2:
+            wait_until(lambda: os.path.exists(self._file))
+        return super().step(action)
+
+
+def test_a_call_between_commands_that_were_overtaken_is_not_made_again(implementation: str, tmp_path: Any) -> None:
+    with mortal([functools.partial(Gated, str(tmp_path / "go"))] * 2, num_workers=1) as pool:
+        pool.start()
+        pool.reset(seeds=[0, 1])
+        pool.recv()
+        pool.send(np.array([2, 1]), [0, 1], ordered=False)
+        pool.post([last_poke], [1])
+        pool.reset([1], seeds=[5], ordered=False)  # overtakes the step, which nobody answers then
+        open(tmp_path / "go", "x").close()
+        assert pool.wait_calls(60) == [1]
+        first, second = sorted((pool.recv(1, exact=True, timeout=60) for _ in range(2)), key=lambda one: one.env_ids[0])
+        assert (first.lengths[0], second.lengths[0], second.seeds[0]) == (1, 0, 5)
+        assert pool.statistics()["restarts"] == 1
+
+
+class DiesInReset(toys.ToyEnv):
+    """Is killed in its first reset with options, and tells of them in the next."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if options and not os.path.exists(options["struck"]):
+            open(options["struck"], "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        obs, _ = super().reset(seed=seed, options=options)
+        return obs, {"size": len(options["blob"]) if options else 0}
+
+
+def test_a_reset_whose_letter_is_more_than_the_log_may_hold_is_made_again(implementation: str, tmp_path: Any) -> None:
+    size = 50_000
+    with mortal([DiesInReset] * 2, num_workers=1, max_log_bytes=4096) as pool:
+        pool.start()
+        pool.reset(seeds=[0, 1])
+        pool.recv()
+        options = {"blob": b"x" * size, "struck": str(tmp_path / "struck")}
+        pool.reset(kwargs=[{"options": options}] * 2)
+        batch = pool.recv(timeout=60)
+        assert [info["size"] for info in batch.infos()] == [size, size]
+        assert pool.statistics()["restarts"] == 1
+
+
+class Unloadable:
+    """Pickles anywhere, and comes back where it was made only."""
+
+    def __reduce__(self) -> Any:
+        return come_back, (os.getpid(),)
+
+
+def come_back(pid: int) -> Unloadable:
+    if pid != os.getpid():
+        raise LookupError("made elsewhere")
+    return Unloadable()
+
+
+def test_an_answer_that_cannot_be_read_does_not_take_others_with_it(implementation: str) -> None:
+    with mortal([functools.partial(Tunable, 6)] * 3, num_workers=1) as pool:
+        play(pool, 9)
+        pool.post([lambda env: Unloadable(), Tunable.poke, Tunable.poke])
+        with pytest.raises(LookupError, match="made elsewhere"):
+            pool.wait_calls(60)
+        pool.send(np.zeros(3, np.int64))
+        pool.recv(timeout=60).raise_errors()
+        assert pool.call(Tunable.poke) == [1, 2, 2]
+
+
 class WaitsInReplay(toys.ToyEnv):
     """Says that it is about to repeat steps, and repeats none before it may."""
 

@@ -14,14 +14,13 @@ import dataclasses
 import os
 import select
 from abc import abstractmethod
-from functools import partial
 
 from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError, describe_exit
 from . import mail
 from .clock import Deadline, now_ns
 from .crew import Crew
 from .hub import SlotState
-from .mail import Answer
+from .mail import Answer, Letter
 from .pool import Pool
 from .recovery import Queued
 from .replay import Replay
@@ -161,8 +160,7 @@ class MortalPool(Pool):
         given_up = self._recovery.judge(error, exitcode, self._states(worker)) if is_failure else {}
         queued: list[Queued] = []
         for slot in worker.slots:
-            op, _, step_id = self._hub.pending(slot)
-            queued += self._hub.revive(slot, op == Op.CALL and step_id not in self._inbox.letters)
+            queued += self._hub.revive(slot, self._inbox.letters)
         replays = self._recovery.plan(worker.env_ids, queued, given_up, self._hub.seen, mark=is_failure)
         told = str(error).partition("\n")[0]
         outcast = self._recovery.outcast(worker.env_ids) if is_failure else None
@@ -232,7 +230,8 @@ class MortalPool(Pool):
         if op == Op.CALL:
             return self._inbox.letters[step_id][1]
         assert self._journal is not None
-        return self._journal.letter(env_id, step_id)
+        # A command that is not the env's last has been overtaken: what it does is no matter, but a letter must come.
+        return self._journal.letter(env_id, step_id) or mail.dump(Letter())
 
     def kill(self, worker_id: int) -> None:
         """End a worker that does not answer, with all that its envs started; `close` need not wait for it then."""
@@ -262,7 +261,7 @@ class MortalPool(Pool):
             old = self._crew.workers[worker_id]
             self._end_worker(old)
             self._inbox.drain()
-            self._inbox.lose_calls(old.env_ids, partial(_lost_call, old))
+            self._lose_calls(old)
             for slot in old.slots:
                 self._hub.reap(slot)
             for env_id in old.env_ids:
@@ -275,18 +274,21 @@ class MortalPool(Pool):
         finally:
             self._lock.release()
 
+    def _lose_calls(self, worker: Worker) -> None:
+        """Answer the calls that a worker took with it: nobody else ever would."""
+        for env_id in worker.env_ids:
+            step_id = self._called.get(env_id)
+            if step_id is not None and not self._inbox.has_call(step_id):
+                lost = WorkerError(
+                    f"{worker.name} was restarted before the answer to a call of env {env_id} came; call again",
+                    worker_id=worker.worker_id,
+                    env_ids=(env_id,),
+                    op="call",
+                    step_id=step_id,
+                )
+                self._inbox.answer_call(Answer(step_id, env_id, error=mail.pack_error(lost)))
+        self._inbox.forget_letters(worker.env_ids)
+
     def _watch(self, worker: Worker) -> None:
         assert self._crew.epoll is not None
         self._crew.epoll.register(worker.pidfd, select.EPOLLIN)
-
-
-def _lost_call(worker: Worker, step_id: int, env_id: int) -> Answer:
-    """Answer a call that a worker took with it."""
-    lost = WorkerError(
-        f"{worker.name} was restarted before the answer to a call of env {env_id} came; call again",
-        worker_id=worker.worker_id,
-        env_ids=(env_id,),
-        op="call",
-        step_id=step_id,
-    )
-    return Answer(step_id, env_id, error=mail.pack_error(lost))

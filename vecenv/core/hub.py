@@ -1,12 +1,13 @@
 """Hub: the parent's end of the rows. Actions go in, runs of rows come out.
 
-`NativeHub` puts names and views on `_native.Hub`. Without C `twin_hub.TwinHub` stands in its place.
+`NativeHub` is `_native.Hub` with letters of any size and mail put together. Without C `twin_hub.TwinHub` stands in
+its place.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -90,10 +91,10 @@ class Hub(Protocol):
     def reap(self, slot: int) -> None:
         """Clear up after the process of a slot has ended."""
 
-    def revive(self, slot: int, is_answered: bool) -> list[tuple[int, int, int, int]]:
+    def revive(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags).
 
-        `is_answered`: whether the first of it is a call whose answer is in.
+        `unanswered`: step_ids of the calls whose answers are not in; of any slot.
         """
 
     def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
@@ -233,8 +234,10 @@ class NativeHub:
         self._delayed.discard(slot)
         self._hub.reap(slot)
 
-    def revive(self, slot: int, is_answered: bool) -> list[tuple[int, int, int, int]]:
+    def revive(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
+        op, _, step_id = self._hub.pending(slot)  # only the first may have been answered
+        is_answered = op == Op.CALL and step_id not in unanswered
         self._pieces.pop(slot, None)
         self._letters.pop(slot, None)
         self._delayed.discard(slot)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from . import mail
@@ -32,7 +32,8 @@ class Inbox:
     Attributes:
         infos: the cells that infos have; new ones are given here.
         num_slots: how many slots, from 0 on, may send mail.
-        letters: of each call that has not been answered, also of those given up: the env and the letter.
+        letters: of each call that has not been answered, by step_id, also of those given up: its env and its
+            letter. Empty without a listener: nobody is told twice then.
     """
 
     def __init__(self, hub: Hub, num_slots: int, listener: Listener | None = None) -> None:
@@ -47,9 +48,16 @@ class Inbox:
 
     def drain(self, delivered: Collection[int] = ()) -> None:
         """Take all mail that has arrived, for what is owed, called for, or just `delivered`."""
+        unread: Exception | None = None
         for slot in range(self.num_slots):
             for data in self._hub.mail(slot):
-                answer: Answer = mail.load(data)
+                try:
+                    answer: Answer = mail.load(data)
+                except (
+                    Exception
+                ) as error:  # an object whose class cannot be made again here; the rest must not go with it
+                    unread = unread or error
+                    continue
                 for key, text in answer.warnings:
                     self.warn_once(key, text, UserWarning)
                 if answer.start is not None or answer.outcome is not None:
@@ -60,6 +68,8 @@ class Inbox:
                     self._answers[answer.step_id] = answer
                     self.infos.learn(answer.info, self._hub.add_info_key)
                     self.infos.learn(answer.final_info, self._hub.add_info_key)
+        if unread is not None:
+            raise unread
 
     def _is_wanted(self, answer: Answer, delivered: Collection[int]) -> bool:
         step_id = answer.step_id
@@ -74,17 +84,26 @@ class Inbox:
         if answer.outcome is not None:
             self._listener.note_outcome(answer.env_id, answer.outcome)
 
-    def expect_calls(self, step_ids: range, env_ids: Sequence[int], letters: Sequence[bytes]) -> None:
+    def expect_calls(self, step_ids: range, env_ids: Sequence[int], letters: Sequence[bytes | None]) -> None:
         """Keep the answers to these calls when they come, and until then their letters."""
         self._calls = step_ids
-        self.letters.update(zip(step_ids, zip(env_ids, letters)))
+        if self._listener is not None:
+            self.letters.update(
+                (step_id, (env_id, letter)) for step_id, env_id, letter in zip(step_ids, env_ids, letters) if letter
+            )
 
-    def lose_calls(self, env_ids: Collection[int], answer: Callable[[int, int], Answer]) -> None:
-        """Let no answer to a call of these envs come any more: those expected get `answer(step_id, env_id)`."""
+    def forget_letters(self, env_ids: Collection[int]) -> None:
+        """Drop the letters of all calls of these envs: they will not be made."""
         for step_id in [step_id for step_id, (env_id, _) in self.letters.items() if env_id in env_ids]:
-            env_id, _ = self.letters.pop(step_id)
-            if step_id in self._calls:
-                self._answers[step_id] = answer(step_id, env_id)
+            del self.letters[step_id]
+
+    def has_call(self, step_id: int) -> bool:
+        """Tell whether an expected call has been answered."""
+        return step_id in self._calls and step_id in self._answers
+
+    def answer_call(self, answer: Answer) -> None:
+        """Answer an expected call in the place of a worker."""
+        self._answers[answer.step_id] = answer
 
     def has_all_calls(self) -> bool:
         """Tell whether every expected call has been answered."""

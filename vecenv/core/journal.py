@@ -118,6 +118,8 @@ class Journal:
         self._uncertain: dict[int, list[int]] = {}  # step_ids of those, since then
         self._candidates: dict[int, Start] = {}  # starts whose command has not been answered yet
         self._floor = np.zeros(num_envs, np.int64)  # first step_id still needed, per env
+        #: by env: step_id and letter of the last reset or step that had one; kept whatever else is given up
+        self._letters: dict[int, tuple[int, bytes]] = {}
         self._next_step_id = 1
         self._spares: list[Page] = []  # dropped, to be written again: new memory costs a fault per 4 KiB
         self._until_prune = _PRUNE_EVERY
@@ -190,6 +192,8 @@ class Journal:
         for i, env_id in enumerate(env_ids):
             if op != Op.CALL:
                 self._confirm_one(env_id)
+                if (letter := letters[i]) is not None:
+                    self._letters[env_id] = first + i, letter
             name = names[i]
             if name == "":
                 continue
@@ -357,16 +361,11 @@ class Journal:
         for calls in self._kept[env_id].values():
             calls[:] = [entry for entry in calls if entry.step_id != step_id]
 
-    def action(self, env_id: int, step_id: int) -> tuple[bytes, ...] | None:
-        """Return the bytes of each leaf of a step's action; None where it is not known any more."""
-        for page in reversed(self._pages):
-            for row in page.rows_of(env_id) if step_id < page.stop else ():
-                if page.step_id(row) == step_id:
-                    return page.action(row)
-        return None
-
     def letter(self, env_id: int, step_id: int) -> bytes | None:
-        """Return the letter of a reset or call that has been noted."""
+        """Return the letter of a reset or step; None where it has been given up, which the env's last one never is."""
+        known, letter = self._letters.get(env_id, (0, b""))
+        if known == step_id:
+            return letter
         for entry in reversed(self._rare[env_id]):
             if entry.step_id == step_id and isinstance(entry.payload, bytes):
                 return entry.payload

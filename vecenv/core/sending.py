@@ -185,8 +185,7 @@ class SendingPool(Waist):
             self._refuse(what, result)
         self._attention = self._attention or any(letters)
         if op == Op.CALL:  # before anything below takes in mail: the answer may be there already
-            called = [letter for letter in letters if letter is not None]  # a call has one in any case
-            self._inbox.expect_calls(range(result, result + len(ids)), ids.tolist(), called)
+            self._inbox.expect_calls(range(result, result + len(ids)), ids.tolist(), letters)
         if self._journal is not None:
             count = len(ids)
             self._journal.note_commands(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -205,7 +205,7 @@ class TwinHub:
         self._ledger.give_up({env_id for env_id, mine in enumerate(self._slot_of) if mine == slot})
         self._clear(slot)
 
-    def revive(self, slot: int, is_answered: bool) -> list[tuple[int, int, int, int]]:
+    def revive(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
         self._clear(slot)
         return []

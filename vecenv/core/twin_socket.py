@@ -15,7 +15,7 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 from .arena import ArenaPlan
 from .clock import now_ns
 from .hub import Event
+from .rows import Op
 from .twin_hub import TwinHub
 from .twin_slot import TwinSlot
 from .twin_words import BLOCKED_WORD, LONGEST_POLL_MS, MS, AttachLike, Command, SharedWords, WorkerLike
@@ -67,12 +68,14 @@ class SocketHub(TwinHub):
         is_unheard = self._can_hear(worker) and _is_readable(worker.control)  # it may have dealt with it
         return super().pending(slot) if is_unheard else commands[0][1:4]
 
-    def revive(self, slot: int, is_answered: bool) -> list[tuple[int, int, int, int]]:
+    def revive(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
-        super().revive(slot, is_answered)
+        super().revive(slot, unanswered)
         self._unsent[self._worker_of[slot]].clear()
         commands = self._open[slot]
-        if is_answered:
+        # What a slot drops it says nothing of, and the frame that ends a call may be missing behind its answer.
+        answered = [i for i, one in enumerate(commands) if one.op == Op.CALL and one.step_id not in unanswered]
+        for _ in range(answered[-1] + 1 if answered else 0):
             commands.popleft()
         return [(command.op, command.env_id, command.step_id, command.flags) for command in commands]
 

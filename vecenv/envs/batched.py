@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 __all__ = ["BatchedAssignment", "BatchedCall", "BatchedEnv", "Inner", "adapt_batched", "inner_of", "render"]
 
-_BOOL = np.dtype(np.bool_)
-
 
 @dataclass(frozen=True)
 class Inner:
@@ -88,7 +86,7 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         """Step all k envs by one call."""
         obs, rewards, terminations, truncations, infos = self.envs.step(action)
-        row = (as_arrays(obs), as_array(terminations, _BOOL), as_array(truncations, _BOOL))
+        row = (as_arrays(obs), as_array(terminations, np.bool_), as_array(truncations, np.bool_))
         return row, as_array(rewards), False, False, infos
 
     def render(self) -> Any:
@@ -158,8 +156,6 @@ def as_arrays(value: Any) -> Any:
 
 
 def as_array(value: Any, dtype: Any = None) -> NDArray[Any]:
-    """Give one batch as an array of this dtype, if there is one; tensors of a device are fetched."""
-    if type(value) is np.ndarray and (dtype is None or value.dtype is dtype):
-        return value  # what NumPy's vector envs return at every step, in whatever order
+    """Give one batch as a contiguous array; tensors of a device are fetched."""
     fetch = getattr(value, "cpu", None)
     return np.ascontiguousarray(value if fetch is None else fetch(), dtype)
