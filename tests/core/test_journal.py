@@ -127,6 +127,33 @@ def test_a_state_that_is_older_than_a_start_is_nothing_new() -> None:
     assert told(journal, 0) == [(9, ["reset 9", 30])]
 
 
+def test_a_state_that_is_read_after_the_next_seeded_reset_was_sent_is_a_start_for_that() -> None:
+    """Else the digest, which began anew at the state, would not agree with what is repeated from before it."""
+    journal = two_envs()
+    reset(journal, 9, [0], [7])
+    journal.note_state(0, Start(7, b"late"), is_answered=True)
+    assert told(journal, 0, [9]) == [(7, [12])]
+    steps(journal, [30], [0])
+    assert told(journal, 0) == [(9, ["reset 9", 30])], "once that is answered, it is the start"
+
+
+def test_a_state_whose_command_is_done_again_is_no_start_of_the_digest() -> None:
+    journal = two_envs()
+    journal.note_state(0, Start(7, b"a", False), is_answered=False)
+    assert told(journal, 0, [7]) == [(1, ["reset 1", 10, 11])], "a crash before the answer: without another look"
+    steps(journal, [13, 23])
+    marked = [entry.step_id for entry in journal.history(0, ()).attempts[0].entries if entry.flags & CommandFlag.START]
+    assert marked == [1]
+
+
+def test_the_last_letter_of_an_env_is_there_whatever_else_is_given_up() -> None:
+    journal = Journal(1, 1)
+    reset(journal, 1, [0], [1])
+    journal.note_commands(Op.RESET, 2, [0], [0], [CommandFlag.LETTER], [b"options"], [None], [False])
+    assert journal.history(0, [2]).attempts == []
+    assert journal.letter(0, 2) == b"options" and journal.letter(0, 1) is None
+
+
 def test_a_start_that_may_not_be_all_keeps_the_one_before_it() -> None:
     journal = two_envs()
     journal.note_state(0, Start(7, b"a", False), is_answered=True)

@@ -1,7 +1,8 @@
 """Random programs on a pool, with workers killed at random moments: every env's answers are those of a quiet run.
 
-A program is a list of requests: steps of some envs, resets that overtake steps, calls, receives of
-some rows or all. What an env answers must follow from its own requests alone.
+A program is a list of requests: steps of some envs, in columns or by letter, resets with seeds and
+options, calls that are waited for and calls that other requests go on beside, receives. What an env
+answers must follow from its own requests alone.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ NUM_ENVS = 6
 
 
 class Poked(toys.ToyEnv):
-    """Shows how often it has been poked in this episode, and an attribute that lasts."""
+    """Shows how often it has been poked in this episode, the options of its reset, and an attribute that lasts."""
 
-    pokes, gain = 0, 0.0
+    pokes, gain, size = 0, 0.0, 0
 
-    def reset(self, **kwargs: Any) -> Any:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self.pokes = 0
-        return super().reset(**kwargs)
+        self.size = len(options["blob"]) if options else 0
+        return super().reset(seed=seed, options=options)
 
     def observe(self) -> Any:
         obs = super().observe()
         obs[0] = 1000.0 * self.pokes + self.gain
+        obs[3] += self.size
         return obs
 
     def poke(self) -> int:
@@ -72,36 +75,46 @@ def run(pool: Pool, seed: int, num_requests: int, killer: random.Random | None) 
     pool.reset(seeds=[rng.randrange(1 << 31) for _ in everyone])
     tapes.take(pool.recv())
     owing: set[int] = set()
+    has_posted = False
     for _ in range(num_requests):
-        kind = rng.random()
+        kind, by_letter = rng.random(), rng.random() < 0.25
         some = rng.sample(everyone, rng.randint(1, NUM_ENVS))
         if killer is not None and killer.random() < 0.06:
             with contextlib.suppress(ProcessLookupError):  # dead since an earlier strike, and not missed yet
                 os.kill(pool.worker_pids[killer.randrange(len(pool.worker_pids))], signal.SIGKILL)
-        if kind < 0.55:
+        if kind < 0.5:
             actions = {env_id: rng.randrange(2) for env_id in everyone}
             ids = [env_id for env_id in some if env_id not in owing]
-            if ids:
+            if ids and by_letter:
+                pool.send_objects([actions[env_id] for env_id in ids], ids, ordered=False)
+            elif ids:
                 pool.send(np.array([actions[env_id] for env_id in ids]), ids, ordered=False)
-                owing.update(ids)
-        elif kind < 0.65:
-            # What a reset overtakes may have been made or not: only a seed makes them the same.
-            seeds: dict[int, int | None] = {env_id: rng.randrange(1 << 31) for env_id in everyone}
+            owing.update(ids)
+        elif kind < 0.6:
+            seeds = {env_id: rng.randrange(1 << 31) for env_id in everyone}
             ids = [env_id for env_id in some if env_id not in owing]
+            kwargs = {"options": {"blob": b"x" * rng.choice([10, 3000, 90_000])}} if by_letter else None
+            unseeded = rng.random() < 0.5
             if ids:
-                unseeded = rng.random() < 0.5
-                pool.reset(ids, seeds=[None if unseeded else seeds[env_id] for env_id in ids], ordered=False)
+                chosen = [None if unseeded else seeds[env_id] for env_id in ids]
+                pool.reset(ids, seeds=chosen, kwargs=[kwargs] * len(ids), ordered=False)
                 owing.update(ids)
         elif kind < 0.75:
-            values.append(pool.call(poke, some))
-        elif kind < 0.8:
+            if has_posted:
+                values.append(pool.wait_calls(60))
+            else:
+                pool.post([poke] * len(some), some)
+            has_posted = not has_posted
+        elif kind < 0.8 and not has_posted:
             gain = float(rng.randrange(100))
             pool.call(SetGain(gain), some, name="gain")
         elif owing:
-            for env_id in tapes.take(pool.recv()):
+            for env_id in tapes.take(pool.recv(timeout=60)):
                 owing.remove(env_id)
+    if has_posted:
+        values.append(pool.wait_calls(60))
     if owing:
-        tapes.take(pool.recv())
+        tapes.take(pool.recv(timeout=60))
     return tapes.rows, values
 
 

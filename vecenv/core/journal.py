@@ -210,8 +210,13 @@ class Journal:
 
     def note_state(self, env_id: int, start: Start, is_answered: bool) -> None:
         """Note the state that an env had before the reset of command `start.step_id`."""
-        known = self._candidates.get(env_id, self._starts[env_id])
-        if start.step_id < known.step_id:
+        if start.step_id < self._starts[env_id].step_id:
+            return
+        later = self._candidates.get(env_id)
+        if later is not None and start.step_id < later.step_id:  # the news were read after the env was asked again
+            del self._candidates[env_id]
+            self.note_state(env_id, start, True)
+            self._candidates[env_id] = later
             return
         self.nbytes += len(start.state or b"")
         self._candidates[env_id] = start
@@ -328,9 +333,11 @@ class Journal:
         if candidate is not None and candidate.step_id not in queued:
             starts = [candidate] if self._is_barrier(env_id, candidate) else [candidate, *starts]
         elif candidate is not None and candidate.state is not None:
-            # Its command will be done again, with or without another look at the state.
+            # Its command will be done again, with or without another look at the state: only with one is it a start.
             del self._candidates[env_id]
             self.nbytes -= len(candidate.state)
+            if candidate.step_id in self._uncertain.get(env_id, ()):
+                self._uncertain[env_id].remove(candidate.step_id)
         starts = [start for start in starts if start.step_id != _NEVER]
         starts.sort(key=lambda start: not start.is_complete)
         history = History(lasting=self._kept_before(env_id, _NEVER, queued))
