@@ -22,7 +22,7 @@ from vecenv.envs import toys
 from vecenv.errors import WorkerTimeoutError
 
 LARGE = 50_000_000
-LIMITS = Limits(reset=0.5, step=0.5, call=0.5, close=2.0)
+LIMITS = Limits(reset=0.5, step=0.5, call=0.5, close=0.5)
 
 
 def stop(pool: Any, worker_id: int, *, between: bool = False) -> None:
@@ -102,7 +102,7 @@ def test_the_clock_of_what_is_not_begun_starts_when_it_is_sent(implementation: s
 
 def test_a_dead_worker_that_owes_nothing_is_not_late(implementation: str) -> None:
     hang = functools.partial(toys.Hangs, 3)
-    with mortal([hang, toys.CountEnv], limits=Limits(step=0.5, close=2.0), on_failure="raise") as pool:
+    with mortal([hang, toys.CountEnv], limits=Limits(step=0.5, close=0.5), on_failure="raise") as pool:
         play(pool, 2)
         pool.send(np.zeros(2, np.int64), ordered=False)
         kill(pool, 0)
