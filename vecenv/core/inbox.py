@@ -53,9 +53,7 @@ class Inbox:
             for data in self._hub.mail(slot):
                 try:
                     answer: Answer = mail.load(data)
-                except (
-                    Exception
-                ) as error:  # an object whose class cannot be made again here; the rest must not go with it
+                except Exception as error:  # of a class that cannot be made again here; raised once the rest is read
                     unread = unread or error
                     continue
                 for key, text in answer.warnings:
