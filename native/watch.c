@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
+#include <sys/prctl.h>
 
 #define WATCH_STACK_NBYTES 65536
 
@@ -22,6 +23,12 @@ watch(void *argument)
 int
 vecenv_watch_parent(int pidfd)
 {
+    /* A stopped process runs no thread, so its watcher sleeps on. The kernel wakes it up when
+     * the process that forked it ends: the parent, or the fork server, which ends with the
+     * parent. Harmless at any other time, as when the thread that forked it has ended. */
+    if (prctl(PR_SET_PDEATHSIG, SIGCONT) < 0) {
+        return errno;
+    }
     pthread_attr_t attributes;
     int error = pthread_attr_init(&attributes);
     if (error != 0) {

@@ -139,6 +139,28 @@ def test_a_killed_parent_takes_busy_workers_and_their_children_along(env: str, t
     assert_gone(pids)
 
 
+@pytest.mark.parametrize("implementation", ["native", "python"])
+def test_a_killed_parent_takes_stopped_workers_along(implementation: str, start_method: str, tmp_path: Path) -> None:
+    """A stopped process hears nothing by itself: the kernel continues it when the process that forked it has ended."""
+    source = program(
+        f"""
+        os.environ["VECENV_IMPLEMENTATION"] = {implementation!r}
+        pool = start(context={start_method!r})
+        print(*pool.worker_pids, flush=True)
+        os.kill(pool.worker_pids[1], signal.SIGSTOP)
+        while psutil.Process(pool.worker_pids[1]).status() != psutil.STATUS_STOPPED:
+            os.sched_yield()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    source = "import psutil, warnings; warnings.simplefilter('ignore')\n" + source
+    done = run(source, tmp_path)
+    assert done.returncode == -signal.SIGKILL and done.stderr == ""
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    assert_gone(pids)
+
+
 @pytest.mark.parametrize("waits", ["recv", "start", "nothing"])
 def test_ctrl_c_reaches_the_caller_and_workers_print_nothing(waits: str, start_method: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"

@@ -15,6 +15,7 @@ imports the caller's `__main__`: everything it needs travels by value.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import mmap
 import os
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["Attach", "Boot", "Goodbye", "Report", "build_env", "make_slot", "reward_shape_of", "worker_main"]
 
 _STDERR = 2
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -238,6 +240,7 @@ def _watch(boot: Boot) -> None:
     if boot.implementation == "native":
         load().watch_parent(pidfd)
     else:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))  # as native/watch.c
         threading.Thread(target=_watch_in_python, args=(pidfd,), daemon=True).start()
 
 
@@ -341,6 +344,19 @@ def _close(threads: list[EnvThread], hosts: list[Host]) -> Goodbye:
     return goodbye
 
 
+def _let_fork_server_end() -> None:
+    """Let go of the end of a pipe that keeps the fork server alive, so that it ends with the parent.
+
+    Its end is what continues a stopped worker (native/watch.c). Nothing is forked by way of it from here, although
+    `multiprocessing` hands it on: where an env asks for a fork server, another one is started.
+    """
+    module = sys.modules.get("multiprocessing.forkserver")
+    server = getattr(module, "_forkserver", None)
+    if server is not None and server._forkserver_pid is None and server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
+
+
 def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
     """Run one worker from its first word to its last; `inherited` descriptors are closed."""
     os.setsid()
@@ -349,6 +365,7 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     for descriptor in inherited:
         os.close(descriptor)
+    _let_fork_server_end()
     try:
         boot: Boot = control.recv()
         if boot.has_stack_file:
