@@ -185,6 +185,8 @@ static PyMethodDef hub_methods[] = {
     {"wait", vecenv_hub_wait, METH_O, vecenv_hub_wait_doc},
     {"take_mail", vecenv_hub_take_mail, METH_O, vecenv_hub_take_mail_doc},
     {"post", vecenv_hub_post, METH_VARARGS, vecenv_hub_post_doc},
+    {"lend", vecenv_hub_lend, METH_O, vecenv_hub_lend_doc},
+    {"take_back", vecenv_hub_take_back, METH_O, vecenv_hub_take_back_doc},
     {"outstanding", vecenv_hub_outstanding, METH_NOARGS, vecenv_hub_outstanding_doc},
     {"num_late", vecenv_hub_num_late, METH_NOARGS, vecenv_hub_num_late_doc},
     {"owed", vecenv_hub_owed, METH_O, vecenv_hub_owed_doc},

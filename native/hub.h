@@ -62,6 +62,8 @@ HUB_QUICK_METHOD(recv); /* hub_recv.c */
 HUB_METHOD(wait);
 HUB_METHOD(take_mail); /* hub_books.c */
 HUB_METHOD(post);
+HUB_METHOD(lend);
+HUB_METHOD(take_back);
 HUB_METHOD(outstanding);
 HUB_METHOD(num_late);
 HUB_METHOD(owed);

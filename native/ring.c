@@ -68,6 +68,18 @@ vecenv_ring_init(vecenv_ring *ring, uint32_t depth)
     store_release(&arena->control->open, ring->chain[0]);
 }
 
+void
+vecenv_ring_lend(vecenv_ring *ring, uint32_t block)
+{
+    pin(ring, block);
+}
+
+void
+vecenv_ring_take_back(vecenv_ring *ring, uint32_t block)
+{
+    unpin(ring, block);
+}
+
 int
 vecenv_ring_assign(vecenv_ring *ring, uint32_t num_rows)
 {

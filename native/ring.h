@@ -2,8 +2,9 @@
  * which the caller holds, which a late writer may still write.
  *
  * A block is free when nothing pins it. Pins: being in the chain of open blocks,
- * being assigned to an ordered request, every undelivered piece, every late row, and
- * being one of the `depth` - 1 newest delivered batches after the present one.
+ * being assigned to an ordered request, every undelivered piece, every late row,
+ * being one of the `depth` - 1 newest delivered batches after the present one, and
+ * being lent to the caller (core/leases.py).
  *
  *     free -> chain[2] -> chain[1] -> open --seal--> pieces --deliver--> held -> free
  *     free -> assigned ------------- all rows -----^      \-- late rows --^
@@ -61,6 +62,10 @@ void vecenv_ring_init(vecenv_ring *ring, uint32_t depth);
 /* Reserve a block for an ordered request of num_rows rows. VECENV_ENOBLOCK: late
  * writers pin too many. On success ring->assigned is set. */
 int vecenv_ring_assign(vecenv_ring *ring, uint32_t num_rows);
+
+/* Pin a block that is not free once more, until it is given back. */
+void vecenv_ring_lend(vecenv_ring *ring, uint32_t block);
+void vecenv_ring_take_back(vecenv_ring *ring, uint32_t block);
 
 /* Move an assigned block to the pieces; rows not committed yet become late rows. */
 void vecenv_ring_finish_assigned(vecenv_ring *ring);

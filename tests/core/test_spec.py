@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -75,6 +77,24 @@ def test_a_batch_goes_into_leaves_and_back(name):
     for one, other in zip(iterate(batch_space(space, 4), batch), iterate(batch_space(space, 4), nested)):
         for (_, mine), (_, theirs) in zip(leaves_of(spec.root, one), leaves_of(spec.root, other)):
             np.testing.assert_array_equal(mine, theirs)
+
+
+def test_nesting_a_batch_leaves_nothing_to_collect():
+    """Else every batch, with all that came by mail for it, would stay until the collector runs."""
+
+    class Columns:
+        def __call__(self, leaf):
+            return np.zeros((2, *leaf.shape))
+
+    spec, columns = Spec(spaces.Dict(a=spaces.Box(0, 1, (3,)), b=spaces.Tuple([spaces.Discrete(2)])), "obs"), Columns()
+    seen = weakref.ref(columns)
+    gc.disable()
+    try:
+        assert spec.batch(columns, columns)["a"].shape == (2, 3)
+        del columns
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", OTHER_SPACES)

@@ -7,7 +7,7 @@ Along the data path, more or less as they build on each other (`tests/test_layer
     native                          C or Python
     streams                         global random generators of each env's own
     mail                            what has no column
-    hub, batch                      the parent's end: actions out, rows in; what the caller gets
+    hub, batch, leases              the parent's end: actions out, rows in; what the caller gets, and may keep
     host                            the worker's end: the envs of one slot (the slot itself: native/slot.h)
     twin_*                          hub and slot where there is no C; begin with `twin_words`
     worker                          the process around hosts

@@ -17,6 +17,7 @@ a cache line, every block on a page.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +93,7 @@ class ArenaPlan:
     Attributes:
         depth: batches that a caller may hold at once; a view of a batch is valid until
             `depth - 1` later ones have been received.
+        leases: blocks beyond those, which may be lent to the caller (`leases.Leases`).
     """
 
     num_envs: int
@@ -102,6 +104,7 @@ class ArenaPlan:
     depth: int
     has_final: bool
     envs_per_slot: int
+    leases: int = 0
     words: dict[str, int] = field(init=False)
     obs_offsets: list[int] = field(init=False)
     final_offsets: list[int] = field(init=False)
@@ -110,7 +113,8 @@ class ArenaPlan:
     def __post_init__(self) -> None:
         words = dict.fromkeys(HEADER_WORDS, 0)
         words.update(magic=MAGIC, abi=ABI, num_envs=self.num_envs, num_slots=self.num_slots)
-        words.update(rows=self.num_envs, num_blocks=self.depth + SPARE_BLOCKS, mail_nbytes=MAIL_NBYTES)
+        num_blocks = self.depth + SPARE_BLOCKS + self.leases
+        words.update(rows=self.num_envs, num_blocks=num_blocks, mail_nbytes=MAIL_NBYTES)
         words.update(reward_size=self.reward_size, has_final=int(self.has_final))
         # a step, the reset that supersedes it and calls may wait for each env of a slot
         words["queue_size"] = 1 << (8 * self.envs_per_slot + 8).bit_length()
@@ -218,28 +222,32 @@ class BlockViews:
     """All columns of one block as arrays of `rows` rows.
 
     Attributes:
+        number: of the block.
+        data: its bytes, uint8; all other arrays are views of this one, as are views of them.
         columns: name -> array (rows, ...), as in `HEADER_WORDS`, and the fields of `tally`.
         obs, final: one array (rows, *S) per observation leaf.
     """
 
-    __slots__ = ("columns", "final", "obs")
+    __slots__ = ("columns", "data", "final", "number", "obs")
 
     def __init__(self, plan: ArenaPlan, memory: Any, block: int) -> None:
-        base = plan.words["blocks"] + block * plan.words["block_stride"]
+        self.number = block
+        stride = plan.words["block_stride"]
+        self.data: Array = np.frombuffer(memory, np.uint8, stride, plan.words["blocks"] + block * stride)
         rows = plan.words["rows"]
         self.columns: dict[str, Array] = {}
         for name, (dtype, size) in plan.columns.items():
             shape: tuple[int, ...] = (rows,) if size == 1 else (rows, size)
             if name == "reward":
                 shape = (rows, *plan.reward_shape)
-            self.columns[name] = plan.view(memory, base + plan.words[name], dtype, shape)
+            self.columns[name] = self._view(plan.words[name], dtype, shape)
         tally = self.columns["tally"]
         self.columns.update({name: tally[name] for name in _TALLY.names or ()})
-        self.obs = [
-            plan.view(memory, base + offset, leaf.dtype, (rows, *leaf.shape))
-            for offset, leaf in zip(plan.obs_offsets, plan.obs.leaves)
-        ]
-        self.final = [
-            plan.view(memory, base + offset, leaf.dtype, (rows, *leaf.shape))
-            for offset, leaf in zip(plan.final_offsets, plan.obs.leaves)
-        ]
+        leaves = plan.obs.leaves
+        self.obs = [self._view(at, leaf.dtype, (rows, *leaf.shape)) for at, leaf in zip(plan.obs_offsets, leaves)]
+        self.final = [self._view(at, leaf.dtype, (rows, *leaf.shape)) for at, leaf in zip(plan.final_offsets, leaves)]
+
+    def _view(self, offset: int, dtype: Any, shape: tuple[int, ...]) -> Array:
+        nbytes = np.dtype(dtype).itemsize * math.prod(shape)
+        view: Array = self.data[offset : offset + nbytes].view(dtype)
+        return view.reshape(shape)

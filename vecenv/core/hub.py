@@ -166,6 +166,7 @@ class NativeHub:
         self.owed = self._hub.owed
         self.cancel = self._hub.cancel
         self.pending = self._hub.pending
+        self.lend, self.take_back = self._hub.lend, self._hub.take_back
         self.stop = self._hub.stop
         self.add_info_key = self._hub.add_info_key
 

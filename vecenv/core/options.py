@@ -78,6 +78,7 @@ class PoolOptions:
         autoreset: what the worker does when an episode ends.
         depth: batches that the caller may look at: a view is valid until `depth - 1` later
             ones have been received. At least 2.
+        leases: blocks of large observations that the caller may keep, see `Pool.lend`.
         infos: which infos travel.
         final_obs: whether rows have room for the observation before a SAME_STEP autoreset.
         strict: refuse actions and observations of another dtype instead of converting them.
@@ -93,6 +94,7 @@ class PoolOptions:
     threads_per_worker: int = 1
     autoreset: Autoreset = Autoreset.NEXT_STEP
     depth: int = 3
+    leases: int = 0
     infos: Infos = Infos.ALL
     final_obs: bool = False
     strict: bool = False
@@ -124,7 +126,7 @@ def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any
 
 def check_options(options: PoolOptions) -> None:
     """Raise ConfigError for a value that makes no sense."""
-    least = {"num_workers": 1, "threads_per_worker": 1, "depth": 2, "num_threads": 1}
+    least = {"num_workers": 1, "threads_per_worker": 1, "depth": 2, "leases": 0, "num_threads": 1}
     for name, low in least.items():
         value = getattr(options, name)
         if value is None and name == "num_workers":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from ..errors import ClosedError, StateError, WorkerTimeoutError
 from .batch import Batch
 from .clock import NEVER_NS, Deadline, now_ns
-from .hub import Event
+from .hub import Event, NativeHub
+from .leases import Leases
 from .life import this_process
 from .mail import Answer
 from .rows import Form, RowFlag, Rows
@@ -19,6 +20,7 @@ __all__ = ["ReceivingPool"]
 
 #: Longest sleep of a wait while parts of a letter are still to be written.
 _LETTER_LOOK_NS = 1_000_000
+_Views = TypeVar("_Views")
 _NO_ANSWERS: dict[int, Answer] = {}
 
 
@@ -75,6 +77,29 @@ class ReceivingPool(SendingPool):
             return self._take_rows(least, least if exact else max(least, max_count or self.num_envs), timeout)
         finally:
             self._lock.release()
+
+    def lend(self, look: Callable[[Batch], _Views]) -> Leases[_Views] | None:
+        """Return what gives whole batches away instead of copies of them; once per pool, after its start.
+
+        Arrays that are lent stay as they are for as long as anybody looks at them, also when the pool is closed; other
+        views of batches mean nothing then.
+
+        Args:
+            look: makes views of a batch; called once per block.
+
+        Returns:
+            None: the pool has no blocks for that. `options.leases` asks for some; there are none for small
+            observations, for objects, in debug mode, and without C.
+        """
+        hub = getattr(self, "_hub", None)
+        if not isinstance(hub, NativeHub) or not self._plan.leases:
+            return None
+
+        def look_at(rows: Rows) -> _Views:
+            return look(Batch(rows, 0, self.obs_spec, self._infos, _NO_ANSWERS))
+
+        self._leases = leases = Leases(hub, self._plan, self._memory, look_at)
+        return leases
 
     def step(self, actions: Any) -> Batch:
         """Step all envs and wait for them: `send` and `recv` in one, as loops in lockstep want it.

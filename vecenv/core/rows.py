@@ -96,6 +96,11 @@ class Run:
         self.stop = stop
         self.count = stop - start
 
+    @property
+    def block(self) -> int:
+        """Number of the block."""
+        return self._views.number
+
     def column(self, name: Column) -> Array:
         """Return a column, (B,) or (B, ...)."""
         return self._views.columns[name][self.start : self.stop]
@@ -112,6 +117,7 @@ class Run:
 class BlockArrays(Protocol):
     """What `Run` needs of a block; `arena.BlockViews` has it."""
 
+    number: int
     columns: dict[str, Array]
     obs: list[Array]
     final: list[Array]

@@ -190,17 +190,7 @@ class Spec:
 
     def batch(self, columns: Callable[[Leaf], Array], objects: Callable[[ObjectNode], Any]) -> Any:
         """Nest a batch's columns as the space is nested: leaves (B, *S), objects as tuples."""
-
-        def nest(node: Node) -> Any:
-            if isinstance(node, Leaf):
-                return columns(node)
-            if isinstance(node, DictNode):
-                return {key: nest(child) for key, child in zip(node.keys, node.children)}
-            if isinstance(node, TupleNode):
-                return tuple(nest(child) for child in node.children)
-            return objects(node)
-
-        return nest(self.root)
+        return _nest(self.root, columns, objects)
 
     def flatten_batch(self, values: Any, count: int) -> tuple[Array, ...]:
         """Return one contiguous array (count, *S) per leaf from a nested batch of values.
@@ -342,3 +332,14 @@ def _can_travel(spec: Any) -> bool:
         except Exception:  # a spec that holds an open file, say: who makes it must make it in env_fn
             continue
     return False
+
+
+def _nest(node: Node, columns: Callable[[Leaf], Array], objects: Callable[[ObjectNode], Any]) -> Any:
+    # not a function within `Spec.batch`: one that calls itself stays until it is collected, and batches with it
+    if isinstance(node, Leaf):
+        return columns(node)
+    if isinstance(node, DictNode):
+        return {key: _nest(child, columns, objects) for key, child in zip(node.keys, node.children)}
+    if isinstance(node, TupleNode):
+        return tuple(_nest(child, columns, objects) for child in node.children)
+    return objects(node)

@@ -19,6 +19,7 @@ from .batch import Batch
 from .hub import Hub
 from .inbox import Inbox
 from .journal import Journal
+from .leases import Leases
 from .life import Life, this_process
 from .options import Limits, PoolOptions, check_env_fns, check_options
 from .recovery import COUNTS, Recovery
@@ -29,6 +30,10 @@ from .watchdog import Watchdog
 from .worker import reward_shape_of
 
 __all__ = ["Waist"]
+
+
+#: A batch of smaller observations is copied in less time than it takes to lend it.
+_LEAST_LENT_NBYTES = 16 << 10
 
 
 def _nothing() -> None:
@@ -84,6 +89,8 @@ class Waist(Life):
     _plan: ArenaPlan
     #: the mapping that the arena lies in
     _memory: Any
+    #: what lends blocks to the caller, if anything does
+    _leases: Leases[Any] | None = None
     #: slots at the end of the arena that nobody uses so far
     _num_spares = 0
     #: whether envs run in the thread that receives
@@ -98,7 +105,9 @@ class Waist(Life):
 
     def _forget(self) -> None:
         """Let go of the arena; what the caller still looks at keeps it mapped."""
-        for name in ("_hub", "_inbox", "_watchdog", "_memory"):
+        if self._leases is not None:
+            self._leases.end()
+        for name in ("_hub", "_inbox", "_watchdog", "_memory", "_leases"):
             self.__dict__.pop(name, None)
         if self._journal is not None:
             self._journal.gather_starts = _nothing  # the inbox holds the memory
@@ -193,7 +202,14 @@ class Waist(Life):
             depth=self.options.depth,
             has_final=self.options.final_obs or self.options.autoreset == Autoreset.SAME_STEP,
             envs_per_slot=envs_per_slot,
+            leases=self._count_leases(),
         )
+
+    def _count_leases(self) -> int:
+        """Return how many blocks may be lent: none in debug mode, which writes over old ones."""
+        nbytes = self.num_envs * sum(leaf.nbytes for leaf in self.obs_spec.leaves)
+        is_worth_it = nbytes >= _LEAST_LENT_NBYTES and not self.obs_spec.num_objects
+        return self.options.leases if is_worth_it and not self.options.debug else 0
 
     # ---- numbers and limits --------------------------------------------------------------
 

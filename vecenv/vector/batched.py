@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from ..core.batch import Batch
@@ -24,9 +25,9 @@ from ..envs.batched import BatchedAssignment, BatchedCall, Inner, adapt_batched,
 from ..errors import ConfigError, StateError
 from .arguments import read_mask, read_seeds
 from .batched_data import flatten, join_infos, split_actions
-from .nested import merge, own
+from .nested import merge, own, view
 from .pending import PendingEnvs, check_callable
-from .results import Step
+from .results import NUM_LEASES, Step
 
 __all__ = ["BatchedVectorEnv"]
 
@@ -97,6 +98,7 @@ class BatchedVectorEnv(PendingEnvs):
             num_workers=num_workers,
             autoreset=Autoreset.DISABLED,  # the vector envs see to it themselves
             depth=depth,
+            leases=NUM_LEASES if copy else 0,
             strict=strict,
             context=context or "forkserver",
             debug=debug,
@@ -133,11 +135,14 @@ class BatchedVectorEnv(PendingEnvs):
         # Actions that are one array pass by these; of others there are none of such a shape.
         shape = getattr(inner.action_space, "shape", None) if isinstance(pool.action_spec.root, Leaf) else None
         self._plain_shape = None if shape is None else (self.num_envs, *shape)
+        # Resets of some batches repeat others' last observations, which must be what they were.
+        is_reset_by_mask = self._pool.properties["metadata"].get("autoreset_mode") == AutoresetMode.DISABLED
+        self._leases = pool.lend(self._look) if self.copy and not is_reset_by_mask else None
         self._row_shape = (pool.num_envs, self.batch_size, *(shape or ()))
 
     def _forget_views(self) -> None:
         self._views.clear()
-        self._last_rows = None
+        self._leases = self._last_rows = None
 
     # ---- stepping ----------------------------------------------------------------------------
 
@@ -200,17 +205,25 @@ class BatchedVectorEnv(PendingEnvs):
         infos = self._infos_of(batch, None) if batch.flags else {}
         if not self.copy:
             return obs, rewards, terminations, truncations, infos
+        lent = None if self._leases is None else self._leases.take(batch.rows)
+        if lent is not None:
+            rows, obs, rewards, terminations, truncations = lent
+            obs = obs[:] if self._is_plain else flatten(self.single_observation_space, view(self._node, rows))
+            return obs, rewards[:], terminations[:], truncations[:], infos
         obs = obs.copy() if self._is_plain else self._own(self._last_rows)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
     def _look_at(self, batch: Batch) -> _Views:
         """Return views of a whole batch; those of a block are kept, as making them costs more than copying them."""
-        rows, terminations, truncations = batch.obs
-        obs = flatten(self.single_observation_space, rows)
-        views = rows, obs, batch.rewards.reshape(-1), terminations.reshape(-1), truncations.reshape(-1)
+        views = self._look(batch)
         if type(batch.rows) is Run and not self._pool.obs_spec.num_objects and len(self._views) < _MAX_VIEWS:
             self._views[batch.rows] = views
         return views
+
+    def _look(self, batch: Batch) -> _Views:
+        rows, terminations, truncations = batch.obs
+        obs = flatten(self.single_observation_space, rows)
+        return rows, obs, batch.rewards.reshape(-1), terminations.reshape(-1), truncations.reshape(-1)
 
     def _recv(self, name: str, timeout: float | None) -> Batch:
         self._check_pending(name)

@@ -40,7 +40,7 @@ from .arguments import (
 )
 from .calling import CallableEnvs
 from .inside import Call, disguise
-from .results import Results, Step
+from .results import NUM_LEASES, Results, Step
 
 __all__ = ["VectorEnv"]
 
@@ -105,7 +105,8 @@ class VectorEnv(CallableEnvs):
                 shared, workers always end with this process and may have children of their own,
                 and a `worker` of one's own is refused.
             copy: whether arrays are yours; False: they are views, valid until `depth - 1` later
-                batches have been received.
+                batches have been received. Yours are copied only where that costs little, and while you
+                hold three large batches; else workers leave their memory alone until you drop them.
             context: start method, 'forkserver' (the default), 'spawn' or 'fork'.
             observation_mode: 'same', 'different' (same shapes and dtypes, other bounds), or
                 (observation_space, single_observation_space).
@@ -160,6 +161,8 @@ class VectorEnv(CallableEnvs):
             autoreset=Autoreset[self.autoreset_mode.name],
             infos=read_infos(infos),
             depth=depth,
+            # Resets of some envs repeat others' last observations, which must be what they were.
+            leases=NUM_LEASES if copy and self.autoreset_mode != AutoresetMode.DISABLED else 0,
             strict=strict,
             context=context or "forkserver",
             debug=debug,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,19 +11,28 @@ from gymnasium import Space, spaces
 
 from ..core.spec import Array, DictNode, Leaf, Node, TupleNode
 
-__all__ = ["merge", "own", "row_of"]
+__all__ = ["merge", "own", "row_of", "view"]
 
 
-def own(node: Node, value: Any) -> Any:
+_copy: Callable[[Array], Array] = operator.methodcaller("copy")
+_view: Callable[[Array], Array] = operator.itemgetter(slice(None))
+
+
+def own(node: Node, value: Any, get: Callable[[Array], Array] = _copy) -> Any:
     """Return nested observations with arrays of their own."""
     if isinstance(node, Leaf):
-        return value.copy()
+        return get(value)
     if isinstance(node, DictNode):
         pairs = zip(node.keys, node.children)  # most children are leaves: a call less for each
-        return {key: value[key].copy() if type(child) is Leaf else own(child, value[key]) for key, child in pairs}
+        return {k: get(value[k]) if type(child) is Leaf else own(child, value[k], get) for k, child in pairs}
     if isinstance(node, TupleNode):
-        return tuple(own(child, part) for child, part in zip(node.children, value))
+        return tuple(own(child, part, get) for child, part in zip(node.children, value))
     return value
+
+
+def view(node: Node, value: Any) -> Any:
+    """Return nested observations with views of the arrays."""
+    return own(node, value, _view)
 
 
 def merge(node: Node, before: Any, new: Any, env_ids: Array) -> Any:

@@ -13,10 +13,12 @@ from ..core.rows import RowFlag, Run
 from ..core.spec import Array, Leaf
 from ..errors import StateError
 from .infos import InfoReader, add_statistics, spread_infos
-from .nested import merge, own
+from .nested import merge, own, view
 
-__all__ = ["Results", "Step"]
+__all__ = ["NUM_LEASES", "Results", "Step"]
 
+#: Batches that a caller may keep without a copy: a loop looks at two, the one before the step and the one after it.
+NUM_LEASES = 3
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 #: Observations, rewards, terminations, truncations and env ids of one batch; return, length and seconds of episodes.
 _Views = tuple[Any, Array, Array, Array, Array, tuple[Array, ...]]
@@ -47,6 +49,7 @@ class Results:
         self._num_envs = pool.num_envs
         # Slicing a block's columns costs as much as copying them: done once per block.
         self._views: dict[Any, _Views] = {}
+        self._leases = pool.lend(self._look) if copy else None
         self._last: Batch | _Merged | None = None
         self.ended = np.zeros(pool.num_envs, np.bool_) if tracks_ends else None
 
@@ -71,6 +74,11 @@ class Results:
             add_statistics(infos, tally, terminations | truncations)
         if not self._copy:
             return obs, rewards, terminations, truncations, infos
+        lent = None if self._leases is None else self._leases.take(batch.rows)
+        if lent is not None:
+            obs, rewards, terminations, truncations, *_ = lent
+            obs = obs[:] if self._is_plain else view(self._root, obs)
+            return obs, rewards[:], terminations[:], truncations[:], infos
         obs = obs.copy() if self._is_plain else own(self._root, obs)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
@@ -87,13 +95,15 @@ class Results:
         """Let go of the ring; nothing is delivered any more."""
         self._views.clear()
         self._infos.forget_views()
+        self._leases = None
         self._last = None
 
-    def _look_at(self, batch: Batch) -> _Views:
-        rows = batch.rows
-        flags = rows.column("terminated"), rows.column("truncated")
+    def _look(self, batch: Batch) -> _Views:
         tally = (batch.returns, batch.lengths, batch.seconds) if self._has_statistics else ()
-        views = batch.obs, rows.column("reward"), *flags, rows.column("env_id"), tally
+        return batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.env_ids, tally
+
+    def _look_at(self, batch: Batch) -> _Views:
+        rows, views = batch.rows, self._look(batch)
         is_whole_block = type(rows) is Run and rows.count == self._num_envs
         if is_whole_block and not self._has_objects and len(self._views) < _MAX_VIEWS:
             self._views[rows] = views

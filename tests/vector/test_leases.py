@@ -1,0 +1,262 @@
+"""Large observations come without copies and are the caller's all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from tests.vector.same import assert_same
+from vecenv import BatchedVectorEnv, VectorEnv
+from vecenv.core.native import load
+from vecenv.vector.results import NUM_LEASES
+
+pytestmark = pytest.mark.skipif(load() is None, reason="blocks are lent by the extension only")
+
+FRAME = Box(0, 255, (64, 64), np.uint8)
+#: How many batches it takes until every block of the ring has been used.
+A_RING = 30
+
+
+class Frames(gymnasium.Env):
+    """Frames drawn from the env's generator; episodes of nine steps."""
+
+    observation_space = FRAME
+    action_space = Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.count += 1
+        return self.observe(), float(self.np_random.integers(9)), self.count == 9, bool(action == 3), {}
+
+    def observe(self):
+        return self.np_random.integers(0, 256, (64, 64), np.uint8)
+
+
+class Nested(Frames):
+    observation_space = Dict(low=FRAME, high=Dict(frame=FRAME, count=Discrete(10)))
+
+    def observe(self):
+        return {"low": super().observe(), "high": {"frame": super().observe(), "count": self.count}}
+
+
+class Unseeded(Frames):
+    """Goes on with frames that no successor can draw again."""
+
+    def observe(self):
+        return np.random.default_rng().integers(0, 256, (64, 64), np.uint8)
+
+
+def leaf(obs):
+    return obs["low"] if isinstance(obs, dict) else obs
+
+
+def is_lent(envs, obs):
+    """Whether an array is a view of the ring, and so no copy."""
+    return np.may_share_memory(leaf(obs), envs._pool.memory)
+
+
+def snapshot(result):
+    """A copy of what a step returned, infos apart."""
+    return [array.copy() for array in result[:4]]
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+@pytest.mark.parametrize("env_fn", [Frames, Nested], ids=["plain", "nested"])
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.value)
+def test_every_batch_that_is_kept_stays_what_it_was(backend, env_fn, mode):
+    """Lent as long as there are blocks for that, copied then; SyncVectorEnv says what all of them must hold."""
+    with (
+        contextlib.closing(VectorEnv([env_fn] * 6, backend=backend, autoreset_mode=mode)) as ours,
+        contextlib.closing(SyncVectorEnv([env_fn] * 6, autoreset_mode=mode)) as theirs,
+    ):
+        actions = MultiDiscrete([4] * 6, seed=7)
+        results = [(ours.reset(seed=1), theirs.reset(seed=1))]
+        for _ in range(A_RING):
+            action = actions.sample()
+            results.append((ours.step(action), theirs.step(action)))
+        lent = [is_lent(ours, mine[0]) for mine, _ in results]
+        assert lent == [True] * NUM_LEASES + [False] * (A_RING + 1 - NUM_LEASES)
+        for i, pair in enumerate(results):
+            assert_same(*pair, f"batch {i}")
+        del pair, results[1:]  # the first one stays lent
+        for i in range(A_RING):  # a loop as most are written: it looks at two batches at a time
+            action = actions.sample()
+            result = ours.step(action)
+            assert_same(result, theirs.step(action), f"batch {i}")
+            assert is_lent(ours, result[0])
+        assert_same(*results[0], "the first batch")
+
+
+@pytest.mark.parametrize("part", ["obs", "row", "rewards", "terminations", "tensor"])
+def test_whatever_is_left_of_a_batch_keeps_it(part):
+    with contextlib.closing(VectorEnv([Frames] * 6)) as envs:
+        envs.reset(seed=1)
+        result = envs.step([0] * 6)
+        obs, rewards, terminations, _, _ = result
+        kept = {
+            "obs": obs,
+            "row": obs[2:3, ::2].reshape(-1, 8)[1:],
+            "rewards": rewards[1:],
+            "terminations": terminations,
+            "tensor": memoryview(obs),
+        }[part]
+        before = np.array(kept)
+        del obs, rewards, terminations, result
+        for _ in range(A_RING):
+            assert is_lent(envs, envs.step([0] * 6)[0])
+        assert np.array_equal(kept, before)
+        del kept
+        results = [envs.step([0] * 6) for _ in range(NUM_LEASES + 1)]
+        assert [is_lent(envs, result[0]) for result in results] == [True] * NUM_LEASES + [False]
+
+
+def test_what_the_caller_writes_into_them_reaches_nobody():
+    with (
+        contextlib.closing(VectorEnv([Frames] * 6)) as envs,
+        contextlib.closing(VectorEnv([Frames] * 6, copy=False)) as undisturbed,
+    ):
+        envs.reset(seed=1)
+        undisturbed.reset(seed=1)
+        for i in range(A_RING):
+            result, expected = envs.step([0] * 6), undisturbed.step([0] * 6)
+            assert_same(result, expected, f"batch {i}")
+            assert is_lent(envs, result[0])
+            for array in result[:4]:
+                array[...] = 1
+
+
+def test_batches_of_vector_envs():
+    env_fn = functools.partial(SyncVectorEnv, [Frames] * 3)
+    with (
+        contextlib.closing(BatchedVectorEnv([env_fn] * 2)) as ours,
+        contextlib.closing(SyncVectorEnv([Frames] * 6)) as theirs,
+    ):
+        assert_same(ours.reset(seed=1), theirs.reset(seed=1), "reset")
+        results = [(ours.step([0] * 6), theirs.step([0] * 6)) for _ in range(A_RING)]
+        assert [is_lent(ours, mine[0]) for mine, _ in results] == [True] * NUM_LEASES + [False] * (A_RING - NUM_LEASES)
+        for i, pair in enumerate(results):
+            assert_same(*pair, f"batch {i}")
+
+
+def test_nested_batches_of_vector_envs():
+    env_fn = functools.partial(SyncVectorEnv, [Nested] * 3)
+    with (
+        contextlib.closing(BatchedVectorEnv([env_fn] * 2)) as ours,
+        contextlib.closing(SyncVectorEnv([Nested] * 6)) as theirs,
+    ):
+        assert_same(ours.reset(seed=1), theirs.reset(seed=1), "reset")
+        results = [(ours.step([0] * 6), theirs.step([0] * 6)) for _ in range(A_RING)]
+        assert [is_lent(ours, mine[0]) for mine, _ in results[: NUM_LEASES + 1]] == [True] * NUM_LEASES + [False]
+        for i, pair in enumerate(results):
+            assert_same(*pair, f"batch {i}")
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["single", "batched"])
+def test_with_resets_by_mask_they_are_copies(batched):
+    """Rows outside the mask repeat the last observations, whatever the caller has done to those."""
+    mode = AutoresetMode.DISABLED
+    inner = functools.partial(SyncVectorEnv, [Frames] * 3, autoreset_mode=mode)
+    make = functools.partial(BatchedVectorEnv, [inner] * 2) if batched else functools.partial(VectorEnv, [Frames] * 6)
+    with contextlib.closing(make() if batched else make(autoreset_mode=mode)) as envs:
+        envs.reset(seed=1)
+        obs = envs.step([0] * 6)[0]
+        before = obs.copy()
+        obs[...] = 0
+        again, _ = envs.reset(options={"reset_mask": np.arange(6) == 0})
+        assert np.array_equal(again[3:], before[3:])
+        assert not np.array_equal(again[0], before[0])
+
+
+@pytest.mark.parametrize(
+    "options", [{"copy": False}, {"debug": True}, {"num_envs": 3}], ids=["views", "debug", "small"]
+)
+def test_who_gets_none(options):
+    """Views are views, debug mode writes over old blocks, and small batches are copied in no time."""
+    with contextlib.closing(VectorEnv([Frames] * options.pop("num_envs", 6), **options)) as envs:
+        assert envs._pool._plan.leases == 0
+        assert envs._results._leases is None
+
+
+def test_some_of_the_envs_are_copied():
+    with contextlib.closing(VectorEnv([Frames] * 6)) as envs:
+        envs.reset(seed=1)
+        envs.send([0] * 4, [0, 1, 2, 5])
+        obs = envs.recv(4)[0]
+        assert obs.flags.owndata and not is_lent(envs, obs)
+
+
+def test_after_close_they_stay_and_the_rest_of_the_memory_goes():
+    envs = VectorEnv([Frames] * 6)
+    memory = envs._pool.memory
+    envs.reset(seed=1)
+    for _ in range(A_RING):
+        obs, rewards = envs.step([0] * 6)[:2]
+    before = obs.copy(), rewards.copy()
+    envs.close()
+    assert np.array_equal(obs, before[0]) and np.array_equal(rewards, before[1])
+    words = envs._pool._plan.words
+    blocks = memory[words["blocks"] :].reshape(words["num_blocks"], words["block_stride"])
+    assert blocks.any(1).sum() == 1
+
+
+def test_a_forked_child_that_ends_takes_nothing_along():
+    envs = VectorEnv([Frames] * 6, backend="serial")
+    with contextlib.closing(envs):
+        envs.reset(seed=1)
+        kept = [envs.step([0] * 6) for _ in range(2)]
+        before = [snapshot(result) for result in kept]
+        pid = os.fork()
+        if pid == 0:
+            envs.close()
+            envs.__del__()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert_same([snapshot(result) for result in kept], before, "kept")
+        assert envs._pool.memory.any()
+
+
+@pytest.mark.parametrize("env_fn", [Frames, Unseeded], ids=["replayed", "given_up"])
+def test_they_outlive_workers_that_are_killed(env_fn):
+    with contextlib.closing(VectorEnv([env_fn] * 6, num_workers=2)) as envs:
+        envs.reset(seed=1)
+        kept = [envs.step([0] * 6) for _ in range(NUM_LEASES)]
+        before = [snapshot(result) for result in kept]
+        killed = envs.worker_pids[0]
+        os.kill(killed, signal.SIGKILL)
+        for i in range(A_RING):
+            result = envs.step([0] * 6)
+            if "recovered" in result[4]:
+                found, last = result[4]["recovered"], i
+        assert found.tolist()[0] == ("replayed" if env_fn is Frames else "restarted"), last
+        assert envs.worker_pids[0] != killed
+        assert_same([snapshot(result) for result in kept], before, "kept")
+
+
+def test_a_block_that_is_free_cannot_be_lent():
+    with contextlib.closing(VectorEnv([Frames] * 6, backend="serial")) as envs:
+        envs.reset(seed=1)
+        hub, count = envs._pool._hub, envs._pool._plan.words["num_blocks"]
+        for block in range(count):
+            with contextlib.suppress(ValueError):
+                hub.lend(block)
+                hub.take_back(block)
+                break
+        else:
+            pytest.fail("the batch of the reset lies in none of them")
+        for method in (hub.lend, hub.take_back):  # the last one is free: blocks are used from the first on
+            with pytest.raises(ValueError, match="the block is free"):
+                method(count - 1)
+        with pytest.raises(ValueError, match="block out of range"):
+            hub.lend(count)

@@ -1,0 +1,106 @@
+"""Leases: blocks of the ring that the caller keeps, instead of a copy of what is in them.
+
+A batch that is to stay when the next ones arrive is copied, or its block is left out of the ring's rotation for as
+long as anybody looks at it. NumPy tells: a view of an array holds a reference to it, and so does a view of a view,
+as it is made one of the first array. So a block is free when its one array of bytes has no other references than
+those of the views that are remembered here.
+
+Stands behind the batch on the data path, beside `Batch.copy`.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from sys import getrefcount
+from typing import Generic, Protocol, TypeVar
+
+from .arena import ArenaPlan, BlockViews
+from .rows import Rows, Run
+
+__all__ = ["Leases"]
+
+_Views = TypeVar("_Views")
+
+
+class Lender(Protocol):
+    """What is needed of a hub."""
+
+    def lend(self, block: int, /) -> None:
+        """Leave the block of a valid batch out of the rotation."""
+
+    def take_back(self, block: int, /) -> None:
+        """Give it back to the rotation."""
+
+
+class _Lease(Generic[_Views]):
+    """A block that is or was lent, and the views of it that are kept here."""
+
+    __slots__ = ("_block", "_num_references", "number", "views")
+
+    def __init__(self, block: BlockViews, look: Callable[[Rows], _Views]) -> None:
+        self.number = block.number
+        self.views = look(Run(block, 0, len(block.columns["env_id"])))
+        self._block = block  # all that was there while references were counted stays
+        self._num_references = getrefcount(block.data)
+
+    def is_over(self) -> bool:
+        """Tell whether nobody looks at the block any more."""
+        return getrefcount(self._block.data) == self._num_references
+
+
+class Leases(Generic[_Views]):
+    """Lends whole blocks to the caller; one thread uses it at a time.
+
+    What the caller writes into them is seen where an episode is given up after a crash, whose last observation is
+    read from there.
+
+    Args:
+        hub: of the pool whose batches these are.
+        plan, memory: its arena; `plan.leases` blocks may be lent at the same time.
+        look: makes views of the rows of a block; called once per block.
+    """
+
+    def __init__(self, hub: Lender, plan: ArenaPlan, memory: mmap.mmap, look: Callable[[Rows], _Views]) -> None:
+        self._hub = hub
+        self._plan = plan
+        self._memory = memory
+        self._look = look
+        self._known: dict[int, _Lease[_Views]] = {}
+        self._lent: list[_Lease[_Views]] = []
+
+    def take(self, rows: Rows) -> _Views | None:
+        """Lend the block that these rows fill.
+
+        Args:
+            rows: of a batch that is valid.
+
+        Returns:
+            What `look` made of it, the same whenever it is the turn of this block. The caller gets views of that,
+            which end the lease when they go. None: the rows are not those of a block, or too many are lent.
+        """
+        for over in [lease for lease in self._lent if lease.is_over()]:
+            self._lent.remove(over)
+            self._hub.take_back(over.number)
+        if len(self._lent) == self._plan.leases or type(rows) is not Run or rows.count < self._plan.num_envs:
+            return None
+        lease = self._known.get(rows.block)
+        if lease is None:
+            lease = self._known[rows.block] = _Lease(BlockViews(self._plan, self._memory, rows.block), self._look)
+        self._hub.lend(lease.number)
+        self._lent.append(lease)
+        return lease.views
+
+    def end(self) -> None:
+        """Lend no more. If some block is still looked at, the others' memory goes back to the system at once.
+
+        Else one observation kept from each of many pools would keep all of their memory.
+        """
+        lent = {lease.number for lease in self._lent if not lease.is_over()}
+        words = self._plan.words
+        for block in range(words["num_blocks"] if lent else 0):
+            if block not in lent:
+                start = words["blocks"] + block * words["block_stride"]
+                self._memory.madvise(mmap.MADV_REMOVE, start, words["block_stride"])
+        self._lent.clear()
+        self._known.clear()
