@@ -120,6 +120,24 @@ def test_time_limits_and_terminal_observations_are_told_apart_and_belong_to_the_
     assert not any(np.shares_memory(one[0], other[0]) for one in results for other in results if one is not other)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_large_observations_stay_the_callers(backend):
+    """They are lent while few are kept, see tests/vector/test_leases.py, and copied then."""
+    env_fns = [functools.partial(SpaceEnv, Dict(frame=Box(0, 255, (64, 64), np.uint8), more=Discrete(3)))] * 6
+    with (
+        contextlib.closing(DummyVecEnv(env_fns)) as theirs,
+        contextlib.closing(SB3VecEnv(env_fns, backend=backend)) as ours,
+    ):
+        ours.seed(5)
+        theirs.seed(5)
+        batches = [(ours.reset(), theirs.reset())]
+        for _ in range(20):
+            mine, expected = ours.step(np.zeros(6, np.int64)), theirs.step(np.zeros(6, np.int64))
+            batches.append((mine[0], copy.deepcopy(expected[0])))
+        for i, pair in enumerate(batches):
+            assert_same(*pair, f"batch {i}")
+
+
 def test_options_reach_the_envs_once():
     class Optional(ToyEnv):
         def reset(self, *, seed=None, options=None):

@@ -22,7 +22,7 @@ from ..core.rows import RowFlag
 from ..core.spec import Array
 from ..errors import ClosedError, ConfigError, StateError, require
 from ..vector.env import VectorEnv
-from ..vector.nested import own, row_of
+from ..vector.nested import row_of
 from .inside import AttributeGetter, AttributeSetter, AttributeTest, MethodCaller, WrapperTest, identity_of
 
 __all__ = ["SB3VecEnv"]
@@ -79,7 +79,6 @@ class SB3VecEnv(_VecEnv):
             options.setdefault("context", start_method)
         self.vector_env = _vector_env_of(env_fns, options)
         self._pool: Pool = self.vector_env._pool
-        self._root = self._pool.obs_spec.root
         self._ids = list(range(self._pool.num_envs))
         self._was_reset = False
         try:
@@ -134,7 +133,7 @@ class SB3VecEnv(_VecEnv):
         self._reset_seeds()
         self._reset_options()
         self.reset_infos = batch.infos()
-        return own(self._root, batch.obs)
+        return self.vector_env._results.own_obs(batch)
 
     def step_async(self, actions: Any) -> None:
         """Begin a step of every env.
@@ -177,7 +176,7 @@ class SB3VecEnv(_VecEnv):
             batch.raise_errors()
         dones = batch.terminated | batch.truncated
         infos = self._infos_of(batch, dones)
-        return own(self._root, batch.obs), batch.rewards.astype(np.float32), dones, infos
+        return self.vector_env._results.own_obs(batch), batch.rewards.astype(np.float32), dones, infos
 
     def _infos_of(self, batch: Batch, dones: Array) -> Infos:
         if not batch.flags & _NEWS:

@@ -82,6 +82,11 @@ class Results:
         obs = obs.copy() if self._is_plain else own(self._root, obs)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
+    def own_obs(self, batch: Batch) -> Any:
+        """Return a batch's observations as the caller's own: lent, or copied."""
+        lent = None if self._leases is None else self._leases.take(batch.rows)
+        return own(self._root, batch.obs) if lent is None else view(self._root, lent[0])
+
     def deliver_some(self, batch: Batch) -> Step:
         """Return the same for a batch of any envs, with their ids in the infos."""
         result = self.deliver(batch)
