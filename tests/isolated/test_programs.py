@@ -244,6 +244,30 @@ def test_too_small_a_dev_shm_is_said_before_anything_starts(tmp_path: Path) -> N
     assert done.returncode == 0 and "MiB" in done.stdout and "--shm-size" in done.stdout, done.stderr
 
 
+def test_a_dev_shm_with_room_for_copies_only_gets_copies(tmp_path: Path) -> None:
+    """Blocks that could be lent instead are the first thing to go without."""
+    source = textwrap.dedent(
+        """
+        import gymnasium, numpy, os, vecenv
+        from vecenv.envs.toys import SpaceEnv
+        frames = lambda: SpaceEnv(gymnasium.spaces.Box(0, 255, (1 << 18,), numpy.uint8))
+        envs = vecenv.VectorEnv([frames] * 4)
+        obs, _ = envs.reset(seed=1)
+        print(os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_bsize >> 20, obs.flags.owndata)
+        envs.close()
+        """
+    )
+    (tmp_path / "script.py").write_text(source)
+    inside = f'mount -t tmpfs -o size="$0" tmpfs /dev/shm && exec {sys.executable} -W error script.py'
+    namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*namespace, "mount -t tmpfs tmpfs /dev/shm"], capture_output=True).returncode != 0:
+        pytest.skip("the system gives no mounts of one's own")
+    for size, is_copy in (("14m", True), ("32m", False)):
+        done = subprocess.run([*namespace, inside, size], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.split() == [size[:-1], str(is_copy)]
+
+
 def test_a_low_descriptor_limit_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     source = program(
         """

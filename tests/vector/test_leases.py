@@ -227,6 +227,26 @@ def test_a_forked_child_that_ends_takes_nothing_along():
         assert envs._pool.memory.any()
 
 
+def test_what_a_forked_child_looks_at_stays():
+    """References that a child holds cannot be counted here, and its memory is the parent's."""
+    with contextlib.closing(VectorEnv([Frames] * 6, backend="serial")) as envs:
+        envs.reset(seed=1)
+        obs = envs.step([0] * 6)[0]
+        go_on = os.pipe()
+        before = obs.copy()
+        pid = os.fork()
+        if pid == 0:
+            os.close(go_on[1])
+            os.read(go_on[0], 1)  # until the parent has gone round the ring
+            os._exit(0 if np.array_equal(obs, before) else 1)
+        del obs
+        results = [is_lent(envs, envs.step([0] * 6)[0]) for _ in range(A_RING)]
+        for descriptor in go_on:
+            os.close(descriptor)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert all(results)  # there are others to lend
+
+
 @pytest.mark.parametrize("env_fn", [Frames, Unseeded], ids=["replayed", "given_up"])
 def test_they_outlive_workers_that_are_killed(env_fn):
     with contextlib.closing(VectorEnv([env_fn] * 6, num_workers=2)) as envs:

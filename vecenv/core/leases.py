@@ -3,7 +3,8 @@
 A batch that is to stay when the next ones arrive is copied, or its block is left out of the ring's rotation for as
 long as anybody looks at it. NumPy tells: a view of an array holds a reference to it, and so does a view of a view,
 as it is made one of the first array. So a block is free when its one array of bytes has no other references than
-those of the views that are remembered here.
+those of the views that are remembered here. What a forked child looks at, nobody can tell: blocks that were lent when
+it was forked are not used again.
 
 Stands behind the batch on the data path, beside `Batch.copy`.
 """
@@ -11,6 +12,7 @@ Stands behind the batch on the data path, beside `Batch.copy`.
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Callable
 from sys import getrefcount
 from typing import Generic, Protocol, TypeVar
@@ -21,6 +23,16 @@ from .rows import Rows, Run
 __all__ = ["Leases"]
 
 _Views = TypeVar("_Views")
+
+_num_forks = [0]
+
+
+def _count_fork() -> None:
+    _num_forks[0] += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=_count_fork)
 
 
 class Lender(Protocol):
@@ -68,6 +80,8 @@ class Leases(Generic[_Views]):
         self._look = look
         self._known: dict[int, _Lease[_Views]] = {}
         self._lent: list[_Lease[_Views]] = []
+        self._shared: list[_Lease[_Views]] = []  # lent when a child was forked
+        self._num_forks = _num_forks[0]
 
     def take(self, rows: Rows) -> _Views | None:
         """Lend the block that these rows fill.
@@ -79,10 +93,16 @@ class Leases(Generic[_Views]):
             What `look` made of it, the same whenever it is the turn of this block. The caller gets views of that,
             which end the lease when they go. None: the rows are not those of a block, or too many are lent.
         """
+        if self._num_forks != _num_forks[0]:
+            self._num_forks = _num_forks[0]
+            self._shared += self._lent
+            self._lent.clear()
         for over in [lease for lease in self._lent if lease.is_over()]:
             self._lent.remove(over)
             self._hub.take_back(over.number)
-        if len(self._lent) == self._plan.leases or type(rows) is not Run or rows.count < self._plan.num_envs:
+        if len(self._lent) + len(self._shared) == self._plan.leases:
+            return None
+        if type(rows) is not Run or rows.count < self._plan.num_envs:
             return None
         lease = self._known.get(rows.block)
         if lease is None:
@@ -97,10 +117,12 @@ class Leases(Generic[_Views]):
         Else one observation kept from each of many pools would keep all of their memory.
         """
         lent = {lease.number for lease in self._lent if not lease.is_over()}
+        lent.update(lease.number for lease in self._shared)
         words = self._plan.words
         for block in range(words["num_blocks"] if lent else 0):
             if block not in lent:
                 start = words["blocks"] + block * words["block_stride"]
                 self._memory.madvise(mmap.MADV_REMOVE, start, words["block_stride"])
         self._lent.clear()
+        self._shared.clear()
         self._known.clear()

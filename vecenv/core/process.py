@@ -9,6 +9,7 @@ in `deaths`.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import select
 import weakref
@@ -220,7 +221,13 @@ class ProcessPool(MortalPool):
         num_used = len(self._worker_of_slot)
         self._num_spares = 0 if self._recovery is None else min(_MOST_SPARES, self.num_envs - num_used)
         self._plan = self._make_plan(num_used + self._num_spares, per_slot)
-        segment = crew.segment = Segment.create(self._plan.nbytes)
+        try:
+            segment = crew.segment = Segment.create(self._plan.nbytes)
+        except ConfigError:
+            if not self._plan.leases:
+                raise
+            self._plan = dataclasses.replace(self._plan, leases=0)  # copies need less room
+            segment = crew.segment = Segment.create(self._plan.nbytes)
         self._memory = segment.memory
         self._plan.write_header(self._memory)
         crew.epoll = select.epoll()
