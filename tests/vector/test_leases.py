@@ -189,12 +189,33 @@ def test_who_gets_none(options):
         assert envs._results._leases is None
 
 
-def test_some_of_the_envs_are_copied():
-    with contextlib.closing(VectorEnv([Frames] * 6)) as envs:
-        envs.reset(seed=1)
-        envs.send([0] * 4, [0, 1, 2, 5])
-        obs = envs.recv(4)[0]
-        assert obs.flags.owndata and not is_lent(envs, obs)
+@pytest.mark.parametrize("env_fn", [Frames, Nested], ids=["plain", "nested"])
+def test_batches_of_some_envs(env_fn):
+    """As many rows as are worth it are lent wherever they lie in a block; each env's stream is that of a loop."""
+    with (
+        contextlib.closing(VectorEnv([env_fn] * 8)) as ours,
+        contextlib.closing(SyncVectorEnv([env_fn] * 8)) as theirs,
+    ):
+        theirs.reset(seed=1)
+        expected = [theirs.step([0] * 8)[:2] for _ in range(4 * A_RING)]
+        counts = [0] * 8
+        ours.reset(seed=1)
+        ours.send([0] * 8)
+        kept = []
+        least = 4 if env_fn is Frames else 2  # that is 16 KiB
+        for i in range(A_RING):
+            obs, rewards, _, _, infos = ours.recv(4 if i % 3 else 1)
+            assert is_lent(ours, obs) == (len(rewards) >= least)
+            kept = [*kept, (obs, rewards, [(env_id, counts[env_id]) for env_id in infos["env_id"].tolist()])][-2:]
+            for env_id in infos["env_id"].tolist():
+                counts[env_id] += 1
+            ours.send([0] * len(rewards), infos["env_id"])
+            for obs, rewards, rows in kept:
+                for row, (env_id, count) in enumerate(rows):
+                    then, reward = expected[count]
+                    assert np.array_equal(leaf(obs)[row], leaf(then)[env_id])
+                    assert rewards[row] == reward[env_id]
+            del obs, rewards
 
 
 def test_after_close_they_stay_and_the_rest_of_the_memory_goes():

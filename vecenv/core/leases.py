@@ -20,7 +20,10 @@ from typing import Generic, Protocol, TypeVar
 from .arena import ArenaPlan, BlockViews
 from .rows import Rows, Run
 
-__all__ = ["Leases"]
+__all__ = ["LEAST_NBYTES", "Leases"]
+
+#: Smaller observations of a batch are copied in less time than it takes to lend them.
+LEAST_NBYTES = 16 << 10
 
 _Views = TypeVar("_Views")
 
@@ -62,7 +65,7 @@ class _Lease(Generic[_Views]):
 
 
 class Leases(Generic[_Views]):
-    """Lends whole blocks to the caller; one thread uses it at a time.
+    """Lends blocks to the caller; one thread uses it at a time.
 
     What the caller writes into them is seen where an episode is given up after a crash, whose last observation is
     read from there.
@@ -78,20 +81,21 @@ class Leases(Generic[_Views]):
         self._plan = plan
         self._memory = memory
         self._look = look
+        self._least_count = -(-LEAST_NBYTES // max(1, sum(leaf.nbytes for leaf in plan.obs.leaves)))
         self._known: dict[int, _Lease[_Views]] = {}
         self._lent: list[_Lease[_Views]] = []
         self._shared: list[_Lease[_Views]] = []  # lent when a child was forked
         self._num_forks = _num_forks[0]
 
     def take(self, rows: Rows) -> _Views | None:
-        """Lend the block that these rows fill.
+        """Lend the block that these rows lie in.
 
         Args:
             rows: of a batch that is valid.
 
         Returns:
-            What `look` made of it, the same whenever it is the turn of this block. The caller gets views of that,
-            which end the lease when they go. None: the rows are not those of a block, or too many are lent.
+            What `look` made of the whole block, the same whenever it is the turn of this one. The caller gets views of
+            that, and the lease is over when they go. None: rows are too few, not in a block, or too many are lent.
         """
         if self._num_forks != _num_forks[0]:
             self._num_forks = _num_forks[0]
@@ -102,7 +106,7 @@ class Leases(Generic[_Views]):
             self._hub.take_back(over.number)
         if len(self._lent) + len(self._shared) == self._plan.leases:
             return None
-        if type(rows) is not Run or rows.count < self._plan.num_envs:
+        if type(rows) is not Run or rows.count < self._least_count:
             return None
         lease = self._known.get(rows.block)
         if lease is None:

@@ -79,13 +79,13 @@ class ReceivingPool(SendingPool):
             self._lock.release()
 
     def lend(self, look: Callable[[Batch], _Views]) -> Leases[_Views] | None:
-        """Return what gives whole batches away instead of copies of them; once per pool, after its start.
+        """Return what gives batches away instead of copies of them; once per pool, after its start.
 
         Arrays that are lent stay as they are for as long as anybody looks at them, also when the pool is closed; other
         views of batches mean nothing then.
 
         Args:
-            look: makes views of a batch; called once per block.
+            look: makes views of a batch that fills a block; called once per block.
 
         Returns:
             None: the pool has no blocks for that. `options.leases` asks for some; there are none for small

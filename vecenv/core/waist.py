@@ -19,7 +19,7 @@ from .batch import Batch
 from .hub import Hub
 from .inbox import Inbox
 from .journal import Journal
-from .leases import Leases
+from .leases import LEAST_NBYTES, Leases
 from .life import Life, this_process
 from .options import Limits, PoolOptions, check_env_fns, check_options
 from .recovery import COUNTS, Recovery
@@ -30,10 +30,6 @@ from .watchdog import Watchdog
 from .worker import reward_shape_of
 
 __all__ = ["Waist"]
-
-
-#: A batch of smaller observations is copied in less time than it takes to lend it.
-_LEAST_LENT_NBYTES = 16 << 10
 
 
 def _nothing() -> None:
@@ -208,7 +204,7 @@ class Waist(Life):
     def _count_leases(self) -> int:
         """Return how many blocks may be lent: none in debug mode, which writes over old ones."""
         nbytes = self.num_envs * sum(leaf.nbytes for leaf in self.obs_spec.leaves)
-        is_worth_it = nbytes >= _LEAST_LENT_NBYTES and not self.obs_spec.num_objects
+        is_worth_it = nbytes >= LEAST_NBYTES and not self.obs_spec.num_objects
         return self.options.leases if is_worth_it and not self.options.debug else 0
 
     # ---- numbers and limits --------------------------------------------------------------

@@ -15,7 +15,6 @@ __all__ = ["merge", "own", "row_of", "view"]
 
 
 _copy: Callable[[Array], Array] = operator.methodcaller("copy")
-_view: Callable[[Array], Array] = operator.itemgetter(slice(None))
 
 
 def own(node: Node, value: Any, get: Callable[[Array], Array] = _copy) -> Any:
@@ -30,9 +29,9 @@ def own(node: Node, value: Any, get: Callable[[Array], Array] = _copy) -> Any:
     return value
 
 
-def view(node: Node, value: Any) -> Any:
-    """Return nested observations with views of the arrays."""
-    return own(node, value, _view)
+def view(node: Node, value: Any, rows: slice) -> Any:
+    """Return nested observations with views of some rows of the arrays."""
+    return own(node, value, operator.itemgetter(rows))
 
 
 def merge(node: Node, before: Any, new: Any, env_ids: Array) -> Any:

@@ -76,16 +76,17 @@ class Results:
             return obs, rewards, terminations, truncations, infos
         lent = None if self._leases is None else self._leases.take(batch.rows)
         if lent is not None:
+            cut = _rows_of(batch)
             obs, rewards, terminations, truncations, *_ = lent
-            obs = obs[:] if self._is_plain else view(self._root, obs)
-            return obs, rewards[:], terminations[:], truncations[:], infos
+            obs = obs[cut] if self._is_plain else view(self._root, obs, cut)
+            return obs, rewards[cut], terminations[cut], truncations[cut], infos
         obs = obs.copy() if self._is_plain else own(self._root, obs)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
     def own_obs(self, batch: Batch) -> Any:
         """Return a batch's observations as the caller's own: lent, or copied."""
         lent = None if self._leases is None else self._leases.take(batch.rows)
-        return own(self._root, batch.obs) if lent is None else view(self._root, lent[0])
+        return own(self._root, batch.obs) if lent is None else view(self._root, lent[0], _rows_of(batch))
 
     def deliver_some(self, batch: Batch) -> Step:
         """Return the same for a batch of any envs, with their ids in the infos."""
@@ -149,6 +150,12 @@ class Results:
         obs = merge(self._root, last, obs, env_ids)
         self._last = _Merged(obs)
         return own(self._root, obs) if self._copy else obs, spread_infos(infos, env_ids, self._num_envs)
+
+
+def _rows_of(batch: Batch) -> slice:
+    """Return which rows of its block a batch is, one that was lent."""
+    assert isinstance(batch.rows, Run)
+    return slice(batch.rows.start, batch.rows.stop)
 
 
 class _Merged:
