@@ -108,8 +108,8 @@ def _helpers() -> set[int]:
 
 
 def _fork_servers() -> list[forkserver.ForkServer]:
-    """The program's fork server and the pool's own."""
-    return [server for server in (forkserver._forkserver, spawning._server) if server is not None]
+    """The program's fork server and the pools' own."""
+    return [forkserver._forkserver, *(server for _, server in spawning._servers)]
 
 
 def _helper_descriptors() -> set[int]:

@@ -31,6 +31,7 @@ from .recovery import Recovery
 from .recycling import Recycler
 from .replay import Replay
 from .shm import Segment
+from .spawning import modules_of
 from .spec import foreign_registrations
 from .supervise import Worker
 from .worker import Attach, Boot, Report, find_difference, started_at
@@ -150,6 +151,7 @@ class ProcessPool(MortalPool):
             "implementation": self.implementation,
             "keeper": cloudpickle.dumps(self._keeper, protocol=5),
             "keeps": self._recovery is not None,
+            "modules": modules_of(self._adapt, self._keeper),
         }
 
     def _spawn(self, boot: Boot, slots: list[int]) -> Worker:

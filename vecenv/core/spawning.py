@@ -2,9 +2,10 @@
 
 `multiprocessing` sends the path of the main script to spawned children, which run it again
 under another name: a script without a main guard then starts workers in its workers. What
-our workers need travels by value, so that part of the preparation is left out. The fork
-server is one of our own, because its list of preloaded modules is fixed when it starts and
-the program may use the common one for something else.
+our workers need travels by value, so that part of the preparation is left out. Fork
+servers are our own, because the list of modules that one has loaded is fixed when it starts
+and the program may use the common one for something else. A program that uses one kind of
+env has one; who needs more modules than the last one has starts another.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 from ..errors import ConfigError
 
-__all__ = ["START_METHODS", "make_process"]
+__all__ = ["START_METHODS", "make_process", "modules_of"]
 
 START_METHODS = ("forkserver", "spawn", "fork")
 # The standard Popen classes are extended below; their inner parts have no published types.
@@ -31,30 +32,31 @@ popen_forkserver: Any = importlib.import_module("multiprocessing.popen_forkserve
 popen_spawn: Any = importlib.import_module("multiprocessing.popen_spawn_posix")
 util: Any = importlib.import_module("multiprocessing.util")
 
-_PRELOAD = ["vecenv.core.preload"]
+_PRELOAD = "vecenv.core.preload"
 _MAIN_KEYS = ("init_main_from_path", "init_main_from_name")
 
 read_signed: Callable[[int], int] = getattr(forkserver, "read_signed")  # noqa: B009
 _standard_preparation = spawn.get_preparation_data
-_server: ForkServer | None = None
+#: The fork servers of this process, and which modules each has loaded beside the engine's: all that those before it
+#: have, and more.
+_servers: list[tuple[frozenset[str], ForkServer]] = []
 
 
-def _fork_server() -> ForkServer:
-    """Return this process's own fork server, started when the first worker is."""
-    global _server
-    if _server is None:
-        _server = ForkServer()
-        _server.set_forkserver_preload(_PRELOAD)
-    return _server
-
-
-def _forget_server() -> None:
-    global _server
-    _server = None  # a forked child must not use its parent's server
+def _fork_server(modules: frozenset[str]) -> ForkServer:
+    """Return a fork server that has these modules loaded; it starts with the first worker that is asked of it."""
+    for loaded, server in _servers:
+        if modules <= loaded:
+            return server
+    if _servers:
+        modules |= _servers[-1][0]
+    server = ForkServer()
+    server.set_forkserver_preload([_PRELOAD, *sorted(modules)])
+    _servers.append((modules, server))
+    return server
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_server)
+    os.register_at_fork(after_in_child=_servers.clear)  # a forked child must not use its parent's
 
 
 def _preparation(name: str) -> dict[str, Any]:
@@ -65,21 +67,35 @@ def _preparation(name: str) -> dict[str, Any]:
 
 
 class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
-    """As the standard one, with our server and without the main script."""
+    """As the standard one, with a server of ours and without the main script."""
 
     def _launch(self, process_obj: Any) -> None:
         data = _pickle_for(self, process_obj)
         try:
-            self.sentinel, writer = _fork_server().connect_to_new_process(self._fds)
-        except (ConnectionError, EOFError):  # it was killed a moment ago: the next one is new
-            _forget_server()
-            self.sentinel, writer = _fork_server().connect_to_new_process(self._fds)
-        # The child watches this end to know that its parent lives.
-        alive = os.dup(writer)
-        self.finalizer = util.Finalize(self, util.close_fds, (alive, self.sentinel))
+            writer = self._fork(process_obj.modules)
+        except (ConnectionError, EOFError):  # the server was killed a moment ago: the next one is new
+            writer = self._fork(process_obj.modules)
         with open(writer, "wb") as file:
             file.write(data)
-        self.pid = read_signed(self.sentinel)
+
+    def _fork(self, modules: frozenset[str]) -> int:
+        """Have a process forked, which waits for what it is to do; return the descriptor that it reads that from."""
+        server = _fork_server(modules)
+        try:
+            self.sentinel, writer = server.connect_to_new_process(self._fds)
+            # The child watches the second end to know that its parent lives.
+            self.finalizer = util.Finalize(self, util.close_fds, (os.dup(writer), self.sentinel))
+            try:
+                self.pid = read_signed(self.sentinel)
+            except EOFError:
+                os.close(writer)
+                self.finalizer()
+                raise
+        except (ConnectionError, EOFError):
+            _servers[:] = [known for known in _servers if known[1] is not server]
+            getattr(server, "_stop")()  # noqa: B009  # its descriptors here, and its exit status
+            raise
+        return int(writer)
 
 
 class _SpawnPopen(popen_spawn.Popen):  # type: ignore[misc]
@@ -106,6 +122,7 @@ def _pickle_for(popen: Any, process_obj: Any) -> bytes:
 
 class _ForkServerProcess(mp_process.BaseProcess):
     _start_method = "forkserver"
+    modules: frozenset[str] = frozenset()
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
@@ -120,8 +137,29 @@ class _SpawnProcess(mp_process.BaseProcess):
         return _SpawnPopen(process_obj)
 
 
-def make_process(context: str, target: Callable[..., None], args: tuple[Any, ...], name: str) -> Any:
+def modules_of(*values: Any) -> frozenset[str]:
+    """Return the modules of this package that unpickling these objects imports; a fork server may have them loaded.
+
+    Modules of others are left alone: who knows what they start or open when they are imported.
+    """
+    found = {getattr(value, "__module__", None) or "" for value in values}
+    return frozenset(name for name in found if name.partition(".")[0] == _PRELOAD.partition(".")[0])
+
+
+def make_process(
+    context: str,
+    target: Callable[..., None],
+    args: tuple[Any, ...],
+    name: str,
+    modules: frozenset[str] = frozenset(),
+) -> Any:
     """Return a process object, not started.
+
+    Args:
+        context: 'forkserver', 'spawn' or 'fork'.
+        target, args: what it calls.
+        name: of the process.
+        modules: what its fork server is to have loaded.
 
     Raises:
         ConfigError: unknown start method, or a fork with CUDA initialised.
@@ -133,5 +171,8 @@ def make_process(context: str, target: Callable[..., None], args: tuple[Any, ...
         if torch is not None and torch.cuda.is_initialized():
             raise ConfigError("context='fork' cannot be used once CUDA is initialised; use 'forkserver'", key="context")
         return multiprocessing.get_context("fork").Process(target=target, args=args, name=name)
-    kind = _ForkServerProcess if context == "forkserver" else _SpawnProcess
-    return kind(target=target, args=args, name=name)
+    if context == "spawn":
+        return _SpawnProcess(target=target, args=args, name=name)
+    process = _ForkServerProcess(target=target, args=args, name=name)
+    process.modules = modules
+    return process

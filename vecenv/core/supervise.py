@@ -171,7 +171,7 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
     """
     ours, theirs = multiprocessing.Pipe()
     inherited = (ours.fileno(), *siblings) if context == "fork" else ()
-    process = make_process(context, worker_main, (theirs, inherited), f"vecenv worker {boot.worker_id}")
+    process = make_process(context, worker_main, (theirs, inherited), f"vecenv worker {boot.worker_id}", boot.modules)
     stack = None
     try:
         stack = StackFile(f"vecenv worker {boot.worker_id}")

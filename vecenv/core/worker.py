@@ -64,6 +64,7 @@ class Boot:
         keeper: pickled `replay.Keeper` or None.
         keeps: whether records and states are kept, so that a crash can be made good.
         has_stack_file: whether the descriptor of a file for stacks follows.
+        modules: which it will import to build its envs, so that a fork server has them loaded.
     """
 
     worker_id: int
@@ -82,6 +83,7 @@ class Boot:
     keeper: bytes = b""
     keeps: bool = False
     has_stack_file: bool = False
+    modules: frozenset[str] = frozenset()
 
 
 @dataclass
