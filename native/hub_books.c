@@ -78,42 +78,31 @@ const char vecenv_hub_post_doc[] = PyDoc_STR(
 
 /* ---- blocks that are lent ---------------------------------------------------------- */
 
-/* A block in use; only such a one is pinned, and can be lent or taken back. */
-static int
-parse_block(const Hub *self, PyObject *arg, uint32_t *block)
-{
-    if (parse_index(arg, "block", self->arena.num_blocks, block) < 0) {
-        return -1;
-    }
-    if (self->ring.pins[*block] == 0) {
-        PyErr_SetString(PyExc_ValueError, "the block is free");
-        return -1;
-    }
-    return 0;
-}
-
 PyObject *
 vecenv_hub_lend(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;
     uint32_t block;
-    if (parse_block(self, arg, &block) < 0) {
+    if (parse_index(arg, "block", self->arena.num_blocks, &block) < 0) {
         return NULL;
     }
-    vecenv_ring_lend(&self->ring, block);
-    Py_RETURN_NONE;
+    return PyBool_FromLong(vecenv_ring_lend(&self->ring, block));
 }
 
 const char vecenv_hub_lend_doc[] = PyDoc_STR(
 "lend($self, block, /)\n--\n\n"
-"Leave the block of a valid batch out of the rotation until `take_back`.");
+"Leave the block of a valid batch out of the rotation until `take_back`; False: it is free.");
 
 PyObject *
 vecenv_hub_take_back(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;
     uint32_t block;
-    if (parse_block(self, arg, &block) < 0) {
+    if (parse_index(arg, "block", self->arena.num_blocks, &block) < 0) {
+        return NULL;
+    }
+    if (self->ring.pins[block] == 0) {
+        PyErr_SetString(PyExc_ValueError, "the block is free");
         return NULL;
     }
     vecenv_ring_take_back(&self->ring, block);

@@ -68,10 +68,14 @@ vecenv_ring_init(vecenv_ring *ring, uint32_t depth)
     store_release(&arena->control->open, ring->chain[0]);
 }
 
-void
+int
 vecenv_ring_lend(vecenv_ring *ring, uint32_t block)
 {
+    if (ring->pins[block] == 0) {
+        return 0;
+    }
     pin(ring, block);
+    return 1;
 }
 
 void

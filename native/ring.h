@@ -63,8 +63,8 @@ void vecenv_ring_init(vecenv_ring *ring, uint32_t depth);
  * writers pin too many. On success ring->assigned is set. */
 int vecenv_ring_assign(vecenv_ring *ring, uint32_t num_rows);
 
-/* Pin a block that is not free once more, until it is given back. */
-void vecenv_ring_lend(vecenv_ring *ring, uint32_t block);
+/* Pin a block once more, until it is taken back; 0 if it is free. */
+int vecenv_ring_lend(vecenv_ring *ring, uint32_t block);
 void vecenv_ring_take_back(vecenv_ring *ring, uint32_t block);
 
 /* Move an assigned block to the pieces; rows not committed yet become late rows. */

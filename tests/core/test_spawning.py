@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -56,6 +57,32 @@ def test_a_server_that_was_killed_is_replaced(servers, tmp_path):
     second, found = look(tmp_path, "vecenv.envs.adapt")
     assert second != first and "vecenv.envs.adapt" in found
     assert look(tmp_path)[0] == second
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "once it has been waited for"])
+def test_a_server_is_replaced_although_nobody_waits_for_children(servers, tmp_path, waits):
+    first, _ = look(tmp_path)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        os.kill(first, signal.SIGKILL)
+        while waits and os.path.exists(f"/proc/{first}"):
+            os.sched_yield()
+        assert look(tmp_path)[0] != first
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_forked_child_keeps_no_server_alive(servers, tmp_path):
+    look(tmp_path)
+    alive = servers[0][1]._forkserver_alive_fd
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(OSError):
+            os.fstat(alive)
+            os._exit(1)
+        os._exit(0 if not servers else 2)
+    assert os.waitpid(pid, 0)[1] == 0
+    os.fstat(alive)
 
 
 def test_only_modules_of_this_package_are_loaded_early():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
+import gc
 import os
 import signal
 
@@ -14,8 +16,10 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.vector.same import assert_same
-from vecenv import BatchedVectorEnv, VectorEnv
+from vecenv import BatchedVectorEnv, ClosedError, StateError, VectorEnv
 from vecenv.core.native import load
+from vecenv.core.options import PoolOptions
+from vecenv.core.serial import SerialPool
 from vecenv.vector.results import NUM_LEASES
 
 pytestmark = pytest.mark.skipif(load() is None, reason="blocks are lent by the extension only")
@@ -218,18 +222,57 @@ def test_batches_of_some_envs(env_fn):
             del obs, rewards
 
 
-def test_after_close_they_stay_and_the_rest_of_the_memory_goes():
+@pytest.mark.parametrize("locked", [False, True], ids=["", "locked"])
+def test_after_close_they_stay_and_free_blocks_give_their_memory_back(locked):
+    """Pages that are locked cannot be given back, which is nobody's fault."""
     envs = VectorEnv([Frames] * 6)
     memory = envs._pool.memory
+    words = envs._pool._plan.words
+    blocks = memory[words["blocks"] :].reshape(words["num_blocks"], words["block_stride"])
     envs.reset(seed=1)
     for _ in range(A_RING):
         obs, rewards = envs.step([0] * 6)[:2]
     before = obs.copy(), rewards.copy()
+    num_used = blocks.any(1).sum()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if locked and libc.mlock(ctypes.c_void_p(memory.ctypes.data), ctypes.c_size_t(memory.nbytes)):
+        envs.close()
+        pytest.skip(f"mlock: {os.strerror(ctypes.get_errno())}")
     envs.close()
+    assert envs.closed
     assert np.array_equal(obs, before[0]) and np.array_equal(rewards, before[1])
-    words = envs._pool._plan.words
-    blocks = memory[words["blocks"] :].reshape(words["num_blocks"], words["block_stride"])
-    assert blocks.any(1).sum() == 1
+    if locked:
+        assert blocks.any(1).sum() == num_used
+    else:
+        assert 0 < blocks.any(1).sum() < num_used
+
+
+def test_a_batch_that_was_received_before_another_thread_closed():
+    envs = VectorEnv([Frames] * 6)
+    envs.reset(seed=1)
+    kept = envs.step([0] * 6)
+    batch = envs._pool.step(np.zeros(6, np.int64))
+    expected = batch.obs.copy()
+    envs.close()
+    assert kept is not None and np.array_equal(batch.obs, expected)
+
+
+@pytest.mark.parametrize("face", ["single", "batched"])
+def test_without_a_reference_they_are_closed_at_once(face):
+    """The pool keeps what looks at its blocks, and that must not keep the vector env."""
+    if face == "single":
+        envs = VectorEnv([Frames] * 6)
+    else:
+        envs = BatchedVectorEnv([functools.partial(SyncVectorEnv, [Frames] * 3)] * 2)
+    envs.reset(seed=1)
+    obs = envs.step([0] * 6)[0]
+    pool = envs._pool
+    gc.disable()
+    try:
+        del envs
+        assert pool.closed and obs.any()
+    finally:
+        gc.enable()
 
 
 def test_a_forked_child_that_ends_takes_nothing_along():
@@ -266,6 +309,12 @@ def test_what_a_forked_child_looks_at_stays():
             os.close(descriptor)
         assert os.waitpid(pid, 0)[1] == 0
         assert all(results)  # there are others to lend
+        for _ in range(NUM_LEASES):  # nobody looks at any of them now
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+            assert is_lent(envs, envs.step([0] * 6)[0])
 
 
 @pytest.mark.parametrize("env_fn", [Frames, Unseeded], ids=["replayed", "given_up"])
@@ -285,19 +334,38 @@ def test_they_outlive_workers_that_are_killed(env_fn):
         assert_same([snapshot(result) for result in kept], before, "kept")
 
 
-def test_a_block_that_is_free_cannot_be_lent():
+def test_a_block_that_is_free_is_not_lent():
     with contextlib.closing(VectorEnv([Frames] * 6, backend="serial")) as envs:
         envs.reset(seed=1)
         hub, count = envs._pool._hub, envs._pool._plan.words["num_blocks"]
-        for block in range(count):
-            with contextlib.suppress(ValueError):
-                hub.lend(block)
-                hub.take_back(block)
-                break
-        else:
-            pytest.fail("the batch of the reset lies in none of them")
-        for method in (hub.lend, hub.take_back):  # the last one is free: blocks are used from the first on
-            with pytest.raises(ValueError, match="the block is free"):
-                method(count - 1)
+        lent = [block for block in range(count) if hub.lend(block)]
+        assert 0 < len(lent) < count
+        free = next(block for block in range(count) if block not in lent)
+        with pytest.raises(ValueError, match="the block is free"):
+            hub.take_back(free)
+        for block in lent:
+            hub.take_back(block)
         with pytest.raises(ValueError, match="block out of range"):
             hub.lend(count)
+
+
+def test_a_pool_lends_once_and_while_it_is_open():
+    options = PoolOptions(leases=1)
+    pool = SerialPool([Frames] * 6, options)
+    with pytest.raises(StateError, match="start the pool first"):
+        pool.lend(lambda batch: batch.obs)
+    with pool:
+        pool.start()
+        leases = pool.lend(lambda batch: batch.obs)
+        with pytest.raises(StateError, match="lends already"):
+            pool.lend(lambda batch: batch.obs)
+        pool.reset(seeds=list(range(6)))
+        first = leases.take(pool.recv().rows)[:]
+        before = first.copy()
+        later = []
+        for _ in range(A_RING):
+            pool.send(np.zeros(6, np.int64))
+            later.append(leases.take(pool.recv().rows))
+        assert later == [None] * A_RING and np.array_equal(first, before)
+    with pytest.raises(ClosedError):
+        pool.lend(lambda batch: batch.obs)

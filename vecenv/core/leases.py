@@ -3,19 +3,21 @@
 A batch that is to stay when the next ones arrive is copied, or its block is left out of the ring's rotation for as
 long as anybody looks at it. NumPy tells: a view of an array holds a reference to it, and so does a view of a view,
 as it is made one of the first array. So a block is free when its one array of bytes has no other references than
-those of the views that are remembered here. What a forked child looks at, nobody can tell: blocks that were lent when
-it was forked are not used again.
+those of the views that are remembered here. What a forked child looks at, nobody can tell: blocks that somebody
+looked at when it was forked are not used again. (It shares their memory, where it would have had copies of its own.)
 
 Stands behind the batch on the data path, beside `Batch.copy`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import weakref
 from collections.abc import Callable
 from sys import getrefcount
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from .arena import ArenaPlan, BlockViews
 from .rows import Rows, Run
@@ -27,22 +29,12 @@ LEAST_NBYTES = 16 << 10
 
 _Views = TypeVar("_Views")
 
-_num_forks = [0]
-
-
-def _count_fork() -> None:
-    _num_forks[0] += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_parent=_count_fork)
-
 
 class Lender(Protocol):
     """What is needed of a hub."""
 
-    def lend(self, block: int, /) -> None:
-        """Leave the block of a valid batch out of the rotation."""
+    def lend(self, block: int, /) -> bool:
+        """Leave the block of a valid batch out of the rotation; False: it is free."""
 
     def take_back(self, block: int, /) -> None:
         """Give it back to the rotation."""
@@ -84,8 +76,8 @@ class Leases(Generic[_Views]):
         self._least_count = -(-LEAST_NBYTES // max(1, sum(leaf.nbytes for leaf in plan.obs.leaves)))
         self._known: dict[int, _Lease[_Views]] = {}
         self._lent: list[_Lease[_Views]] = []
-        self._shared: list[_Lease[_Views]] = []  # lent when a child was forked
-        self._num_forks = _num_forks[0]
+        self._shared: set[int] = set()  # numbers of blocks that a forked child may look at
+        _all.add(self)
 
     def take(self, rows: Rows) -> _Views | None:
         """Lend the block that these rows lie in.
@@ -97,36 +89,52 @@ class Leases(Generic[_Views]):
             What `look` made of the whole block, the same whenever it is the turn of this one. The caller gets views of
             that, and the lease is over when they go. None: rows are too few, not in a block, or too many are lent.
         """
-        if self._num_forks != _num_forks[0]:
-            self._num_forks = _num_forks[0]
-            self._shared += self._lent
-            self._lent.clear()
-        for over in [lease for lease in self._lent if lease.is_over()]:
+        for over in [lease for lease in self._lent if lease.is_over() and lease.number not in self._shared]:
             self._lent.remove(over)
             self._hub.take_back(over.number)
-        if len(self._lent) + len(self._shared) == self._plan.leases:
-            return None
-        if type(rows) is not Run or rows.count < self._least_count:
+        if len(self._lent) == self._plan.leases or type(rows) is not Run or rows.count < self._least_count:
             return None
         lease = self._known.get(rows.block)
         if lease is None:
             lease = self._known[rows.block] = _Lease(BlockViews(self._plan, self._memory, rows.block), self._look)
-        self._hub.lend(lease.number)
+        if not self._hub.lend(lease.number):
+            return None  # the batch is not valid any more
         self._lent.append(lease)
         return lease.views
 
-    def end(self) -> None:
-        """Lend no more. If some block is still looked at, the others' memory goes back to the system at once.
+    def share(self) -> None:
+        """Remember what is looked at now: this process is being forked, perhaps by another thread."""
+        self._shared.update(lease.number for lease in tuple(self._lent) if not lease.is_over())
 
-        Else one observation kept from each of many pools would keep all of their memory.
+    def end(self) -> None:
+        """If some block is still looked at, give the memory of those that are free back to the system at once.
+
+        Else one observation kept from each of many pools would keep all of their memory. To be called once the workers
+        are gone; another thread may be about to look at the batch that it received last.
         """
-        lent = {lease.number for lease in self._lent if not lease.is_over()}
-        lent.update(lease.number for lease in self._shared)
+        if all(lease.is_over() for lease in self._lent) and not self._shared:
+            return
         words = self._plan.words
-        for block in range(words["num_blocks"] if lent else 0):
-            if block not in lent:
+        for block in range(words["num_blocks"]):
+            if not self._hub.lend(block):
                 start = words["blocks"] + block * words["block_stride"]
-                self._memory.madvise(mmap.MADV_REMOVE, start, words["block_stride"])
-        self._lent.clear()
-        self._shared.clear()
-        self._known.clear()
+                self._free(start, start + words["block_stride"])
+
+    def _free(self, start: int, stop: int) -> None:
+        page = mmap.PAGESIZE  # may be larger than what blocks are aligned to
+        start, stop = -(-start // page) * page, stop // page * page
+        if start < stop:
+            with contextlib.suppress(OSError):  # locked, or a system that cannot: it stays until the last view goes
+                self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
+
+
+_all: weakref.WeakSet[Leases[Any]] = weakref.WeakSet()
+
+
+def _share_all() -> None:
+    for leases in tuple(_all):
+        leases.share()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_share_all)

@@ -79,24 +79,28 @@ class ReceivingPool(SendingPool):
             self._lock.release()
 
     def lend(self, look: Callable[[Batch], _Views]) -> Leases[_Views] | None:
-        """Return what gives batches away instead of copies of them; once per pool, after its start.
-
-        Arrays that are lent stay as they are for as long as anybody looks at them, also when the pool is closed; other
-        views of batches mean nothing then.
+        """Return what gives batches away instead of copies of them; once per pool.
 
         Args:
-            look: makes views of a batch that fills a block; called once per block.
+            look: makes views of a batch that fills a block; called once per block. It is kept as long as the pool.
 
         Returns:
             None: the pool has no blocks for that. `options.leases` asks for some; there are none for small
             observations, for objects, in debug mode, and without C.
+
+        Raises:
+            StateError: the pool is not started, or lends already.
         """
-        hub = getattr(self, "_hub", None)
+        if self._open_in is not this_process[0]:
+            self._explain("lend")
+        if self._leases is not None:
+            raise StateError("lend: the pool lends already")
+        hub, spec, infos = self._hub, self.obs_spec, self._infos
         if not isinstance(hub, NativeHub) or not self._plan.leases:
             return None
 
         def look_at(rows: Rows) -> _Views:
-            return look(Batch(rows, 0, self.obs_spec, self._infos, _NO_ANSWERS))
+            return look(Batch(rows, 0, spec, infos, _NO_ANSWERS))
 
         self._leases = leases = Leases(hub, self._plan, self._memory, look_at)
         return leases

@@ -10,11 +10,13 @@ env has one; who needs more modules than the last one has starts another.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing import forkserver, reduction, spawn
 from multiprocessing import process as mp_process
@@ -33,6 +35,8 @@ popen_spawn: Any = importlib.import_module("multiprocessing.popen_spawn_posix")
 util: Any = importlib.import_module("multiprocessing.util")
 
 _PRELOAD = "vecenv.core.preload"
+#: What asking a server for a process raises that was killed; the last where someone else has waited for it.
+_SERVER_IS_DEAD = (ConnectionError, EOFError, ChildProcessError)
 _MAIN_KEYS = ("init_main_from_path", "init_main_from_name")
 
 read_signed: Callable[[int], int] = getattr(forkserver, "read_signed")  # noqa: B009
@@ -40,6 +44,7 @@ _standard_preparation = spawn.get_preparation_data
 #: The fork servers of this process, and which modules each has loaded beside the engine's: all that those before it
 #: have, and more.
 _servers: list[tuple[frozenset[str], ForkServer]] = []
+_asking = threading.Lock()  # one thread at a time: what a dead server leaves is cleared up once
 
 
 def _fork_server(modules: frozenset[str]) -> ForkServer:
@@ -55,8 +60,19 @@ def _fork_server(modules: frozenset[str]) -> ForkServer:
     return server
 
 
+def _leave_servers() -> None:
+    """In a forked child: leave its parent's servers alone, and let them end with the parent."""
+    global _asking
+    _asking = threading.Lock()
+    for _, server in _servers:
+        alive = getattr(server, "_forkserver_alive_fd")  # noqa: B009
+        if alive is not None:
+            os.close(alive)
+    _servers.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_servers.clear)  # a forked child must not use its parent's
+    os.register_at_fork(after_in_child=_leave_servers)
 
 
 def _preparation(name: str) -> dict[str, Any]:
@@ -71,10 +87,11 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
 
     def _launch(self, process_obj: Any) -> None:
         data = _pickle_for(self, process_obj)
-        try:
-            writer = self._fork(process_obj.modules)
-        except (ConnectionError, EOFError):  # the server was killed a moment ago: the next one is new
-            writer = self._fork(process_obj.modules)
+        with _asking:
+            try:
+                writer = self._fork(process_obj.modules)
+            except _SERVER_IS_DEAD:  # it was killed, perhaps a moment ago: the next one is new
+                writer = self._fork(process_obj.modules)
         with open(writer, "wb") as file:
             file.write(data)
 
@@ -91,9 +108,10 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
                 os.close(writer)
                 self.finalizer()
                 raise
-        except (ConnectionError, EOFError):
+        except _SERVER_IS_DEAD:
             _servers[:] = [known for known in _servers if known[1] is not server]
-            getattr(server, "_stop")()  # noqa: B009  # its descriptors here, and its exit status
+            with contextlib.suppress(ChildProcessError):  # where someone else waits for all children
+                getattr(server, "_stop")()  # noqa: B009  # its descriptors here, and its exit status
             raise
         return int(writer)
 

@@ -126,8 +126,9 @@ class PinnedMemory:
     """The memory that the batches of a vector env lie in, registered with CUDA as page-locked.
 
     Arrays of a vector env made with `copy=False` lie in it, where the native implementation runs: copies of them to a
-    GPU can be asynchronous, and `tensor.is_pinned()` is true of their tensors. The registration ends with `close`, or
-    with this object; the memory itself stays until then. A process forked meanwhile has no part in it.
+    GPU can be asynchronous, and `tensor.is_pinned()` is true of their tensors. So do large arrays that are lent to the
+    caller instead of copied: keep those until a copy that does not block is done. The registration ends with `close`,
+    or with this object; the memory itself stays until then. A process forked meanwhile has no part in it.
 
     Validated on machines without a GPU only: there the refusal is tested, and the rest follows CUDA's and torch's
     documentation.

@@ -9,6 +9,7 @@ Stands above the waist beside VectorEnv; `envs/batched.py` is its other end.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -135,9 +136,11 @@ class BatchedVectorEnv(PendingEnvs):
         # Actions that are one array pass by these; of others there are none of such a shape.
         shape = getattr(inner.action_space, "shape", None) if isinstance(pool.action_spec.root, Leaf) else None
         self._plain_shape = None if shape is None else (self.num_envs, *shape)
-        # Resets of some batches repeat others' last observations, which must be what they were.
-        is_reset_by_mask = self._pool.properties["metadata"].get("autoreset_mode") == AutoresetMode.DISABLED
-        self._leases = pool.lend(self._look) if self.copy and not is_reset_by_mask else None
+        # Resets of ended envs repeat other batches' last observations: here they must be what they were.
+        metadata = pool.properties.get("metadata") or {}
+        is_reset_by_mask = metadata.get("autoreset_mode") == AutoresetMode.DISABLED
+        look = functools.partial(_look, self.single_observation_space)
+        self._leases = pool.lend(look) if self.copy and not is_reset_by_mask else None
         self._row_shape = (pool.num_envs, self.batch_size, *(shape or ()))
 
     def _forget_views(self) -> None:
@@ -219,15 +222,10 @@ class BatchedVectorEnv(PendingEnvs):
 
     def _look_at(self, batch: Batch) -> _Views:
         """Return views of a whole batch; those of a block are kept, as making them costs more than copying them."""
-        views = self._look(batch)
+        views = _look(self.single_observation_space, batch)
         if type(batch.rows) is Run and not self._pool.obs_spec.num_objects and len(self._views) < _MAX_VIEWS:
             self._views[batch.rows] = views
         return views
-
-    def _look(self, batch: Batch) -> _Views:
-        rows, terminations, truncations = batch.obs
-        obs = flatten(self.single_observation_space, rows)
-        return rows, obs, batch.rewards.reshape(-1), terminations.reshape(-1), truncations.reshape(-1)
 
     def _recv(self, name: str, timeout: float | None) -> Batch:
         self._check_pending(name)
@@ -259,7 +257,8 @@ class BatchedVectorEnv(PendingEnvs):
             seed: an int: batch w gets `seed + w * k`, so that a vector env which counts up gives env i `seed + i`. A
                 list has one per env; batch w gets its share of it, if it takes lists.
             options: passed to every batch. Of `reset_mask`, bool (N,), each batch gets its share, and one without a
-                True is left alone: its rows repeat the last observations.
+                True is left alone: its rows repeat the last observations; unless the vector envs' autoreset mode is
+                DISABLED, large ones as the caller has left them.
 
         Returns and raises what `VectorEnv.reset` does.
         """
@@ -380,3 +379,10 @@ class BatchedVectorEnv(PendingEnvs):
             return self._pool.call_each(functions)
         except StateError as error:
             self._explain(what, error)
+
+
+def _look(space: Any, batch: Batch) -> _Views:
+    """Return views of a batch; `space` is that of one env's observations."""
+    rows, terminations, truncations = batch.obs
+    obs = flatten(space, rows)
+    return rows, obs, batch.rewards.reshape(-1), terminations.reshape(-1), truncations.reshape(-1)

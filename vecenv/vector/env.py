@@ -161,7 +161,7 @@ class VectorEnv(CallableEnvs):
             autoreset=Autoreset[self.autoreset_mode.name],
             infos=read_infos(infos),
             depth=depth,
-            # Resets of some envs repeat others' last observations, which must be what they were.
+            # Resets of ended envs repeat the others' last observations: here they must be what they were.
             leases=NUM_LEASES if copy and self.autoreset_mode != AutoresetMode.DISABLED else 0,
             strict=strict,
             context=context or "forkserver",
@@ -334,7 +334,8 @@ class VectorEnv(CallableEnvs):
         Args:
             seed: env i gets `seed + i`, or `seed[i]`; None: generators go on from where they are.
             options: passed to every env; `reset_mask`, bool (N,), is taken out before and says
-                which envs are meant. The other rows of the result repeat the last observations.
+                which envs are meant. The other rows of the result repeat the last observations; unless
+                autoreset_mode is DISABLED, large ones as the caller has left them.
 
         Returns:
             (obs, infos).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class Results:
         self._num_envs = pool.num_envs
         # Slicing a block's columns costs as much as copying them: done once per block.
         self._views: dict[Any, _Views] = {}
-        self._leases = pool.lend(self._look) if copy else None
+        self._leases = pool.lend(functools.partial(_look, has_statistics)) if copy else None
         self._last: Batch | _Merged | None = None
         self.ended = np.zeros(pool.num_envs, np.bool_) if tracks_ends else None
 
@@ -104,12 +105,8 @@ class Results:
         self._leases = None
         self._last = None
 
-    def _look(self, batch: Batch) -> _Views:
-        tally = (batch.returns, batch.lengths, batch.seconds) if self._has_statistics else ()
-        return batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.env_ids, tally
-
     def _look_at(self, batch: Batch) -> _Views:
-        rows, views = batch.rows, self._look(batch)
+        rows, views = batch.rows, _look(self._has_statistics, batch)
         is_whole_block = type(rows) is Run and rows.count == self._num_envs
         if is_whole_block and not self._has_objects and len(self._views) < _MAX_VIEWS:
             self._views[rows] = views
@@ -150,6 +147,11 @@ class Results:
         obs = merge(self._root, last, obs, env_ids)
         self._last = _Merged(obs)
         return own(self._root, obs) if self._copy else obs, spread_infos(infos, env_ids, self._num_envs)
+
+
+def _look(has_statistics: bool, batch: Batch) -> _Views:
+    tally = (batch.returns, batch.lengths, batch.seconds) if has_statistics else ()
+    return batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.env_ids, tally
 
 
 def _rows_of(batch: Batch) -> slice:
