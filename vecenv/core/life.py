@@ -84,7 +84,7 @@ class Life(ABC):
                 None: `limits.close`. With 0 they are killed, their envs not closed.
 
         May be called from another thread: a waiting `recv` then raises ClosedError. Views of
-        batches stay readable.
+        batches that are valid, or were lent, stay readable.
         """
         if self._owner_pid != os.getpid() or self._closed:
             return
