@@ -19,6 +19,12 @@ parse_slot(const Hub *self, PyObject *arg, uint32_t *slot)
     return parse_index(arg, "slot", self->arena.num_slots, slot);
 }
 
+static int
+parse_block(const Hub *self, PyObject *arg, uint32_t *block)
+{
+    return parse_index(arg, "block", self->arena.num_blocks, block);
+}
+
 /* ---- mail ------------------------------------------------------------------------ */
 
 PyObject *
@@ -83,7 +89,7 @@ vecenv_hub_lend(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;
     uint32_t block;
-    if (parse_index(arg, "block", self->arena.num_blocks, &block) < 0) {
+    if (parse_block(self, arg, &block) < 0) {
         return NULL;
     }
     return PyBool_FromLong(vecenv_ring_lend(&self->ring, block));
@@ -98,7 +104,7 @@ vecenv_hub_take_back(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;
     uint32_t block;
-    if (parse_index(arg, "block", self->arena.num_blocks, &block) < 0) {
+    if (parse_block(self, arg, &block) < 0) {
         return NULL;
     }
     if (self->ring.pins[block] == 0) {

@@ -211,11 +211,10 @@ class BatchedVectorEnv(PendingEnvs):
         lent = None if self._leases is None else self._leases.take(batch.rows)
         if lent is not None:
             rows, obs, rewards, terminations, truncations = lent
-            obs = (
-                obs[:]
-                if self._is_plain
-                else flatten(self.single_observation_space, view(self._node, rows, slice(None)))
-            )
+            if self._is_plain:
+                obs = obs[:]
+            else:
+                obs = flatten(self.single_observation_space, view(self._node, rows, slice(None)))
             return obs, rewards[:], terminations[:], truncations[:], infos
         obs = obs.copy() if self._is_plain else self._own(self._last_rows)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos

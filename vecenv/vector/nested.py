@@ -17,21 +17,25 @@ __all__ = ["merge", "own", "row_of", "view"]
 _copy: Callable[[Array], Array] = operator.methodcaller("copy")
 
 
-def own(node: Node, value: Any, get: Callable[[Array], Array] = _copy) -> Any:
+def own(node: Node, value: Any) -> Any:
     """Return nested observations with arrays of their own."""
-    if isinstance(node, Leaf):
-        return get(value)
-    if isinstance(node, DictNode):
-        pairs = zip(node.keys, node.children)  # most children are leaves: a call less for each
-        return {k: get(value[k]) if type(child) is Leaf else own(child, value[k], get) for k, child in pairs}
-    if isinstance(node, TupleNode):
-        return tuple(own(child, part, get) for child, part in zip(node.children, value))
-    return value
+    return _map_arrays(node, value, _copy)
 
 
 def view(node: Node, value: Any, rows: slice) -> Any:
     """Return nested observations with views of some rows of the arrays."""
-    return own(node, value, operator.itemgetter(rows))
+    return _map_arrays(node, value, operator.itemgetter(rows))
+
+
+def _map_arrays(node: Node, value: Any, get: Callable[[Array], Array]) -> Any:
+    if isinstance(node, Leaf):
+        return get(value)
+    if isinstance(node, DictNode):
+        pairs = zip(node.keys, node.children)  # most children are leaves: a call less for each
+        return {k: get(value[k]) if type(child) is Leaf else _map_arrays(child, value[k], get) for k, child in pairs}
+    if isinstance(node, TupleNode):
+        return tuple(_map_arrays(child, part, get) for child, part in zip(node.children, value))
+    return value
 
 
 def merge(node: Node, before: Any, new: Any, env_ids: Array) -> Any:

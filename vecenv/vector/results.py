@@ -79,8 +79,7 @@ class Results:
         if lent is not None:
             cut = _rows_of(batch)
             obs, rewards, terminations, truncations, *_ = lent
-            obs = obs[cut] if self._is_plain else view(self._root, obs, cut)
-            return obs, rewards[cut], terminations[cut], truncations[cut], infos
+            return view(self._root, obs, cut), rewards[cut], terminations[cut], truncations[cut], infos
         obs = obs.copy() if self._is_plain else own(self._root, obs)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
