@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from tests.spaces import ALL_SPACES, FIXED_SPACES, OTHER_SPACES
-from vecenv.core.spec import DictNode, Leaf, ObjectNode, Spec, TupleNode
+from vecenv.core.spec import DictNode, Leaf, ObjectNode, Spec, TupleNode, can_convert
 from vecenv.errors import SpaceError
 
 SAMPLES = 20
@@ -147,7 +147,12 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
         (BOX, np.zeros(2, np.complex64), "got complex64"),
         (BOX, np.array(["a", "b"]), "got <U1"),
         (BOX, [[1.0], [2.0, 3.0]], "obs: "),
-        (BOX, None, "got object"),
+        (BOX, None, r"obs: expected float32 \(2,\), got None$"),
+        (BOX, {"b": 1, 2: 1}, r"got a dict with keys \['2', 'b'\]$"),
+        (BOX, object(), "got object$"),
+        (BOX, [None, 1], "got list of objects$"),
+        (spaces.Box(0, 255, (1,), np.uint8), [300], r"got int64 \(1,\) of 300 to 300$"),
+        (FIXED_SPACES["dict"], {"position": None, "gear": 1}, r"obs/position: expected float32 \(2,\), got None$"),
         (spaces.Discrete(4), 1.5, r"expected int64 \(\), got float64 \(\)"),
         (spaces.Discrete(4), np.array([1]), r"got int64 \(1,\)"),
         (spaces.Box(0, 255, (2,), np.uint8), np.array([1, 256]), r"expected uint8 \(2,\), got int64 \(2,\)"),
@@ -204,6 +209,57 @@ def test_whole_numbers_convert_when_they_fit_by_value(numbers):
     spec = Spec(spaces.Box(0, 255, (2,), np.uint8), "obs")
     spec.warn = lambda path, text: None
     np.testing.assert_array_equal(spec.conform(numbers), numbers)
+
+
+#: (dtype of the space, a number that does not fit, one that does), each of an unsigned kind.
+UNSIGNED = [
+    (np.uint8, np.uint16(300), np.uint16(255)),
+    (np.uint8, np.uint64(2**40), np.uint64(7)),
+    (np.int8, np.uint8(200), np.uint8(127)),
+    (np.int16, np.uint16(2**15), np.uint16(2**15 - 1)),
+    (np.int32, np.uint32(2**31), np.uint32(2**31 - 1)),
+    (np.int64, np.uint64(2**63), np.uint64(2**63 - 1)),
+    (np.uint32, np.uint64(2**32), np.uint64(2**32 - 1)),
+]
+
+
+def whole(dtype):
+    limits = np.iinfo(dtype)
+    return spaces.Box(limits.min, limits.max, (2,), dtype)
+
+
+@pytest.mark.parametrize("dtype, large, fits", UNSIGNED, ids=lambda value: getattr(value, "__name__", repr(value)))
+def test_unsigned_numbers_that_are_too_large_are_refused_and_others_convert(dtype, large, fits):
+    """They wrapped around, silently."""
+    spec = Spec(whole(dtype), "obs")
+    spec.warn = lambda path, text: None
+    name = np.dtype(dtype).name
+    says = rf"obs: expected {name} \(2,\), got {large.dtype} \(2,\) of 0 to {int(large)}"
+    with pytest.raises(SpaceError, match=says):
+        spec.conform(np.array([0, large], large.dtype))
+    exact = spec.conform(np.array([0, fits], fits.dtype))
+    assert exact.dtype == dtype and exact.tolist() == [0, int(fits)]
+
+
+@pytest.mark.parametrize(
+    "array, dtype, expected",
+    [
+        (np.zeros(0, np.uint64), np.int8, True),
+        (np.array([], np.int64), np.uint8, True),
+        (np.array([-1], np.int8), np.uint64, False),
+        (np.array(2**63 - 1, np.uint64), np.int64, True),
+        (np.array([1.0]), np.int64, False),
+        (np.array([1.0]), np.float32, True),
+        (np.array([2**60]), np.float32, True),
+        (np.array([True]), np.int8, True),
+        (np.array([1]), np.bool_, False),
+        (np.array(["1"]), np.int64, False),
+        (np.array([None]), np.int64, False),
+    ],
+    ids=repr,
+)
+def test_what_can_be_converted(array, dtype, expected):
+    assert can_convert(array, np.dtype(dtype)) is expected
 
 
 @pytest.mark.parametrize("order", ["F", "step"])

@@ -163,3 +163,56 @@ def test_arrays_do_not_change_afterwards():
     with contextlib.closing(VectorEnv(env_fns, copy=False)) as envs:
         kept = [envs.reset(seed=0)[1]] + [envs.step([0, 0])[4] for _ in range(15)]
     assert [infos["key"].tolist() for infos in kept] == [[i, i] for i in range(16)]
+
+
+# ---- as Gymnasium has them ----------------------------------------------------------------------
+
+
+def objects(*values):
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+AS_GYMNASIUM = {
+    "dicts under numbers": ({0: {"score": 1.0}, 1: {"score": 2.0}}, {0: {"score": 3.0}}, {1: {"score": 4.0}}),
+    "dicts under tuples and None": ({(1, 2): {"a": 1}, None: {"b": 2.5}}, {None: {"b": 3.5}}, {(1, 2): {"a": 5}}),
+    "deep below a number": ({"team": {0: {"x": {"y": 1}}}}, {"team": {0: {"x": {"y": 2}}}}, {}),
+    "a number below a name": ({"score": {0: 1.5, "own": 2}}, {"score": {0: 2.5, "own": 3}}, {"score": {"own": 4}}),
+    "values under numbers": ({0: 1.5, (1,): "x", None: 3}, {0: 2.5}, {None: 4}),
+    "final_obs, a dict": ({"final_obs": {"a": 1}}, {"final_obs": {"a": 2}}, {"final_obs": {"a": 3}}),
+    "final_obs below a name": ({"last": {"final_obs": {"a": 1}, "b": 1}}, {"last": {"b": 2}}, {}),
+    "final_obs, an array": ({"final_obs": np.arange(2)}, {"final_obs": np.arange(3)}, {}),
+    "objects of one env": ({}, {"parts": objects("a", None)}, {}),
+    "objects of one env, of two axes": ({"parts": objects("a", 1, {}, None).reshape(2, 2)}, {}, {}),
+    "objects of all envs": ({"parts": objects(1, "b")}, {"parts": objects(2, None)}, {"parts": objects(3, {})}),
+    "objects of one env below a name": ({}, {}, {"deep": {"parts": objects(1, 2, "c")}}),
+}
+
+
+@pytest.mark.parametrize(("mode", "backend"), [("NextStep", "serial"), ("SameStep", "serial"), ("NextStep", "process")])
+@pytest.mark.parametrize("name", AS_GYMNASIUM)
+def test_infos_are_those_of_a_sync_vector_env(name, mode, backend, implementation):
+    # in SAME_STEP the key of the final observations is Gymnasium's own where an episode ends
+    length = None if "final_obs" in name else 3
+    env_fns = [functools.partial(Told, info, length=length) for info in AS_GYMNASIUM[name]]
+    mode = gymnasium.vector.AutoresetMode(mode)
+    with (
+        contextlib.closing(gymnasium.vector.SyncVectorEnv(env_fns, autoreset_mode=mode)) as theirs,
+        contextlib.closing(VectorEnv(env_fns, backend=backend, autoreset_mode=mode)) as ours,
+    ):
+        assert_same(ours.reset(seed=0), theirs.reset(seed=0), "reset")
+        for number in range(7):
+            assert_same(ours.step([0, 0, 0]), theirs.step(np.zeros(3, np.int64)), f"step {number}")
+
+
+def test_objects_of_one_env_are_zero_elsewhere():
+    infos = infos_of({}, {"parts": objects("a", None)}, {})
+    assert_same(infos["parts"], np.array([[0, 0], ["a", None], [0, 0]], object))
+    assert infos["parts"].shape == (3, 2) and infos["_parts"].tolist() == [False, True, False]
+
+
+def test_a_key_below_a_number_has_a_mask_of_its_own():
+    infos = infos_of({0: {"score": 1.0}}, {1: {"score": 2.0}})
+    assert set(infos) == {0, "_0", 1, "_1"}
+    assert infos[0]["score"].tolist() == [1.0, 0.0] and infos[1]["_score"].tolist() == [False, True]

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from vecenv.alf.carrier import Description
-from vecenv.alf.gym_wrapper import TIME_LIMIT_KEY
 from vecenv.alf.nests import map_structure
 from vecenv.alf.spec import zeros_of
 from vecenv.alf.timestep import StepType, TimeStep
@@ -23,7 +22,7 @@ from vecenv.core.pool import Pool
 from vecenv.core.rows import RowFlag
 from vecenv.core.spec import Array, Leaf
 
-__all__ = ["Assembler", "own_infos"]
+__all__ = ["Assembler"]
 
 _FIRST = RowFlag.RESET | RowFlag.AUTORESET
 _LAST = int(StepType.LAST)
@@ -113,23 +112,3 @@ def _own(view: Array, dtype: np.dtype[Any]) -> Array:
         return view.copy()
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinity
         return view.astype(dtype)
-
-
-def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, Any]:
-    """Return Gymnasium's batched infos as ALF has them: without masks, floats as float32.
-
-    Args:
-        gathered: arrays (N, ...) with their masks, as of `vector.infos`.
-        rows_per_env: k where each env is itself a batch and arrays are (N, k, ...), else None.
-    """
-    result: dict[str, Any] = {}
-    for key, value in gathered.items():
-        if (key.startswith("_") and key[1:] in gathered) or key == TIME_LIMIT_KEY:
-            continue
-        if isinstance(value, dict):
-            result[key] = own_infos(value, rows_per_env)
-            continue
-        if rows_per_env is not None and value.ndim > 1 and value.shape[1] == rows_per_env:
-            value = value.reshape(-1, *value.shape[2:])
-        result[key] = value.astype(np.float32) if value.dtype == np.float64 else value
-    return result

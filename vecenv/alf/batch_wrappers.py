@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vecenv.alf import tensors
+from vecenv.alf.actions import rows_of
+from vecenv.alf.batch_infos import stack_infos
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.nests import map_structure
 from vecenv.alf.timestep import TimeStep
@@ -83,7 +85,7 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
         return self._out(self._env.reset())
 
     def _step(self, action: Any) -> TimeStep:
-        return self._out(self._env.step(first_row(action)))
+        return self._out(self._env.step(rows_of(self.action_spec(), action, 1)[0]))
 
     def _out(self, time_step: TimeStep) -> TimeStep:
         step: TimeStep = tensors.to_tensors(with_batch_axis(time_step))
@@ -198,7 +200,7 @@ class BatchEnvironmentWrapper(SeveralEnvs):
         return stack([env.reset() for env in self._envs])
 
     def _step(self, action: Any) -> TimeStep:
-        rows = [map_structure(lambda leaf, index=index: leaf[index], action) for index in range(len(self._envs))]
+        rows = rows_of(self.action_spec(), action, len(self._envs))
         return stack([env.step(row) for env, row in zip(self._envs, rows)])
 
 
@@ -225,39 +227,12 @@ def restore_states(envs: Sequence[AlfEnvironment], states: Sequence[bytes]) -> N
 
 def with_batch_axis(time_step: TimeStep) -> TimeStep:
     """Return a time step of one env as a batch of one."""
-    batch: TimeStep = map_structure(lambda leaf: leaf if _is_opaque(leaf) else np.asarray(leaf)[None], time_step)
-    return batch
-
-
-def first_row(nest: Any) -> Any:
-    """Return the first row of a batch of arrays or tensors, as arrays."""
-    return map_structure(lambda leaf: leaf[0], tensors.to_arrays(nest))
+    return stack([time_step])
 
 
 def stack(time_steps: Sequence[TimeStep]) -> TimeStep:
-    """Return the time steps of several envs as one batch; infos that some lack are zero there."""
+    """Return the time steps of several envs as one batch; their infos as `stack_infos` does."""
     env_info = stack_infos([step.env_info for step in time_steps])
     rest = [step._replace(env_info=()) for step in time_steps]
     batch: TimeStep = map_structure(lambda *leaves: np.stack(leaves), *rest)
     return batch._replace(env_info=env_info)
-
-
-def stack_infos(infos: Sequence[Any]) -> dict[str, Any]:
-    """Return info dicts as one dict of arrays (B, ...): zero, or None for objects, where an env lacks a key."""
-    result: dict[str, Any] = {}
-    for key in dict.fromkeys(key for info in infos for key in info):
-        values = [info.get(key) for info in infos]
-        known = next(value for value in values if value is not None) if any(v is not None for v in values) else None
-        if isinstance(known, dict):
-            result[key] = stack_infos([value if isinstance(value, dict) else {} for value in values])
-        elif _is_opaque(known) or known is None:
-            array = np.empty(len(values), object)
-            array[:] = values
-            result[key] = array
-        else:
-            result[key] = np.stack([np.zeros_like(known) if value is None else value for value in values])
-    return result
-
-
-def _is_opaque(leaf: Any) -> bool:
-    return not isinstance(leaf, (bool, int, float, np.generic, np.ndarray))

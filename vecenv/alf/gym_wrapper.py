@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from vecenv.alf.actions import fit_actions
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.nests import map_structure
 from vecenv.alf.spec import TensorSpec, tensor_spec_from_gym_space, zeros_of
@@ -121,7 +122,8 @@ class AlfGymWrapper(AlfEnvironment):
             if self._auto_reset:
                 return self.reset()
             raise StateError("step: the episode is over and auto_reset is False; call reset() first")
-        observation, reward, terminated, truncated, info = self._env.step(_arrays(self._env_action_spec, action))
+        given = _scalars(fit_actions(self._env_action_spec, action))
+        observation, reward, terminated, truncated, info = self._env.step(given)
         self._done = bool(terminated or truncated)
         what = self._cast(observation), _arrays(self._action_spec, action), _arrays(self._reward_spec, reward)
         env_info = self._read_info(info)
@@ -228,6 +230,11 @@ class _GymFace:
         """Begin an episode with the seed given now, or that the wrapper was given."""
         waiting = self._wrapper.take_seed()
         return self.gym.reset(seed=waiting if seed is None else seed, options=options)
+
+
+def _scalars(nest: Any) -> Any:
+    """Return a nest of arrays with those of no axes as NumPy's scalars."""
+    return map_structure(lambda array: array if array.ndim else array[()], nest)
 
 
 def _arrays(specs: Any, nest: Any) -> Any:

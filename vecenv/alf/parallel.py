@@ -22,7 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from vecenv.alf.assemble import Assembler, own_infos
+from vecenv.alf.actions import fit_action, fit_actions
+from vecenv.alf.assemble import Assembler
+from vecenv.alf.batch_infos import own_infos
 from vecenv.alf.carrier import EnvCall, EnvMaker, carry, describe
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.nests import map_structure
@@ -163,6 +165,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         self._is_ahead = bool(self._wants_ahead)
         root = pool.action_spec.root
         self._action_dtype = root.dtype if isinstance(root, Leaf) and about.batch_size is None else None
+        self._action_shape = (self._size, *root.shape) if isinstance(root, Leaf) else None
         self._spec_dtype = getattr(about.specs.prev_action, "dtype", None)
 
     # ---- stepping ----------------------------------------------------------------------------
@@ -213,33 +216,22 @@ class ParallelAlfEnvironment(AlfEnvironment):
     def _read(self, action: Any) -> tuple[Any, Any]:
         """Return an action as the pool wants it, and as the previous one of the next time step."""
         dtype = self._action_dtype
-        if dtype is not None and type(action) is np.ndarray and action.dtype == dtype == self._spec_dtype:
+        if (
+            dtype is not None
+            and type(action) is np.ndarray
+            and action.dtype == dtype == self._spec_dtype
+            and action.shape == self._action_shape
+        ):
             return action, action.copy()
-        specs = self._about.specs.prev_action
-        prev_action = map_structure(lambda spec, leaf: self._cast(leaf, spec.dtype).copy(), specs, action)
+        specs, outer = self._about.specs.prev_action, (self._size,)
+        prev_action = fit_actions(specs, action, outer)
+        if self._about.batch_size is not None:
+            count = self._pool.num_envs
+            return map_structure(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), prev_action), prev_action
         # the env's own dtypes, which may be wider than the specs'
         leaves = iter(self._pool.action_spec.leaves)
-        count = self._pool.num_envs - self._num_spares
-        if self._about.batch_size is None:
-            return map_structure(lambda _, leaf: self._cast(leaf, next(leaves).dtype), specs, action), prev_action
-        return map_structure(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), prev_action), prev_action
-
-    def _cast(self, leaf: Any, dtype: np.dtype[Any]) -> Any:
-        """Return an array of B rows of this dtype, where that keeps the kind of number."""
-        array = np.asarray(leaf)
-        if array.shape[:1] != (self._size,):
-            got = f"shape {array.shape}"
-            raise SpaceError(f"action: expected {self._size} rows, got {got}", expected=f"{self._size} rows", got=got)
-        if array.dtype != dtype:
-            cast = array.astype(dtype)
-            fits = np.can_cast(array.dtype, dtype, "same_kind")
-            if array.dtype.kind in "iu" and dtype.kind in "iu":  # whole numbers fit by value
-                fits = bool((cast == array).all())
-            if not fits:
-                expected, got = str(dtype), str(array.dtype)
-                raise SpaceError(f"action: expected {expected}, got {got}", expected=expected, got=got)
-            array = cast
-        return array
+        given = map_structure(lambda spec, leaf: fit_action(spec, leaf, next(leaves).dtype, outer), specs, action)
+        return given, prev_action
 
     # ---- resetting ---------------------------------------------------------------------------
 

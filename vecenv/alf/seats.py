@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from vecenv.alf.batch_wrappers import stack_infos
 from vecenv.alf.nests import map_structure
 from vecenv.core.batch import Batch
 from vecenv.core.pool import Pool
 from vecenv.core.rows import RowFlag
 from vecenv.core.spec import Array
+from vecenv.vector.infos import join_rows
 
 __all__ = ["Seats"]
 
@@ -126,7 +126,7 @@ class Seats:
         return self._leaves[leaf][self._shown]
 
     def infos(self) -> dict[str, Any]:
-        """Return the infos of the seated envs as arrays, zero where an env has no such key."""
+        """Return the infos of the seated envs as Gymnasium's vector envs do, arrays (B, ...) with masks."""
         if not self._infos:
             return {}
-        return stack_infos([self._infos.get(env_id, {}) for env_id in self._shown.tolist()])
+        return join_rows([self._infos.get(env_id, {}) for env_id in self._shown.tolist()])

@@ -6,6 +6,7 @@ batch of it. They live here and in `vecenv.alf` only: their names say too little
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def restart(
     """
     outer = (len(flatten(observation)[0]),) if batched else ()
     reward = reward_spec.numpy_zeros(outer)
-    prev_action = zeros_of(action_spec, outer)
+    prev_action = map_structure(lambda zeros: zeros if zeros.ndim else zeros[()], zeros_of(action_spec, outer))
     return _build(StepType.FIRST, observation, prev_action, reward, 1.0, outer, env_id, env_info)
 
 
@@ -164,6 +165,6 @@ def as_array(value: Any) -> Any:
     return value
 
 
-def info_arrays(info: Any) -> Any:
-    """Return an info dict with numbers as arrays, at every depth."""
-    return map_structure(as_array, info)
+def info_arrays(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an info dict with numbers as arrays, in dicts within it too; other values stay."""
+    return {key: info_arrays(value) if isinstance(value, Mapping) else as_array(value) for key, value in info.items()}

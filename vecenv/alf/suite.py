@@ -6,19 +6,18 @@ gymnasium.make -> gym_env_wrappers -> ImageChannelFirst -> NormalizedAction -> C
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
 
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.gym_actions import ContinuousActionClip, NormalizedAction
 from vecenv.alf.gym_frames import ImageChannelFirst
 from vecenv.alf.gym_wrapper import AlfGymWrapper
 from vecenv.alf.wrappers import TimeLimit
+from vecenv.envs.registered import find_spec
 from vecenv.errors import ConfigError
 
 __all__ = ["load"]
@@ -64,10 +63,11 @@ def load(
 
     Raises:
         gymnasium.error.Error: no such env.
+        DependencyError: one of Atari's games, and ale-py is missing.
         ConfigError: max_episode_steps is negative.
         SpaceError: a space without fixed layout, or unbounded actions that are to be normalized.
     """
-    spec = _find_spec(environment_name)
+    spec = find_spec(environment_name, is_quiet=True)
     if max_episode_steps is None:
         max_episode_steps = spec.max_episode_steps or 0
     if max_episode_steps < 0:
@@ -86,14 +86,6 @@ def load(
     for wrap in alf_env_wrappers:
         alf_env = wrap(alf_env)
     return alf_env
-
-
-def _find_spec(name: str) -> EnvSpec:
-    """Return what a name was registered with, after importing the module before its colon."""
-    module, colon, rest = name.rpartition(":")
-    if colon:
-        importlib.import_module(module)
-    return gymnasium.spec(rest)
 
 
 def _has(space: spaces.Space[Any], test: Callable[[spaces.Space[Any]], bool]) -> bool:

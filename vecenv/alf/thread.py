@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from vecenv.alf.batch_wrappers import first_row, with_batch_axis
+from vecenv.alf.actions import rows_of
+from vecenv.alf.batch_wrappers import with_batch_axis
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.tensors import to_tensors, wants_tensors
 from vecenv.alf.timestep import TimeStep
@@ -103,7 +104,7 @@ class ThreadEnvironment(AlfEnvironment):
         return self._out(self._do("reset", self._inner.reset, self._timeouts["reset"]))
 
     def _step(self, action: Any) -> TimeStep:
-        row = first_row(action)
+        row = rows_of(self._inner.action_spec(), action, 1)[0]
         return self._out(self._do("step", lambda: self._inner.step(row), self._timeouts["step"]))
 
     def _out(self, time_step: TimeStep) -> TimeStep:

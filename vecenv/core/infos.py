@@ -122,7 +122,7 @@ class InfoColumns:
 
     def _is_new(self, path: tuple[str, ...], shape: Shape) -> bool:
         """Tell whether a path may have cells: not known, no other thing under its keys, fit to be named."""
-        if path in self._shapes or len(path) > MAX_DEPTH or path[-1] == "final_obs":
+        if path in self._shapes or len(path) > MAX_DEPTH or "final_obs" in path:
             return False
         inner = (path[:depth] for depth in range(1, len(path)))
         return all(self._shapes.get(part, _DICT) == _DICT for part in inner) and all(map(_can_be_named, path))
@@ -148,7 +148,7 @@ def _leaves(info: dict[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tupl
         if isinstance(value, dict) and value and len(path) < MAX_DEPTH:
             yield from _leaves(value, path)
         else:
-            yield path, _shape_of(value) if isinstance(key, str) else None
+            yield path, _shape_of(value) if all(isinstance(part, str) for part in path) else None
 
 
 def _shape_of(value: Any) -> Shape | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ __all__ = [
     "Space",
     "Spec",
     "TupleNode",
+    "can_convert",
     "foreign_registrations",
     "register_missing",
     "split_batch",
@@ -243,10 +244,9 @@ class Spec:
             raise SpaceError(f"{leaf.path}: {error}", path=leaf.path) from error
         if array.dtype == leaf.dtype and array.shape == shape:
             return np.ascontiguousarray(array).reshape(shape)
-        expected = f"{leaf.dtype} {shape}"
-        got = f"{array.dtype} {array.shape}"
-        fits = array.shape == shape and _can_convert(array, leaf.dtype)
+        fits = array.shape == shape and can_convert(array, leaf.dtype)
         if not fits or (self.strict and array.dtype != leaf.dtype):
+            expected, got = f"{leaf.dtype} {shape}", _describe(value, array)
             raise SpaceError(f"{leaf.path}: expected {expected}, got {got}", path=leaf.path, expected=expected, got=got)
         if isinstance(value, np.ndarray | np.generic) and leaf.path not in self._warned:
             self._warned.add(leaf.path)
@@ -287,18 +287,26 @@ def _warn(path: str, text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=6)
 
 
-def _can_convert(array: Array, dtype: np.dtype[Any]) -> bool:
+def can_convert(array: Array, dtype: np.dtype[Any]) -> bool:
     """Tell whether a cast keeps the kind of number; whole numbers must fit by value."""
-    if np.can_cast(array.dtype, dtype, casting="same_kind"):
-        return array.dtype.kind != "i" or dtype.kind != "i" or _in_range(array, dtype)
-    return array.dtype.kind in "iu" and dtype.kind in "iu" and _in_range(array, dtype)
-
-
-def _in_range(array: Array, dtype: np.dtype[Any]) -> bool:
-    if array.dtype.itemsize <= dtype.itemsize and array.dtype.kind == dtype.kind:
+    if array.dtype.kind not in "iu" or dtype.kind not in "iu":
+        return np.can_cast(array.dtype, dtype, casting="same_kind")
+    if not array.size or np.can_cast(array.dtype, dtype):
         return True
     limits = np.iinfo(dtype)
-    return not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)
+    return int(array.min()) >= limits.min and int(array.max()) <= limits.max
+
+
+def _describe(value: Any, array: Array) -> str:
+    """Say what stands in a leaf's place."""
+    if value is None:
+        return "None"
+    if isinstance(value, Mapping):
+        return f"a dict with keys {sorted(map(str, value))}"
+    if array.dtype == object:
+        return f"{type(value).__name__} of objects" if array.ndim else type(value).__name__
+    limits = f" of {array.min()} to {array.max()}" if array.size and array.dtype.kind in "iu" else ""
+    return f"{array.dtype} {array.shape}{limits}"
 
 
 # ---- Gymnasium's own notions, kept to this file -----------------------------------------
@@ -316,6 +324,8 @@ def foreign_registrations() -> list[Any]:
 
 def register_missing(specs: list[Any]) -> None:
     """Register what this process lacks."""
+    if specs:  # a package that is imported later, to make one of these, registers them again
+        warnings.filterwarnings("ignore", ".*Overriding environment .* already in registry", UserWarning)
     for spec in specs:
         gymnasium.registry.setdefault(spec.id, spec)
 

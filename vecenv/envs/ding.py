@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -17,9 +16,10 @@ from vecenv.envs.adapt import adapt, find_attr, reward_space_of, to_timestep
 from vecenv.envs.arrays import action_to_ndarray, normalise_action, present_obs, present_space, scale_action
 from vecenv.envs.base import BaseEnv, BaseEnvTimestep, copy_env_cfg
 from vecenv.envs.own import get_own
+from vecenv.envs.registered import make_env
 from vecenv.envs.replay import DEFAULT_FOLDER, EpisodeRecorder, unique_name
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
-from vecenv.errors import ConfigError, DependencyError, StateError, require
+from vecenv.errors import ConfigError, StateError
 
 __all__ = [
     "DingEnvWrapper",
@@ -77,6 +77,8 @@ class DingEnvWrapper(BaseEnv):
         Raises:
             ConfigError: neither an env nor `env_id`, or an unknown caller.
         """
+        if cfg is not None and not isinstance(cfg, Mapping):
+            raise ConfigError(f"DingEnvWrapper: cfg: expected a dict, got {cfg!r}")
         warn_unknown_keys(cfg or {}, (*self.config, *OTHER_KEYS), type(self).__name__)
         self._cfg = deep_merge_dicts(self.config, dict(cfg or {}))
         self._seed_api = seed_api
@@ -192,7 +194,7 @@ class DingEnvWrapper(BaseEnv):
         """
         cfg = {key: value for key, value in self._cfg.items() if key != "is_train"}
         if self._raw_env is None or self._cfg.get("env_id"):
-            return DingEnvWrapper(None, cfg, self._seed_api, caller)
+            return type(self)(None, cfg, self._seed_api, caller)
         try:
             raw_env = cloudpickle.loads(cloudpickle.dumps(self._raw_env))
         except Exception as error:
@@ -200,7 +202,7 @@ class DingEnvWrapper(BaseEnv):
                 f"cannot clone {self!r}: its env cannot be copied ({type(error).__name__}: {error}); "
                 f"make the wrapper from an env_id instead"
             ) from error
-        return DingEnvWrapper(raw_env, cfg, self._seed_api, caller)
+        return type(self)(raw_env, cfg, self._seed_api, caller)
 
     def render(self) -> Any:
         """Render the env in the mode it was made with.
@@ -333,34 +335,6 @@ class DingEnvWrapper(BaseEnv):
             if get_own(layer, "was_real_done") is not None:
                 layer.was_real_done = True
             layer = get_own(layer, "env")
-
-
-def make_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Make a Gymnasium env by its id, registering ale-py's games first if the id is not known without them.
-
-    Raises:
-        DependencyError: one of Atari's games, and ale-py is missing.
-        gymnasium.error.UnregisteredEnv: no such id.
-    """
-    try:
-        return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
-    except gymnasium.error.UnregisteredEnv:
-        if not _register_atari(is_needed=env_id.startswith("ALE/")):
-            raise
-    return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
-
-
-def _register_atari(is_needed: bool) -> bool:
-    """Register ale-py's games; False if they are registered already, or ale-py is missing and not needed."""
-    if sys.modules.get("ale_py") is not None:
-        return False
-    try:
-        gymnasium.register_envs(require("ale_py", "atari"))
-    except DependencyError:
-        if is_needed:
-            raise
-        return False
-    return True
 
 
 def get_default_wrappers(

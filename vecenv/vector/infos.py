@@ -14,6 +14,7 @@ The first env that has a key decides its dtype. Where a later value would not su
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from ..errors import ConfigError
 from .nested import row_of
 from .sheets import Field, Sheets
 
-__all__ = ["InfoReader", "add_statistics", "spread_infos"]
+__all__ = ["InfoReader", "add_statistics", "join_rows", "spread_infos"]
 
 Infos = dict[str, Any]
 
@@ -261,7 +262,16 @@ def _in_order(rows: Any, rank: Array | None) -> list[int]:
 
 
 def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    return np.full(shape, None, object) if np.dtype(dtype).hasobject else np.zeros(shape, dtype)
+    """Return what Gymnasium starts from: 0, also in arrays of objects, but None for single objects."""
+    return np.full(shape, None, object) if np.dtype(dtype).hasobject and len(shape) == 1 else np.zeros(shape, dtype)
+
+
+def join_rows(rows: Sequence[Infos]) -> Infos:
+    """Return the infos of a batch's rows, {} for a row without, as `InfoReader` does."""
+    infos: Infos = {}
+    for row, info in enumerate(rows):
+        _add_row(infos, info, row, len(rows))
+    return infos
 
 
 # ---- final observations ---------------------------------------------------------------------
@@ -286,7 +296,7 @@ def _add_row(infos: Infos, info: Infos, row: int, count: int) -> None:
         if mask is None:
             mask = infos[f"_{key}"] = np.zeros(count, np.bool_)
         known = infos.get(key)
-        if isinstance(value, dict) and (known is None or isinstance(known, dict)):
+        if isinstance(value, dict) and key != "final_obs" and (known is None or isinstance(known, dict)):
             known = {} if known is None else known
             _add_row(known, value, row, count)
         else:
@@ -305,7 +315,7 @@ def _new_array(value: Any, count: int, key: str) -> Array:
     if type(value) in (int, float, bool) or isinstance(value, np.number):
         return np.zeros(count, type(value))
     if isinstance(value, np.ndarray):
-        return _empty((count, *value.shape), value.dtype)
+        return np.zeros((count, *value.shape), value.dtype)  # zeros of objects, too
     return np.full(count, None, object)
 
 
@@ -328,7 +338,7 @@ def _put(array: Array, rows: Any, value: Any, mask: Array) -> Array:
     except ValueError:  # nested lists of different lengths
         return _put_object(array, rows, value, mask)
     shape = given.shape if isinstance(rows, int) else given.shape[1:]
-    if shape != array.shape[1:] or given.dtype == object:
+    if shape != array.shape[1:] or (given.dtype == object) != (array.dtype == object):
         return _put_object(array, rows, value, mask)
     if given.dtype != array.dtype and not _survives(given, array.dtype):
         if given.dtype.kind not in "biufc" or array.dtype.kind not in "biufc":

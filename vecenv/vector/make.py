@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+import numbers
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
-from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
+from ..envs.registered import find_spec
 from ..errors import ConfigError
 from .env import VectorEnv
 from .inside import EnvMaker
@@ -59,11 +60,17 @@ def make_vec(
     spec, env_kwargs = _read_spec(id)
     num_envs = env_kwargs.pop("num_envs", num_envs)
     mode = env_kwargs.pop("vectorization_mode", vectorization_mode)
-    options = dict(env_kwargs.pop("vector_kwargs", vector_kwargs) or {})
-    wrappers = tuple(env_kwargs.pop("wrappers", wrappers) or ())
+    options = env_kwargs.pop("vector_kwargs", vector_kwargs) or {}
+    wrappers = env_kwargs.pop("wrappers", wrappers) or ()
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"vector_kwargs: expected a dict, got {options!r}", key="vector_kwargs")
+    if not isinstance(wrappers, Sequence) or not all(map(callable, wrappers)):
+        raise ConfigError(f"wrappers: expected a list of callables, got {wrappers!r}", key="wrappers")
+    options, wrappers = dict(options), tuple(wrappers)
     for key, value in kwargs.items():
         (options if key in _OWN_OPTIONS else env_kwargs)[key] = value
-    _check(num_envs, options)
+    num_envs = _read_num_envs(num_envs)
+    _check(options)
     backend = options.pop("backend", None) or _backend_of(mode)
     envs = VectorEnv([EnvMaker(spec, env_kwargs, wrappers)] * num_envs, backend=backend, **options)
     envs.spec = _vector_spec(spec, env_kwargs, num_envs, backend, options, wrappers)
@@ -92,7 +99,9 @@ def register_vec(id: str, name: str | None = None) -> str:
         gymnasium.error.Error: no such env, or one that comes as a vector env only.
         ConfigError: another env has that name.
     """
-    spec = registration._find_spec(id)
+    if not isinstance(id, str):
+        raise gymnasium.error.Error(f"id: expected a name, got {type(id).__name__}")
+    spec = find_spec(id)
     if spec.entry_point is None:
         raise gymnasium.error.Error(f"{spec.id} has no entry point for single envs")
     name = name or f"vecenv/{spec.id.replace('/', '.')}"
@@ -108,7 +117,7 @@ def register_vec(id: str, name: str | None = None) -> str:
 def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
     """Return an env's spec without arguments, and its arguments."""
     if isinstance(id, str):
-        found = registration._find_spec(id)  # imports the module, suggests names, warns of old versions
+        found = find_spec(id)  # imports the module, suggests names, warns of old versions
     elif isinstance(id, EnvSpec):
         found = id
     else:
@@ -118,9 +127,13 @@ def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
     return spec, env_kwargs
 
 
-def _check(num_envs: Any, options: dict[str, Any]) -> None:
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+def _read_num_envs(num_envs: Any) -> int:
+    if isinstance(num_envs, bool) or not isinstance(num_envs, numbers.Integral) or int(num_envs) < 1:
         raise ConfigError(f"num_envs: expected a whole number of at least 1, got {num_envs!r}", key="num_envs")
+    return int(num_envs)
+
+
+def _check(options: dict[str, Any]) -> None:
     unknown = sorted(set(options) - _OWN_OPTIONS)
     if unknown:
         raise ConfigError(f"vector_kwargs: VectorEnv has no option {', '.join(unknown)}", key=unknown[0])

@@ -10,7 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.envs.ding import DingEnvWrapper, make_env
+from vecenv.envs.ding import DingEnvWrapper
+from vecenv.envs.registered import make_env
 from vecenv.envs.spaces import NoneSpace
 from vecenv.errors import ConfigError, SpaceError, StateError
 from vecenv.registry import ENV_WRAPPER_REGISTRY

@@ -1,0 +1,119 @@
+"""Infos of odd values: one array per key with a row per env, the same whichever way the steps are made."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.alf.same import covered
+from tests.vector.same import assert_same
+from vecenv.alf import AlfGymWrapper, BatchEnvironmentWrapper, ParallelAlfEnvironment, ThreadEnvironment
+from vecenv.envs.toys import ToyEnv
+
+NOTHING = object()
+
+#: By name: what each of three envs tells, NOTHING for no such key.
+ODD = {
+    "arrays of different shapes": (np.zeros(2), np.ones(3), np.ones((1, 2))),
+    "an array and a number": (np.zeros(2), 1, np.ones(2)),
+    "None first": (None, 3, 0.5),
+    "None last": (3, 4, None),
+    "None only": (None, None, None),
+    "strings": ("a", "bcd", ""),
+    "a string among numbers": (1, "b", 2),
+    "a dict and a number": ({"x": 1}, 5, {"x": 2}),
+    "a number and a dict": (5, {"x": 1}, 6),
+    "dicts with other keys": ({"x": 1}, {"y": "z"}, {}),
+    "a dict in a dict": ({"x": {"y": 1}}, {"x": 2}, {"x": {"y": 3}}),
+    "keys that are numbers": ({0: 1.5, 1: {"s": 2}}, {0: 2.5}, {1: {"s": 3}}),
+    "lists": ([1, 2], [3], []),
+    "a half among whole numbers": (1, 0.5, 2),
+    "a flag among numbers": (True, 7, False),
+    "arrays of objects": (np.array([None, "a"], object), np.array([1, 2], object), np.array([{}, 0], object)),
+    "bytes": (b"a", b"b", b"c"),
+    "a late key": (NOTHING, 1, NOTHING),
+    "a late string": (NOTHING, "late", NOTHING),
+    "a late array": (NOTHING, np.arange(3), NOTHING),
+    "a late array of objects": (NOTHING, np.array([None, 1], object), NOTHING),
+}
+
+
+class Told(ToyEnv):
+    """Tells a value in every answer but the first of an episode."""
+
+    def __init__(self, value, length):
+        super().__init__(length)
+        self.value = value
+
+    def inform(self):
+        return {} if self.value is NOTHING or not self.elapsed_steps else {"key": self.value, "count": 1}
+
+
+def told(name, env_id=0):
+    return AlfGymWrapper(Told(ODD[name][env_id], 2 + env_id), env_id)
+
+
+def run(make, **options):
+    """Return the infos of three envs whose episodes end at different steps."""
+    with ParallelAlfEnvironment([make] * 3, tensors=False, backend="serial", **options) as env:
+        env.seed(1)
+        steps = [env.reset(), *(env.step(np.zeros(3, np.int64)) for _ in range(9))]
+    return [step.env_info for step in steps]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_infos_are_the_same_in_lockstep_and_ahead(name):
+    make = functools.partial(told, name)
+    lockstep = run(make, reset_ahead=False)
+    assert any("key" in infos for infos in lockstep) and "key" not in lockstep[0]
+    assert_same(run(make, reset_ahead=True), lockstep)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_infos_behind_a_wrapper_are_the_same_in_lockstep_and_ahead(name):
+    """There whole time steps travel, and numbers in them are arrays already."""
+    make = functools.partial(covered, make=functools.partial(told, name))
+    assert_same(run(make, reset_ahead=True), run(make, reset_ahead=False))
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_infos_of_a_batch_in_one_thread_have_the_same_form(name):
+    env = BatchEnvironmentWrapper([told(name, env_id) for env_id in range(3)])
+    steps = [env.reset(), *(env.step(np.zeros(3, np.int64)) for _ in range(9))]
+    for mine, theirs in zip(steps, run(functools.partial(told, name), reset_ahead=False), strict=True):
+        assert form_of(mine.env_info) == form_of(theirs)
+
+
+def form_of(infos):
+    return {
+        key: form_of(value) if isinstance(value, dict) else (value.shape, value.dtype) for key, value in infos.items()
+    }
+
+
+def test_values_that_make_no_array_are_objects():
+    infos = run(functools.partial(told, "arrays of different shapes"), reset_ahead=True)[1]
+    assert infos["key"].shape == (3,) and infos["key"].dtype == object
+    assert_same(list(infos["key"]), list(ODD["arrays of different shapes"]))
+    infos = run(functools.partial(told, "a dict and a number"), reset_ahead=True)[1]
+    assert infos["key"].tolist() == [{"x": 1}, 5, {"x": 2}]
+
+
+# ---- one environment as a batch of one ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["text", b"raw", None, [1, 2], ("a", 1)], ids=repr)
+def test_what_is_no_number_has_a_batch_axis_too(value):
+    with ThreadEnvironment(lambda: AlfGymWrapper(Told(value, 9)), tensors=False) as env:
+        env.reset()
+        key = env.step(np.zeros(1, np.int64)).env_info["key"]
+    assert isinstance(key, np.ndarray) and key.shape == (1,) and key.dtype == object
+    assert key[0] == value and type(key[0]) is type(value)
+
+
+def test_numbers_and_arrays_have_a_batch_axis_too():
+    with ThreadEnvironment(lambda: AlfGymWrapper(Told({"a": np.zeros((2, 3)), "b": 4}, 9)), tensors=False) as env:
+        env.reset()
+        key = env.step(np.zeros(1, np.int64)).env_info["key"]
+    assert key["a"].shape == (1, 2, 3) and key["b"].tolist() == [4]

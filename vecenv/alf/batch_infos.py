@@ -1,0 +1,41 @@
+"""Infos of a batch as ALF has them: one array (B, ...) per key, without masks, floats as float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vecenv.alf.gym_wrapper import TIME_LIMIT_KEY
+from vecenv.vector.infos import join_rows
+
+__all__ = ["own_infos", "stack_infos"]
+
+
+def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, Any]:
+    """Return Gymnasium's batched infos as ALF has them: without masks, floats as float32.
+
+    Args:
+        gathered: arrays (N, ...) with their masks, as of `vector.infos`.
+        rows_per_env: k where each env is itself a batch and arrays are (N, k, ...), else None.
+    """
+    result: dict[str, Any] = {}
+    for key, value in gathered.items():
+        if (key.startswith("_") and key[1:] in gathered) or key == TIME_LIMIT_KEY:
+            continue
+        if isinstance(value, dict):
+            result[key] = own_infos(value, rows_per_env)
+            continue
+        if rows_per_env is not None and value.ndim > 1 and value.shape[1] == rows_per_env:
+            value = value.reshape(-1, *value.shape[2:])
+        result[key] = value.astype(np.float32) if value.dtype == np.float64 else value
+    return result
+
+
+def stack_infos(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the infos of B envs as one: zero, or None among objects, where an env lacks a key.
+
+    Values that do not make one array, such as arrays of different shapes, become an array of objects.
+    """
+    return own_infos(join_rows(infos), None)
