@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -434,3 +435,83 @@ def test_starts_in_mail_are_gathered_before_anything_is_dropped() -> None:
         steps(journal, [number])
         assert journal.history(0, ()).attempts
     assert journal.nbytes <= 3_000
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 3])
+def test_a_reset_that_is_too_large_to_keep_is_no_start(num_steps: int) -> None:
+    """Else an env that was never reset would be stepped."""
+    journal = Journal(2, 10_000)
+    options = [b"x" * 50_000] * 2
+    journal.note_commands(Op.RESET, 1, [0, 1], [5, 6], [CommandFlag.SEED] * 2, options, [None] * 2, [True] * 2)
+    for number in range(num_steps):
+        steps(journal, [10 + number, 20 + number])
+    assert told(journal, 0) == [] == told(journal, 1)
+    assert journal.nbytes <= 10_000
+    next_id = journal._next_step_id
+    reset(journal, next_id, [0], [7])
+    steps(journal, [30], [0])
+    assert told(journal, 0) == [(next_id, [f"reset {next_id}", 30])], "the next one is"
+
+
+def test_a_reset_that_still_fits_is_kept_when_what_came_before_it_goes() -> None:
+    journal = Journal(1, 3_000)
+    reset(journal, 1, [0], [5])
+    while journal.nbytes < 2_500:
+        steps(journal, [1])
+    first = journal._next_step_id
+    options = [b"x" * 1_000]
+    journal.note_commands(Op.RESET, first, [0], [5], [CommandFlag.SEED], options, [None], [True])
+    assert told(journal, 0) == [(first, [f"reset {first}"])] and journal.nbytes <= 3_000
+    steps(journal, [2])
+    assert told(journal, 0) == [(first, [f"reset {first}", 2])]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_repeated_has_no_gaps_whatever_was_given_up(seed: int) -> None:
+    """From a start on everything is there, its own command first."""
+    rng = np.random.default_rng(seed)
+    journal = Journal(3, 4_000)
+    noted: list[list[int]] = [[], [], []]
+    last_op = [Op.RESET] * 3
+    num_attempts = num_given_up = 0
+
+    def note(env_ids: list[int], op: Op) -> int:
+        first = journal._next_step_id
+        for number, env_id in enumerate(env_ids):
+            noted[env_id].append(first + number)
+            last_op[env_id] = op
+        return first
+
+    def check(env_id: int, queued: list[int]) -> int:
+        attempts = copy.deepcopy(journal).history(env_id, queued).attempts
+        for start, entries, _ in attempts:
+            expected = [number for number in noted[env_id] if number >= start.step_id and number not in queued]
+            assert [entry.step_id for entry in entries] == expected
+            if start.step_id > 0:  # else it begins when it is built
+                assert start.state is not None or expected[:1] == [start.step_id], "it would not be reset"
+        return len(attempts)
+
+    for number in range(400):
+        env_ids = rng.choice(3, rng.integers(1, 4), replace=False).tolist()
+        kind = rng.integers(10)
+        if number < 1 or kind < 2:
+            env_ids = [0, 1, 2] if number < 1 else env_ids
+            count = len(env_ids)
+            letters = [b"x" * int(rng.integers(3_000)) if rng.random() < 0.3 else None for _ in env_ids]
+            seeded = [number < 1 or rng.random() < 0.5] * count
+            flags = [CommandFlag.SEED if is_seeded else 0 for is_seeded in seeded]
+            first = note(env_ids, Op.RESET)
+            journal.note_commands(Op.RESET, first, env_ids, [1] * count, flags, letters, [None] * count, seeded)
+        elif kind < 3:
+            call(journal, note(env_ids[:1], Op.CALL), env_ids[0], None)
+        elif kind < 5 and last_op[env_ids[0]] != Op.CALL:
+            start = Start(noted[env_ids[0]][-1], b"x" * int(rng.integers(800)), bool(rng.random() < 0.5))
+            journal.note_state(env_ids[0], start, is_answered=bool(rng.integers(2)))
+        else:
+            note(env_ids, Op.STEP)
+            steps(journal, [number] * len(env_ids), env_ids)
+        for env_id in range(3):
+            found = check(env_id, [])
+            num_attempts, num_given_up = num_attempts + found, num_given_up + (not found)
+            check(env_id, noted[env_id][-1:])
+    assert num_attempts > 100 and num_given_up > 100, "it was about nothing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import glob
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -139,6 +140,49 @@ def _ours() -> int:
     return int.from_bytes(os.urandom(2), "little") + 1  # a call that claims to change nothing, and does
 
 
+@pytest.mark.parametrize("num_steps", [0, 1, 3])
+def test_a_reset_that_was_too_large_to_keep_is_not_left_out(num_steps: int, implementation: str) -> None:
+    """Else an env that was never reset would be stepped, and nothing would say so."""
+    options = {"map": b"x" * 50_000}
+    with mortal([toys.CountEnv] * 4, max_log_bytes=10_000) as pool:
+        pool.start()
+        pool.reset(seeds=[5, 6, 7, 8], kwargs=[{"options": options}] * 4)
+        pool.recv().raise_errors()
+        for _ in range(num_steps):
+            pool.send(np.zeros(4, np.int64))
+            shown = pool.recv().obs.copy()
+        kill(pool, 0)
+        pool.send(np.zeros(4, np.int64))
+        batch = pool.recv()
+        assert batch.errors() == {} and batch.truncated.tolist() == [True, True, False, False]
+        assert [info.get("recovered") for info in batch.infos()] == ["truncated", "truncated", None, None]
+        if num_steps:
+            np.testing.assert_array_equal(batch.obs[:2], shown[:2])
+        pool.send(np.zeros(4, np.int64))
+        batch = pool.recv()
+        assert [info.get("recovered") for info in batch.infos()] == ["restarted", "restarted", None, None]
+        assert batch.obs[:, 0].tolist() == [0.0, 0.0, num_steps + 2, num_steps + 2]
+        assert batch.obs[:, 1].tolist() == [1.0] * 4, "every env has been reset once"
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_reset_that_is_too_large_to_keep_is_made_again_while_nobody_has_its_answer(
+    is_answered: bool, implementation: str
+) -> None:
+    with mortal([toys.CountEnv] * 2, max_log_bytes=10_000) as pool:
+        pool.start()
+        kwargs = [{"options": {"map": b"x" * 50_000}}] * 2
+        pool.reset(seeds=[5, 6], kwargs=kwargs)
+        if is_answered:  # and asked again, so that the answer is certain
+            pool.recv().raise_errors()
+            pool.reset(seeds=[7, 8], kwargs=kwargs)
+        kill(pool, 0)
+        batch = pool.recv()
+        assert batch.errors() == {} and batch.obs[:, 0].tolist() == [0.0, 0.0]
+        assert batch.seeds.tolist() == ([7, 8] if is_answered else [5, 6])
+        assert batch.obs[:, 2].tolist() == batch.seeds.tolist()
+
+
 def test_an_episode_of_observations_without_layout_can_be_lost(implementation: str) -> None:
     """What was seen last of them is not kept: the row that ends the episode has None."""
     space = spaces.Dict(text=spaces.Text(5), number=spaces.Discrete(9))
@@ -240,6 +284,12 @@ def test_a_crash_that_comes_every_time_can_raise(implementation: str, tmp_path: 
     assert "worker 0 (envs 0-1) died during step" in text and "of env 1" in text and "SIGSEGV" in text
     assert "second time in this call" in text and f"vecenv replay {path}" in text
     assert (error.worker_id, error.env_ids, error.op, error.exitcode) == (0, (1,), "step", -signal.SIGSEGV)
+    # reset with seed 1, then two autoresets: of its third episode nobody has a seed, and five steps were asked
+    assert (error.signal, error.seed, error.reproducer) == (signal.SIGSEGV, None, path)
+    assert len(error.actions) == 5 and f"last actions [{', '.join(map(str, error.actions))}]; it is" in text
+    assert load_episode(path).why.partition("\n")[0] in text
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.actions, copy.reproducer, str(copy)) == (error.actions, path, text)
 
 
 def test_a_reset_that_crashes_every_time_raises(implementation: str, tmp_path: Any) -> None:

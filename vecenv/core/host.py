@@ -62,6 +62,7 @@ class Host:
         autoreset: what to do when an episode ends.
         streams: the global random generators of these envs.
         infos: which infos travel.
+        is_callers: whether this is the caller's own process, where a KeyboardInterrupt is the caller's Ctrl-C.
 
     Attributes:
         interrupted: the env whose command was given up because of a KeyboardInterrupt.
@@ -75,6 +76,8 @@ class Host:
         autoreset: Autoreset,
         streams: Streams,
         infos: Infos = Infos.ALL,
+        *,
+        is_callers: bool = False,
     ) -> None:
         self._slot = slot
         self._envs = envs
@@ -83,6 +86,7 @@ class Host:
         self._reward_shape = plan.reward_shape
         self._autoreset = autoreset
         self._infos = infos
+        self._is_callers = is_callers
         self.interrupted: int | None = None  # the env whose command a Ctrl-C cut short
         self._current = (0, 0)  # env_id and step_id of the command under way
         self._keeping: Keeping | None = None
@@ -150,11 +154,11 @@ class Host:
             self._current = (env_id, step_id)
             try:
                 self._handle(kind, env_id, op, argument, flags, result)
-            except KeyboardInterrupt:
-                self._slot.finish()
-                self.interrupted = env_id
-                raise
             except BaseException as error:  # everything an env may raise is its answer, SystemExit too
+                if self._is_callers and isinstance(error, KeyboardInterrupt):
+                    self._slot.finish()
+                    self.interrupted = env_id
+                    raise
                 self._answer_error(op, error)
 
     def close(self) -> None:
@@ -241,6 +245,7 @@ class Host:
         if (terminated or truncated) and self._autoreset == Autoreset.SAME_STEP:
             # before the reset, which may write into the same arrays and dicts
             info = self._wanted(info, is_end=True)
+            self._check_given(obs)
             obs, info, reward = _copy_arrays(obs), _copy_arrays(info), self._reward(reward)
             self._begin_episode(env_id)
             first_obs, first_info = _pair(self._quick(env_id, self._envs[env_id].reset))
@@ -339,6 +344,7 @@ class Host:
         final_obs: Any = None,
         final_info: Any = None,
     ) -> None:
+        self._check_given(obs)
         is_final = bool(flags & RowFlag.FINAL)  # then the info is of the reset
         info = self._wanted(info, is_end=(terminated or truncated) and not is_final)
         ends = terminated, truncated
@@ -366,6 +372,11 @@ class Host:
         flags |= RowFlag.MAIL
         written = self._slot.publish(exact_obs, exact_reward, *ends, None, flags, exact_final)
         assert written, "a row of conforming values was refused"
+
+    def _check_given(self, obs: Any) -> None:
+        """Raise SpaceError for None in an observation's place, which to the slot is a row without one."""
+        if obs is None:
+            self._obs.conform(obs)  # there are spaces that it fits
 
     def _answer_error(self, op: int, error: BaseException) -> None:
         env_id, step_id = self._current
@@ -396,7 +407,8 @@ class Host:
         if array.size == 1 and self._reward_shape == ():
             return float(array.reshape(()))
         if array.shape != self._reward_shape:
-            expected, got = f"float64 {self._reward_shape}", f"{array.dtype} {array.shape}"
+            expected = f"shape {self._reward_shape}" if self._reward_shape else "one number"
+            got = f"shape {array.shape}"
             raise SpaceError(f"reward: expected {expected}, got {got}", path="reward", expected=expected, got=got)
         return np.ascontiguousarray(array)
 

@@ -262,16 +262,18 @@ class Journal:
         if older is not None:
             self.nbytes -= len(older.state or b"")
 
-    def _begin(self, env_id: int, start: Start) -> None:
+    def _begin(self, env_id: int, start: Start, floor: int | None = None) -> None:
+        """Have an env begin at a start, and drop what came before it, or before `floor`."""
+        floor = start.step_id if floor is None else floor
         self.nbytes -= len(self._starts[env_id].state or b"")
         self._starts[env_id] = start
-        self._floor[env_id] = start.step_id
+        self._floor[env_id] = floor
         rare = self._rare[env_id]
-        if rare and rare[0].step_id < start.step_id:
-            self._rare[env_id] = [entry for entry in rare if entry.step_id >= start.step_id]
-            self.nbytes -= sum(_nbytes_of(entry) for entry in rare if entry.step_id < start.step_id)
+        if rare and rare[0].step_id < floor:
+            self._rare[env_id] = [entry for entry in rare if entry.step_id >= floor]
+            self.nbytes -= sum(_nbytes_of(entry) for entry in rare if entry.step_id < floor)
         for calls in self._kept[env_id].values():
-            while len(calls) > 1 and calls[1].step_id < start.step_id:
+            while len(calls) > 1 and calls[1].step_id < floor:
                 del calls[0]
 
     # ---- keeping it small ----------------------------------------------------------------
@@ -315,12 +317,23 @@ class Journal:
             return False
         for env_id in np.flatnonzero(self._floor <= (oldest + self._next_step_id) // 2).tolist():
             self._drop_older(env_id)
-            start = self._starts[env_id]
-            if start.is_complete or self._floor[env_id] == start.step_id:
+            start, candidate = self._starts[env_id], self._candidates.get(env_id)
+            if not start.is_complete and self._floor[env_id] < start.step_id:
+                self._begin(env_id, start)  # what came before an uncertain start goes first
+            elif candidate is not None and self._floor[env_id] < candidate.step_id:
+                self._begin(env_id, Start(int(_NEVER)), candidate.step_id)  # what may become a start goes last
+            else:  # with its command, which goes now, goes what would begin with it
+                self._drop_candidate(env_id)
                 self._begin(env_id, Start(int(_NEVER)))
-            else:  # what came before an uncertain start goes first
-                self._begin(env_id, start)
         return True
+
+    def _drop_candidate(self, env_id: int) -> None:
+        candidate = self._candidates.pop(env_id, None)
+        if candidate is None:
+            return
+        self.nbytes -= len(candidate.state or b"")
+        if candidate.step_id in self._uncertain.get(env_id, ()):
+            self._uncertain[env_id].remove(candidate.step_id)
 
     # ---- reading -------------------------------------------------------------------------
 
@@ -334,10 +347,7 @@ class Journal:
             starts = [candidate] if self._is_barrier(env_id, candidate) else [candidate, *starts]
         elif candidate is not None and candidate.state is not None:
             # Its command will be done again, with or without another look at the state: only with one is it a start.
-            del self._candidates[env_id]
-            self.nbytes -= len(candidate.state)
-            if candidate.step_id in self._uncertain.get(env_id, ()):
-                self._uncertain[env_id].remove(candidate.step_id)
+            self._drop_candidate(env_id)
         starts = [start for start in starts if start.step_id != _NEVER]
         starts.sort(key=lambda start: not start.is_complete)
         history = History(lasting=self._kept_before(env_id, _NEVER, queued))

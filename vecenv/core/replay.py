@@ -227,6 +227,7 @@ class Replayer:
             except Exception as error:
                 raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
         resets_only = start.state is not None
+        is_checked = check[0] < start.step_id  # then the start is newer than every answer
         for number, entry in enumerate(entries):
             pace.check(number)
             if entry.op == Op.CALL:
@@ -235,8 +236,12 @@ class Replayer:
                 continue
             self._step_or_reset(env_id, env, entry, resets_only)
             resets_only = False
-            if entry.step_id == check[0] and self._slot.records(env_id)[0] != check[1]:
-                raise ReplayError(f"its answers differ when they are repeated (checked at step {check[0]})")
+            if entry.step_id == check[0]:
+                is_checked = True
+                if self._slot.records(env_id)[0] != check[1]:
+                    raise ReplayError(f"its answers differ when they are repeated (checked at step {check[0]})")
+        if not is_checked:
+            raise ReplayError(f"what it was asked up to step {check[0]} was not kept")
 
     def _step_or_reset(self, env_id: int, env: Any, entry: Entry, resets_only: bool) -> None:
         starts = bool(entry.flags & (CommandFlag.START | CommandFlag.SEED)) or resets_only
@@ -290,7 +295,7 @@ class Replayer:
         final_obs: Any = None,
         starts: bool = False,
     ) -> None:
-        if obs is not None:
+        if not flags & RowFlag.ERROR:
             obs = self._conform(obs)
         exact = self._reward(np.zeros(self._plan.reward_shape) if reward is None else reward)
         step_id = entry.step_id

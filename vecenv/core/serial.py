@@ -94,7 +94,9 @@ class SerialPool(Pool):
         self.implementation = implementation()
         self._hub, slot = self._make_ends(attach, memory)
         options = self.options
-        self._host = Host(slot, self._envs, self._plan, options.autoreset, self._streams, options.infos)
+        self._host = Host(
+            slot, self._envs, self._plan, options.autoreset, self._streams, options.infos, is_callers=True
+        )
 
     def _make_ends(self, attach: Attach, memory: Any) -> tuple[Hub, Any]:
         slots = [0] * self.num_envs

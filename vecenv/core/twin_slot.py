@@ -154,7 +154,7 @@ class TwinSlot:
         terminated, truncated = bool(terminated), bool(truncated)
         is_done = terminated or truncated
         needs_mail = self._plan.obs.num_objects or not isinstance(info, dict)
-        if needs_mail or (is_done and self._autoreset == Autoreset.SAME_STEP):
+        if obs is None or needs_mail or (is_done and self._autoreset == Autoreset.SAME_STEP):
             return False
         if not is_wanted(self._infos, is_done):
             info = {}
