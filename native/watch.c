@@ -9,6 +9,10 @@
 #include <sys/prctl.h>
 
 #define WATCH_STACK_NBYTES 65536
+/* From the signal that a parent's end sends to the moment when its pidfd tells of it. */
+#define END_MS 200
+
+static int parent_fd = -1;
 
 static void *
 watch(void *argument)
@@ -20,13 +24,29 @@ watch(void *argument)
     return NULL;
 }
 
+/* Runs before the env goes on, which may stop itself again before the watcher has had its turn. */
+static void
+on_continue(int number)
+{
+    int before = errno;
+    struct pollfd parent = {.fd = parent_fd, .events = POLLIN};
+    (void)number;
+    if (poll(&parent, 1, END_MS) > 0) {
+        kill(0, SIGKILL);
+    }
+    errno = before;
+}
+
 int
 vecenv_watch_parent(int pidfd)
 {
-    /* A stopped process runs no thread, so its watcher sleeps on. The kernel wakes it up when
+    /* A stopped process runs no thread, so its watcher sleeps on. The kernel continues it when
      * the process that forked it ends: the parent, or the fork server, which ends with the
-     * parent. Harmless at any other time, as when the thread that forked it has ended. */
-    if (prctl(PR_SET_PDEATHSIG, SIGCONT) < 0) {
+     * parent. At any other time, as when the thread that forked it has ended, nothing comes of it
+     * but a short sleep. */
+    struct sigaction action = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
+    parent_fd = pidfd;
+    if (sigaction(SIGCONT, &action, NULL) < 0 || prctl(PR_SET_PDEATHSIG, SIGCONT) < 0) {
         return errno;
     }
     pthread_attr_t attributes;

@@ -26,6 +26,7 @@ from vecenv.errors import (
 )
 
 WHERE = {"worker_id": 3, "env_ids": (12, 13), "op": "step", "step_id": 481}
+WHERE |= {"seed": 5, "actions": (0, [0.5, 1.0]), "reproducer": "/tmp/env12-step481.vecenv-episode"}
 
 FIELDS = {
     VecenvError: {},
@@ -125,8 +126,15 @@ def test_describe_exit(exitcode, text):
 
 
 @pytest.mark.parametrize("exitcode, name", [(-11, "SIGSEGV"), (3, None), (0, None), (None, None)])
-def test_signal_name_follows_from_the_exit_code(exitcode, name):
-    assert WorkerDiedError("died", exitcode=exitcode).signal_name == name
+def test_the_signal_follows_from_the_exit_code(exitcode, name):
+    error = WorkerDiedError("died", exitcode=exitcode)
+    assert error.signal_name == name
+    assert error.signal == (None if name is None else getattr(signal, name))
+
+
+def test_what_an_env_was_asked_is_not_known_by_default():
+    error = WorkerError("late")
+    assert (error.seed, error.actions, error.reproducer) == (None, (), None)
 
 
 def test_require_imports():

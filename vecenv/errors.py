@@ -23,7 +23,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -116,6 +116,11 @@ class WorkerError(VecenvError, RuntimeError):
         env_ids: the envs that it hosts, or those of them concerned.
         op: what was under way: construct, reset, step, call or close.
         step_id: number of the command that failed, or None.
+        seed: of the env's episode, when recovery has been given up; None: an autoreset began it,
+            or nobody knows. During an autoreset: of the episode before.
+        actions: then also the newest actions of that episode, the one under way included: at most
+            8, oldest first, as the env got them; (): there were none, or they are not known.
+        reproducer: path of a file that `vecenv replay` runs, or None.
     """
 
     def __init__(
@@ -126,12 +131,18 @@ class WorkerError(VecenvError, RuntimeError):
         env_ids: Sequence[int] = (),
         op: str | None = None,
         step_id: int | None = None,
+        seed: int | None = None,
+        actions: Sequence[Any] = (),
+        reproducer: str | None = None,
     ) -> None:
         super().__init__(message)
         self.worker_id = worker_id
         self.env_ids = tuple(env_ids)
         self.op = op
         self.step_id = step_id
+        self.seed = seed
+        self.actions = tuple(actions)
+        self.reproducer = reproducer
 
 
 class EnvError(WorkerError):
@@ -173,6 +184,11 @@ class WorkerDiedError(WorkerError):
         self.exitcode = exitcode
 
     @property
+    def signal(self) -> int | None:
+        """Number of the signal that killed the worker, such as 11; None if none did."""
+        return -self.exitcode if self.exitcode is not None and self.exitcode < 0 else None
+
+    @property
     def signal_name(self) -> str | None:
         """Name of the signal that killed the worker, such as SIGSEGV; None if none did."""
         return signal_name(self.exitcode)
@@ -207,6 +223,13 @@ def signal_name(exitcode: int | None) -> str | None:
         return signal.Signals(-exitcode).name
     except ValueError:  # most real-time signals have no name
         return f"signal {-exitcode}"
+
+
+def add_notes(error: BaseException, notes: Iterable[str]) -> None:
+    """Add notes to an exception, where Python has them."""
+    for note in notes:
+        if hasattr(error, "add_note"):  # Python 3.11 and later
+            error.add_note(note)
 
 
 def describe_exit(exitcode: int | None) -> str:

@@ -14,6 +14,7 @@ from vecenv.core.journal import Journal, Start
 from vecenv.core.mail import Outcome
 from vecenv.core.options import FailurePolicy, Limits
 from vecenv.core.recovery import Recovery
+from vecenv.core.reproducer import Account
 from vecenv.core.rows import CommandFlag, Op
 from vecenv.errors import WorkerDiedError, WorkerTimeoutError
 
@@ -27,17 +28,23 @@ class Books:
         self.now = 0
         monkeypatch.setattr(recovery_module, "now_ns", lambda: self.now)
         self.written: list[tuple[int, int, str]] = []
+        self.trouble: Exception | None = None
         self.journal = Journal(2, 1 << 20)
         self.recovery = Recovery(
             FailurePolicy(**{"on_failure": "recover", **policy}),  # type: ignore[arg-type]
             self.journal,
             Limits(),
-            self._write,
+            self._tell,
         )
 
-    def _write(self, env_id: int, step_id: int, why: str) -> str:
-        self.written.append((env_id, step_id, why))
-        return f"file{len(self.written)}"
+    def _tell(self, env_id: int, op: int, step_id: int) -> Account:
+        def save(why: str) -> str:
+            if self.trouble is not None:
+                raise self.trouble
+            self.written.append((env_id, step_id, why))
+            return f"file{len(self.written)}"
+
+        return Account(40 + env_id, (0, step_id), save)
 
     def fail(self, step_id: int, exitcode: int | None = SEGFAULT, op: Op = Op.STEP, env_id: int = 1) -> dict[int, str]:
         state = SlotState(int(op), env_id, step_id, 0, 0, 0)
@@ -52,7 +59,7 @@ def books(monkeypatch: pytest.MonkeyPatch) -> Books:
 def test_the_second_failure_in_a_call_gives_the_episode_up(books: Books) -> None:
     assert books.fail(7) == {} and books.written == []
     assert books.fail(7) == {1: "worker 0 died"}
-    assert books.written == [(1, 7, "worker 0 died")]
+    assert books.written == [(1, 7, "worker 0 died; env 1: seed 41, last actions [0, 7]")]
 
 
 def test_failures_in_different_calls_do_not_add_up(books: Books) -> None:
@@ -94,6 +101,49 @@ def test_on_repeat_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     assert books.fail(7) == {}
     with pytest.raises(WorkerDiedError, match="second time in this call.*vecenv replay file1"):
         books.fail(7)
+
+
+def test_what_is_raised_knows_what_the_env_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books(monkeypatch, on_repeat="raise")
+    books.fail(7)
+    error = WorkerDiedError("worker 0 died\nstack", exitcode=SEGFAULT, env_ids=(1,))
+    with pytest.raises(WorkerDiedError) as caught:
+        books.recovery.judge(error, SEGFAULT, [SlotState(int(Op.STEP), 1, 7, 0, 0, 0)])
+    assert caught.value is error
+    assert (error.seed, error.actions, error.reproducer, error.signal) == (41, (0, 7), "file1", signal.SIGSEGV)
+    first, stack = str(error).split("\n")
+    told = "seed 41, last actions [0, 7]; it is the second time in this call. `vecenv replay file1` repeats it"
+    assert (first, stack) == (f"worker 0 died; {told}", "stack")
+
+
+@pytest.mark.parametrize("trouble", [OSError(28, "No space left on device"), TypeError("cannot pickle it")])
+def test_a_file_that_cannot_be_written_does_not_end_the_run(
+    trouble: Exception, books: Books, caplog: pytest.LogCaptureFixture
+) -> None:
+    books.trouble = trouble
+    books.fail(7)
+    with caplog.at_level(logging.WARNING, "vecenv"):
+        assert books.fail(7) == {1: "worker 0 died"}
+    (message,) = caplog.messages
+    assert f"no reproducer file could be written: {type(trouble).__name__}: {trouble}" in message
+    assert "seed 41" in message and "vecenv replay" not in message
+
+
+def test_a_file_that_cannot_be_written_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books(monkeypatch, on_repeat="raise")
+    books.trouble = OSError(28, "No space left on device")
+    books.fail(7)
+    with pytest.raises(WorkerDiedError, match="second time in this call; no reproducer file .*No space left") as caught:
+        books.fail(7)
+    assert (caught.value.seed, caught.value.reproducer) == (41, None)
+
+
+def test_an_error_over_the_budget_knows_what_the_env_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books(monkeypatch, max_restarts=0)
+    with pytest.raises(WorkerDiedError, match=r"last actions \[0, 3\]; 1 failures") as caught:
+        books.fail(3)
+    assert (caught.value.seed, caught.value.actions, caught.value.reproducer) == (41, (0, 3), None)
+    assert books.written == []
 
 
 def test_each_env_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:

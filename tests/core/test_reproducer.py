@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import pickle
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +16,15 @@ from gymnasium import spaces
 from tests.faults.tapes import mortal, play, undisturbed
 from vecenv import VectorEnv
 from vecenv.core import reproducer
-from vecenv.core.reproducer import Event, load, write
-from vecenv.core.rows import Autoreset
+from vecenv.core.reproducer import Event, load, shorten, write
+from vecenv.core.rows import Autoreset, Op
 from vecenv.envs import toys
+from vecenv.errors import ConfigError, DependencyError
 
 
 def file_of(pool: Any, env_id: int = 0) -> str:
     """Have a running pool write what it knows of an env."""
-    path: str = pool._reproduce(env_id, 999, "because")
+    path: str = pool._reproduce(env_id, Op.STEP, 999).save("because")
     return path
 
 
@@ -124,5 +128,214 @@ def test_files_of_other_versions_are_refused(tmp_path: Any, monkeypatch: pytest.
     monkeypatch.setattr(reproducer, "_FORMAT", 99)
     path = write(episode, str(tmp_path))
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="another version"):
+    with pytest.raises(ValueError, match="another version of vecenv: its format is 99, this one reads 2"):
         load(path)
+
+
+def test_a_file_that_cannot_be_written_to_its_end_is_not_left(tmp_path: Any) -> None:
+    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+        play(pool, 1)
+        episode = load(file_of(pool))
+    (tmp_path / "full").mkdir()
+    resource = pytest.importorskip("resource")
+    signal = pytest.importorskip("signal")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))  # as a full disk: a part can be written
+        with pytest.raises(OSError):
+            write(episode, str(tmp_path / "full"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert list((tmp_path / "full").iterdir()) == []
+
+
+# ---- where the modules are -----------------------------------------------------------------------------
+
+MODULE = """
+import pathlib
+from vecenv.envs import toys
+
+class Reads(toys.CountEnv):
+    def step(self, action):
+        return (*super().step(action)[:4], {"text": pathlib.Path("data.txt").read_text()})
+
+def make():
+    return Reads()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A folder with a module and a data file, in which an episode was written; this process has left it again."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "reproduced_envs.py").write_text(MODULE)
+    (folder / "data.txt").write_text("levels")
+    with monkeypatch.context() as context:
+        context.chdir(folder)
+        context.setattr(sys, "path", ["", *sys.path])
+        from reproduced_envs import make  # type: ignore[import-not-found]
+
+        with mortal([make], reproducer_dir=str(tmp_path)) as pool:
+            play(pool, 3)
+            path = Path(file_of(pool))
+    del sys.modules["reproduced_envs"]
+    path.rename(tmp_path / "file")
+    yield folder
+    sys.modules.pop("reproduced_envs", None)
+
+
+def test_modules_and_data_of_the_project_are_found(project: Path, tmp_path: Any) -> None:
+    """It ended in ModuleNotFoundError where the folder of the script was not on sys.path."""
+    path, cwd = list(sys.path), os.getcwd()
+    events = load(tmp_path / "file").run()
+    assert [next(events).op for _ in range(4)] == ["reset", "step", "step", "step"]
+    assert os.getcwd() == str(project) and str(project) in sys.path
+    events.close()
+    assert (sys.path, os.getcwd()) == (path, cwd)
+    assert all(event.info == {"text": "levels"} for event in events_of(str(tmp_path / "file")) if event.op == "step")
+
+
+def test_modules_that_are_gone_are_named(project: Path, tmp_path: Any) -> None:
+    (project / "reproduced_envs.py").rename(project / "renamed.py")
+    with pytest.raises(DependencyError, match="env 0.*built in .*project.*No module named 'reproduced_envs'") as caught:
+        events_of(str(tmp_path / "file"))
+    assert caught.value.package == "reproduced_envs"
+    (project / "reproduced_envs.py").write_text("")
+    with pytest.raises(ConfigError, match="env 0.*Can't get attribute 'make'"):
+        events_of(str(tmp_path / "file"))
+
+
+def test_a_folder_that_is_gone_is_done_without(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+        play(pool, 3)
+        path = file_of(pool)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "project").rmdir()
+    assert len(events_of(path)) == 4 and os.getcwd() == str(tmp_path)
+
+
+def test_the_environment_is_not_written_down(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_TOKEN", "a-secret-word")
+    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+        play(pool, 1)
+        path = file_of(pool)
+    assert b"a-secret-word" not in Path(path).read_bytes()
+
+
+def test_the_entries_of_sys_path_keep_their_order(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+    a, b, c, d = (str(tmp_path / name) for name in "abcd")
+    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+        play(pool, 1)
+        episode = load(file_of(pool))
+    standard = list(sys.path)
+    for then, wanted in (
+        ([a, *standard, b], [a, *standard, b]),
+        ([a, c, b, *standard], [a, c, b, *standard]),
+        ([c, d, str(tmp_path / "gone")], [*standard, c, d]),  # of another Python: nothing is the same
+    ):
+        episode.path = then
+        events = episode.run()
+        next(events)
+        assert sys.path == wanted
+        events.close()
+        assert sys.path == standard
+
+
+# ---- what is told of it --------------------------------------------------------------------------------
+
+
+def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
+    with mortal([functools.partial(toys.CountEnv, 3)], reproducer_dir=str(tmp_path)) as pool:
+        pool.start()
+        pool.reset(seeds=[17])
+        pool.recv()
+        for action in (0, 1, 0, 1, 1):
+            pool.send(np.array([action]))
+            pool.recv()
+        told = pool._reproduce(0, Op.STEP, 7)
+        events = events_of(told.save("because"))
+    assert [(event.op, event.seed, event.action) for event in events[:4]] == [
+        ("reset", 17, None),
+        ("step", None, 0),
+        ("step", None, 1),
+        ("step", None, 0),
+    ]
+    assert [(event.op, event.action) for event in events[4:]] == [("autoreset", None), ("step", 1)]
+    assert (told.seed, told.actions) == (None, (1,)), "the episode began with an autoreset"
+
+
+class RaisesInBetween(toys.CountEnv):
+    """Raises in its second step, which the caller may live with."""
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if self.elapsed_steps == 2:
+            raise ValueError("a bad move")
+        return result
+
+
+def test_what_an_env_raised_before_is_an_event_among_others(tmp_path: Any) -> None:
+    with mortal([RaisesInBetween], reproducer_dir=str(tmp_path)) as pool:
+        play(pool, 4)
+        last = pool._journal.history(0, ()).attempts[0].entries[-1].step_id
+        path = pool._reproduce(0, Op.STEP, last).save("because")
+        raised = pool._reproduce(0, Op.STEP, last - 2).save("because")
+    assert [event.op for event in events_of(path)] == ["reset", "step", "error", "step", "step"]
+    assert events_of(path)[2].info == {"error": "ValueError: a bad move"}
+    with pytest.raises(ValueError, match="a bad move"):
+        events_of(raised)
+
+
+def test_the_newest_actions_are_told(tmp_path: Any) -> None:
+    space = spaces.Box(-1.0, 1.0, (300,))
+    with mortal([functools.partial(toys.KeepsAction, space, length=50)], reproducer_dir=str(tmp_path)) as pool:
+        pool.start()
+        pool.reset(seeds=[17])
+        pool.recv()
+        sent = [space.sample()[None] for _ in range(11)]
+        for action in sent:
+            pool.send(action)
+            pool.recv()
+        seed, actions, _ = pool._reproduce(0, Op.STEP, 12)
+        assert seed == 17 and len(actions) == 8
+        assert all(np.array_equal(got, wanted[0]) for got, wanted in zip(actions, sent[-8:]))
+        assert len(reproducer.describe(seed, actions)) < 250
+        pool.reset(seeds=[18])
+        seed, actions, _ = pool._reproduce(0, Op.RESET, 13)
+        assert (seed, actions) == (18, ())
+        pool.recv()
+
+
+def test_of_an_episode_that_was_not_kept_there_is_no_file(tmp_path: Any) -> None:
+    with mortal([toys.CountEnv], max_log_bytes=1, reproducer_dir=str(tmp_path)) as pool:
+        play(pool, 3, seeds=[17])
+        told = pool._reproduce(0, Op.STEP, 5)
+        assert (told.seed, told.actions) == (17, ())
+        with pytest.raises(ValueError, match="max_log_bytes"):
+            told.save("because")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        (np.int64(3), "3"),
+        (np.float32(0.5), "0.5"),
+        (np.array([0.25, -1.0]), "[0.25, -1.]"),
+        ({"a": np.arange(100), "b": (1, "x")}, "{'a': [0, 1, ..., 98, 99], 'b': (1, 'x')}"),
+    ],
+)
+def test_actions_are_shortened(action: Any, text: str) -> None:
+    assert shorten(action) == text
+
+
+def test_no_action_is_long() -> None:
+    for action in (np.zeros((9, 9, 9)), "x" * 1000, ["word" * 9] * 99, object(), {"a": {"b": np.ones((3, 99))}}):
+        assert len(shorten(action)) <= 60 and "\n" not in shorten(action)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
 import os
+import select
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +63,15 @@ def open_pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     for pool in pools:
         pool.close()
     pools.clear()
+
+
+def wait_for_end(pids: Sequence[int]) -> None:
+    """Wait until these processes have ended, reaped or not."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            select.select([descriptor], [], [], 30)
+            os.close(descriptor)
 
 
 def count() -> toys.CountEnv:
@@ -278,3 +290,32 @@ def test_an_env_that_dies_in_close_is_named(open_pool: OpenPool, caplog: pytest.
         pool.close()
     (record,) = caplog.records
     assert "worker 1 (envs 2-3) died during close of env 3: killed by SIGSEGV" in record.getMessage()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes of exceptions came with Python 3.11")
+def test_all_workers_that_die_in_one_step_are_named(open_pool: OpenPool) -> None:
+    pool = open_pool([toys.ExitAtStep] * 4)
+    run(pool, steps=0)
+    pool.send(np.zeros(4, np.int64))
+    wait_for_end(pool.worker_pids)
+    with pytest.raises(WorkerDiedError) as caught:
+        pool.recv()
+    (note,) = caught.value.__notes__
+    assert sorted(text.partition(" (")[0] for text in (str(caught.value), note)) == ["worker 0", "worker 1"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes of exceptions came with Python 3.11")
+def test_all_envs_that_are_over_their_limit_are_named(open_pool: OpenPool) -> None:
+    pool = open_pool([toys.HangAtStep] * 2)
+    run(pool, steps=0)
+    pool.send(np.zeros(2, np.int64))
+    began = [0, 0]
+    while not all(began):
+        began = [pool._hub.state(slot).started_ns for slot in range(2)]
+        os.sched_yield()
+    while time.monotonic_ns() < max(began) + 400_000_000:  # nobody looks meanwhile
+        os.sched_yield()
+    with pytest.raises(WorkerTimeoutError, match="step 3 of env 0 within") as caught:
+        pool.recv()
+    (note,) = caught.value.__notes__
+    assert "step 4 of env 1 within" in note

@@ -224,6 +224,27 @@ def test_a_replacement_that_is_killed_while_it_builds_is_replaced(implementation
     assert got.rows == expected.rows
 
 
+class StopsWhenBuilt(toys.CountEnv):
+    """Stops its process in its second constructor: alive, and never done."""
+
+    def __init__(self, folder: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        births = len(os.listdir(folder))
+        open(os.path.join(folder, str(births)), "x").close()
+        if births == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_replacement_that_hangs_while_it_builds_is_replaced(implementation: str, tmp_path: Any) -> None:
+    env_fns = [functools.partial(toys.CountEnv, 10)] * 2
+    expected = undisturbed(env_fns, 15)
+    env_fns[0] = functools.partial(StopsWhenBuilt, str(tmp_path), length=10)
+    with mortal(env_fns, limits=Limits(construct=2.0)) as pool:
+        got = play(pool, 15, kills({6: 0}))
+        assert len(os.listdir(tmp_path)) == 3, "a first one, one that stopped, and one that took its place"
+    assert got.rows == expected.rows
+
+
 @pytest.mark.parametrize("autoreset", [NEXT, SAME], ids=lambda mode: mode.name)
 @pytest.mark.parametrize("moment", ["reset", "step", "autoreset"])
 @pytest.mark.parametrize("crime", ["segfault", "hang in C"])  # the matrix has all

@@ -139,16 +139,23 @@ def test_a_killed_parent_takes_busy_workers_and_their_children_along(env: str, t
     assert_gone(pids)
 
 
+@pytest.mark.parametrize("stops", ["from outside", "by themselves, and again when they are continued"])
 @pytest.mark.parametrize("implementation", ["native", "python"])
-def test_a_killed_parent_takes_stopped_workers_along(implementation: str, start_method: str, tmp_path: Path) -> None:
+def test_a_killed_parent_takes_stopped_workers_along(
+    implementation: str, stops: str, start_method: str, tmp_path: Path
+) -> None:
     """A stopped process hears nothing by itself: the kernel continues it when the process that forked it has ended."""
     source = program(
         f"""
         os.environ["VECENV_IMPLEMENTATION"] = {implementation!r}
-        pool = start(context={start_method!r})
+        outside = {stops!r} == "from outside"
+        pool = start(toys.CountEnv if outside else toys.StopSelf, context={start_method!r})
         print(*pool.worker_pids, flush=True)
-        os.kill(pool.worker_pids[1], signal.SIGSTOP)
-        while psutil.Process(pool.worker_pids[1]).status() != psutil.STATUS_STOPPED:
+        if outside:
+            os.kill(pool.worker_pids[1], signal.SIGSTOP)
+        else:
+            pool.send(np.zeros(4, np.int64))  # two envs to each worker
+        while any(psutil.Process(pid).status() != psutil.STATUS_STOPPED for pid in pool.worker_pids[outside:]):
             os.sched_yield()
         os.kill(os.getpid(), signal.SIGKILL)
         """
@@ -176,6 +183,8 @@ def test_ctrl_c_reaches_the_caller_and_workers_print_nothing(waits: str, start_m
                     start(toys.HangAtInit, context="{start_method}")
                 pool = start(toys.HangAtStep, context="{start_method}", close=0.2)
                 pool.send(np.zeros(4, np.int64))
+                while not all(pool._hub.state(slot).op for slot in range(2)):
+                    os.sched_yield()  # a worker that is not at its step yet ends by itself, sooner or later
                 print("ready", flush=True)
                 if "{waits}" == "recv":
                     pool.recv()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import bdb
 import pdb  # what --pdb asks for
 import sys
 from pathlib import Path
@@ -12,6 +13,13 @@ from vecenv.cli.options import natural
 from vecenv.errors import ConfigError
 
 __all__ = ["add_parser"]
+
+_QUIT = 1
+#: What stands between a command and the code of an env: the debugger does not stop there by itself.
+_SKIP = (
+    "vecenv.core.*", "vecenv.cli.*", "vecenv.envs.adapt", "vecenv.replaying",
+    "gymnasium.core", "gymnasium.wrappers.*", "gymnasium.utils.*",
+)  # fmt: skip
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,16 +34,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = parser.add_argument
     add("file", metavar="FILE", type=Path, help="as named by the error or the warning")
     add("--until", type=natural, metavar="STEP", help="stop before the command with this number")
-    add("--pdb", action="store_true", help="enter the debugger before the last command, or the one of --until")
+    add("--pdb", action="store_true", help="debug the env from its last command on, or from the one of --until")
     add("--quiet", action="store_true", help="print no line per command")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Repeat the episode; return exit code 0 if it did not fail this time.
+    """Repeat the episode; return exit code 0 if it did not fail this time, 1 if the debugger was quit.
 
     Raises:
         ConfigError: the file cannot be read, or is none.
+        DependencyError: the env's modules are not found.
         Exception: what the env raises.
     """
     from vecenv.core import reproducer
@@ -48,10 +57,14 @@ def run(options: argparse.Namespace) -> int:
     print(f"{len(episode.entries)} commands, the last is {episode.step_id}; written with {_versions(episode.versions)}")
     sys.stdout.flush()
     stop = episode.step_id if options.pdb and options.until is None else options.until
-    for event in episode.run(stop, pdb.set_trace if options.pdb else None):
-        if not options.quiet:
-            print(_line(event))
-            sys.stdout.flush()  # the next command may end this process
+    pause = pdb.Pdb(skip=_SKIP).set_trace if options.pdb else None
+    try:
+        for event in episode.run(stop, pause):
+            if not options.quiet:
+                print(_line(event))
+                sys.stdout.flush()  # the next command may end this process
+    except bdb.BdbQuit:
+        return _QUIT
     if options.until is None:
         print("the episode was repeated to its end; nothing failed this time")
     return 0
@@ -62,7 +75,11 @@ def _versions(versions: dict[str, str]) -> str:
 
 
 def _line(event: Any) -> str:
+    from vecenv.core.reproducer import shorten
+
     end = " terminated" * event.terminated + " truncated" * event.truncated
     if event.op == "step":
-        return f"{event.step_id}: step, reward {event.reward}{end}"
-    return f"{event.step_id}: {event.op}"
+        return f"{event.step_id}: step, action {shorten(event.action)}, reward {event.reward}{end}"
+    if event.op == "error":
+        return f"{event.step_id}: raised {event.info['error']}"
+    return f"{event.step_id}: {event.op}" + (f", seed {event.seed}" if event.seed is not None else "")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ..errors import StateError
+from ..errors import StateError, add_notes
 from .infos import Column, InfoColumns
 from .mail import Answer, unpack_error
 from .rows import Op, RowFlag, Rows
@@ -273,9 +273,7 @@ def raise_first(errors: dict[int, Exception]) -> NoReturn:
     error = errors[first]
     notes = [f"raised by env {first}"]
     notes += [f"env {env_id} raised {type(errors[env_id]).__name__}: {errors[env_id]}" for env_id in rest]
-    for note in notes:
-        if hasattr(error, "add_note"):  # Python 3.11 and later
-            error.add_note(note)
+    add_notes(error, notes)
     raise error
 
 

@@ -66,8 +66,8 @@ class Crew:
         note = worker.last_note or worker.stack.last_note()
         if note is None or note.phase != "close":
             return  # it never came to closing: what it is at was given up with the pool
-        if not is_reaped:
-            stack = worker.stack.ask(worker.pid)
+        stack = "" if is_reaped else worker.stack.ask(worker.pid)
+        if not is_reaped and not worker.reap(Deadline(0.0)):  # else it has ended meanwhile
             _LOG.warning(
                 "%s did not finish %s within %g s; it is killed\n%s",
                 worker.name,

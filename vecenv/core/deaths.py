@@ -15,8 +15,8 @@ import os
 import select
 from abc import abstractmethod
 
-from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError, describe_exit
-from . import mail
+from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes, describe_exit
+from . import mail, supervise
 from .clock import Deadline, now_ns
 from .crew import Crew
 from .hub import SlotState
@@ -100,9 +100,17 @@ class MortalPool(Pool):
         self._rescue(worker, error, None)
 
     def _check_alive(self) -> None:
-        for worker in self._crew.workers:
-            if worker.is_dead and (self._owes_rows(worker) or self._is_called(worker)):
-                raise self._death_of(worker)
+        dead = [worker for worker in self._crew.workers if worker.is_dead and self._is_asked(worker)]
+        if not dead:
+            return
+        alive = {worker.pidfd: worker for worker in self._crew.workers if not worker.is_dead and self._is_asked(worker)}
+        more = supervise.any_ready(list(alive), 0.0)  # they fail in one step and are heard of one by one
+        first, *others = (self._death_of(worker) for worker in (*dead, *(alive[pidfd] for pidfd in more)))
+        add_notes(first, map(str, others))
+        raise first
+
+    def _is_asked(self, worker: Worker) -> bool:
+        return self._owes_rows(worker) or self._is_called(worker)
 
     def _owes_rows(self, worker: Worker) -> bool:
         return any(self._hub.owed(env_id)[0] != Op.NONE for env_id in worker.env_ids)
@@ -214,13 +222,14 @@ class MortalPool(Pool):
             self._rescue(worker, told, None, is_failure=False)
 
     def _start_until_it_lives(self, worker: Worker, replays: dict[int, Replay]) -> Worker:
-        """Start a worker's successor; one that is killed while it builds its envs has a successor too."""
+        """Start a worker's successor; one that dies or hangs while it builds its envs has a successor too."""
         assert self._recovery is not None
         failures = 0
         while True:
             try:
                 return self._start_again(worker, replays)
-            except WorkerDiedError as error:
+            except (WorkerDiedError, WorkerTimeoutError) as error:
+                self._crew.workers[worker.worker_id].kill()  # one that is late would keep `close` waiting
                 failures += 1
                 self._recovery.judge_start(error, failures)
 

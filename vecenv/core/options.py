@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +51,7 @@ class FailurePolicy:
             60 s and ten step limits. Each repeated step has the limit of its own, too.
         recycle_after: replace workers between two batches, after this many 'episodes' of an
             env or above this much memory, 'rss_mb' (MiB).
-        reproducer_dir: where reproducer files are written; None: the system's temporary folder.
+        reproducer_dir: existing folder where reproducer files are written; None: the system's temporary folder.
     """
 
     on_failure: str = "raise"
@@ -135,9 +137,13 @@ def check_options(options: PoolOptions) -> None:
             raise ConfigError(f"{name}: expected a whole number of at least {low}, got {value!r}", key=name)
     for name in ("construct", "reset", "step", "call", "close"):
         limit = getattr(options.limits, name)
-        if limit is not None and not limit > 0:
+        if limit is not None and not _is_positive(limit):
             raise ConfigError(f"{name}_timeout: expected seconds above 0, got {limit!r}", key=f"{name}_timeout")
     _check_failures(options.failures)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and float(value) > 0
 
 
 def _check_failures(policy: FailurePolicy) -> None:
@@ -150,12 +156,17 @@ def _check_failures(policy: FailurePolicy) -> None:
             raise ConfigError(f"{name}: expected a whole number of at least 0, got {value!r}", key=name)
     for name in ("restart_window", "recovery_timeout"):
         value = getattr(policy, name)
-        if value is not None and not value > 0:
+        if value is not None and not _is_positive(value):
             raise ConfigError(f"{name}: expected seconds above 0, got {value!r}", key=name)
+    folder = policy.reproducer_dir
+    if folder is not None and not (isinstance(folder, str | os.PathLike) and os.path.isdir(folder)):
+        raise ConfigError(f"reproducer_dir: expected an existing folder, got {folder!r}", key="reproducer_dir")
+    if policy.recycle_after is not None and not isinstance(policy.recycle_after, Mapping):
+        raise ConfigError(f"recycle_after: expected a dict, got {policy.recycle_after!r}", key="recycle_after")
     for key, value in (policy.recycle_after or {}).items():
         if key not in ("episodes", "rss_mb"):
             raise ConfigError(
                 f"recycle_after: unknown key {key!r}; known are 'episodes' and 'rss_mb'", key="recycle_after"
             )
-        if not value > 0:
+        if not _is_positive(value):
             raise ConfigError(f"recycle_after[{key!r}]: expected a number above 0, got {value!r}", key="recycle_after")

@@ -291,8 +291,8 @@ class ProcessPool(MortalPool):
         self._watch(worker)
         return worker
 
-    def _reproduce(self, env_id: int, step_id: int, why: str) -> str:
-        """Write down what an env was asked until it failed; return the file's path."""
+    def _reproduce(self, env_id: int, op: int, step_id: int) -> reproducer.Account:
+        """Tell what an env was asked until it failed."""
         assert self._journal is not None
         history = self._journal.history(env_id, ())
         boot = self._crew.workers[self._worker_of_slot[self._slot_of[env_id]]].boot
@@ -300,19 +300,23 @@ class ProcessPool(MortalPool):
         none = Attempt(Start(0), [], history.lasting)
         start, entries, kept = history.attempts[0] if history.attempts else none
         episode = reproducer.Reproducer(
-            env_fn=cloudpickle.dumps(self.env_fns[env_id], protocol=5),
+            env_fns=boot.env_fns,  # as the workers got them: pickled anew, they might fail or differ by now
             adapt=boot.adapt,
             keeper=boot.keeper,
             registrations=boot.registrations,
             autoreset=self.options.autoreset,
             env_id=env_id,
             step_id=step_id,
-            why=why,
+            why="",
             start=start,
             entries=entries,
             kept=kept,
+            path=boot.path,
+            cwd=boot.cwd,
         )
-        return reproducer.write(episode, self.options.failures.reproducer_dir)
+        records = self._plan.records(self._memory)[env_id]
+        folder = self.options.failures.reproducer_dir
+        return reproducer.account(episode, op, self._plan.action, records, folder)
 
     # ---- end -----------------------------------------------------------------------------
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from ..errors import ClosedError, StateError, WorkerTimeoutError
+from ..errors import ClosedError, ConfigError, StateError, WorkerTimeoutError
 from .batch import Batch
 from .clock import NEVER_NS, Deadline, now_ns
 from .hub import Event, NativeHub
@@ -20,6 +21,8 @@ __all__ = ["ReceivingPool"]
 
 #: Longest sleep of a wait while parts of a letter are still to be written.
 _LETTER_LOOK_NS = 1_000_000
+#: What `recv` is usually given.
+_COUNTS, _TIMES = (int, type(None)), (float, int, type(None))
 _Views = TypeVar("_Views")
 _NO_ANSWERS: dict[int, Answer] = {}
 
@@ -65,11 +68,14 @@ class ReceivingPool(SendingPool):
             WorkerTimeoutError: the caller's timeout, or an env over its limit.
             WorkerDiedError: a worker that owes an answer has exited.
             StateError: fewer envs than min_count owe an answer.
+            ConfigError: an argument is no number.
         """
         if self._open_in is not this_process[0] or not self._lock.acquire(False):
             self._explain("recv")
         try:
             owed = self._hub.outstanding()
+            if type(min_count) not in _COUNTS or type(timeout) not in _TIMES:
+                _check_wait(min_count, timeout)
             least = owed if min_count is None else min_count
             if not 1 <= least <= owed:
                 limits = f"min_count {least} is not in 1..{owed}, the number of envs that owe an answer"
@@ -198,3 +204,10 @@ class ReceivingPool(SendingPool):
             if len(self._held) > self.options.depth - 1:
                 self._held.popleft().expire()
         return batch
+
+
+def _check_wait(min_count: Any, timeout: Any) -> None:
+    if min_count is not None and not isinstance(min_count, numbers.Integral):
+        raise ConfigError(f"min_count: expected a whole number or None, got {min_count!r}", key="min_count")
+    if timeout is not None and not isinstance(timeout, numbers.Real):
+        raise ConfigError(f"timeout: expected seconds or None, got {timeout!r}", key="timeout")

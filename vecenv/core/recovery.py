@@ -18,13 +18,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import WorkerDiedError, WorkerError
+from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 from .clock import now_ns
 from .hub import SlotState
 from .journal import Journal, Start
 from .mail import Outcome
 from .options import FailurePolicy, Limits
 from .replay import Replay
+from .reproducer import Account, describe
 from .rows import Op
 from .spec import Array
 
@@ -68,11 +69,11 @@ class Recovery:
         policy: what users want.
         journal: what envs were asked.
         limits: of operations.
-        reproduce: writes a reproducer file for (env_id, step_id, why); returns its path.
+        reproduce: tells what an env was asked until it failed, by (env_id, op, step_id).
     """
 
     def __init__(
-        self, policy: FailurePolicy, journal: Journal, limits: Limits, reproduce: Callable[[int, int, str], str]
+        self, policy: FailurePolicy, journal: Journal, limits: Limits, reproduce: Callable[[int, int, int], Account]
     ) -> None:
         self.policy = policy
         self.journal = journal
@@ -96,8 +97,8 @@ class Recovery:
             states: of its slots as it left them.
 
         Raises:
-            WorkerError: the policy allows no recovery; it names a reproducer file if an env is
-                to blame.
+            WorkerError: the policy allows no recovery. If an env is to blame, it says what that was
+                asked last; if for one call, it names a reproducer file.
         """
         running = [state for state in states if state.op != Op.NONE]
         limit = _limit_of(exitcode)
@@ -106,7 +107,7 @@ class Recovery:
             suspects = [env_id for env_id in suspects if env_id in error.env_ids]
         if len(suspects) == 1:  # of several threads' envs nobody knows which one it was
             self._traced[suspects[0]] += _STRIKES_FROM_OUTSIDE // limit
-        self._charge([state.env_id for state in running], error)
+        self._charge(running, error)
         given_up: dict[int, str] = {}
         for state in running:
             key = (state.env_id, state.step_id)
@@ -115,9 +116,8 @@ class Recovery:
             self._strikes[key] += 1
             if self._strikes[key] < limit:
                 continue
-            path = self._reproduce(state.env_id, state.step_id, str(error))
-            count = _ordinal(self._strikes[key])
-            told = _insert(error, f"; it is the {count} time in this call. `vecenv replay {path}` repeats it")
+            asked, file = self._account(error, state)
+            told = _insert(error, f"{asked}; it is the {_ordinal(self._strikes[key])} time in this call{file}")
             if self.policy.on_repeat == "raise" or state.op != Op.STEP:
                 error.args = (told, *error.args[1:])
                 raise error
@@ -138,22 +138,47 @@ class Recovery:
         """Count a worker that was added for an env of its own."""
         self._counts["workers_added"] += 1
 
-    def judge_start(self, error: WorkerDiedError, failures: int) -> None:
-        """Decide about a successor that died before it served, the `failures`-th in a row: raise or try again.
+    def judge_start(self, error: WorkerDiedError | WorkerTimeoutError, failures: int) -> None:
+        """Decide about a successor that died or hung before it served, the `failures`-th in a row: raise or try again.
 
         Raises:
-            WorkerDiedError: the policy allows no other one.
+            WorkerDiedError, WorkerTimeoutError: the policy allows no other one.
         """
-        if failures >= _limit_of(error.exitcode):
+        if failures >= _limit_of(error.exitcode if isinstance(error, WorkerDiedError) else None):
             raise error
         self._charge([], error)
         _LOG.warning("%s; another one is started", str(error))  # a kept record must not keep the pool
 
-    def _charge(self, env_ids: list[int], error: WorkerError) -> None:
+    def _account(self, error: WorkerError, state: SlotState, *, write: bool = True) -> tuple[str, str]:
+        """Have an error know what its env was asked last, and write the reproducer file.
+
+        Returns:
+            Both in words, for the error's text: what was asked, and where the file is or why there is none.
+        """
+        asked = ""
+        try:
+            account = self._reproduce(state.env_id, state.op, state.step_id)
+            error.seed, error.actions = account.seed, account.actions
+            asked = describe(account.seed, account.actions)
+            if error.env_ids != (state.env_id,) and asked:  # of several that were at work the error names one
+                asked = f"; env {state.env_id}: {asked}"
+            elif asked:
+                asked = f"; {asked}"
+            if not write:
+                return asked, ""
+            error.reproducer = account.save(_insert(error, asked))
+        except Exception as trouble:  # a full disk, say: whether the run goes on is not to depend on it
+            why = " ".join(f"{type(trouble).__name__}: {trouble}".split())
+            return asked, f"; no reproducer file could be written: {why}"
+        return asked, f". `vecenv replay {error.reproducer}` repeats it"
+
+    def _charge(self, running: Sequence[SlotState], error: WorkerError) -> None:
         """Note a failure; raise if there have been too many lately."""
         now = now_ns()
         oldest = now - int(self.policy.restart_window * _NS)
-        for who in env_ids or [-1]:
+        blamed: list[SlotState | None] = [*running] or [None]
+        for state in blamed:
+            who = -1 if state is None else state.env_id
             times = self._blamed.setdefault(who, deque())
             times.append(now)
             while times[0] < oldest:
@@ -161,9 +186,10 @@ class Recovery:
             most = self.policy.max_restarts * (_POOL_FACTOR if who == -1 else 1)
             if len(times) > most:
                 whose = "no env to blame" if who == -1 else f"env {who} at work"
+                asked = "" if state is None else self._account(error, state, write=False)[0]
                 _say_more(
                     error,
-                    f"; {len(times)} failures within {self.policy.restart_window:g} s with {whose}, which is "
+                    f"{asked}; {len(times)} failures within {self.policy.restart_window:g} s with {whose}, which is "
                     f"more than max_restarts={self.policy.max_restarts} allows",
                 )
                 raise error

@@ -9,9 +9,9 @@ in a process that is stopped, is timed from when the parent has seen it waiting.
 
 from __future__ import annotations
 
-from typing import NoReturn, Protocol
+from typing import Protocol
 
-from ..errors import WorkerTimeoutError
+from ..errors import WorkerTimeoutError, add_notes
 from .clock import Deadline, now_ns
 from .hub import Hub, SlotState
 from .inbox import Inbox
@@ -86,18 +86,24 @@ class Watchdog:
         now = now_ns()
         next_look = now + self.look_ns
         running = self._running()
+        late: list[WorkerTimeoutError] = []
         for slot, state in running:
             # A slot that was blocked has been waiting for us. It is our turn no more once its mail
             # is taken and its letter written, which waits do before they look here.
             began_ns = max(state.started_ns, state.given_ns)
-            next_look = min(next_look, self._judge(slot, state, now - began_ns, now, ""))
+            next_look = min(next_look, self._judge(slot, state, now - began_ns, now, "did not finish", late))
         for slot, state in self._not_begun(running, now):
-            next_look = min(next_look, self._judge(slot, state, now - state.started_ns, now, "has not begun"))
+            next_look = min(next_look, self._judge(slot, state, now - state.started_ns, now, "has not begun", late))
+        if late:
+            add_notes(late[0], map(str, late[1:]))
+            raise late[0]
         self._checked_ns = now
         return next_look
 
-    def _judge(self, slot: int, state: SlotState, age: int, now: int, verdict: str) -> int:
-        """Return when an operation of this age, in nanoseconds, will be late; raise or warn if it is now."""
+    def _judge(
+        self, slot: int, state: SlotState, age: int, now: int, verdict: str, late: list[WorkerTimeoutError]
+    ) -> int:
+        """Return when an operation of this age, in nanoseconds, will be late; add to `late`, or warn, if it is now."""
         age -= self._grace.get(state.step_id, 0)
         limit = self._limits.of(state.op)
         if limit is None:
@@ -105,7 +111,7 @@ class Watchdog:
                 self._warn(slot, state, age)
             return now + self.look_ns
         if age >= limit * _NS:
-            self._raise(slot, state, limit, verdict or "did not finish")
+            late.append(self._error_of(slot, state, limit, verdict))
         return now + int(limit * _NS) - age
 
     def _not_begun(self, running: list[tuple[int, SlotState]], now: int) -> list[tuple[int, SlotState]]:
@@ -154,9 +160,9 @@ class Watchdog:
             RuntimeWarning,
         )
 
-    def _raise(self, slot: int, state: SlotState, limit: float, verdict: str) -> NoReturn:
+    def _error_of(self, slot: int, state: SlotState, limit: float, verdict: str) -> WorkerTimeoutError:
         op = Op(state.op).name.lower()
-        raise WorkerTimeoutError(
+        return WorkerTimeoutError(
             f"{self._places.place(slot)} {verdict} {op} {state.step_id} of env {state.env_id} within {limit} s; "
             f"it is alive. Raise {op}_timeout if the env needs longer",
             timeout=limit,

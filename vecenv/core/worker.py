@@ -50,6 +50,7 @@ __all__ = ["Attach", "Boot", "Goodbye", "Report", "build_env", "make_slot", "rew
 
 _STDERR = 2
 _PR_SET_PDEATHSIG = 1
+_END_MS = 200
 
 
 @dataclass
@@ -242,8 +243,9 @@ def _watch(boot: Boot) -> None:
     if boot.implementation == "native":
         load().watch_parent(pidfd)
     else:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))  # as native/watch.c
-        threading.Thread(target=_watch_in_python, args=(pidfd,), daemon=True).start()
+        signal.signal(signal.SIGCONT, lambda *_: _end_with(pidfd, _END_MS))  # all as native/watch.c does
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
+        threading.Thread(target=_end_with, args=(pidfd,), daemon=True).start()
 
 
 def started_at(pid: int) -> str:
@@ -255,13 +257,14 @@ def started_at(pid: int) -> str:
         return ""
 
 
-def _watch_in_python(pidfd: int) -> None:
+def _end_with(pidfd: int, patience_ms: int | None = None) -> None:
+    """End this process group with the parent, if that ends within so many milliseconds; None: whenever it does."""
     import select
 
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    poll.poll()
-    os.killpg(0, signal.SIGKILL)
+    if poll.poll(patience_ms):
+        os.killpg(0, signal.SIGKILL)
 
 
 def _take_descriptor(control: Connection) -> int:

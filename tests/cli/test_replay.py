@@ -1,0 +1,172 @@
+"""`vecenv replay`: the command that errors print repeats the episode, wherever it is typed."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.faults.tapes import mortal
+from vecenv.cli import main
+from vecenv.core import reproducer
+from vecenv.core.rows import Op
+from vecenv.envs import toys
+
+MODULE = """
+import os
+import pathlib
+import signal
+from vecenv.envs import toys
+
+class Mine(toys.CountEnv):
+    def step(self, action):
+        if pathlib.Path("crash_at.txt").read_text() == str(self.elapsed_steps):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().step(action)
+
+def make():
+    return Mine()
+"""
+
+TRAIN = """
+import sys
+import numpy as np
+import myenvs
+from vecenv import VectorEnv
+
+env = VectorEnv([myenvs.make] * 2, failures={"reproducer_dir": sys.argv[1], "on_repeat": "raise"})
+env.reset(seed=5)
+try:
+    for action in (0, 1, 1, 0, 0):
+        env.step(np.full(2, action))
+except Exception as error:
+    print(error)
+finally:
+    env.close()
+"""
+
+
+def run(*words: Any, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, words)], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose env crashes at its third step, after a run of it; the file is beside it."""
+    folder = tmp_path_factory.mktemp("work") / "project"
+    folder.mkdir()
+    (folder / "myenvs.py").write_text(MODULE)
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "crash_at.txt").write_text("2")
+    done = run("train.py", "..", cwd=folder)
+    found = re.search(r"seed \d, last actions \[0, 1, 1\].*`vecenv replay (\S+)` repeats it", done.stdout)
+    assert found is not None, done.stdout + done.stderr
+    os.rename(found[1], folder.parent / "file")
+    return folder
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def replay(project: Path, *words: Any, cwd: Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return run("-m", "vecenv", "replay", project.parent / "file", *words, cwd=cwd, stdin=stdin)
+
+
+def test_envs_of_a_module_beside_the_script(project: Path, elsewhere: Path) -> None:
+    """It ended in ModuleNotFoundError: neither sys.path nor the working directory was in the file."""
+    done = replay(project, cwd=elsewhere)
+    assert done.returncode == -signal.SIGSEGV, done.stderr
+    head, count, *lines = done.stdout.splitlines()
+    assert re.match(r"env (\d): worker \d .* died during step \d+ of env \1.*; seed \d, last actions \[0, 1, 1\]", head)
+    assert "commands, the last is" in count
+    assert re.fullmatch(r"\d+: reset, seed [56]", lines[0])
+    assert [line.partition(": ")[2] for line in lines[1:]] == [
+        "step, action 0, reward 1.0",
+        "step, action 1, reward 1.0",
+    ]
+
+
+def test_an_import_that_fails_is_one_line(project: Path, elsewhere: Path) -> None:
+    (project / "myenvs.py").rename(project / "moved.py")
+    try:
+        done = replay(project, cwd=elsewhere)
+    finally:
+        (project / "moved.py").rename(project / "myenvs.py")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and line.startswith("vecenv replay: env ")
+    assert line.endswith("cannot be built here: No module named 'myenvs'") and str(project) in line
+
+
+@pytest.mark.parametrize("keys", ["q\n", ""], ids=["q", "end of input"])
+def test_leaving_the_debugger_is_quiet(keys: str, project: Path, elsewhere: Path) -> None:
+    """It ended in a traceback of bdb.BdbQuit."""
+    done = replay(project, "--pdb", cwd=elsewhere, stdin=keys)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_the_debugger_stops_in_the_step_that_crashed(project: Path, elsewhere: Path) -> None:
+    done = replay(project, "--pdb", cwd=elsewhere, stdin="p 'elapsed', self.elapsed_steps\nq\n")
+    places = re.findall(r"^> (\S+)\(\d+\)(\w+)\(\)", done.stdout, re.MULTILINE)
+    assert places[0] == (str(project / "myenvs.py"), "step")
+    assert "('elapsed', 2)" in done.stdout
+
+
+def test_the_debugger_goes_on_from_an_earlier_step(project: Path, elsewhere: Path) -> None:
+    stop = reproducer.load(project.parent / "file").entries[1].step_id
+    keys = "p 'elapsed', self.elapsed_steps\nb myenvs.py:10\nc\np 'elapsed', self.elapsed_steps\nq\n"
+    done = replay(project, "--pdb", "--until", stop, cwd=elsewhere, stdin=keys)
+    assert "('elapsed', 0)" in done.stdout and "('elapsed', 2)" in done.stdout, done.stdout
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_until_stops_before_the_crash(project: Path, elsewhere: Path) -> None:
+    stop = reproducer.load(project.parent / "file").step_id
+    done = replay(project, "--until", stop, cwd=elsewhere)
+    assert (done.returncode, done.stderr) == (0, "") and len(done.stdout.splitlines()) == 5
+    assert len(replay(project, "--until", stop, "--quiet", cwd=elsewhere).stdout.splitlines()) == 2
+
+
+# ---- in this process -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """An episode in which nothing fails."""
+    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+        pool.start()
+        pool.reset(seeds=[3])
+        pool.recv()
+        pool.send(np.array([1]))
+        pool.recv()
+        return pool._reproduce(0, Op.STEP, 2).save("because")
+
+
+def test_an_episode_that_does_not_fail_again(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", file]) == 0
+    *_, reset, step, end = capsys.readouterr().out.splitlines()
+    assert (reset, step) == ("1: reset, seed 3", "2: step, action 1, reward 1.0")
+    assert end == "the episode was repeated to its end; nothing failed this time"
+
+
+def test_files_that_are_none(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    episode = reproducer.load(file)
+    (tmp_path / "older").write_bytes(pickle.dumps((1, episode)))
+    (tmp_path / "other").write_text("hello")
+    for name, says in (("older", "another version of vecenv"), ("other", "not an episode"), ("none", "No such file")):
+        assert main(["replay", str(tmp_path / name)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("vecenv replay: ") and says in line
+    assert glob.glob(str(tmp_path / "*.vecenv-episode")) == [file]

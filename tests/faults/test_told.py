@@ -1,0 +1,113 @@
+"""What errors tell of an env that was given up, and files that cannot be written."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import logging
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.faults.tapes import mortal, play
+from tests.faults.test_given_up import SegfaultsInEpisode, assert_reproduces, draw_of_episode, innocent, segfaulting
+from vecenv.core.options import Limits
+from vecenv.envs import toys
+from vecenv.errors import ConfigError, WorkerDiedError, WorkerTimeoutError
+
+
+def test_the_error_names_the_seed_and_the_newest_actions(implementation: str, tmp_path: Any) -> None:
+    env_fn = functools.partial(SegfaultsInEpisode, draw_of_episode(5, 0), length=6)
+    with mortal([innocent, env_fn], on_repeat="raise", reproducer_dir=str(tmp_path)) as pool:
+        pool.start()
+        pool.reset(seeds=[4, 5])
+        pool.recv()
+        says = r"seed 5, last actions \[0, 1, 0, 1, 1\]; it is the second"
+        with pytest.raises(WorkerDiedError, match=says) as caught:
+            for action in (0, 1, 0, 1, 1):
+                pool.send(np.full(2, action))
+                pool.recv()
+        error = caught.value
+    assert (error.env_ids, error.seed, error.actions) == ((1,), 5, (0, 1, 0, 1, 1))
+    assert error.reproducer is not None and os.path.exists(error.reproducer)
+
+
+def test_a_hang_tells_the_same(implementation: str, tmp_path: Any) -> None:
+    limits = Limits(step=0.4, close=0.3)
+    env_fns = [innocent, functools.partial(toys.Hangs, 2)]
+    with mortal(env_fns, on_repeat="raise", limits=limits, reproducer_dir=str(tmp_path)) as pool:
+        with pytest.raises(WorkerTimeoutError, match=r"seed 1, last actions \[\d+, \d+\]; it is the second") as caught:
+            play(pool, 3)
+        error = caught.value
+    assert (error.env_ids, error.seed, len(error.actions)) == ((1,), 1, 2)
+    assert error.reproducer is not None and os.path.exists(error.reproducer)
+
+
+def test_a_reset_tells_its_seed(implementation: str, tmp_path: Any) -> None:
+    pool = mortal([innocent, toys.SegfaultAtReset], reproducer_dir=str(tmp_path))
+    with pool, pytest.raises(WorkerDiedError, match="; seed 1; it is the second time") as caught:
+        play(pool, 1)
+    assert (caught.value.op, caught.value.seed, caught.value.actions) == ("reset", 1, ())
+
+
+# ---- files that cannot be written ------------------------------------------------------------------
+
+
+def test_a_folder_that_has_gone_costs_the_file_and_not_the_run(
+    implementation: str, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It used to end the run in FileNotFoundError."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    with mortal([innocent, segfaulting()], reproducer_dir=str(folder)) as pool:
+        folder.rmdir()
+        with caplog.at_level(logging.WARNING, "vecenv"):
+            got = play(pool, 30)
+        assert pool.statistics()["truncated"] == 1
+    assert "truncated" in dict(got.marks[1]).values()
+    (message,) = [message for message in caplog.messages if "ends here, truncated" in message]
+    assert "no reproducer file could be written: FileNotFoundError" in message and "last actions [" in message
+
+
+def test_a_folder_that_has_gone_hides_no_error(implementation: str, tmp_path: Any) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    with mortal([innocent, segfaulting()], on_repeat="raise", reproducer_dir=str(folder)) as pool:
+        folder.rmdir()
+        with pytest.raises(WorkerDiedError, match="no reproducer file could be written: FileNotFoundError") as caught:
+            play(pool, 30)
+    assert caught.value.reproducer is None and len(caught.value.actions) == 5
+
+
+class PicklesOnce:
+    """Builds an env; what it has become since it was sent to the workers cannot be sent again."""
+
+    lock: Any = None
+
+    def __call__(self) -> Any:
+        return segfaulting()()
+
+
+def test_a_constructor_that_does_not_pickle_any_more(tmp_path: Any) -> None:
+    """It used to end the run in TypeError."""
+    env_fn = PicklesOnce()
+    with mortal([innocent, env_fn], reproducer_dir=str(tmp_path)) as pool:
+        pool.start()
+        env_fn.lock = threading.Lock()
+        play(pool, 30, start=False)
+        assert pool.statistics()["truncated"] == 1
+    (path,) = glob.glob(str(tmp_path / "*"))
+    assert_reproduces(path, 0)
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "file", 5])
+def test_a_folder_that_is_none_is_refused_before_anything_starts(folder: Any, tmp_path: Any) -> None:
+    (tmp_path / "file").touch()
+    wanted = tmp_path / folder if isinstance(folder, str) else folder
+    with pytest.raises(ConfigError, match="reproducer_dir: expected an existing folder, got") as caught:
+        mortal([innocent], reproducer_dir=wanted)
+    assert caught.value.key == "reproducer_dir"
+    mortal([innocent], reproducer_dir=tmp_path)
