@@ -62,6 +62,7 @@ _MODULE_OF = {
     "HybridEnv": "envs.agents",
     "InternalError": "errors",
     "LightZeroEnvWrapper": "wrappers",
+    "LooseSpace": "envs.spaces",
     "MCTSBot": "envs.board",
     "MaxAndSkipEnv": "wrappers",
     "MaxAndSkipWrapper": "wrappers",

@@ -26,9 +26,15 @@ class Registry:
     2
     """
 
-    def __init__(self, kind: str) -> None:
-        """Make an empty registry; `kind` is what errors call an entry, such as `env manager`."""
+    def __init__(self, kind: str, homes: tuple[str, ...] = ()) -> None:
+        """Make an empty registry.
+
+        Args:
+            kind: what errors call an entry, such as `env manager`.
+            homes: modules that register vecenv's own; imported when a name is asked for that is not there yet.
+        """
         self.kind = kind
+        self._homes = homes
         self._entries: dict[str, Callable[..., Any]] = {}
 
     @overload
@@ -70,6 +76,8 @@ class Registry:
             UnknownNameError: nothing is; the message names what comes near.
         """
         try:
+            if name not in self._entries:
+                self._import_homes()
             return self._entries[name]
         except (KeyError, TypeError):  # TypeError: an unhashable name
             raise self._unknown(name) from None
@@ -84,6 +92,7 @@ class Registry:
 
     def keys(self) -> tuple[str, ...]:
         """Names in the order of registration."""
+        self._import_homes()
         return tuple(self._entries)
 
     def query(self) -> tuple[str, ...]:
@@ -94,16 +103,21 @@ class Registry:
         return self.get(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._entries or name in self.keys()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(self.keys())
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.keys())
 
     def __repr__(self) -> str:
         return f"Registry({self.kind!r}, {list(self._entries)})"
+
+    def _import_homes(self) -> None:
+        homes, self._homes = self._homes, ()
+        for name in homes:
+            importlib.import_module(name)
 
     def _unknown(self, name: Any) -> UnknownNameError:
         known = self.keys()
@@ -117,9 +131,9 @@ class Registry:
         return UnknownNameError(f"unknown {self.kind} {name!r}; {advice}", name=str(name), known=known)
 
 
-ENV_REGISTRY = Registry("env")
-ENV_MANAGER_REGISTRY = Registry("env manager")
-ENV_WRAPPER_REGISTRY = Registry("env wrapper")
+ENV_REGISTRY = Registry("env", ("vecenv.envs.board", "vecenv.envs.agents"))
+ENV_MANAGER_REGISTRY = Registry("env manager", ("vecenv.managers",))
+ENV_WRAPPER_REGISTRY = Registry("env wrapper", ("vecenv.wrappers",))
 
 
 def import_modules(names: Iterable[str] | str | None) -> list[ModuleType]:

@@ -139,6 +139,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         self._read_step: Callable[[Any], FiveTuple] | None = None
         self._read_reset: Callable[[Any], tuple[Any, dict[str, Any]]] | None = None
         self._reset_takes_seed = _accepts(env.reset, "seed")
+        self._reset_names_seed = _accepts(env.reset, "seed", by_name=True)
         self._reset_takes_options = _accepts(env.reset, "options")
         seed_method = getattr(env, "seed", None)
         self._has_seed = callable(seed_method)
@@ -167,7 +168,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
             elif self._reset_takes_seed:
                 reset_param["seed"] = episode_seed
         offered, self._offered_seed = self._offered_seed, None
-        if offered is not None and episode_seed is None and self._reset_takes_seed:
+        if offered is not None and episode_seed is None and self._reset_names_seed:
             reset_param.setdefault("seed", offered)
         if options is not None and self._reset_takes_options:
             reset_param["options"] = options
@@ -219,7 +220,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
             action_space.seed(seed)
 
     def offer_seed(self, seed: int) -> None:
-        """Have the next reset seeded with this if the env's `reset` takes a seed; its `seed` is not called."""
+        """Have the next reset seeded with this if the env's `reset` names a seed; its `seed` is not called."""
         self._offered_seed = seed
 
     def close(self) -> None:
@@ -430,13 +431,17 @@ def _flag(value: Any) -> bool | None:
     return None
 
 
-def _accepts(function: Any, name: str) -> bool:
-    """Tell whether a call may carry this keyword; True for what cannot be inspected."""
+def _accepts(function: Any, name: str, *, by_name: bool = False) -> bool:
+    """Tell whether a call may carry this keyword; True for what cannot be inspected.
+
+    Args:
+        by_name: only as a parameter of its own, not among others' `**kwargs`.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return True
-    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
+    return any(p.name == name or (p.kind is p.VAR_KEYWORD and not by_name) for p in parameters)
 
 
 def _requires(function: Any, name: str) -> bool:

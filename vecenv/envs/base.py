@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, cast
@@ -157,10 +158,10 @@ def copy_env_cfg(cfg: Mapping[str, Any], count_key: str, **extra: Any) -> list[A
     if count_key not in cfg:
         raise ConfigError(f"env config lacks {count_key!r}; it has {sorted(map(str, cfg))}")
     count = cfg[count_key]
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+    if isinstance(count, bool) or not isinstance(count, numbers.Integral) or int(count) < 0:
         raise ConfigError(f"{count_key}: expected an integer >= 0, got {count!r}")
     copies = []
-    for _ in range(count):
+    for _ in range(int(count)):
         one: Any = Config(copy.deepcopy(dict(cfg))) if type(cfg) is dict else copy.deepcopy(cfg)
         one.pop(count_key)
         for key, value in extra.items():

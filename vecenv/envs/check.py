@@ -191,7 +191,7 @@ def demonstrate_correct_procedure(
     _expect(getattr(env, "_env", None) is None, "reset", "the env is built in __init__; build it at the first reset")
     report("built from a config, env not yet made")
     env.seed(4)
-    _expect(env._seed == 4, "seed", f"_seed: expected 4, got {env._seed!r}")
+    _expect(_seed_of(env) == 4, "seed", f"_seed: expected 4, got {_seed_of(env)!r}")
     report("seeded with 4")
     obs = env.reset()
     _expect(obs is not None, "reset", "reset gave no observation")
@@ -205,7 +205,7 @@ def demonstrate_correct_procedure(
         _expect("eval_episode_return" in timestep.info, "score", "no info['eval_episode_return'] at the end")
         report(f"episode {episode}: eval_episode_return {timestep.info['eval_episode_return']}")
         env.reset()
-        _expect(env._seed == 4, "seed", f"_seed changed by a reset: expected 4, got {env._seed!r}")
+        _expect(_seed_of(env) == 4, "seed", f"_seed changed by a reset: expected 4, got {_seed_of(env)!r}")
     env.close()
 
 
@@ -314,7 +314,8 @@ def _result_violations(env: Any, adapted: Any, result: Any, obs: Any, reward: An
     names = ("terminated", "truncated") if len(result) == 5 else ("done",)
     for name, value in zip(names, result[2:], strict=False):
         if not isinstance(value, kinds):
-            yield Violation("done", f"{name}: expected bool, got {type(value).__name__}")
+            kind = "np.bool_" if isinstance(value, np.bool_) else type(value).__name__
+            yield Violation("done", f"{name}: expected bool, got {kind}")
     if not isinstance(result[-1], Mapping):
         yield Violation("step", f"info: expected a dict, got {describe(result[-1])}")
 
@@ -359,6 +360,10 @@ def _determinism_violations(env: Any, seed: int) -> Iterator[Violation]:
                 where = "reset" if step == 0 else f"step {step - 1}"
                 yield Violation("determinism", f"{name} of {where} differs between two runs with seed {seed}")
                 return
+
+
+def _seed_of(env: Any) -> Any:
+    return getattr(env, "_seed", None)
 
 
 def _seeded_run(env: Any, seed: int) -> list[tuple[Any, ...]]:

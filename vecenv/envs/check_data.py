@@ -116,17 +116,21 @@ def describe(data: Any) -> str:
 
 
 def memory_violations(one: Any, two: Any, name: str) -> Iterator[Violation]:
-    """Find parts of two values that share memory, or differ in type."""
+    """Find parts of two values that share memory, or differ in type or structure."""
     if type(one) is not type(two):
         yield Violation("aliasing", f"{name}: types differ, {type(one).__name__} and {type(two).__name__}")
     elif isinstance(one, np.ndarray):
         if np.shares_memory(one, two):
             yield Violation("aliasing", f"{name}: share memory; return a copy from each call")
+    elif isinstance(one, Mapping) and set(one) != set(two):
+        yield Violation("aliasing", f"{name}: keys differ, {sorted(map(str, one))} and {sorted(map(str, two))}")
     elif isinstance(one, Mapping):
         for key in one:
             yield from memory_violations(one[key], two[key], f"{name}/{key}")
+    elif isinstance(one, (list, tuple)) and len(one) != len(two):
+        yield Violation("aliasing", f"{name}: lengths differ, {len(one)} and {len(two)}")
     elif isinstance(one, (list, tuple)):
-        for index, (first, second) in enumerate(zip(one, two, strict=False)):
+        for index, (first, second) in enumerate(zip(one, two, strict=True)):
             yield from memory_violations(first, second, f"{name}/{index}")
     elif not isinstance(one, (numbers.Number, np.generic, str, type(None))):
         raise TypeError(f"{name}: expected arrays or containers of them, got {type(one).__name__}")

@@ -205,13 +205,16 @@ def write_video(path: str, frames: list[Any], fps: float) -> None:
 
 
 def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs: int) -> list[str]:
-    """Give each env's folder, absolute, for one folder or one per env.
+    """Give each env's folder, absolute, for one folder or one per env; None is the usual one.
 
     Raises:
-        ConfigError: a wrong number of folders.
+        ConfigError: a wrong number of folders, or no folders.
     """
-    single = isinstance(replay_path, str | os.PathLike)
-    paths: list[Any] = [replay_path] * num_envs if single else list(replay_path)  # type: ignore[arg-type]
+    path: Any = DEFAULT_FOLDER if replay_path is None else replay_path
+    single = isinstance(path, str | os.PathLike)
+    if not single and not isinstance(path, Sequence):
+        raise ConfigError(f"replay_path: expected a folder, or one per env, got {path!r}", key="replay_path")
+    paths: list[Any] = [path] * num_envs if single else list(path)
     if len(paths) != num_envs:
         raise ConfigError(f"replay_path: expected {num_envs} folders, got {len(paths)}", key="replay_path")
     return [os.path.abspath(os.fspath(path)) for path in paths]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from gymnasium import Space
 
-__all__ = ["NoneSpace"]
+__all__ = ["LooseSpace", "NoneSpace"]
 
 
 class NoneSpace(Space[None]):
@@ -55,3 +55,37 @@ class NoneSpace(Space[None]):
 
     def __repr__(self) -> str:
         return "NoneSpace()"
+
+
+class LooseSpace(Space[Any]):
+    """Stands for a space that an env declares and its values do not keep to: they travel as objects, as they are.
+
+    Attributes:
+        declared: the space.
+    """
+
+    def __init__(self, declared: Space[Any]) -> None:
+        super().__init__(None, None)
+        self.declared = declared
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: nothing is known of what values look like."""
+        return False
+
+    def sample(self, mask: Any = None, probability: Any = None) -> Any:
+        """Sample the declared space."""
+        return self.declared.sample()
+
+    def contains(self, x: Any) -> bool:
+        """True."""
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LooseSpace) and bool(self.declared == other.declared)
+
+    def __hash__(self) -> int:
+        return hash(LooseSpace)
+
+    def __repr__(self) -> str:
+        return f"LooseSpace({self.declared!r})"

@@ -75,8 +75,11 @@ class SB3VecEnv(_VecEnv):
             ValueError: two constructors returned the same env.
             Exception: as `vecenv.VectorEnv`.
         """
-        if start_method is not None:
-            options.setdefault("context", start_method)
+        if start_method is not None and options.setdefault("context", start_method) != start_method:
+            raise ConfigError(
+                f"start_method={start_method!r} and context={options['context']!r}: two names of one option",
+                key="start_method",
+            )
         self.vector_env = _vector_env_of(env_fns, options)
         self._pool: Pool = self.vector_env._pool
         self._ids = list(range(self._pool.num_envs))

@@ -17,6 +17,7 @@ from gymnasium import Space, spaces
 from ..config import Config, deep_merge_dicts
 from ..core.pool import Pool
 from ..envs.adapt import adapt, ensure_spaces, find_attr, original, reward_space_of
+from ..envs.spaces import LooseSpace
 from ..errors import ClosedError, ConfigError
 from .managed import CallMethod, ReadAttribute, Render
 from .states import EnvState
@@ -127,7 +128,10 @@ class EnvAccess:
             action_space = copy.deepcopy(source.action_space)
             if self._action_space_seed is not None:
                 action_space.seed(self._action_space_seed)
-            self._known_spaces = (source.observation_space, action_space, reward_space)
+            observation_space = source.observation_space
+            if isinstance(observation_space, LooseSpace):
+                observation_space = observation_space.declared
+            self._known_spaces = (observation_space, action_space, reward_space)
         return self._known_spaces
 
     def _seed_action_space(self, seed: int) -> None:

@@ -19,10 +19,10 @@ from ..core.rows import RowFlag
 from ..core.spec import Array
 from ..errors import ConfigError, EnvError, StateError
 from ..registry import ENV_MANAGER_REGISTRY
-from .managed import renew_env
+from .managed import ABNORMAL, renew_env
 from .resets import EnvResets
 from .states import EnvState
-from .timesteps import BUILT_ANEW, HAS_INFO, Blanks, abnormal_values, final_rows, mark_end
+from .timesteps import BUILT_ANEW, HAS_INFO, Blanks, abnormal_values, copy_arrays, final_rows, mark_end
 
 __all__ = ["BaseEnvManager"]
 
@@ -115,6 +115,8 @@ class BaseEnvManager(EnvResets):
             skip: envs whose rows mean nothing.
         """
         blanks.fill(batch)
+        if batch.flags & HAS_INFO:
+            skip = self._keep_shown(ids, batch, blanks, skip)
         self._shown.put(ids, blanks.batch, blanks.rows, skip)
         if not batch.flags and self._worker_resets:  # where workers reset, rows that end an episode are flagged
             return blanks.finish()
@@ -135,6 +137,14 @@ class BaseEnvManager(EnvResets):
                 self._show_next(ids, blanks, again)
         return blanks.finish()
 
+    def _keep_shown(self, ids: list[int], batch: Batch, blanks: Blanks, skip: Collection[int]) -> Collection[int]:
+        """Return `skip` with the envs that go on after an abnormal timestep: their rows have a filler."""
+        fillers = [row for row, info in enumerate(blanks.infos) if ABNORMAL in info]
+        kept = [ids[row] for row in fillers if not (batch.terminated[row] or batch.truncated[row])]
+        for env_id in kept:
+            self._shown.put_one(env_id, copy_arrays(self._shown.rows[env_id]))
+        return {*skip, *kept} if kept else skip
+
     def _show_next(self, ids: list[int], blanks: Blanks, ended: list[int]) -> None:
         """Do as `reset_inplace` says where the reset was a command of its own: show what it gave."""
         for row in ended:
@@ -142,6 +152,14 @@ class BaseEnvManager(EnvResets):
             if self._env_states[env_id] is EnvState.RUN:
                 blanks.infos[row].setdefault("final_obs", blanks.obs_of(row))
                 blanks.replace(row, self._shown.rows[env_id], blanks.rewards[row], True)
+            else:
+                self._show_last(env_id, blanks, row)
+
+    def _show_last(self, env_id: int, blanks: Blanks, row: int) -> None:
+        """As `_show_next` where no episode follows: the observation that ended this one stands in both places."""
+        if self._env_states[env_id] is EnvState.DONE:
+            obs = blanks.obs_of(row)
+            blanks.infos[row].setdefault("final_obs", obs if self._copies else copy_arrays(obs))
 
     def _mark_ends(
         self, blanks: Blanks, batch: Batch, ended: Array, terminated: list[bool], truncated: list[bool]
@@ -239,9 +257,10 @@ class BaseEnvManager(EnvResets):
     def _present_errors(self, errors: dict[int, Exception]) -> dict[int, Exception]:
         """Return the exceptions that the caller is to see."""
         shown: dict[int, Exception] = {}
+        state = "the manager is closed" if self._closed else "it is in ERROR until it is reset"
         for env_id, error in errors.items():
             shown[env_id] = EnvError(
-                f"step of env {env_id} failed in {self._max_retry} attempts; it is in ERROR until it is reset. "
+                f"step of env {env_id} failed in {self._max_retry} attempts; {state}. "
                 f"Last: {type(error).__name__}: {error}",
                 exception_type=type(error).__qualname__,
                 env_ids=(env_id,),

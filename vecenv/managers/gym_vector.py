@@ -29,6 +29,7 @@ from ..envs.replay import Recordable, folders_by_env, make_token
 from ..errors import ClosedError, ConfigError, StateError
 from ..registry import ENV_MANAGER_REGISTRY
 from .books import EnvBooks
+from .options import PROCESS_CONFIG, check_counts, read_env_fns
 from .seeds import seeds_by_env
 from .states import EnvState
 from .timesteps import mark_end
@@ -75,14 +76,16 @@ class GymVectorEnvManager(EnvBooks):
             ConfigError: a value makes no sense.
             Exception: as the vector env's constructor.
         """
-        warn_unknown_keys(cfg or {}, (*self.config, "type", "import_names", "cfg_type"), type(self).__name__)
+        name = type(self).__name__
+        warn_unknown_keys(cfg or {}, (*self.config, *PROCESS_CONFIG, "type", "import_names", "cfg_type"), name)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
+        check_counts(self._cfg, name)
         env_fns: list[Callable[[], Any]] = []
         if isinstance(env_fn, gymnasium.vector.VectorEnv):
             self._vector_env: Any = env_fn
             self._steps_some = False
         else:
-            env_fns = list(env_fn)
+            env_fns = read_env_fns(env_fn, name)
             self._vector_env = self._make_vector_env(env_fns)
             self._steps_some = True
         vector_env = self._vector_env
@@ -268,6 +271,7 @@ class GymVectorEnvManager(EnvBooks):
             info["eval_episode_return"] = float(self._returns[env_id])
             self._returns[env_id] = 0.0
             mark_end(info, *ends)
+            info.update({key: value.item() for key, value in info.items() if isinstance(value, np.bool_)})
             if self._note_end(env_id) and self._mode is not AutoresetMode.SAME_STEP:
                 self._set_state(env_id, EnvState.RESET)
         return BaseEnvTimestep(obs, np.atleast_1d(np.array(reward, np.float32)), done, info)

@@ -27,7 +27,15 @@ from .actions import packer_of
 from .books import EnvBooks
 from .build import builder_of
 from .managed import EnvMaker, ManagedKeeper, Orders, ReadAttribute, Settings, leave_resets
-from .options import BASE_CONFIG, check_config, check_limit, limits_of, pool_options
+from .options import (
+    BASE_CONFIG,
+    PROCESS_CONFIG,
+    check_config,
+    check_limit,
+    limits_of,
+    pool_options,
+    read_env_fns,
+)
 from .seeds import seeds_by_env
 from .shown import Shown
 from .states import EnvState
@@ -80,10 +88,9 @@ class EnvLife(EnvBooks):
             ConfigError: env_fn is empty or not callable, or a key's value makes no sense.
         """
         name = type(self).__name__
-        fns = list(env_fn)
-        if not fns or not all(map(callable, fns)):
-            raise ConfigError(f"{name}: env_fn: expected a list of callables, got {env_fn!r}", key="env_fn")
-        warn_unknown_keys(cfg or {}, (*self.config, "type", "import_names", "cfg_type"), name)
+        fns = read_env_fns(env_fn, name)
+        # a config for another class of manager is no mistake
+        warn_unknown_keys(cfg or {}, (*self.config, *PROCESS_CONFIG, "type", "import_names", "cfg_type"), name)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
         check_config(self._cfg, name)
         self._env_fn = fns
@@ -196,7 +203,11 @@ class EnvLife(EnvBooks):
     def _make_pool(self) -> Pool:
         # Where it may be so, the worker resets in the row that ends an episode; that costs no round trip.
         self._worker_resets = self._resets_in_row = self._may_reset_in_row()
-        settings = Settings(autoresets=self._worker_resets, abnormal_ends=not self._abnormal_is_error)
+        settings = Settings(
+            autoresets=self._worker_resets,
+            abnormal_ends=not self._abnormal_is_error,
+            has_layout=bool(self._cfg.get("shared_memory", True)),
+        )
         self._makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
         autoreset = Autoreset.SAME_STEP if self._worker_resets else Autoreset.DISABLED
         return self._pool_class()(self._makers, pool_options(self._cfg, autoreset), keeper=ManagedKeeper())

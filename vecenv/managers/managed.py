@@ -22,6 +22,7 @@ from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, has_genera
 from ..envs.own import get_own
 from ..envs.replay import EpisodeRecorder, enable_own, unique_name
 from ..envs.seeding import EpisodeSeeds, episode_seed
+from ..envs.spaces import LooseSpace
 from ..envs.state import KEEPER, Snapshot
 from ..errors import ConfigError, EnvError, StateError
 
@@ -50,10 +51,12 @@ class Settings:
     Attributes:
         autoresets: a reset without orders is the worker's own, at the end of an episode.
         abnormal_ends: an abnormal timestep may end an episode; else it never does.
+        has_layout: observations are as their space says; else they travel as objects.
     """
 
     autoresets: bool
     abnormal_ends: bool
+    has_layout: bool = True
 
 
 @dataclass(frozen=True)
@@ -312,8 +315,9 @@ class ManagedEnv:
 
     @property
     def observation_space(self) -> Any:
-        """The env's own."""
-        return self.env.observation_space
+        """The env's own, or what stands for it where observations have no layout."""
+        space = self.env.observation_space
+        return space if self._settings.has_layout else LooseSpace(space)
 
     @property
     def action_space(self) -> Any:
@@ -390,6 +394,12 @@ class Render:
         render = find_attr(env.unwrapped, "render")
         if fixed is None and callable(render) and "mode" in inspect.signature(render).parameters:
             return render(mode=self.mode)
+        own = original(env)
+        held = get_own(own, "_env")  # where DI-engine's envs keep what they are made of
+        if fixed is None and getattr(held, "render_mode", None) == self.mode:
+            return held.render()
+        if fixed is None and not isinstance(own, gymnasium.Env) and callable(getattr(own, "render", None)):
+            return own.render()
         raise StateError(
             f"{original(env)!r} renders in mode {fixed!r}, not {self.mode!r}; make the env with "
             f"render_mode={self.mode!r}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..config import Config
@@ -13,7 +13,7 @@ from ..core.options import FailurePolicy, Limits, PoolOptions
 from ..core.rows import Autoreset
 from ..errors import ConfigError
 
-__all__ = ["BASE_CONFIG", "PROCESS_CONFIG", "check_config", "limits_of", "pool_options"]
+__all__ = ["BASE_CONFIG", "PROCESS_CONFIG", "check_config", "check_counts", "limits_of", "pool_options", "read_env_fns"]
 
 #: Keys of every manager, with defaults; times are seconds, None for no limit.
 BASE_CONFIG: dict[str, Any] = {
@@ -34,7 +34,7 @@ BASE_CONFIG: dict[str, Any] = {
 PROCESS_CONFIG: dict[str, Any] = {
     **BASE_CONFIG,
     "on_step_error": "close",
-    "shared_memory": True,  # accepted; observations with a fixed layout always travel so
+    "shared_memory": True,  # False: observations are pickled, and may differ from what their space says
     "copy_on_get": True,  # False: observations are views of the ring, see depth
     "context": "forkserver",  # how to start workers: 'forkserver', 'spawn' or 'fork'
     "wait_num": math.inf,  # results that a step waits for
@@ -75,6 +75,18 @@ _COUNTS = ("episode_num", "wait_num", "max_log_bytes")
 _RECYCLE_KEYS = ("episodes", "rss_mb")
 
 
+def read_env_fns(env_fn: Any, owner: str) -> list[Callable[[], Any]]:
+    """Return a manager's constructors.
+
+    Raises:
+        ConfigError: there are none, or one cannot be called.
+    """
+    fns = list(env_fn) if isinstance(env_fn, Iterable) else []
+    if not fns or not all(map(callable, fns)):
+        raise ConfigError(f"{owner}: env_fn: expected a list of callables, got {env_fn!r}", key="env_fn")
+    return fns
+
+
 def check_config(cfg: Config, owner: str) -> None:
     """Raise ConfigError for the first value that makes no sense.
 
@@ -88,9 +100,10 @@ def check_config(cfg: Config, owner: str) -> None:
     for key in _LIMITS:
         if key in cfg:
             check_limit(key, cfg[key], owner)
-    for key in _COUNTS:
-        if key in cfg and not (_is_number(cfg[key]) and cfg[key] >= 1):
-            raise _error(owner, key, "a number of at least 1", cfg[key])
+    patience = cfg.get("step_wait_timeout")
+    if patience is not None and not (_is_number(patience) and patience >= 0):
+        raise _error(owner, "step_wait_timeout", "seconds of at least 0, or None", patience)
+    check_counts(cfg, owner)
     if "restart_window" in cfg and not (_is_number(cfg["restart_window"]) and cfg["restart_window"] > 0):
         raise _error(owner, "restart_window", "seconds above 0", cfg["restart_window"])
     most = cfg.get("max_restarts", 0)
@@ -103,6 +116,13 @@ def check_config(cfg: Config, owner: str) -> None:
         raise _error(owner, "retry_waiting_time", "seconds of at least 0", cfg["retry_waiting_time"])
     if cfg.get("reset_inplace") and not cfg["auto_reset"]:
         raise ConfigError(f"{owner}: reset_inplace=True needs auto_reset=True", key="reset_inplace")
+
+
+def check_counts(cfg: Mapping[str, Any], owner: str) -> None:
+    """Raise ConfigError for a count that is none."""
+    for key in _COUNTS:
+        if key in cfg and not (_is_number(cfg[key]) and cfg[key] >= 1):
+            raise _error(owner, key, "a number of at least 1", cfg[key])
 
 
 def _check_recycling(value: Any, owner: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from ..core.batch import Batch
 from ..core.rows import RowFlag
 from ..envs.seeding import episode_seed
-from ..errors import ConfigError, EnvError, WorkerDiedError, WorkerTimeoutError
+from ..errors import ConfigError, EnvError, SpaceError, WorkerDiedError, WorkerTimeoutError
 from .life import EnvLife
 from .managed import Orders, leave_resets, renew_env
 from .states import EnvState
@@ -212,8 +212,11 @@ class EnvResets(EnvLife):
         self._set_state(env_id, EnvState.ERROR)
         self._close_after(error)
         times = f"in {self._max_retry} attempts" if self._max_retry > 1 else "in its only attempt (max_retry=1)"
+        is_layout = isinstance(error, SpaceError) and (error.path or "").startswith("obs")
+        remedy = "; shared_memory=False takes observations that differ from their space" if is_layout else ""
         raise EnvError(
-            f"env {env_id} could not be reset {times}; the manager is closed. Last: {type(error).__name__}: {error}",
+            f"env {env_id} could not be reset {times}; the manager is closed. "
+            f"Last: {type(error).__name__}: {error}{remedy}",
             exception_type=type(error).__qualname__,
             env_ids=(env_id,),
             op="reset",

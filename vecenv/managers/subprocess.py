@@ -258,7 +258,9 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         EnvResets._reset_ended(self, ids)  # answered later: `_absorb`
 
     def _show_next(self, ids: list[int], blanks: Blanks, ended: list[int]) -> None:
-        """Nothing to show yet: `_show_first`."""
+        """Nothing to show yet where another episode begins: `_show_first`."""
+        for row in ended:
+            self._show_last(ids[row], blanks, row)
 
     def _show_first(self, env_id: int, obs: Any) -> None:
         super()._show_first(env_id, obs)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core.spec import DictNode, Leaf, Node, ObjectNode, Spec, TupleNode
+from ..core.spec import DictNode, Leaf, Node, Spec, TupleNode
 from ..errors import SpaceError
 from ..registry import ENV_MANAGER_REGISTRY
 from ..tree import TreeArray
@@ -100,11 +100,13 @@ class TreeSteps(EnvLife):
         def _step_envs(self, ids: list[int], actions: list[Any]) -> list[Any]: ...
 
     def _read_actions(self, actions: Any) -> tuple[list[int], list[Any]]:
-        if isinstance(actions, Mapping) and all(key in self._env_states for key in actions):
+        if isinstance(actions, Mapping) and all(isinstance(key, int | np.integer) for key in actions):
             return list(actions), [_plain(action) for action in actions.values()]
         ids = self.ready_obs_id
         if isinstance(actions, Mapping | TreeArray) or hasattr(actions, "json"):
             actions = TreeArray(actions).split()
+        if not isinstance(actions, Iterable):
+            raise SpaceError(f"actions: expected one per ready env {ids}, got {actions!r}", path="actions")
         values = list(actions)
         if not _SIMPLE.issuperset(map(type, values)):
             values = [_plain(action) for action in values]
@@ -148,7 +150,7 @@ def _as_tree(nested: Any) -> Any:
 
 def tree_rows(builder: Builder, spec: Spec, batch: Any, rows: list[Any]) -> list[Any]:
     """Give rows of observations as trees; `batch` is what they were cut from, None if there is no such thing."""
-    if isinstance(spec.root, Leaf | ObjectNode):
+    if isinstance(spec.root, Leaf):
         return rows
     if batch is None:
         return [_as_tree(row) for row in rows]

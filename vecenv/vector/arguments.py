@@ -99,8 +99,10 @@ def read_failures(on_failure: str, others: Mapping[str, Any] | None) -> FailureP
     """Return the policy of a `failures` argument.
 
     Raises:
-        ConfigError: a key that there is not.
+        ConfigError: no dict, or a key that there is not.
     """
+    if others is not None and not isinstance(others, Mapping):
+        raise ConfigError(f"failures: expected a dict, got {others!r}", key="failures")
     given = dict(others or {})
     known = [field.name for field in dataclasses.fields(FailurePolicy)]
     for key in given:

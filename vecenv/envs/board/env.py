@@ -249,6 +249,8 @@ class BoardEnv(BaseEnv):
         self._show_move()
         if self.battle_mode != SELF_PLAY and player == 1:
             self._play(self._other_action())
+            if self.position.is_over:
+                raise ConfigError("init_state: player 2's first move ends the game on this board", key="init_state")
         return self._observe()
 
     def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's dialect

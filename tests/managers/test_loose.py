@@ -1,0 +1,100 @@
+"""shared_memory=False: observations that are not laid out as their space says, as in LightZero's tutorial."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from vecenv import BaseEnv, BaseEnvTimestep, EnvError, create_env_manager
+from vecenv.envs.spaces import LooseSpace
+
+
+class TutorialEnv(BaseEnv):
+    """Gives dicts, and declares the space of what stands under `observation` in them."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    reward_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, cfg: Any = None) -> None:
+        self.num_steps = 0
+
+    def reset(self) -> Any:
+        self.num_steps = 0
+        return self.observe()
+
+    def observe(self) -> Any:
+        observation = np.full(2, self.num_steps / 4, np.float32)
+        mask = np.ones(2, np.int8) if self.num_steps % 2 else None
+        return {"observation": observation, "action_mask": mask, "to_play": -1}
+
+    def step(self, action: Any) -> BaseEnvTimestep:
+        self.num_steps += 1
+        done = self.num_steps == 3
+        info = {"eval_episode_return": 3.0} if done else {}
+        return BaseEnvTimestep(self.observe(), np.ones(1, np.float32), done, info)
+
+    def close(self) -> None:
+        pass
+
+
+def look(obs: Any) -> tuple[list[float], bool, int]:
+    mask = obs["action_mask"]
+    return obs["observation"].tolist(), mask is None, obs["to_play"]
+
+
+@pytest.mark.parametrize("max_retry", [1, 2], ids=["resets in the row", "resets by command"])
+@pytest.mark.parametrize("kind", ["base", "subprocess", "async_subprocess"])
+def test_dicts_come_as_they_are(kind: str, max_retry: int) -> None:
+    cfg = {"type": kind, "shared_memory": False, "max_retry": max_retry}
+    with create_env_manager(cfg, [TutorialEnv] * 2) as manager:
+        manager.launch()
+        assert manager.observation_space == TutorialEnv.observation_space
+        shown, ends = [look(manager.ready_obs[0])], []
+        while len(shown) < 5:
+            for env_id, timestep in manager.step(dict.fromkeys(manager.ready_obs, 0)).items():
+                if env_id == 0:
+                    ends.append((look(timestep.obs), timestep.done))
+            if 0 in manager.ready_obs:
+                shown.append(look(manager.ready_obs[0]))
+    quarters = [([step / 4] * 2, step % 2 == 0, -1) for step in (0, 1, 2, 3, 0)]
+    assert [obs for obs, done in ends if done] == quarters[3:4]
+    assert shown[:3] == quarters[:3] and shown[-2] in (quarters[0], quarters[2])
+
+
+@pytest.mark.parametrize("kind", ["base_v2", "subprocess_v2"])
+def test_trees_of_dicts(kind: str) -> None:
+    with create_env_manager({"type": kind, "shared_memory": False}, [TutorialEnv] * 2) as manager:
+        manager.launch()
+        trees = manager.step([0, 1])
+        assert trees[1].obs.observation.tolist() == [0.25, 0.25] and trees[1].obs.to_play == -1
+        assert manager.ready_obs.observation.shape == (2, 2)
+
+
+def test_a_crash_loses_none_of_them() -> None:
+    with create_env_manager({"type": "subprocess", "shared_memory": False}, [TutorialEnv] * 2) as manager:
+        manager.launch()
+        manager.step({0: 0, 1: 0})
+        os.kill(manager.worker_pids[0], signal.SIGKILL)
+        timesteps = manager.step({0: 0, 1: 0})
+        assert [look(timesteps[env_id].obs) for env_id in (0, 1)] == [([0.5, 0.5], True, -1)] * 2
+
+
+@pytest.mark.parametrize("kind", ["base", "subprocess"])
+def test_in_shared_memory_they_do_not_fit_and_the_remedy_is_named(kind: str) -> None:
+    manager = create_env_manager({"type": kind}, [TutorialEnv] * 2)
+    with pytest.raises(EnvError, match="got a dict with keys .*shared_memory=False"):
+        manager.launch()
+
+
+def test_the_space_that_stands_for_them() -> None:
+    space = LooseSpace(TutorialEnv.observation_space)
+    assert space.contains({"anything": None}) and space.sample().shape == (2,)
+    assert space == LooseSpace(TutorialEnv.observation_space) != LooseSpace(spaces.Discrete(2))
+    assert hash(space) == hash(LooseSpace(spaces.Discrete(2))) and not space.is_np_flattenable
+    assert repr(space).startswith("LooseSpace(Box(")
