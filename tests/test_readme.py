@@ -40,7 +40,7 @@ def test_the_quick_start_is_two_commands_that_set_up_all_they_need():
         assert command.count("\n") == 1, "one line"
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -e ")
     assert commands[0].endswith("-m vecenv bench\n")
-    assert commands[1].endswith("-m pytest\n")
+    assert commands[1].endswith("-m pytest -n 2\n")
 
 
 @pytest.mark.parametrize("example", [block.text for block in EXAMPLES], ids=[block.section for block in EXAMPLES])
