@@ -1,5 +1,8 @@
 """Registries: names, duplicates, unknown names, constructors' own errors."""
 
+import sys
+import types
+
 import pytest
 
 from vecenv.errors import ConfigError, UnknownNameError
@@ -97,23 +100,21 @@ def test_the_three_registries():
     assert kinds == ["env", "env manager", "env wrapper"]
 
 
-def test_repr(animals):
-    assert repr(animals) == "Registry('animal', ['cat', 'camel'])"
-
-
-def test_import_modules_runs_registrations(tmp_path, monkeypatch):
-    for name in ("first", "second"):
-        text = f"from vecenv.registry import ENV_REGISTRY\nENV_REGISTRY.register('toy_{name}', dict)\n"
-        (tmp_path / f"module_{name}_here.py").write_text(text)
+@pytest.mark.parametrize("first", ["a look", "a registration"])
+def test_homes_are_imported_once_before_anything_else_happens(first, tmp_path, monkeypatch):
+    text = "import test_homes_here as here\nhere.registry.register('cat', dict)\nhere.imports.append(__name__)\n"
+    here = types.ModuleType("test_homes_here")
+    here.registry, here.imports = Registry("animal", ("home_of_animals_here",)), []
+    monkeypatch.setitem(sys.modules, here.__name__, here)
+    (tmp_path / "home_of_animals_here.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(ENV_REGISTRY, "_entries", dict(ENV_REGISTRY._entries))
-    assert import_modules(None) == []
-    import_modules("module_first_here")
-    import_modules(["module_second_here"])
-    assert "toy_first" in ENV_REGISTRY
-    assert "toy_second" in ENV_REGISTRY
-
-
-def test_import_modules_lets_import_errors_through():
-    with pytest.raises(ModuleNotFoundError, match="no_such_module_here"):
-        import_modules(["no_such_module_here"])
+    assert repr(here.registry) == "Registry('animal', [])" and here.imports == []
+    if first == "a look":
+        assert here.registry.get("cat") is dict
+    here.registry.register("dog", list)
+    assert here.registry.get("cat") is dict and len(here.registry) == 2 and list(here.registry) == ["cat", "dog"]
+    with pytest.raises(ConfigError, match="'cat' is already registered"):
+        here.registry.register("cat", list)
+    with pytest.raises(UnknownNameError, match="did you mean 'cat'"):
+        here.registry.get("cart")
+    assert here.imports == ["home_of_animals_here"]

@@ -31,7 +31,8 @@ class Registry:
 
         Args:
             kind: what errors call an entry, such as `env manager`.
-            homes: modules that register vecenv's own; imported when a name is asked for that is not there yet.
+            homes: modules that register vecenv's own; imported when somebody else registers something, or a name
+                is asked for that is not there yet.
         """
         self.kind = kind
         self._homes = homes
@@ -60,6 +61,8 @@ class Registry:
             name = obj.__name__
         if not isinstance(name, str):
             raise ConfigError(f"expected a name for the {self.kind}, got {name!r}", key="name")
+        if not str(getattr(obj, "__module__", "")).startswith("vecenv."):
+            self._import_homes()  # else a name of vecenv's own could be taken before it is registered
         if name in self._entries and not force_overwrite:
             taken_by = self._entries[name]
             raise ConfigError(

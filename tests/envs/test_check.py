@@ -249,6 +249,30 @@ def test_different_memory_wants_one_type_and_arrays():
         check_different_memory(object(), object(), 3)
 
 
+@pytest.mark.parametrize(
+    "one, two, says",
+    [
+        ({"a": np.zeros(1)}, {"b": np.zeros(1)}, r"obs.*: keys differ, \['a'\] and \['b'\]"),
+        ({"a": np.zeros(1)}, {"a": np.zeros(1), 2: np.zeros(1)}, r"keys differ, \['a'\] and \['2', 'a'\]"),
+        ([np.zeros(1)], [np.zeros(1), np.zeros(1)], "lengths differ, 1 and 2"),
+        ((np.zeros(1), np.zeros(1)), (np.zeros(1),), "lengths differ, 2 and 1"),
+        ({"a": (np.zeros(1),)}, {"a": ()}, "/a: lengths differ, 1 and 0"),
+    ],
+    ids=["keys", "more keys", "longer", "shorter", "inside"],
+)
+def test_different_memory_wants_one_structure(one, two, says):
+    """It was a KeyError, or what was too much was not looked at."""
+    with pytest.raises(AssertionError, match=says):
+        check_different_memory(one, two, 3)
+
+
+@pytest.mark.parametrize("done, kind", [(np.bool_(True), r"np\.bool_"), (1, "int"), (None, "NoneType")])
+def test_a_done_that_is_no_bool_is_named_by_its_type(done, kind):
+    """NumPy's own name for its type is `bool`: 'expected bool, got bool'."""
+    with pytest.raises(CheckError, match=rf"done: expected bool, got {kind}"):
+        check_step(Answers(done=done, info={"eval_episode_return": 1.0}), max_steps=3)
+
+
 def test_obs_deepcopy_over_an_episode():
     check_obs_deepcopy(Ding())
     with pytest.raises(AssertionError, match="share memory"):
@@ -315,11 +339,17 @@ def test_the_correct_procedure():
     assert len(lines) == 5
 
 
+def _without_a_seed(self, cfg=None):
+    Ding.__init__(self, cfg)
+    del self._seed
+
+
 @pytest.mark.parametrize(
     "crime, rule",
     [
         ({"_env": 1}, "reset"),
         ({"seed": lambda self, seed: setattr(self, "_seed", 0)}, "seed"),
+        ({"__init__": _without_a_seed, "seed": lambda self, seed: None}, "seed"),
         ({"step": lambda self, action: BaseEnvTimestep(0, 0, True, {})}, "score"),
         ({"step": lambda self, action: BaseEnvTimestep(0, 0, False, {})}, "endless"),
         ({"reset": lambda self: None}, "reset"),

@@ -415,3 +415,13 @@ def test_a_game_without_ale_py_says_the_pip_command(monkeypatch):
         DingEnvWrapper(cfg={"env_id": "ALE/Pong-v5"}).reset()
     with pytest.raises(gymnasium.error.UnregisteredEnv):
         DingEnvWrapper(cfg={"env_id": "NoSuchGame-v5"}).reset()
+
+
+class Extended(DingEnvWrapper):
+    """A class of one's own, which a clone keeps."""
+
+
+@pytest.mark.parametrize("cfg", [CARTPOLE, None], ids=["env_id", "env"])
+def test_a_clone_is_of_the_class_of_what_was_cloned(cfg):
+    env = Extended(cfg=cfg) if cfg else Extended(gymnasium.make("CartPole-v1"))
+    assert type(env.clone()) is Extended

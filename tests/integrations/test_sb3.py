@@ -426,3 +426,11 @@ def test_the_end():
     for call in (envs.reset, envs.step_wait, lambda: envs.step([0]), lambda: envs.get_attr("spec")):
         with pytest.raises(ClosedError, match=r"^(reset|step_wait|step_async|call): the vec env is closed$"):
             call()
+
+
+def test_two_names_of_one_option_that_differ_are_refused():
+    with pytest.raises(ConfigError, match="start_method='fork' and context='spawn': two names of one option") as caught:
+        SB3VecEnv([ToyEnv], start_method="fork", context="spawn")
+    assert caught.value.key == "start_method"
+    with contextlib.closing(SB3VecEnv([ToyEnv], start_method="spawn", context="spawn")) as envs:
+        assert envs.reset().shape == (1, 4)

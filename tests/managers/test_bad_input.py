@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tests.managers.fakes import actors
 from vecenv import (
     ENV_REGISTRY,
     AsyncSubprocessEnvManager,
+    BaseEnv,
     BaseEnvManager,
     BaseEnvManagerV2,
     ConfigError,
@@ -24,6 +26,9 @@ from vecenv import (
     get_env_manager_cls,
     get_vec_env_setting,
 )
+from vecenv.envs.replay import DEFAULT_FOLDER, folders_by_env
+from vecenv.envs.toys import CountEnv
+from vecenv.errors import SpaceError
 
 IN_PROCESS = [BaseEnvManager, BaseEnvManagerV2]
 WITH_WORKERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
@@ -86,6 +91,9 @@ def test_keys_of_ones_own_are_kept_in_silence(manager_cls, mapping):
         {"episode_num": 0},
         {"episode_num": None},
         {"on_step_error": "shrug"},
+        {"step_wait_timeout": "a"},
+        {"step_wait_timeout": float("nan")},
+        {"step_wait_timeout": -5},
     ],
     ids=str,
 )
@@ -202,3 +210,73 @@ def test_an_env_id_that_nobody_registered(manager_cls):
     env_fn = functools.partial(DingEnvWrapper, None, {"env_id": "NoSuchEnv-v0"})
     with pytest.raises((gymnasium.error.Error, RuntimeError), match="NoSuchEnv"):
         manager_cls([env_fn], {}).launch()
+
+
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+@pytest.mark.parametrize("env_fn", [lambda: 1, [1], [], 3, [functools.partial(dict), None]], ids=repr)
+def test_constructors_that_cannot_be_called(manager_cls, env_fn):
+    with pytest.raises(ConfigError, match=f"{manager_cls.__name__}: env_fn: expected a list of callables"):
+        manager_cls(env_fn, {})
+
+
+@pytest.mark.parametrize("key", ["episode_num", "wait_num"])
+@pytest.mark.parametrize("value", [0, -1, "2", None])
+def test_counts_of_the_manager_of_vector_envs(key, value):
+    with pytest.raises(ConfigError, match=f"GymVectorEnvManager: {key}: expected a number of at least 1") as caught:
+        GymVectorEnvManager([functools.partial(CountEnv, 2)], {key: value})
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize("manager_cls", [*IN_PROCESS, GymVectorEnvManager])
+def test_a_config_for_managers_with_workers_is_no_mistake(manager_cls):
+    """Warnings are errors here."""
+    env_fns = [functools.partial(CountEnv, 2)]
+    with manager_cls(env_fns, {"step_wait_timeout": 0.01, "shared_memory": False, "reset_inplace": False}) as manager:
+        manager.launch()
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManagerV2, SubprocessEnvManagerV2])
+@pytest.mark.parametrize(
+    "actions, error, says",
+    [
+        ({7: 1}, ConfigError, "env_id 7 is not in 0..1"),
+        ({0: 1, 7: 1}, ConfigError, "env_id 7 is not in 0..1"),
+        (None, SpaceError, r"actions: expected one per ready env \[0, 1\], got None"),
+        (3, SpaceError, r"actions: expected one per ready env \[0, 1\], got 3"),
+    ],
+    ids=str,
+)
+def test_actions_of_the_second_version(manager_cls, actions, error, says):
+    with manager_cls(actors(2), {"num_workers": 1} if manager_cls in WITH_WORKERS else {}) as manager:
+        manager.launch()
+        with pytest.raises(error, match=says):
+            manager.step(actions)
+        assert manager._data_count == [0, 0] and len(manager.step([0, 0])) == 2, "nothing was stepped"
+
+
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_folders_for_replays(manager_cls):
+    with manager_cls([functools.partial(CountEnv, 2)] * 2, {}) as manager:
+        with pytest.raises(ConfigError, match="replay_path: expected a folder, or one per env, got 5"):
+            manager.enable_save_replay(5)
+        with pytest.raises(ConfigError, match="replay_path: expected 2 folders, got 1"):
+            manager.enable_save_replay(["a"])
+        manager.enable_save_replay(None)
+    assert folders_by_env(None, 2) == [os.path.abspath(DEFAULT_FOLDER)] * 2
+
+
+@pytest.mark.parametrize("cfg", ["CartPole-v1", 3, ["env_id"]], ids=repr)
+def test_a_wrapper_whose_config_is_no_dict(cfg):
+    """Such as the id of an env, in the place where its config goes."""
+    with pytest.raises(ConfigError, match="DingEnvWrapper: cfg: expected a dict, got"):
+        DingEnvWrapper(cfg=cfg)
+
+
+@pytest.mark.parametrize("cls", [BaseEnv, DingEnvWrapper])
+@pytest.mark.parametrize("who", ["collector", "evaluator"])
+def test_counts_of_envs_may_be_numpy_s(cls, who):
+    create = getattr(cls, f"create_{who}_env_cfg")
+    assert len(create({f"{who}_env_num": np.int64(2)})) == 2
+    for count in (2.0, np.float64(2), "2", True, np.int64(-1), None):
+        with pytest.raises(ConfigError, match=f"{who}_env_num: expected an integer >= 0"):
+            create({f"{who}_env_num": count})

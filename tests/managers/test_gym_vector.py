@@ -112,3 +112,24 @@ def test_a_real_env():
         while not manager.done:
             manager.step({env_id: manager.action_space.sample() for env_id in manager.ready_obs})
         assert manager.env_episode_count == {0: 2, 1: 2, 2: 2}
+
+
+class SaysNumPy(CountEnv):
+    """Ends by np.bool_, as comparisons of arrays give it, and tells one."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, np.bool_(terminated), np.bool_(truncated), {**info, "won": np.bool_(terminated)}
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode], ids=str)
+def test_flags_at_the_end_of_an_episode_are_python_s_own(mode):
+    envs = [functools.partial(SaysNumPy, 1)] * 2
+    given = envs if mode is None else SyncVectorEnv(envs, autoreset_mode=mode)
+    with GymVectorEnvManager(given, {"num_workers": 1} if mode is None else {}) as manager:
+        manager.reset()
+        for timestep in manager.step({0: 0, 1: 0}).values():
+            assert timestep.done is True
+            flags = [timestep.info[key] for key in ("terminated", "truncated", "TimeLimit.truncated")]
+            assert [flag is expected for flag, expected in zip(flags, (True, False, False))] == [True] * 3
+            assert not any(isinstance(value, np.bool_) for value in timestep.info.values())

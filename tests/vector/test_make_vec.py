@@ -106,11 +106,21 @@ def test_a_module_to_import_first(make, monkeypatch):
         (["CartPole-v1", 2, gymnasium.VectorizeMode.VECTOR_ENTRY_POINT], {}, ConfigError, "vectorization_mode"),
         (["CartPole-v1"], {"vector_kwargs": {"colour": 1}}, ConfigError, "VectorEnv has no option colour"),
         (["CartPole-v1"], {"no_such_argument": 1}, TypeError, "no_such_argument"),
+        (["CartPole-v1", True], {}, ConfigError, "num_envs: expected"),
+        (["CartPole-v1", np.int64(0)], {}, ConfigError, "num_envs: expected"),
+        (["CartPole-v1"], {"vector_kwargs": 3}, ConfigError, "vector_kwargs: expected a dict, got 3"),
+        (["CartPole-v1"], {"wrappers": TimeAwareObservation}, ConfigError, "wrappers: expected a list of callables"),
+        (["CartPole-v1"], {"wrappers": [3]}, ConfigError, r"wrappers: expected a list of callables, got \[3\]"),
     ],
 )
 def test_bad_arguments(args, kwargs, error, text):
     with pytest.raises(error, match=text):
         make_vec(*args, **kwargs)
+
+
+def test_a_number_of_numpy_s(make):
+    envs = make("CartPole-v1", np.int64(2), "serial")
+    assert envs.num_envs == 2 and type(envs.num_envs) is int
 
 
 def test_seeds_go_on_as_gymnasium_s(make):
@@ -184,6 +194,8 @@ def test_what_cannot_be_registered(registry):
         register_vec("VecenvToy-v0")
     with pytest.raises(gymnasium.error.Error, match="NoSuchEnv"):
         register_vec("NoSuchEnv-v0")
+    with pytest.raises(gymnasium.error.Error, match="id: expected a name, got int"):
+        register_vec(3)
     with pytest.raises(ConfigError, match="'CartPole-v1' is the id of another env"):
         register_vec("Acrobot-v1", "CartPole-v1")
     with pytest.raises(AttributeError, match="no env of this id"):

@@ -165,3 +165,18 @@ def test_wrapped_envs_run_in_every_manager(manager_cls, cfg, discretises):
                 else:
                     assert obs["action_mask"] is None
                 assert np.asarray(timestep.reward).shape == (1,)
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_clone_is_of_the_same_class_and_has_its_legal_actions(is_reset):
+    env = get_wrappered_env({"is_train": True}, "CartPole-v1")()
+    env.seed(3, False)
+    first = env.reset()["observation"] if is_reset else None
+    twin = env.clone()
+    assert type(twin) is type(env) and twin is not env
+    twin.seed(3, False)
+    obs = twin.reset()
+    assert obs["action_mask"].tolist() == [1, 1] and list(twin.legal_actions) == [0, 1]
+    assert first is None or np.array_equal(obs["observation"], first)
+    twin.close()
+    env.close()

@@ -22,7 +22,8 @@ def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, A
     """
     result: dict[str, Any] = {}
     for key, value in gathered.items():
-        if (key.startswith("_") and key[1:] in gathered) or key == TIME_LIMIT_KEY:
+        is_mask = isinstance(key, str) and key.startswith("_")  # "_0" is the mask of 0 as well
+        if (is_mask and key[1:] in map(str, gathered)) or key == TIME_LIMIT_KEY:
             continue
         if isinstance(value, dict):
             result[key] = own_infos(value, rows_per_env)

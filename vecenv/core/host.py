@@ -168,7 +168,7 @@ class Host:
             try:
                 note("close", env_id)
                 self._streams.command(env_id, env.close)
-            except Exception as error:  # the others must be closed too; raised below
+            except BaseException as error:  # the others must be closed too; raised below
                 first = first or error
         self._envs.clear()
         if first is not None:

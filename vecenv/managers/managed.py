@@ -19,6 +19,7 @@ import cloudpickle
 import gymnasium
 
 from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, has_generator, original, reward_space_of
+from ..envs.base import BaseEnv
 from ..envs.own import get_own
 from ..envs.replay import EpisodeRecorder, enable_own, unique_name
 from ..envs.seeding import EpisodeSeeds, episode_seed
@@ -398,7 +399,9 @@ class Render:
         held = get_own(own, "_env")  # where DI-engine's envs keep what they are made of
         if fixed is None and getattr(held, "render_mode", None) == self.mode:
             return held.render()
-        if fixed is None and not isinstance(own, gymnasium.Env) and callable(getattr(own, "render", None)):
+        own_render = getattr(type(own), "render", None)
+        speaks_old = isinstance(own, BaseEnv) or not isinstance(own, gymnasium.Env)
+        if fixed is None and speaks_old and own_render not in (None, gymnasium.Env.render, BaseEnv.render):
             return own.render()
         raise StateError(
             f"{original(env)!r} renders in mode {fixed!r}, not {self.mode!r}; make the env with "

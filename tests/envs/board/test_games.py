@@ -316,3 +316,21 @@ def test_the_spaces_say_whose_turn_it_can_be():
     assert self_play.observation_space["to_play"] == spaces.Discrete(2, start=1)
     assert bot.observation_space["to_play"] == spaces.Discrete(1, start=-1)
     assert self_play.reward_space.low == 0.0 and bot.reward_space.low == -1.0
+
+
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_a_board_that_player_2_ends_at_once_is_refused(mode):
+    """The game was over before the learner's first move, which no step could then tell."""
+    env = TicTacToeEnv({"battle_mode": mode})
+    env.seed(0)
+    with pytest.raises(ConfigError, match="init_state: player 2's first move ends the game") as caught:
+        env.reset(1, init_state=[2, 2, 0, 1, 1, 0, 0, 0, 0])
+    assert caught.value.key == "init_state"
+    obs = env.reset(1, init_state=[2, 0, 0, 1, 0, 0, 0, 0, 0])
+    assert env.legal_actions and env.observation_space.contains(obs), "it goes on with another board"
+
+
+def test_a_board_that_player_2_would_end_is_a_start_where_player_1_moves_first():
+    env = TicTacToeEnv({"battle_mode": "play_with_bot_mode"})
+    env.reset(0, init_state=[2, 2, 0, 1, 1, 0, 0, 0, 0])
+    assert env.step(5).done, "by the row of player 1"

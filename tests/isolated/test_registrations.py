@@ -1,0 +1,154 @@
+"""Names that are known without an import by the caller: each in a program of its own that has imported nothing yet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+TOY = """
+    import gymnasium
+    from vecenv.envs.toys import ToyEnv
+    class Own(ToyEnv):
+        pass
+    gymnasium.register("{name}", "{module}:Own", max_episode_steps=7)
+"""
+
+
+def run(folder: Path, source: str, *flags: str) -> list[str]:
+    """Run a program in this folder; return the lines that it printed."""
+    (folder / "program.py").write_text(textwrap.dedent(source))
+    command = [sys.executable, *flags, "program.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "Overriding" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+    return done.stdout.splitlines()
+
+
+def write_module(folder: Path, module: str, name: str) -> None:
+    (folder / f"{module}.py").write_text(textwrap.dedent(TOY).format(name=name, module=module))
+
+
+# ---- Gymnasium's registry ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [(), ("-W", "error")], ids=["warnings", "warnings are errors"])
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_workers_do_not_complain_of_what_the_program_had_registered(
+    context: str, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The worker knew the env's name before it imported the module that registers it."""
+    write_module(tmp_path, "own_envs", "Own-v0")
+    source = f"""
+        import gymnasium, own_envs
+        from vecenv import VectorEnv
+        envs = VectorEnv([lambda: gymnasium.make("Own-v0")] * 2, num_workers=2, context="{context}")
+        print(*envs.reset(seed=0)[0][:, 0], *(spec.max_episode_steps for spec in envs.get_attr("spec")))
+        envs.close()
+    """
+    assert run(tmp_path, source, *flags) == ["0.0 0.0 7 7"]
+
+
+#: How a game of Atari's is asked for, and what it prints then.
+ATARI = {
+    "load": ("env = vecenv.alf.load('{name}')\nprint(env.reset().is_first())", "True"),
+    "make_vec": ("env = vecenv.make_vec('{name}', 2, 'serial')\nprint(len(env.reset(seed=0)[0]))", "2"),
+    "register_vec": ("print(vecenv.register_vec('{name}', 'Game-v0'))", "Game-v0"),
+    "env_id": ("env = vecenv.DingEnvWrapper(cfg=dict(env_id='{name}'))\nprint(env.reset() is not None)", "True"),
+}
+
+
+@pytest.mark.parametrize("how", ATARI)
+def test_atari_s_games_are_known_without_an_import_of_ale_py(how: str, tmp_path: Path) -> None:
+    """Here with a package of that name which has one toy game."""
+    write_module(tmp_path, "ale_py", "ALE/Toy-v5")
+    program, says = ATARI[how]
+    source = f"import vecenv, vecenv.alf\n{program.format(name='ALE/Toy-v5')}\n"
+    assert run(tmp_path, source) == [says]
+
+
+@pytest.mark.parametrize("how", ["load", "make_vec"])
+def test_pong_is_known_without_an_import_of_ale_py(how: str, tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    program, says = ATARI[how]
+    assert run(tmp_path, f"import vecenv, vecenv.alf\n{program.format(name='ALE/Pong-v5')}\n") == [says]
+
+
+@pytest.mark.parametrize("how", ["load", "make_vec"])
+def test_a_game_without_ale_py_names_the_package(how: str, tmp_path: Path) -> None:
+    program, _ = ATARI[how]
+    source = f"""
+        import sys, vecenv, vecenv.alf
+        sys.modules["ale_py"] = None  # as where it is not installed
+        try:
+            {program.format(name="ALE/Pong-v5").splitlines()[0]}
+        except vecenv.DependencyError as error:
+            print("ale" in str(error), "pip install" in str(error))
+    """
+    assert run(tmp_path, source) == ["True True"]
+
+
+def test_an_env_that_nobody_registered_is_still_unknown(tmp_path: Path) -> None:
+    write_module(tmp_path, "ale_py", "ALE/Toy-v5")
+    source = """
+        import gymnasium, vecenv, vecenv.alf
+        for make in (vecenv.make_vec, vecenv.alf.load):
+            for name in ("NoSuchEnv-v0", "ALE/NoSuchGame-v5"):
+                try:
+                    make(name)
+                except gymnasium.error.Error as error:
+                    print("NoSuch" in str(error))
+    """
+    assert run(tmp_path, source) == ["True"] * 4
+
+
+# ---- vecenv's own registries ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "vecenv.ENV_REGISTRY.get('connect4').__name__ == 'Connect4Env'",
+        "vecenv.ENV_REGISTRY['two_agents'].__name__ == 'TwoAgentEnv'",
+        "'gomoku' in vecenv.ENV_REGISTRY and 'chequers' not in vecenv.ENV_REGISTRY",
+        "vecenv.ENV_MANAGER_REGISTRY.get('subprocess').__name__ == 'SyncSubprocessEnvManager'",
+        "set(vecenv.ENV_MANAGER_REGISTRY.query()) >= {'base', 'subprocess', 'async_subprocess'}",
+        "len(vecenv.ENV_MANAGER_REGISTRY) > 3",
+        "len(list(vecenv.ENV_WRAPPER_REGISTRY)) > 10",
+        "vecenv.get_env_cls({'type': 'gomoku'}).__name__ == 'GomokuEnv'",
+        "vecenv.get_env_manager_cls({'type': 'base'}).__name__ == 'BaseEnvManager'",
+    ],
+)
+def test_registries_know_their_own_names_after_import_vecenv(expression: str, tmp_path: Path) -> None:
+    source = f"import vecenv\nprint({expression})\n"
+    assert run(tmp_path, source, "-W", "error") == ["True"]
+
+
+def test_a_name_of_ones_own_may_be_registered_first(tmp_path: Path) -> None:
+    source = """
+        import vecenv
+        vecenv.ENV_REGISTRY.register("mine", dict)
+        print("mine" in vecenv.ENV_REGISTRY, "connect4" in vecenv.ENV_REGISTRY, vecenv.ENV_REGISTRY.get("mine") is dict)
+        try:
+            vecenv.ENV_REGISTRY.get("conect4")
+        except KeyError as error:
+            print("did you mean" in str(error))
+    """
+    assert run(tmp_path, source) == ["True True True", "True"]
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_a_name_of_vecenv_s_own_is_taken_from_the_start(is_forced: bool, tmp_path: Path) -> None:
+    """Not only once another name has been asked for, when it is too late to say so."""
+    source = f"""
+        import vecenv
+        try:
+            vecenv.ENV_REGISTRY.register("connect4", dict, force_overwrite={is_forced})
+        except vecenv.ConfigError as error:
+            print("already registered" in str(error))
+        print(vecenv.ENV_REGISTRY.get("gomoku") is vecenv.GomokuEnv, vecenv.ENV_REGISTRY.get("connect4").__name__)
+    """
+    assert run(tmp_path, source) == (["True dict"] if is_forced else ["True", "True Connect4Env"])

@@ -1,0 +1,208 @@
+"""Where an answer has no observation, or no episode follows: what managers show, and what they refuse."""
+
+from __future__ import annotations
+
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.managers.fakes import ActorEnv, actors
+from vecenv import (
+    AsyncSubprocessEnvManager,
+    BaseEnvManager,
+    BaseEnvManagerV2,
+    EnvState,
+    SubprocessEnvManagerV2,
+    SyncSubprocessEnvManager,
+)
+from vecenv.envs.toys import CountEnv
+
+IN_PROCESS = [BaseEnvManager, BaseEnvManagerV2]
+WITH_WORKERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
+WAITS_FOR_ALL = {"wait_num": 100, "step_wait_timeout": None, "num_workers": 1}
+
+
+def make(manager_cls, env_fn, **cfg):
+    own = WAITS_FOR_ALL if manager_cls in WITH_WORKERS else {}
+    return manager_cls(env_fn, {**own, **cfg})
+
+
+def shown(manager):
+    """Return what `ready_obs` shows, as lists by row."""
+    ready = manager.ready_obs
+    return [obs.tolist() for obs in (ready.values() if isinstance(ready, dict) else ready)]
+
+
+# ---- abnormal timesteps ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS)
+@pytest.mark.parametrize("num_before", [0, 2])
+def test_an_abnormal_timestep_leaves_the_last_observation_ready(manager_cls, num_before):
+    """It showed zeros, which the env never gave."""
+    with make(manager_cls, actors(2, length=100)) as manager:
+        manager.launch()
+        for _ in range(num_before):
+            manager.step({0: 0, 1: 0})
+        for number in range(1, 4):
+            manager.step({0: "abnormal", 1: 0})
+            assert shown(manager) == [[0, num_before, 1], [1, num_before + number, 1]]
+        manager.step({0: 0, 1: 0})
+        assert shown(manager) == [[0, num_before + 1, 1], [1, num_before + 4, 1]]
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS)
+def test_what_was_ready_before_an_abnormal_timestep_stays_as_it_is(manager_cls):
+    with make(manager_cls, actors(1, length=100)) as manager:
+        manager.launch()
+        manager.step({0: 0})
+        manager.step({0: "abnormal"})
+        (kept,) = list(manager.ready_obs.values() if manager_cls is BaseEnvManager else manager.ready_obs)
+        before = kept.copy()
+        for _ in range(20):
+            manager.step({0: 0})
+        np.testing.assert_array_equal(kept, before)
+
+
+# ---- no observation at all -----------------------------------------------------------------------
+
+
+class Forgets(ActorEnv):
+    """Its reset, or its step, forgets to return something after the first `spared` calls."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.num_calls = 0
+
+    def _obs(self):
+        self.num_calls += 1
+        return super()._obs() if self.num_calls <= self._cfg["spared"] else None
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
+def test_a_reset_that_forgets_to_return_the_observation_is_an_error(manager_cls):
+    manager = make(manager_cls, [functools.partial(Forgets, {"spared": 0})])
+    with manager, pytest.raises((ValueError, RuntimeError), match=r"expected float32 \(3,\), got None"):
+        manager.launch()
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
+def test_a_step_that_forgets_the_observation_is_an_abnormal_timestep(manager_cls):
+    with make(manager_cls, [functools.partial(Forgets, {"spared": 1, "length": 9})]) as manager:
+        manager.launch()
+        timestep = manager.step({0: 0})[0]
+        assert timestep.info["abnormal"] is True and timestep.obs is None
+        assert shown(manager) == ([[0, 0, 1]] if manager_cls is BaseEnvManager else []), "never a value it did not give"
+
+
+# ---- seeds that nobody asked for -------------------------------------------------------------------
+
+
+class TakesAnything(ActorEnv):
+    """Hands on all that its reset is given, as envs do that look at nothing of it."""
+
+    def reset(self, **kw):
+        self.given = dict(kw)
+        return super().reset(**kw)  # which knows no seed
+
+
+class NamesASeed(ActorEnv):
+    def reset(self, seed=None):
+        self.given = {"seed": seed}
+        return super().reset()
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
+def test_an_env_that_names_no_seed_is_given_none_at_an_unseeded_launch(manager_cls):
+    with make(manager_cls, [functools.partial(TakesAnything, {})] * 2) as manager:
+        manager.launch()
+        assert manager.given == [{}, {}]
+
+
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+def test_an_env_that_names_a_seed_is_given_one_so_that_it_can_be_brought_back(manager_cls):
+    with make(manager_cls, [functools.partial(NamesASeed, {})] * 2) as manager:
+        manager.launch()
+        assert all(isinstance(given["seed"], int) for given in manager.given)
+
+
+# ---- the end of all episodes under reset_inplace --------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
+@pytest.mark.parametrize("cfg", [{}, {"max_retry": 2}, {"max_retry": 2, "copy_on_get": False}], ids=str)
+def test_the_very_last_timestep_under_reset_inplace_has_a_final_observation_too(cls, cfg):
+    with make(cls, [functools.partial(CountEnv, 2)] * 2, episode_num=2, reset_inplace=True, **cfg) as manager:
+        manager.launch()
+        ends = []
+        while not manager.done:
+            manager.ready_obs  # noqa: B018  # the asynchronous one waits here for its resets
+            for timestep in manager.step(dict.fromkeys(manager.ready_obs, 0)).values():
+                if timestep.done:
+                    ends.append((timestep.obs[0], timestep.info["final_obs"][0]))
+                else:
+                    assert "final_obs" not in timestep.info
+        assert set(manager.env_states.values()) == {EnvState.DONE}
+    assert ends[-2:] == [(2.0, 2.0)] * 2, "no episode follows: the observation that ended it stands in both places"
+
+
+# ---- errors that say what became of the manager -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy, says", [("close", "the manager is closed"), ("error", "it is in ERROR until it is")])
+def test_a_failed_step_says_what_became_of_the_manager(policy, says):
+    with BaseEnvManager(actors(2), {"on_step_error": policy}) as manager:
+        manager.launch()
+        with pytest.raises(RuntimeError, match=f"step of env 1 failed in 1 attempts; {says}"):
+            manager.step({0: 0, 1: "error"})
+        assert manager.closed == (policy == "close")
+
+
+# ---- frames --------------------------------------------------------------------------------------------------
+
+
+class Picture(gymnasium.Env):
+    """Renders an array without any library."""
+
+    metadata = {"render_modes": ["rgb_array", "depth"]}
+
+    def __init__(self, render_mode):
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.full((4, 5, 3), 7, np.uint8)
+
+
+class HoldsAnEnv(ActorEnv):
+    """A BaseEnv as DI-engine has them: the env that it is made of is in `_env`."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self._env = Picture(cfg["render_mode"])
+
+
+class RendersPlainly(ActorEnv):
+    def render(self):
+        return np.full((4, 5, 3), 9, np.uint8)
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
+@pytest.mark.parametrize(
+    "env_fn, value",
+    [(functools.partial(HoldsAnEnv, {"render_mode": "rgb_array"}), 7), (functools.partial(RendersPlainly, {}), 9)],
+    ids=["env inside", "plain render"],
+)
+def test_ready_imgs_of_envs_without_a_render_mode_of_their_own(manager_cls, env_fn, value):
+    with make(manager_cls, [env_fn] * 2) as manager:
+        manager.launch()
+        images = manager.ready_imgs
+        assert list(images) == [0, 1] and images[1].shape == (4, 5, 3) and (images[1] == value).all()
+
+
+def test_an_env_inside_that_renders_otherwise_is_said_to():
+    with BaseEnvManager([functools.partial(HoldsAnEnv, {"render_mode": "depth"})]) as manager:
+        manager.launch()
+        with pytest.raises(RuntimeError, match="render_mode='rgb_array'"):
+            manager.ready_imgs  # noqa: B018
