@@ -108,6 +108,7 @@ def test_homes_are_imported_once_before_anything_else_happens(first, tmp_path, m
     monkeypatch.setitem(sys.modules, here.__name__, here)
     (tmp_path / "home_of_animals_here.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "home_of_animals_here", raising=False)
     assert repr(here.registry) == "Registry('animal', [])" and here.imports == []
     if first == "a look":
         assert here.registry.get("cat") is dict
@@ -118,3 +119,25 @@ def test_homes_are_imported_once_before_anything_else_happens(first, tmp_path, m
     with pytest.raises(UnknownNameError, match="did you mean 'cat'"):
         here.registry.get("cart")
     assert here.imports == ["home_of_animals_here"]
+
+
+def test_repr(animals):
+    assert repr(animals) == "Registry('animal', ['cat', 'camel'])"
+
+
+def test_import_modules_runs_registrations(tmp_path, monkeypatch):
+    for name in ("first", "second"):
+        text = f"from vecenv.registry import ENV_REGISTRY\nENV_REGISTRY.register('toy_{name}', dict)\n"
+        (tmp_path / f"module_{name}_here.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(ENV_REGISTRY, "_entries", dict(ENV_REGISTRY._entries))
+    assert import_modules(None) == []
+    import_modules("module_first_here")
+    import_modules(["module_second_here"])
+    assert "toy_first" in ENV_REGISTRY
+    assert "toy_second" in ENV_REGISTRY
+
+
+def test_import_modules_lets_import_errors_through():
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_here"):
+        import_modules(["no_such_module_here"])
