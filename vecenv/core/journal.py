@@ -121,6 +121,7 @@ class Journal:
         #: by env: step_id and letter of the last reset or step that had one; kept whatever else is given up
         self._letters: dict[int, tuple[int, bytes]] = {}
         self._next_step_id = 1
+        self._dropped = 0  # commands below to envs without a start may have been dropped
         self._spares: list[Page] = []  # dropped, to be written again: new memory costs a fault per 4 KiB
         self._until_prune = _PRUNE_EVERY
         self.nbytes = 0
@@ -210,8 +211,11 @@ class Journal:
 
     def note_state(self, env_id: int, start: Start, is_answered: bool) -> None:
         """Note the state that an env had before the reset of command `start.step_id`."""
-        if start.step_id < self._starts[env_id].step_id:
+        has_start = self._starts[env_id].step_id != _NEVER
+        if start.step_id < (self._starts[env_id].step_id if has_start else self._dropped):
             return
+        if not has_start:
+            self._floor[env_id] = min(start.step_id, self._floor[env_id])  # what follows is needed again
         later = self._candidates.get(env_id)
         if later is not None and start.step_id < later.step_id:  # the news were read after the env was asked again
             del self._candidates[env_id]
@@ -292,6 +296,7 @@ class Journal:
             self._compact()
             while self.nbytes > _LEFT * self._max_nbytes and self._give_up_longest():
                 self._compact()
+        self._dropped = self._next_step_id
 
     def _compact(self) -> None:
         """Keep only those rows of the pages that some env still needs."""

@@ -1,0 +1,300 @@
+"""The journal when it is full: what is dropped, what goes first, and where an env begins again."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from tests.core.journals import MANY, call, reset, steps, told
+from vecenv.core.journal import Journal, Start
+from vecenv.core.rows import CommandFlag, Op
+
+
+def test_what_every_env_has_left_behind_is_dropped() -> None:
+    journal = Journal(2, MANY)
+    sizes = []
+    next_id = 1
+    for _ in range(60):
+        reset(journal, next_id, [0, 1], [1, 2])
+        for _ in range(50):
+            steps(journal, [1, 2])
+        next_id += 102
+        sizes.append(journal.nbytes)
+    assert max(sizes) == max(sizes[:40]), "it grows no more"
+    assert len(told(journal, 0)[0][1]) == 51
+
+
+def test_pages_that_are_written_again_hold_nothing_of_before() -> None:
+    journal = Journal(2, MANY)
+    dropped: set[int] = set()
+    reset(journal, 1, [0, 1], [1, 2])
+    next_id = 3
+    for number in range(20_000):
+        if number % 12_000 == 0:  # after three pages
+            reset(journal, next_id, [0, 1], [1, 2])
+            next_id += 2
+        steps(journal, [number, -number])
+        next_id += 2
+        dropped.update(map(id, journal._spares))
+    assert dropped.intersection(map(id, journal._pages)), "no page was written again"
+    assert told(journal, 1)[0][1][1:] == [-number for number in range(12_000, 20_000)]
+
+
+def test_pages_are_not_written_again_with_actions_of_another_kind() -> None:
+    journal = Journal(1, MANY)
+    for dtype in (np.float32, np.int64):
+        for _ in range(30):
+            reset(journal, journal._next_step_id, [0], [1])
+            for _ in range(1_000):
+                journal.note_steps((np.full(1, 1.5, dtype),), None, 0)
+    entry = journal.history(0, ()).attempts[0].entries[-1]
+    assert entry.payload == (np.int64(1).tobytes(),)
+
+
+def test_one_env_with_a_long_episode_does_not_keep_what_others_left_behind() -> None:
+    journal = Journal(2, 60_000)
+    reset(journal, 1, [0, 1], [1, 2])
+    next_id = 3
+    for number in range(120):
+        steps(journal, [number, number])
+        next_id += 2
+        if number % 10 == 9:
+            reset(journal, next_id, [1], [number])
+            next_id += 1
+    assert len(told(journal, 0)[0][1]) == 121, "env 0 has lost nothing"
+    assert len(told(journal, 1)[-1][1]) <= 12
+    assert journal.nbytes <= 60_000
+
+
+def test_the_longest_history_goes_first_and_comes_back_with_its_next_start() -> None:
+    journal = Journal(2, 20_000)
+    reset(journal, 1, [0, 1], [1, 2])
+    next_id, rounds = 3, 0
+    while journal.history(0, ()).attempts:
+        steps(journal, [1, 2])
+        next_id, rounds = next_id + 2, rounds + 1
+        if rounds % 10 == 0:
+            reset(journal, next_id, [1], [next_id])
+            next_id += 1
+        assert next_id < 5_000, "it is never full"
+    assert journal.history(1, ()).attempts
+    assert journal.nbytes <= 20_000
+    reset(journal, next_id, [0], [4])
+    steps(journal, [9], [0])
+    assert told(journal, 0)[-1] == (next_id, [f"reset {next_id}", 9])
+
+
+def test_histories_as_long_as_each_other_go_together() -> None:
+    journal = Journal(64, MANY)
+    reset(journal, 1, list(range(64)), [1] * 64)
+    reset(journal, 65, list(range(32, 64)), [1] * 32)  # the newer starts, by a few commands
+    while journal.history(0, ()).attempts:
+        for _ in range(500):
+            steps(journal, [1] * 64)
+    assert not any(journal.history(env_id, ()).attempts for env_id in range(64))
+    assert journal.nbytes <= MANY
+    reset(journal, journal._next_step_id, [5], [1])
+    steps(journal, [1] * 64)
+    assert journal.history(5, ()).attempts, "a new start is a new history"
+
+
+@pytest.mark.parametrize("num_ending", [0, 1, 32, 63])
+def test_looking_for_room_is_rare_however_long_episodes_are(num_ending: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, looks = Journal(64, MANY), 0
+    compact = journal._compact
+
+    def count() -> None:
+        nonlocal looks
+        looks += 1
+        compact()
+
+    monkeypatch.setattr(journal, "_compact", count)
+    reset(journal, 1, list(range(64)), [1] * 64)
+    num_full = MANY // (64 * np.dtype(np.int64).itemsize)  # steps of all that fill the journal
+    for number in range(20 * num_full):
+        steps(journal, [1] * 64)
+        if num_ending and number % 50 == 0:
+            reset(journal, journal._next_step_id, list(range(num_ending)), [number] * num_ending)
+    assert 0 < looks <= 100, "five times per filling, at most"
+    assert journal.nbytes <= MANY
+
+
+def test_a_long_history_does_not_take_short_ones_with_it() -> None:
+    journal = Journal(64, MANY // 4)
+    reset(journal, 1, list(range(64)), [1] * 64)
+    number = 0
+    while journal.history(0, ()).attempts:
+        for _ in range(500):
+            number += 1
+            steps(journal, [number] * 64)
+            if 1 <= number % 150 < 64:
+                reset(journal, journal._next_step_id, [number % 150], [number])
+        assert number < 20_000, "it is never full"
+    assert all(journal.history(env_id, ()).attempts for env_id in range(1, 64))
+
+
+def test_no_room_at_all() -> None:
+    journal = Journal(2, 1)
+    reset(journal, 1, [0, 1], [1, 2])
+    for _ in range(20):
+        steps(journal, [1, 2])
+    assert journal.history(0, ()).attempts == [] == journal.history(1, ()).attempts
+    assert journal.nbytes <= 1
+
+
+def test_the_size_is_that_of_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Added up and taken off step by step; `_compact` counts anew and must find the same."""
+    rng = np.random.default_rng(0)
+    journal = Journal(3, MANY)
+    next_id = 1
+    for number in range(400):
+        kind = rng.integers(10)
+        env_id = int(rng.integers(3))
+        if kind < 5:
+            steps(journal, [1, 2, 3])
+            next_id += 3
+        elif kind < 7:
+            steps(journal, [1], [env_id])
+            next_id += 1
+        elif kind == 7:
+            reset(journal, next_id, [env_id], [number if rng.integers(2) else None])
+            next_id += 1
+        elif kind == 8:
+            call(journal, next_id, env_id, ["a", "b", None, ""][rng.integers(4)])
+            next_id += 1
+        else:
+            is_complete = bool(rng.integers(2))
+            journal.note_state(env_id, Start(next_id - 1, b"x" * int(rng.integers(500)), is_complete), True)
+    claimed = journal.nbytes
+    journal._prune()
+    pruned = journal.nbytes
+    journal._compact()
+    assert claimed >= pruned >= journal.nbytes > 0
+    before = journal.nbytes
+    journal._compact()
+    assert journal.nbytes == before
+
+
+def test_starts_in_mail_are_gathered_before_anything_is_dropped() -> None:
+    journal = Journal(1, 3_000)
+    reset(journal, 1, [0], [1])
+    newest = [0]
+
+    def gather() -> None:
+        journal.note_state(0, Start(newest[0], b"s"), is_answered=True)
+
+    journal.gather_starts = gather
+    for number in range(200):
+        newest[0] = number + 2
+        steps(journal, [number])
+        assert journal.history(0, ()).attempts
+    assert journal.nbytes <= 3_000
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 3])
+def test_a_reset_that_is_too_large_to_keep_is_no_start(num_steps: int) -> None:
+    """Else an env that was never reset would be stepped."""
+    journal = Journal(2, 10_000)
+    options = [b"x" * 50_000] * 2
+    journal.note_commands(Op.RESET, 1, [0, 1], [5, 6], [CommandFlag.SEED] * 2, options, [None] * 2, [True] * 2)
+    for number in range(num_steps):
+        steps(journal, [10 + number, 20 + number])
+    assert told(journal, 0) == [] == told(journal, 1)
+    assert journal.nbytes <= 10_000
+    next_id = journal._next_step_id
+    reset(journal, next_id, [0], [7])
+    steps(journal, [30], [0])
+    assert told(journal, 0) == [(next_id, [f"reset {next_id}", 30])], "the next one is"
+
+
+def test_a_reset_that_still_fits_is_kept_when_what_came_before_it_goes() -> None:
+    journal = Journal(1, 3_000)
+    reset(journal, 1, [0], [5])
+    while journal.nbytes < 2_500:
+        steps(journal, [1])
+    first = journal._next_step_id
+    options = [b"x" * 1_000]
+    journal.note_commands(Op.RESET, first, [0], [5], [CommandFlag.SEED], options, [None], [True])
+    assert told(journal, 0) == [(first, [f"reset {first}"])] and journal.nbytes <= 3_000
+    steps(journal, [2])
+    assert told(journal, 0) == [(first, [f"reset {first}", 2])]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_repeated_has_no_gaps_whatever_was_given_up(seed: int) -> None:
+    """From a start on everything is there, its own command first."""
+    rng = np.random.default_rng(seed)
+    journal = Journal(3, 4_000)
+    noted: list[list[int]] = [[], [], []]
+    last_op = [Op.RESET] * 3
+    num_attempts = num_given_up = 0
+
+    def note(env_ids: list[int], op: Op) -> int:
+        first = journal._next_step_id
+        for number, env_id in enumerate(env_ids):
+            noted[env_id].append(first + number)
+            last_op[env_id] = op
+        return first
+
+    def check(env_id: int, queued: list[int]) -> int:
+        attempts = copy.deepcopy(journal).history(env_id, queued).attempts
+        for start, entries, _ in attempts:
+            expected = [number for number in noted[env_id] if number >= start.step_id and number not in queued]
+            assert [entry.step_id for entry in entries] == expected
+            if start.step_id > 0:  # else it begins when it is built
+                assert start.state is not None or expected[:1] == [start.step_id], "it would not be reset"
+        return len(attempts)
+
+    for number in range(400):
+        env_ids = rng.choice(3, rng.integers(1, 4), replace=False).tolist()
+        kind = rng.integers(10)
+        if number < 1 or kind < 2:
+            env_ids = [0, 1, 2] if number < 1 else env_ids
+            count = len(env_ids)
+            letters = [b"x" * int(rng.integers(3_000)) if rng.random() < 0.3 else None for _ in env_ids]
+            seeded = [number < 1 or rng.random() < 0.5] * count
+            flags = [CommandFlag.SEED if is_seeded else 0 for is_seeded in seeded]
+            first = note(env_ids, Op.RESET)
+            journal.note_commands(Op.RESET, first, env_ids, [1] * count, flags, letters, [None] * count, seeded)
+        elif kind < 3:
+            call(journal, note(env_ids[:1], Op.CALL), env_ids[0], None)
+        elif kind < 5 and last_op[env_ids[0]] != Op.CALL:
+            start = Start(noted[env_ids[0]][-1], b"x" * int(rng.integers(800)), bool(rng.random() < 0.5))
+            journal.note_state(env_ids[0], start, is_answered=bool(rng.integers(2)))
+        else:
+            note(env_ids, Op.STEP)
+            steps(journal, [number] * len(env_ids), env_ids)
+        for env_id in range(3):
+            found = check(env_id, [])
+            num_attempts, num_given_up = num_attempts + found, num_given_up + (not found)
+            check(env_id, noted[env_id][-1:])
+    assert num_attempts > 100 and num_given_up > 100, "it was about nothing"
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_an_env_without_a_start_begins_again_with_its_next_state(is_answered: bool) -> None:
+    journal = Journal(2, 3_000)
+    reset(journal, 1, [0, 1], [5, 6])
+    while told(journal, 0):
+        steps(journal, [1, 2])
+    asked = journal._next_step_id
+    steps(journal, [3, 4])  # of env 0 this is an autoreset, before which it is looked at
+    journal.note_state(0, Start(asked, b"s"), is_answered=is_answered)
+    for number in range(5):
+        journal._prune()
+        steps(journal, [10 + number, 20 + number])
+    assert told(journal, 0) == [(asked, [3, 10, 11, 12, 13, 14])] and told(journal, 1) == []
+
+
+def test_a_state_from_before_everything_was_dropped_is_no_start() -> None:
+    journal = Journal(1, 3_000)
+    reset(journal, 1, [0], [5])
+    asked = 0
+    while told(journal, 0):
+        asked = journal._next_step_id
+        steps(journal, [1])
+    journal.note_state(0, Start(asked, b"s"), is_answered=True)
+    steps(journal, [2])
+    assert told(journal, 0) == [], "the command that followed it is gone"
