@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.modes import ManagerMode, SB3VecEnvMode, StableBaselines3Mode
 from vecenv.cli import machine, measure, report
 from vecenv.cli.measure import Mode, Window
+from vecenv.cli.options import count
 from vecenv.cli.target import EnvMaker, check_env
 
 
@@ -80,7 +81,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="Compare vecenv with its peers.")
     parser.add_argument("--env", default="CartPole-v1", help="registered env (default: %(default)s)")
     parser.add_argument("--atari", action="store_true", help="84x84 grey frames in stacks of 4")
-    parser.add_argument("--envs", type=int, default=64, help="number of envs (default: %(default)s)")
+    parser.add_argument("--envs", type=count, default=64, help="number of envs (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=5.0, help="time for each mode (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="windows per mode, in turns (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")

@@ -121,6 +121,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a window (default: %(default)s)")
     parser.add_argument("--times", type=int, default=9, help="repetitions of the others (default: %(default)s)")
     options = parser.parse_args()
+    if options.pairs < 2 or options.times < 1 or options.seconds <= 0:
+        parser.error("--pairs must be at least 2, --times at least 1, and --seconds positive")
     logging.getLogger("vecenv").setLevel(logging.ERROR)
     middle, low, high = cost(options.pairs, options.seconds)
     print(

@@ -22,6 +22,7 @@ import gymnasium
 import numpy as np
 import psutil
 
+from vecenv.cli.options import seconds
 from vecenv.cli.target import action_batches
 from vecenv.vector import VectorEnv
 
@@ -88,11 +89,12 @@ def _segments() -> set[str]:
 def main() -> int:
     """Run, print a line per env and the sums; exit code 1 if anything was lost, differs or is left."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description="Kill workers, count what is lost.")
-    parser.add_argument("--seconds", type=float, default=60.0, help="in all, shared by the envs (default: %(default)s)")
-    parser.add_argument("--every", type=float, default=0.5, help="seconds between kills (default: %(default)s)")
+    add = parser.add_argument
+    add("--seconds", type=seconds, default=60.0, help="in all, shared by the envs (default: %(default)s)")
+    add("--every", type=seconds, default=0.5, help="seconds between kills (default: %(default)s)")
     defaults = ["CartPole-v1:64", "HalfCheetah-v5:32"]
-    parser.add_argument("--env", action="append", metavar="ID:N", help=f"repeatable (default: {defaults})")
-    parser.add_argument("--workers", type=int, help="worker processes (default: one per usable core)")
+    add("--env", action="append", metavar="ID:N", help=f"repeatable (default: {defaults})")
+    add("--workers", type=int, help="worker processes (default: one per usable core)")
     options = parser.parse_args()
     names = options.env or defaults
     logging.getLogger("vecenv").setLevel(logging.ERROR)  # a line per kill would bury the result
@@ -101,6 +103,8 @@ def main() -> int:
     for name in names:
         env_name, _, count = name.partition(":")
         num_envs = int(count or 32)
+        if num_envs < 1:
+            parser.error(f"--env {name}: at least one env")
         disturbed = collect(
             env_name,
             num_envs,

@@ -7,12 +7,14 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #define WATCH_STACK_NBYTES 65536
 /* From the signal that a parent's end sends to the moment when its pidfd tells of it. */
 #define END_MS 200
 
 static int parent_fd = -1;
+static pid_t forker; /* the parent, or its fork server */
 
 static void *
 watch(void *argument)
@@ -31,7 +33,7 @@ on_continue(int number)
     int before = errno;
     struct pollfd parent = {.fd = parent_fd, .events = POLLIN};
     (void)number;
-    if (poll(&parent, 1, END_MS) > 0) {
+    if (poll(&parent, 1, getppid() == forker ? 0 : END_MS) > 0) {
         kill(0, SIGKILL);
     }
     errno = before;
@@ -42,10 +44,11 @@ vecenv_watch_parent(int pidfd)
 {
     /* A stopped process runs no thread, so its watcher sleeps on. The kernel continues it when
      * the process that forked it ends: the parent, or the fork server, which ends with the
-     * parent. At any other time, as when the thread that forked it has ended, nothing comes of it
-     * but a short sleep. */
+     * parent. At any other time, as when the thread that forked it has ended, nothing comes of
+     * it. */
     struct sigaction action = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
     parent_fd = pidfd;
+    forker = getppid();
     if (sigaction(SIGCONT, &action, NULL) < 0 || prctl(PR_SET_PDEATHSIG, SIGCONT) < 0) {
         return errno;
     }

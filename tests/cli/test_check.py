@@ -119,7 +119,7 @@ def test_every_violation_in_one_run(check, here):
     for rule in (
         "dtype: observation_space: expected float32, got float64",
         "reward: reward: expected an array",
-        "done: done: expected bool, got bool",
+        "done: done: expected bool, got np.bool_",
         "bounds: observation: expected values between 0 and 1, got 5 to 5",
         "score: no info['eval_episode_return']",
         "aliasing: observations around step 0: share memory",
@@ -194,6 +194,11 @@ def test_determinism_names_what_is_lost(check, here):
 def test_determinism_tells_of_global_generators(check, here):
     _, out, _ = check("own_envs:Draws", "--no-spawn", "--determinism")
     assert "draws from the global generators" in out and "recovery after a crash: any episode" in out
+
+
+def test_what_makes_no_env_is_one_line(check):
+    code, _, err = check("json:dumps", "--no-spawn")
+    assert code == 2 and "json:dumps" in err and err.count("\n") == 1
 
 
 def test_it_runs_as_a_module(here):

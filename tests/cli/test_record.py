@@ -84,11 +84,20 @@ def test_a_base_env_records_by_its_own_means(record, tmp_path, monkeypatch):
         ("vecenv.envs.toys:ToyEnv", "replay of ToyEnv: it has no render()"),
         ("vecenv.envs.agents:HybridEnv", "expected render_mode 'rgb_array', got None"),
         ("NoSuch-v0", "NoSuch"),
+        ("json:dumps", "makes no single env"),
+        ("gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv", "makes no single env but a vector env"),
     ],
 )
 def test_what_cannot_be_recorded_is_one_line_before_the_first_step(record, tmp_path, env, says):
     code, files, err = record(env, "--out", tmp_path / "out")
     assert code == 2 and files == [] and says in err and err.count("\n") == 1
+
+
+@pytest.mark.filterwarnings("ignore:action. expected one of the legal")  # random ones are not
+def test_files_of_other_formats_are_named_too(record, tmp_path):
+    code, files, _ = record("vecenv:TicTacToeEnv", "--out", tmp_path)
+    assert code == 0 and len(files) == 1 and files[0].endswith(".gif")
+    assert files == [str(path) for path in tmp_path.iterdir()]
 
 
 def test_a_folder_that_cannot_be_made(record, tmp_path):

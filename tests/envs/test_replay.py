@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import textwrap
 
 import gymnasium
 import numpy as np
@@ -135,6 +137,68 @@ def test_an_env_that_says_it_renders_and_does_not(frame, says, tmp_path):
     with pytest.raises(ConfigError, match=f"replay of Scripted: .*{says}"):
         recorder.reset()
     recorder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (32, 32, 1), (32, 32, 4)], ids=str)
+def test_grey_frames_and_those_with_an_alpha_channel(shape, tmp_path):
+    class Grey(Painted):
+        def render(self):
+            return np.full(shape, self.env.unwrapped.step_count * 20 % 256, np.uint8)
+
+    recorder = EpisodeRecorder(Grey(numbers_env(3)), tmp_path)
+    recorder.reset()
+    [recorder.step(0) for _ in range(3)]
+    recorder.close()
+    assert [count_frames(path) for path in tmp_path.iterdir()] == [4]
+
+
+@pytest.mark.parametrize(
+    "frame", [np.zeros((32, 32, 3), np.float32), np.zeros((32, 32, 2), np.uint8), np.zeros(4, np.uint8)]
+)
+def test_arrays_that_are_no_frames(frame, tmp_path):
+    class Odd(Painted):
+        def render(self):
+            return frame
+
+    recorder = EpisodeRecorder(Odd(numbers_env()), tmp_path)
+    with pytest.raises(ConfigError, match="replay of Scripted: expected frames of whole numbers"):
+        recorder.reset()
+    recorder.close()
+
+
+def test_frames_that_change_their_size(tmp_path):
+    class Growing(Painted):
+        def render(self):
+            return np.zeros((32 + self.env.unwrapped.step_count, 32, 3), np.uint8)
+
+    recorder = EpisodeRecorder(Growing(numbers_env(3)), tmp_path)
+    recorder.reset()
+    with pytest.raises(ConfigError, match=r"a frame of shape \(33, 32, 3\) after one of \(32, 32, 3\)"):
+        recorder.step(0)
+    recorder.close()
+
+
+def test_a_video_that_cannot_be_written_is_told_of_and_leaves_no_file(tmp_path):
+    """As on a full disk: no file of this process or its encoder may grow beyond 1 kB."""
+    program = """
+        import resource, signal, sys, warnings
+        import numpy as np
+        from tests.envs.test_replay import EpisodeRecorder, Painted, numbers_env
+        recorder = EpisodeRecorder(Painted(numbers_env(3)), sys.argv[1])
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        recorder.reset()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            [recorder.step(0) for _ in range(3)]
+        print(*(str(warning.message) for warning in caught if warning.category is RuntimeWarning))
+        recorder.close()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "could not be written: 0 of 4 frames were written; is the disk full?" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -41,7 +41,7 @@ def test_so_it_is_through_a_manager(kind: str, num_episodes: int):
     assert collected.steps >= sum(expected)
 
 
-@pytest.mark.parametrize("manager", [[], ["--manager", "subprocess"]])
+@pytest.mark.parametrize("manager", [[], ["--manager", "subprocess"], ["--manager", "async_subprocess"]])
 def test_a_seed_repeats_the_run(manager: list[str], capsys: pytest.CaptureFixture[str]):
     outputs = []
     for _ in range(2):
@@ -60,8 +60,8 @@ def test_it_runs_as_a_module():
     assert "4 episodes" in done.stdout and "env steps" in done.stdout
 
 
-@pytest.mark.parametrize("option", ["--envs", "--episodes"])
-def test_a_number_below_one_is_refused(option: str):
+@pytest.mark.parametrize("option", [["--envs", "0"], ["--episodes", "0"], ["--seed", "-1"]])
+def test_a_number_that_is_too_small_is_refused(option: list[str]):
     with pytest.raises(SystemExit) as caught:
-        main([option, "0"])
+        main(option)
     assert caught.value.code == 2

@@ -213,7 +213,11 @@ def test_an_env_id_that_nobody_registered(manager_cls):
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-@pytest.mark.parametrize("env_fn", [lambda: 1, [1], [], 3, [functools.partial(dict), None]], ids=["a callable", "no callables", "none", "3", "one is none"])
+@pytest.mark.parametrize(
+    "env_fn",
+    [lambda: 1, [1], [], 3, [functools.partial(dict), None]],
+    ids=["callable", "ints", "none", "3", "one is none"],
+)
 def test_constructors_that_cannot_be_called(manager_cls, env_fn):
     with pytest.raises(ConfigError, match=f"{manager_cls.__name__}: env_fn: expected a list of callables"):
         manager_cls(env_fn, {})

@@ -344,6 +344,57 @@ def test_keys_that_some_batches_lack_have_masks():
     )
 
 
+def test_a_dict_that_some_batches_lack_has_no_masks_within():
+    """The dict's own mask says it, as where one vector env gives them all."""
+    told = {"episode": {"r": np.array([2.0, 0.0])}, "_episode": np.array([True, False])}
+    expected = {"episode": {"r": np.array([2.0, 0.0, 0.0, 0.0])}, "_episode": np.array([True, False, False, False])}
+    assert_same(join_infos([told, None], 2), expected)
+    assert_same(join_infos([told, {"lives": np.array([1, 1])}], 2)["episode"], expected["episode"])
+
+
+class RaisesAtFour(CountEnv):
+    """Raises where the action is 4."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.action_space = Discrete(5)
+
+    def step(self, action):
+        if action == 4:
+            raise ValueError("four")
+        return super().step(action % 2)
+
+
+@pytest.mark.parametrize("num_failures", [1, 2, 5])
+@pytest.mark.parametrize("copy", [True, False])
+def test_what_a_reset_by_mask_leaves_alone_is_what_was_shown_last(copy, num_failures):
+    env_fns = batches([RaisesAtFour] * 4, 2, autoreset_mode=AutoresetMode.DISABLED)
+    with contextlib.closing(BatchedVectorEnv(env_fns, copy=copy, backend="serial", debug=True)) as envs:
+        envs.reset(seed=1)
+        shown = [envs.step(np.zeros(4, np.int64))[0].copy() for _ in range(2)][-1]
+        for _ in range(num_failures):
+            with pytest.raises(ValueError, match="four"):
+                envs.step(np.array([0, 0, 4, 0]))
+        first_half = np.arange(4) < 2
+        assert envs.reset(options={"reset_mask": first_half})[0][2:].tolist() == shown[2:].tolist()
+
+
+def test_batches_of_different_autoreset_modes_are_refused():
+    modes = (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
+    env_fns = [functools.partial(SyncVectorEnv, [CountEnv] * 2, autoreset_mode=mode) for mode in modes]
+    with pytest.raises(ConfigError, match=r"env_fns\[1\]: its autoreset mode"):
+        BatchedVectorEnv(env_fns, backend="serial")
+
+
+@pytest.mark.parametrize("how", [{"terminate": True}, {"timeout": 0}], ids=str)
+def test_who_does_not_wait_for_the_end_is_told_of_nothing(how, caplog):
+    for _ in range(5):
+        envs = BatchedVectorEnv([CARTPOLES] * 2)
+        envs.reset(seed=0)
+        envs.close(**how)
+    assert caplog.messages == []
+
+
 def test_arrays_of_different_shapes_become_objects():
     infos = join_infos([{"x": np.zeros((2, 1))}, {"x": np.zeros((2, 3))}], 2)
     assert infos["x"].dtype == object

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     from vecenv.managers import BaseEnvManager
 
     env_fn = _rendering(find_env_fn, options.env, dict(options.env_kwarg))
-    before = _videos(options.out)
+    before = _files(options.out)
     with BaseEnvManager(
         [functools.partial(build_env, env_fn, options.env)], {"episode_num": options.episodes}
     ) as manager:
@@ -62,8 +62,11 @@ def run(options: argparse.Namespace) -> int:
             for episode in range(options.episodes):
                 _play_episode(manager)
                 advance(f"episode {episode + 1}")
-    for path in sorted(_videos(options.out) - before, key=lambda path: (path.stat().st_mtime_ns, path.name)):
+    found = sorted(_files(options.out) - before, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    for path in found:
         print(path)
+    if not found:
+        raise ConfigError(f"{options.env}: no file was written to {options.out}", key="out")
     return 0
 
 
@@ -92,5 +95,6 @@ def _takes_render_mode(function: Any) -> bool:
         return False
 
 
-def _videos(folder: Path) -> set[Path]:
-    return set(folder.glob("*.mp4"))
+def _files(folder: Path) -> set[Path]:
+    """Return the files of a folder, of whatever format: some envs write their own."""
+    return {path for path in folder.glob("*") if path.is_file() and not path.name.startswith(".")}

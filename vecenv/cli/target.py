@@ -79,11 +79,11 @@ def build_env(env_fn: Callable[[], Any], name: str) -> Any:
     """Build an env that was asked for by name.
 
     Raises:
-        ConfigError: it cannot be built.
+        ConfigError: it cannot be built, or is no env.
         DependencyError: it needs a package that is not installed.
     """
     try:
-        return env_fn()
+        env = env_fn()
     except VecenvError:
         raise
     except gymnasium.error.Error as error:
@@ -91,6 +91,11 @@ def build_env(env_fn: Callable[[], Any], name: str) -> Any:
     except Exception as error:
         # Any class: the constructor is foreign code, and its reason is all that the user needs.
         raise ConfigError(f"cannot make {name!r}: {type(error).__name__}: {error}") from error
+    is_env = all(callable(getattr(env, method, None)) for method in ("reset", "step"))
+    if not is_env or isinstance(env, gymnasium.vector.VectorEnv):
+        kind = "a vector env" if is_env else type(env).__name__
+        raise ConfigError(f"{name!r} makes no single env but {kind}")
+    return env
 
 
 def action_batches(space: gymnasium.Space[Any], num_envs: int, seed: int = 0) -> Iterator[Any]:

@@ -68,6 +68,8 @@ class Crew:
             return  # it never came to closing: what it is at was given up with the pool
         stack = "" if is_reaped else worker.stack.ask(worker.pid)
         if not is_reaped and not worker.reap(Deadline(0.0)):  # else it has ended meanwhile
+            if self.close_seconds == 0:  # nobody wanted to wait
+                return
             _LOG.warning(
                 "%s did not finish %s within %g s; it is killed\n%s",
                 worker.name,

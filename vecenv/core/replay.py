@@ -227,7 +227,7 @@ class Replayer:
             except Exception as error:
                 raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
         resets_only = start.state is not None
-        is_checked = check[0] < start.step_id  # then the start is newer than every answer
+        is_checked = check[0] == 0 or check[0] < start.step_id  # no answer yet, or none since the start
         for number, entry in enumerate(entries):
             pace.check(number)
             if entry.op == Op.CALL:

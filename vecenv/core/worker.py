@@ -243,7 +243,8 @@ def _watch(boot: Boot) -> None:
     if boot.implementation == "native":
         load().watch_parent(pidfd)
     else:
-        signal.signal(signal.SIGCONT, lambda *_: _end_with(pidfd, _END_MS))  # all as native/watch.c does
+        forker = os.getppid()  # all as native/watch.c does
+        signal.signal(signal.SIGCONT, lambda *_: _end_with(pidfd, 0 if os.getppid() == forker else _END_MS))
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
         threading.Thread(target=_end_with, args=(pidfd,), daemon=True).start()
 

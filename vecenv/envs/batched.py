@@ -28,6 +28,7 @@ class Inner:
     num_envs: int
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
+    autoreset_mode: Any = None
 
 
 def adapt_batched(env: Any) -> BatchedEnv:
@@ -65,7 +66,8 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
     def __init__(self, envs: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
         count = envs.num_envs
         self.envs = envs
-        self.inner = Inner(count, envs.single_observation_space, envs.single_action_space)
+        mode = (envs.metadata or {}).get("autoreset_mode")
+        self.inner = Inner(count, envs.single_observation_space, envs.single_action_space, mode)
         flag: Any = np.bool_  # Gymnasium's types know floats only
         flags = spaces.Box(0, 1, (count,), flag)
         self.observation_space = spaces.Tuple((envs.observation_space, flags, flags))

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.wrappers import RecordVideo
+from numpy.typing import NDArray
 
 from vecenv.envs.adapt import original, reward_space_of
 from vecenv.errors import ConfigError, DependencyError, require
@@ -87,7 +88,7 @@ class EpisodeRecorder(RecordVideo[Any, Any]):
         """Keep what the env renders now.
 
         Raises:
-            ConfigError: it renders nothing, whatever its render_mode says.
+            ConfigError: it renders nothing, whatever its render_mode says, or no frame for a video.
         """
         try:
             frame: Any = self.env.render()
@@ -99,6 +100,13 @@ class EpisodeRecorder(RecordVideo[Any, Any]):
         if not isinstance(frame, np.ndarray):
             raise ConfigError(
                 f"replay of {_label(self.env)}: expected an array from render(), got {type(frame).__name__}"
+            )
+        frame = _as_rgb(frame, _label(self.env))
+        first: Any = self.recorded_frames[0] if self.recorded_frames else frame
+        if frame.shape != first.shape:
+            raise ConfigError(
+                f"replay of {_label(self.env)}: a frame of shape {frame.shape} after one of {first.shape}; "
+                "a video's frames have one size"
             )
         self.recorded_frames.append(frame)
 
@@ -116,13 +124,23 @@ class EpisodeRecorder(RecordVideo[Any, Any]):
         if len(frames) > 1:
             final = os.path.join(self.video_folder, f"{self._final_name}.mp4")
             if not (is_replaying() and os.path.exists(final)):  # else the episode is only repeated
-                self._write(frames, final)
+                try:
+                    self._write(frames, final)
+                except OSError as error:  # a full disk, say: the episode goes on without its video
+                    warnings.warn(f"the video {final} could not be written: {error}", RuntimeWarning, stacklevel=2)
+                    return
             self.video_paths.append(final)
 
     def _write(self, frames: list[Any], final: str) -> None:
         # Named after the process: what is left of a worker that was killed as it wrote stays another file.
+        os.makedirs(self.video_folder, exist_ok=True)
         partial = os.path.join(self.video_folder, f".{self._final_name}.{os.getpid()}.partial.mp4")
-        write_video(partial, frames, self.frames_per_sec)
+        try:
+            write_video(partial, frames, self.frames_per_sec)
+        except OSError:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial)
+            raise
         os.replace(partial, final)
         for left in glob.glob(os.path.join(self.video_folder, f".{glob.escape(self._final_name)}.*.partial.mp4")):
             with contextlib.suppress(FileNotFoundError):
@@ -189,7 +207,12 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def write_video(path: str, frames: list[Any], fps: float) -> None:
-    """Encode frames, uint8 (height, width, 3 or more), as H.264; DependencyError without imageio-ffmpeg."""
+    """Encode frames, uint8 (height, width, 3), as H.264.
+
+    Raises:
+        DependencyError: imageio-ffmpeg is missing.
+        OSError: not all of them could be written.
+    """
     # Not by moviepy: it works the number of frames out of duration times rate, and at 50 frames a second
     # leaves out one of 11, 12, 13 and 14.
     encoder: Any = require("imageio_ffmpeg", "video")
@@ -202,6 +225,26 @@ def write_video(path: str, frames: list[Any], fps: float) -> None:
             writer.send(np.ascontiguousarray(frame[..., :3], dtype=np.uint8))
     finally:
         writer.close()
+    written = _count_frames(encoder, path)
+    if written != len(frames):  # the encoder's exit code is not told
+        raise OSError(f"{written} of {len(frames)} frames were written; is the disk full?")
+
+
+def _count_frames(encoder: Any, path: str) -> int:
+    try:
+        return int(encoder.count_frames_and_secs(path)[0])
+    except Exception:  # of whatever kind: there is no video in the file
+        return 0
+
+
+def _as_rgb(frame: NDArray[Any], who: str) -> NDArray[np.uint8]:
+    """Return a frame as uint8 (height, width, 3), also one in grey or with an alpha channel."""
+    grey = frame[..., None] if frame.ndim == 2 else frame
+    if grey.ndim != 3 or grey.shape[2] not in (1, 3, 4) or not grey.size or grey.dtype.kind not in "iu":
+        expected = "whole numbers from 0 to 255, (height, width), (height, width, 1), (height, width, 3 or 4)"
+        raise ConfigError(f"replay of {who}: expected frames of {expected}, got {frame.dtype} {frame.shape}")
+    rgb = np.repeat(grey, 3, axis=2) if grey.shape[2] == 1 else grey[..., :3]
+    return rgb.astype(np.uint8)
 
 
 def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs: int) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -124,10 +125,12 @@ def _run_manager(
 ) -> tuple[Collected, float]:
     """As `_run_batches`, from a manager; its start counts."""
     with create_env_manager({"type": name}, env_fns) as manager:
-        actions = manager.action_space  # `manager.seed` seeds it too
+        actions = [copy.deepcopy(manager.action_space) for _ in env_fns]
+        for env_id, space in enumerate(actions):  # one generator each: who answers first is a matter of chance
+            space.seed(None if seed is None else seed + env_id)
 
         def random_policy(obs: dict[int, Any]) -> dict[int, Any]:
-            return {env_id: actions.sample() for env_id in obs}
+            return {env_id: actions[env_id].sample() for env_id in obs}
 
         start = time.perf_counter()
         collected = collect_by_id(manager, random_policy, num_episodes, seed)
@@ -142,6 +145,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--manager", choices=MANAGERS, help="collect through this manager (default: a VectorEnv)")
     parser.add_argument("--seed", type=int, help="repeat a run exactly (default: a new one every time)")
     options = parser.parse_args(argv)
+    if options.seed is not None and options.seed < 0:
+        parser.error("--seed must be at least 0")
     if options.envs < 1 or options.episodes < 1:
         parser.error("--envs and --episodes must be at least 1")
     return options

@@ -121,8 +121,10 @@ def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | No
 
     Raises:
         TypeError: it is no bool array.
-        ConfigError: wrong shape, or nothing but False.
+        ConfigError: wrong shape, or nothing but False; options that are no dict.
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigError(f"options: expected a dict, got {options!r}", key="options")
     if options is None or "reset_mask" not in options:
         return None, options
     mask = options["reset_mask"]

@@ -20,13 +20,13 @@ from gymnasium.vector.utils import batch_space
 
 from ..core.batch import Batch
 from ..core.options import Limits, PoolOptions
-from ..core.rows import Autoreset, Run
+from ..core.rows import Autoreset, RowFlag, Run
 from ..core.spec import Array, Leaf
 from ..envs.batched import BatchedAssignment, BatchedCall, Inner, adapt_batched, inner_of, render
 from ..errors import ConfigError, StateError
 from .arguments import read_mask, read_seeds
 from .batched_data import flatten, join_infos, split_actions
-from .nested import merge, own, view
+from .nested import merge, own, pick_rows, view
 from .pending import PendingEnvs, check_callable
 from .results import NUM_LEASES, Step
 
@@ -121,7 +121,15 @@ class BatchedVectorEnv(PendingEnvs):
         pool = self._pool
         self._start_pool()
         try:
-            inner: Inner = pool.call(inner_of, [0])[0]
+            found: list[Inner] = pool.call(inner_of)
+            inner = found[0]
+            for batch_id, other in enumerate(found):
+                if other.autoreset_mode != inner.autoreset_mode:
+                    raise ConfigError(
+                        f"env_fns[{batch_id}]: its autoreset mode is {other.autoreset_mode}, that of env_fns[0] "
+                        f"{inner.autoreset_mode}",
+                        key="env_fns",
+                    )
         except BaseException:
             pool.close()
             raise
@@ -137,8 +145,7 @@ class BatchedVectorEnv(PendingEnvs):
         shape = getattr(inner.action_space, "shape", None) if isinstance(pool.action_spec.root, Leaf) else None
         self._plain_shape = None if shape is None else (self.num_envs, *shape)
         # Resets of ended envs repeat other batches' last observations: here they must be what they were.
-        metadata = pool.properties.get("metadata") or {}
-        is_reset_by_mask = metadata.get("autoreset_mode") == AutoresetMode.DISABLED
+        is_reset_by_mask = inner.autoreset_mode == AutoresetMode.DISABLED
         look = functools.partial(_look, self.single_observation_space)
         self._leases = pool.lend(look) if self.copy and not is_reset_by_mask else None
         self._row_shape = (pool.num_envs, self.batch_size, *(shape or ()))
@@ -201,7 +208,8 @@ class BatchedVectorEnv(PendingEnvs):
         return split_actions(self.single_action_space, actions, self.batch_size, self.num_envs)
 
     def _deliver(self, batch: Batch) -> Step:
-        if batch.flags:
+        if batch.flags & RowFlag.ERROR:
+            self._keep_last(batch)
             batch.raise_errors()
         views = self._views.get(batch.rows) or self._look_at(batch)
         self._last_rows, obs, rewards, terminations, truncations = views
@@ -218,6 +226,14 @@ class BatchedVectorEnv(PendingEnvs):
             return obs, rewards[:], terminations[:], truncations[:], infos
         obs = obs.copy() if self._is_plain else self._own(self._last_rows)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
+
+    def _keep_last(self, batch: Batch) -> None:
+        """Have resets by mask repeat what batches have shown last, where some have failed to show anything."""
+        failed = batch.errors()
+        if self._last_rows is not None:
+            well = np.array([i for i in range(self._pool.num_envs) if i not in failed], np.int64)
+            rows = pick_rows(self._node, _look(self.single_observation_space, batch)[0], well)
+            self._last_rows = merge(self._node, own(self._node, self._last_rows), rows, well)
 
     def _look_at(self, batch: Batch) -> _Views:
         """Return views of a whole batch; those of a block are kept, as making them costs more than copying them."""

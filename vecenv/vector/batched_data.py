@@ -54,12 +54,13 @@ def split_actions(space: Space[Any], value: Any, size: int, count: int) -> Any:
     return tuple(values[i::size] for i in range(size))
 
 
-def join_infos(infos: Sequence[Infos | None], size: int) -> Infos:
+def join_infos(infos: Sequence[Infos | None], size: int, *, is_inner: bool = False) -> Infos:
     """Return the infos of W batches as those of one, as Gymnasium's are: arrays (N, ...) with masks `_key`.
 
     Args:
         infos: one per batch; None and keys that a batch lacks are False in the masks.
         size: envs of a batch. A value that is no array of so many rows stands for each of them.
+        is_inner: these are dicts in infos: which batches have none says the mask of the dict.
     """
     result: Infos = {}
     for key in dict.fromkeys(key for part in infos if part for key in part):
@@ -68,11 +69,12 @@ def join_infos(infos: Sequence[Infos | None], size: int) -> Infos:
         found = [None if part is None else part.get(key) for part in infos]
         has_key = [part is not None and key in part for part in infos]
         if all(isinstance(value, dict) for value, has in zip(found, has_key) if has):
-            result[key] = join_infos(found, size)
+            result[key] = join_infos(found, size, is_inner=True)
         else:
             result[key] = _join(found, has_key, size)
         masks = [part.get(f"_{key}") if part else None for part in infos]
-        if not all(has_key) or any(mask is not None for mask in masks):
+        lacks_key = [not has and not (is_inner and part is None) for has, part in zip(has_key, infos)]
+        if any(lacks_key) or any(mask is not None for mask in masks):
             result[f"_{key}"] = np.concatenate(
                 [
                     np.full(size, has) if mask is None else np.asarray(mask, np.bool_)
