@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from vecenv import EnvState, GymVectorEnvManager, create_env_manager
 from vecenv.envs.toys import CountEnv
+from vecenv.managers.gym_vector import row_info
 
 ENVS = [functools.partial(CountEnv, 3), functools.partial(CountEnv, 2)]
 
@@ -133,3 +134,9 @@ def test_flags_at_the_end_of_an_episode_are_python_s_own(mode):
             flags = [timestep.info[key] for key in ("terminated", "truncated", "TimeLimit.truncated")]
             assert [flag is expected for flag, expected in zip(flags, (True, False, False))] == [True] * 3
             assert not any(isinstance(value, np.bool_) for value in timestep.info.values())
+
+
+def test_the_info_of_a_row_leaves_out_masks_and_what_they_deny():
+    both = np.array([True, True])
+    infos = {0: np.array([5, 6]), "_0": both, "a": {1: np.array([7, 0]), "_1": np.array([True, False])}, "_a": both}
+    assert row_info(infos, 0) == {0: 5, "a": {1: 7}} and row_info(infos, 1) == {0: 6, "a": {}}

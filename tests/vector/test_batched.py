@@ -352,6 +352,11 @@ def test_a_dict_that_some_batches_lack_has_no_masks_within():
     assert_same(join_infos([told, {"lives": np.array([1, 1])}], 2)["episode"], expected["episode"])
 
 
+def test_keys_that_are_no_strings():
+    joined = join_infos([{0: np.array([1, 2]), "_0": np.array([True, True])}, None], 2)
+    assert_same(joined, {0: np.array([1, 2, 0, 0]), "_0": np.array([True, True, False, False])})
+
+
 class RaisesAtFour(CountEnv):
     """Raises where the action is 4."""
 

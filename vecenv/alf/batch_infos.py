@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vecenv.alf.gym_wrapper import TIME_LIMIT_KEY
-from vecenv.vector.infos import join_rows
+from vecenv.vector.infos import is_mask, join_rows
 
 __all__ = ["own_infos", "stack_infos"]
 
@@ -22,8 +22,7 @@ def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, A
     """
     result: dict[str, Any] = {}
     for key, value in gathered.items():
-        is_mask = isinstance(key, str) and key.startswith("_")  # "_0" is the mask of 0 as well
-        if (is_mask and key[1:] in map(str, gathered)) or key == TIME_LIMIT_KEY:
+        if is_mask(key, gathered) or key == TIME_LIMIT_KEY:
             continue
         if isinstance(value, dict):
             result[key] = own_infos(value, rows_per_env)

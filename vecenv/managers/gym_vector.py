@@ -342,7 +342,7 @@ def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
     """Take one env's info out of a vector env's, where `_key` says who has `key`."""
     info: dict[str, Any] = {}
     for key, values in infos.items():
-        if key.startswith("_") and key[1:] in infos:
+        if isinstance(key, str) and key.startswith("_") and key[1:] in map(str, infos):
             continue
         mask = infos.get(f"_{key}")
         if mask is None and key == "env_id":

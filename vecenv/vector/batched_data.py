@@ -16,6 +16,7 @@ from gymnasium import Space, spaces
 
 from ..core.spec import Array
 from ..errors import SpaceError
+from .infos import is_mask
 
 __all__ = ["flatten", "join_infos", "split_actions"]
 
@@ -85,7 +86,7 @@ def join_infos(infos: Sequence[Infos | None], size: int, *, is_inner: bool = Fal
 
 
 def _is_mask(key: str, infos: Sequence[Infos | None]) -> bool:
-    return key.startswith("_") and any(part is not None and key[1:] in part for part in infos)
+    return any(part is not None and is_mask(key, part) for part in infos)
 
 
 def _join(values: list[Any], has_key: list[bool], size: int) -> Array:
