@@ -59,15 +59,14 @@ def test_version():
 
 IMPORT_ALONE = """
 import os, sys
-before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
 import vecenv
 heavy = {"torch", "ray", "stable_baselines3", "gymnasium", "numpy", "multiprocessing", "cv2"} & set(sys.modules)
-after = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+segments = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
 children = ""
 if os.path.isdir("/proc/self/task"):
     with open(f"/proc/self/task/{os.getpid()}/children") as file:
         children = file.read()
-print(sorted(heavy), sorted(name for name in after - before if "vecenv" in name), children.split())
+print(sorted(heavy), [name for name in segments if name.startswith(f"vecenv-{os.getpid()}-")], children.split())
 """
 
 

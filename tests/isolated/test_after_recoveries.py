@@ -80,7 +80,7 @@ def test_a_hundred_recoveries_grow_nothing(start_method: str, tmp_path: Path) ->
         me = psutil.Process()
         def holdings():
             gc.collect()
-            return me.num_fds(), threading.active_count(), len(os.listdir("/dev/shm")), me.num_threads()
+            return me.num_fds(), threading.active_count(), segments(), me.num_threads()
         pool = recovering(context={start_method!r})
         for number in range(4):
             strike(pool, number % 2)
@@ -104,7 +104,7 @@ def test_opening_recovering_and_closing_grows_nothing(tmp_path: Path) -> None:
         me = psutil.Process()
         def holdings():
             gc.collect()
-            return me.num_fds(), threading.active_count(), len(os.listdir("/dev/shm")), me.num_threads()
+            return me.num_fds(), threading.active_count(), segments(), me.num_threads()
         def once():
             pool = recovering()
             strike(pool, 0)

@@ -41,7 +41,9 @@ class Segment:
         Raises:
             ConfigError: /dev/shm has not that much room.
         """
-        named = shared_memory.SharedMemory(create=True, size=nbytes)
+        # Named after its process, for whoever finds it after a kill at this very moment.
+        name = f"vecenv-{os.getpid()}-{os.urandom(4).hex()}"
+        named = shared_memory.SharedMemory(name, create=True, size=nbytes)
         fd = -1
         try:
             fd = os.open(f"{_SHM_FOLDER}/{named.name.lstrip('/')}", os.O_RDWR | os.O_CLOEXEC)
