@@ -9,7 +9,8 @@ import pytest
 
 from tests.alf.same import covered
 from tests.vector.same import assert_same
-from vecenv.alf import AlfGymWrapper, BatchEnvironmentWrapper, ParallelAlfEnvironment, ThreadEnvironment
+from vecenv.alf import AlfGymWrapper, BatchEnvironmentWrapper, ParallelAlfEnvironment, ThreadEnvironment, load
+from vecenv.alf.batch_wrappers import stack
 from vecenv.envs.toys import ToyEnv
 
 NOTHING = object()
@@ -117,3 +118,8 @@ def test_numbers_and_arrays_have_a_batch_axis_too():
         env.reset()
         key = env.step(np.zeros(1, np.int64)).env_info["key"]
     assert key["a"].shape == (1, 2, 3) and key["b"].tolist() == [4]
+
+
+def test_envs_without_infos() -> None:
+    steps = [load("CartPole-v1", env_id).reset()._replace(env_info=nothing) for env_id, nothing in enumerate(((), {}))]
+    assert stack(steps).env_info == {} and stack(steps).env_id.tolist() == [0, 1]

@@ -38,4 +38,4 @@ def stack_infos(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Values that do not make one array, such as arrays of different shapes, become an array of objects.
     """
-    return own_infos(join_rows(infos), None)
+    return own_infos(join_rows([info or {} for info in infos]), None)  # () is the info of envs that have none
