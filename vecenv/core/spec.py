@@ -40,6 +40,7 @@ __all__ = [
     "TupleNode",
     "can_convert",
     "foreign_registrations",
+    "pick_rows",
     "register_missing",
     "split_batch",
 ]
@@ -285,6 +286,17 @@ class Spec:
 
 def _warn(path: str, text: str) -> None:
     warnings.warn(text, UserWarning, stacklevel=6)
+
+
+def pick_rows(node: Node, nested: Any, rows: Array) -> Any:
+    """Return some rows of a batch that is nested as its space is."""
+    if isinstance(node, Leaf):
+        return nested[rows]
+    if isinstance(node, DictNode):
+        return {key: pick_rows(child, nested[key], rows) for key, child in zip(node.keys, node.children)}
+    if isinstance(node, TupleNode):
+        return tuple(pick_rows(child, part, rows) for child, part in zip(node.children, nested))
+    return tuple(nested[row] for row in rows.tolist())
 
 
 def can_convert(array: Array, dtype: np.dtype[Any]) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core.batch import Batch
 from ..core.rows import RowFlag, Rows, Run
-from ..core.spec import Array, DictNode, Leaf, Node, Spec, TupleNode
+from ..core.spec import Array, DictNode, Leaf, Node, Spec, TupleNode, pick_rows
 from ..envs.base import BaseEnvTimestep
 from .build import Builder
 from .managed import ABNORMAL
@@ -72,17 +72,7 @@ def final_rows(spec: Spec, batch: Batch, rows: Array) -> list[Any]:
     root = spec.root
     if isinstance(root, Leaf):
         return list(batch.rows.final(0)[rows])
-    return split_rows(spec, _pick(root, batch.final_obs, rows), len(rows))
-
-
-def _pick(node: Node, nested: Any, rows: Array) -> Any:
-    if isinstance(node, Leaf):
-        return nested[rows]
-    if isinstance(node, DictNode):
-        return {key: _pick(child, nested[key], rows) for key, child in zip(node.keys, node.children)}
-    if isinstance(node, TupleNode):
-        return tuple(_pick(child, part, rows) for child, part in zip(node.children, nested))
-    return tuple(nested[row] for row in rows.tolist())
+    return split_rows(spec, pick_rows(root, batch.final_obs, rows), len(rows))
 
 
 def infos_of(batch: Batch) -> list[dict[str, Any]]:

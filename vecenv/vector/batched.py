@@ -21,12 +21,12 @@ from gymnasium.vector.utils import batch_space
 from ..core.batch import Batch
 from ..core.options import Limits, PoolOptions
 from ..core.rows import Autoreset, RowFlag, Run
-from ..core.spec import Array, Leaf
+from ..core.spec import Array, Leaf, pick_rows
 from ..envs.batched import BatchedAssignment, BatchedCall, Inner, adapt_batched, inner_of, render
 from ..errors import ConfigError, StateError
 from .arguments import read_mask, read_seeds
 from .batched_data import flatten, join_infos, split_actions
-from .nested import merge, own, pick_rows, view
+from .nested import merge, own, view
 from .pending import PendingEnvs, check_callable
 from .results import NUM_LEASES, Step
 

@@ -53,17 +53,6 @@ def merge(node: Node, before: Any, new: Any, env_ids: Array) -> Any:
     return tuple(objects)
 
 
-def pick_rows(node: Node, batch: Any, env_ids: Array) -> Any:
-    """Return the rows of a batch at env_ids."""
-    if isinstance(node, Leaf):
-        return batch[env_ids]
-    if isinstance(node, DictNode):
-        return {k: pick_rows(child, batch[k], env_ids) for k, child in zip(node.keys, node.children)}
-    if isinstance(node, TupleNode):
-        return tuple(pick_rows(child, part, env_ids) for child, part in zip(node.children, batch))
-    return tuple(batch[env_id] for env_id in env_ids.tolist())
-
-
 def row_of(space: Space[Any], batch: Any, row: int) -> Any:
     """Return one row of batched observations as an env would have given it, with memory of its own."""
     if isinstance(space, spaces.Dict):
