@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
@@ -900,6 +901,8 @@ pool.close()
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     worker = int(parent.stdout.readline().split()[1])
+    while psutil.Process(parent.pid).status() != psutil.STATUS_SLEEPING:
+        os.sched_yield()  # it looks at its deadlines before it sleeps, and so knows later how long it was away
     os.kill(parent.pid, signal.SIGSTOP)
     threading.Event().wait(1.2)  # the length of the stop is what is tested
     os.kill(worker, signal.SIGCONT)
