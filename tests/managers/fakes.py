@@ -1,4 +1,4 @@
-"""Envs of DI-engine's dialect that do on request what managers have to cope with."""
+"""The managers, and envs of DI-engine's dialect that do on request what these have to cope with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from vecenv import BaseEnv, BaseEnvTimestep
+from vecenv import (
+    AsyncSubprocessEnvManager,
+    BaseEnv,
+    BaseEnvManager,
+    BaseEnvManagerV2,
+    BaseEnvTimestep,
+    SubprocessEnvManagerV2,
+    SyncSubprocessEnvManager,
+)
+
+#: The managers that drive a pool of our own.
+IN_PROCESS = [BaseEnvManager, BaseEnvManagerV2]
+WITH_WORKERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
 
 # An env that hangs waits for this, and nobody sets it; far beyond any time limit of a test.
 HANG_SECONDS = 30.0

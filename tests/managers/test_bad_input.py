@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from tests.managers.fakes import actors
+from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, actors
 from vecenv import (
     ENV_REGISTRY,
     AsyncSubprocessEnvManager,
@@ -30,8 +30,6 @@ from vecenv.envs.replay import DEFAULT_FOLDER, folders_by_env
 from vecenv.envs.toys import CountEnv
 from vecenv.errors import SpaceError
 
-IN_PROCESS = [BaseEnvManager, BaseEnvManagerV2]
-WITH_WORKERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
 MANAGERS = [*IN_PROCESS, *WITH_WORKERS, GymVectorEnvManager]
 
 KEYS = [

@@ -8,19 +8,15 @@ import gymnasium
 import numpy as np
 import pytest
 
-from tests.managers.fakes import ActorEnv, actors
+from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
 from vecenv import (
     AsyncSubprocessEnvManager,
     BaseEnvManager,
-    BaseEnvManagerV2,
     EnvState,
-    SubprocessEnvManagerV2,
     SyncSubprocessEnvManager,
 )
 from vecenv.envs.toys import CountEnv
 
-IN_PROCESS = [BaseEnvManager, BaseEnvManagerV2]
-WITH_WORKERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
 WAITS_FOR_ALL = {"wait_num": 100, "step_wait_timeout": None, "num_workers": 1}
 
 

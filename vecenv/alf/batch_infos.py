@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from vecenv.alf.gym_wrapper import TIME_LIMIT_KEY
-from vecenv.vector.infos import is_mask, join_rows
+from vecenv.core.infos import is_mask
+from vecenv.vector.infos import join_rows
 
 __all__ = ["own_infos", "stack_infos"]
 

@@ -10,7 +10,7 @@ its keys to the pool's table, at which workers look. What has no cells goes by m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from .spec import Array
 
-__all__ = ["Column", "InfoColumns", "Infos", "dtype_of", "fitting", "is_wanted"]
+__all__ = ["Column", "InfoColumns", "Infos", "dtype_of", "fitting", "is_mask", "is_wanted"]
 
 # As in native/info.h.
 MAX_DEPTH, MAX_DIMS, MAX_ELEMENTS = 4, 4, 8
@@ -139,6 +139,11 @@ class InfoColumns:
             self._is_full = True
         else:
             self.columns.append(Column(path, first, shape))
+
+
+def is_mask(key: Any, infos: Mapping[Any, Any]) -> bool:
+    """Tell whether a key of batched infos says who has another one; '_0' does so for 0."""
+    return isinstance(key, str) and key.startswith("_") and (key[1:] in infos or key[1:] in map(str, infos))
 
 
 def _leaves(info: dict[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Shape | None]]:

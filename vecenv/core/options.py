@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from .infos import Infos
 from .rows import Autoreset, Op
 
-__all__ = ["FailurePolicy", "Limits", "PoolOptions", "check_env_fns", "check_options"]
+__all__ = ["FailurePolicy", "Limits", "PoolOptions", "check_env_fns", "check_options", "is_positive"]
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,13 @@ def check_options(options: PoolOptions) -> None:
             raise ConfigError(f"{name}: expected a whole number of at least {low}, got {value!r}", key=name)
     for name in ("construct", "reset", "step", "call", "close"):
         limit = getattr(options.limits, name)
-        if limit is not None and not _is_positive(limit):
+        if limit is not None and not is_positive(limit):
             raise ConfigError(f"{name}_timeout: expected seconds above 0, got {limit!r}", key=f"{name}_timeout")
     _check_failures(options.failures)
 
 
-def _is_positive(value: Any) -> bool:
+def is_positive(value: Any) -> bool:
+    """Tell whether a value is a number above 0; NaN is not."""
     return isinstance(value, numbers.Real) and float(value) > 0
 
 
@@ -156,7 +157,7 @@ def _check_failures(policy: FailurePolicy) -> None:
             raise ConfigError(f"{name}: expected a whole number of at least 0, got {value!r}", key=name)
     for name in ("restart_window", "recovery_timeout"):
         value = getattr(policy, name)
-        if value is not None and not _is_positive(value):
+        if value is not None and not is_positive(value):
             raise ConfigError(f"{name}: expected seconds above 0, got {value!r}", key=name)
     folder = policy.reproducer_dir
     if folder is not None and not (isinstance(folder, str | os.PathLike) and os.path.isdir(folder)):
@@ -168,5 +169,5 @@ def _check_failures(policy: FailurePolicy) -> None:
             raise ConfigError(
                 f"recycle_after: unknown key {key!r}; known are 'episodes' and 'rss_mb'", key="recycle_after"
             )
-        if not _is_positive(value):
+        if not is_positive(value):
             raise ConfigError(f"recycle_after[{key!r}]: expected a number above 0, got {value!r}", key="recycle_after")

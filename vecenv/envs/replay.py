@@ -132,8 +132,8 @@ class EpisodeRecorder(RecordVideo[Any, Any]):
             self.video_paths.append(final)
 
     def _write(self, frames: list[Any], final: str) -> None:
-        # Named after the process: what is left of a worker that was killed as it wrote stays another file.
         os.makedirs(self.video_folder, exist_ok=True)
+        # Named after the process: what is left of a worker that was killed as it wrote stays another file.
         partial = os.path.join(self.video_folder, f".{self._final_name}.{os.getpid()}.partial.mp4")
         try:
             write_video(partial, frames, self.frames_per_sec)

@@ -23,6 +23,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from ..config import deep_merge_dicts, warn_unknown_keys
+from ..core.infos import is_mask
 from ..envs.adapt import adapt_built, find_attr
 from ..envs.base import BaseEnvTimestep
 from ..envs.replay import Recordable, folders_by_env, make_token
@@ -342,7 +343,7 @@ def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
     """Take one env's info out of a vector env's, where `_key` says who has `key`."""
     info: dict[str, Any] = {}
     for key, values in infos.items():
-        if isinstance(key, str) and key.startswith("_") and key[1:] in map(str, infos):
+        if is_mask(key, infos):
             continue
         mask = infos.get(f"_{key}")
         if mask is None and key == "env_id":

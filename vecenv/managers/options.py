@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..config import Config
-from ..core.options import FailurePolicy, Limits, PoolOptions
+from ..core.options import FailurePolicy, Limits, PoolOptions, is_positive
 from ..core.rows import Autoreset
 from ..errors import ConfigError
 
@@ -104,7 +104,7 @@ def check_config(cfg: Config, owner: str) -> None:
     if patience is not None and not (_is_number(patience) and patience >= 0):
         raise _error(owner, "step_wait_timeout", "seconds of at least 0, or None", patience)
     check_counts(cfg, owner)
-    if "restart_window" in cfg and not (_is_number(cfg["restart_window"]) and cfg["restart_window"] > 0):
+    if "restart_window" in cfg and not is_positive(cfg["restart_window"]):
         raise _error(owner, "restart_window", "seconds above 0", cfg["restart_window"])
     most = cfg.get("max_restarts", 0)
     if not (isinstance(most, numbers.Integral) and int(most) >= 0):
@@ -130,13 +130,13 @@ def _check_recycling(value: Any, owner: str) -> None:
         return
     if not isinstance(value, Mapping) or not value or not set(value) <= set(_RECYCLE_KEYS):
         raise _error(owner, "recycle_after", f"a dict with keys out of {_RECYCLE_KEYS}, or None", value)
-    if not all(_is_number(limit) and limit > 0 for limit in value.values()):
+    if not all(map(is_positive, value.values())):
         raise _error(owner, "recycle_after", "numbers above 0", value)
 
 
 def check_limit(key: str, value: Any, owner: str) -> None:
     """Raise ConfigError unless the value is a time limit."""
-    if value is not None and not (_is_number(value) and value > 0):
+    if value is not None and not is_positive(value):
         raise _error(owner, key, "seconds above 0, or None", value)
 
 

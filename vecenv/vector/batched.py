@@ -232,7 +232,7 @@ class BatchedVectorEnv(PendingEnvs):
         failed = batch.errors()
         if self._last_rows is not None:
             well = np.array([i for i in range(self._pool.num_envs) if i not in failed], np.int64)
-            rows = pick_rows(self._node, _look(self.single_observation_space, batch)[0], well)
+            rows = pick_rows(self._node, batch.obs[0], well)
             self._last_rows = merge(self._node, own(self._node, self._last_rows), rows, well)
 
     def _look_at(self, batch: Batch) -> _Views:

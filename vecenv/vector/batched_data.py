@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
+from ..core.infos import is_mask
 from ..core.spec import Array
 from ..errors import SpaceError
-from .infos import is_mask
 
 __all__ = ["flatten", "join_infos", "split_actions"]
 

@@ -14,7 +14,7 @@ The first env that has a key decides its dtype. Where a later value would not su
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from ..errors import ConfigError
 from .nested import row_of
 from .sheets import Field, Sheets
 
-__all__ = ["InfoReader", "add_statistics", "is_mask", "join_rows", "spread_infos"]
+__all__ = ["InfoReader", "add_statistics", "join_rows", "spread_infos"]
 
 Infos = dict[str, Any]
 
@@ -264,11 +264,6 @@ def _in_order(rows: Any, rank: Array | None) -> list[int]:
 def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
     """Return what Gymnasium starts from: 0, also in arrays of objects, but None for single objects."""
     return np.full(shape, None, object) if np.dtype(dtype).hasobject and len(shape) == 1 else np.zeros(shape, dtype)
-
-
-def is_mask(key: Any, infos: Mapping[Any, Any]) -> bool:
-    """Tell whether a key of batched infos says who has another one; '_0' does so for 0."""
-    return isinstance(key, str) and key.startswith("_") and (key[1:] in infos or key[1:] in map(str, infos))
 
 
 def join_rows(rows: Sequence[Infos]) -> Infos:
