@@ -1,6 +1,8 @@
 /* Hub: the life of the type. See hub.h for the other files. */
 #include "hub.h"
 
+#define FIRST_COMMAND (UINT32_MAX - 20)
+
 static void
 hub_dealloc(PyObject *op)
 {
@@ -126,6 +128,20 @@ read_array_type(Hub *self, PyObject *type)
     return is_known < 0 ? -1 : 0;
 }
 
+/* Start all counters of commands. They have 32 bits and pass zero after hours of fast envs; as
+ * with Linux's jiffies the first time comes soon, so that no run is the first to see it. */
+static void
+start_counters(Hub *self)
+{
+    for (uint32_t slot = 0; slot < self->arena.num_slots; slot++) {
+        vecenv_slot_lines *lines = &self->arena.slots[slot];
+        store_release32(&lines->num_superseded, UINT32_MAX - 3);
+        store_release32(&lines->head, FIRST_COMMAND);
+        store_release32(&lines->tail, FIRST_COMMAND);
+        self->sender.tails[slot] = FIRST_COMMAND;
+    }
+}
+
 static PyObject *
 hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -172,6 +188,7 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->ring.columns = self->columns;
     self->ring.num_columns = (size_t)PyTuple_GET_SIZE(columns);
     vecenv_ring_init(&self->ring, depth - 1);
+    start_counters(self);
     return (PyObject *)self;
 fail:
     Py_DECREF(self);
