@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from vecenv.cli.machine import cpu_seconds, no_interrupts
 from vecenv.cli.measure import Mode, Window
-from vecenv.cli.target import EnvFn, action_batches, action_rows
+from vecenv.cli.target import NUM_BATCHES, EnvFn, action_batches, action_rows
 
 __all__ = ["BatchedMode", "ManagerMode", "SB3VecEnvMode", "StableBaselines3Mode", "VectorLoopMode"]
 
@@ -32,7 +33,8 @@ class ManagerMode(Mode):
             raise
 
     def _make_actions(self, space: Any, num_envs: int) -> Iterator[Any]:
-        return (dict(enumerate(row)) for row in action_rows(space, num_envs))
+        rows = itertools.islice(action_rows(space, num_envs), NUM_BATCHES)
+        return itertools.cycle([dict(enumerate(row)) for row in rows])  # made before, as for the plain loop
 
     def run(self, seconds: float) -> Window:
         """Step all envs, again and again; a batch is one call."""

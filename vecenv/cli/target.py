@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from vecenv.errors import ConfigError, VecenvError, require
 
-__all__ = ["EnvFn", "EnvMaker", "action_batches", "action_rows", "build_env", "check_env", "take_rows"]
+__all__ = ["NUM_BATCHES", "EnvFn", "EnvMaker", "action_batches", "action_rows", "build_env", "check_env", "take_rows"]
 
 EnvFn: TypeAlias = "Callable[[], gymnasium.Env[Any, Any]]"
 
 # Batches of premade actions, used over and over: enough that no env sees a short pattern, few enough to stay in cache.
-_NUM_BATCHES = 64
+NUM_BATCHES = 64
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ def action_batches(space: gymnasium.Space[Any], num_envs: int, seed: int = 0) ->
     """Return an endless iterator over random batches of actions, leaves `(N, *S)`, made before it returns."""
     batched = batch_space(space, num_envs)
     batched.seed(seed)
-    return itertools.cycle([batched.sample() for _ in range(_NUM_BATCHES)])
+    return itertools.cycle([batched.sample() for _ in range(NUM_BATCHES)])
 
 
 def action_rows(space: gymnasium.Space[Any], num_envs: int, seed: int = 0) -> Iterator[list[Any]]:
     """Return an endless iterator over lists of N single actions, of the types that a vector env hands to its envs."""
     batched = batch_space(space, num_envs)
-    batches = itertools.islice(action_batches(space, num_envs, seed), _NUM_BATCHES)
+    batches = itertools.islice(action_batches(space, num_envs, seed), NUM_BATCHES)
     return itertools.cycle([list(iterate(batched, batch)) for batch in batches])
 
 

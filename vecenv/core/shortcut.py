@@ -46,37 +46,44 @@ class Shortcut:
         (4,)
     """
 
-    __slots__ = ("_env", "_step")
+    __slots__ = ("_env", "_first", "_step")
 
     @staticmethod
     def to(env: Any) -> Any:
         """Return a stand-in for the env, or the env itself where its outermost layer is none to step past."""
-        return Shortcut(env) if type(env) in known_steps() else env
+        return Shortcut(env) if type(_first_layer(env)) in known_steps() else env
 
     def __init__(self, env: Any) -> None:
         self._env = env
+        self._first: Any = None  # the layer that _step begins in
         self._step: Callable[[Any], Any] | None = None
 
     @property
     def step(self) -> Callable[[Any], Any]:
         """What to step the env by until its next reset."""
-        if self._step is not None:
+        first = _first_layer(self._env)
+        if self._step is not None and first is self._first:
             return self._step
-        layer, limit = self._env, None
+        layer, limit = first, None
         while _is_passed(layer) and not (limit is not None and type(layer) is TimeLimit):
             if type(layer) is TimeLimit:
                 limit = layer
             layer = layer.env
-        if layer is self._env:
-            return layer.step  # type: ignore[no-any-return]
+        if layer is first:
+            return self._env.step  # type: ignore[no-any-return]
         step = _pass_on(layer) if limit is None else _count(layer, limit)
         if type(layer) not in known_steps():  # else it has still to check something
-            self._step = step
+            self._first, self._step = first, step
         return step
 
     def reset(self) -> Any:
         """Reset the env."""
         return self._env.reset()
+
+
+def _first_layer(env: Any) -> Any:
+    """Return the layer that a step begins in: the env, or the one that a manager's env has for its steps, if any."""
+    return env.steps_by if hasattr(type(env), "steps_by") else env
 
 
 def _pass_on(env: Any) -> Callable[[Any], Any]:

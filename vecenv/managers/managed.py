@@ -161,6 +161,11 @@ class ManagedEnv:
         # Envs of the old dialect may return None where a row needs an observation; others cannot.
         self.step = env.step if self._adapted is None else self._step_old_dialect
 
+    @property
+    def steps_by(self) -> gymnasium.Env[Any, Any] | None:
+        """The env whose `step` is this one's as it is, for `core.shortcut`; None if its results are looked at here."""
+        return self.env if self._adapted is None else None
+
     # ---- what the worker calls -----------------------------------------------------------
 
     def reset(self, *, orders: Orders | None = None) -> tuple[Any, dict[str, Any]]:

@@ -1,0 +1,104 @@
+"""Envs behind managers are stepped past Gymnasium's own wrappers, as those of a VectorEnv are; see `core.shortcut`."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from vecenv import BaseEnvManager, DingEnvWrapper, SyncSubprocessEnvManager
+from vecenv.core import shortcut
+from vecenv.core.shortcut import Shortcut
+from vecenv.managers.managed import ManagedEnv, Settings
+
+needs_known_release = pytest.mark.skipif(
+    not shortcut.known_steps(), reason="this release of Gymnasium has other wrappers: nothing is left out"
+)
+SETTINGS = Settings(autoresets=False, abnormal_ends=False)
+cartpole = functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=7)
+
+
+def make_ding() -> DingEnvWrapper:
+    return DingEnvWrapper(cartpole())
+
+
+def warm(managed: ManagedEnv) -> Any:
+    """Have the env make its checks, and return what a worker steps it by."""
+    for _ in range(2):
+        managed.reset()
+        managed.step(0)
+        managed.step(0)
+    managed.reset()
+    return Shortcut.to(managed)
+
+
+def files_of(step: Any) -> list[str]:
+    """Return the files that a step of CartPole goes through, by the traceback of a wrong action."""
+    with pytest.raises(AssertionError) as caught:
+        step(7)
+    return [Path(entry.path).name for entry in caught.traceback[1:]]
+
+
+@needs_known_release
+def test_wrappers_that_only_pass_a_step_on_are_left_out() -> None:
+    managed = ManagedEnv(cartpole, 0, SETTINGS)
+    stand_in = warm(managed)
+    assert files_of(stand_in.step) == ["shortcut.py", "cartpole.py"]
+    assert len(files_of(managed.step)) > 2
+    assert [stand_in.step(number % 2)[3] for number in range(7)] == [False] * 6 + [True]
+    assert managed.env.get_wrapper_attr("_elapsed_steps") == 7
+    stand_in.reset()
+    assert managed.env.get_wrapper_attr("_elapsed_steps") == 0
+
+
+@needs_known_release
+def test_an_env_that_was_replaced_is_stepped_no_more() -> None:
+    managed = ManagedEnv(cartpole, 0, SETTINGS)
+    stand_in = warm(managed)
+    stand_in.step(0)
+    old = managed.env
+    managed.renew()
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        stand_in.step(0)
+    warm(managed)
+    stand_in.step(0)
+    assert managed.env.get_wrapper_attr("_elapsed_steps") == 1
+    assert old.get_wrapper_attr("_elapsed_steps") == 1
+    assert files_of(stand_in.step) == ["shortcut.py", "cartpole.py"]
+
+
+def test_an_env_whose_results_are_looked_at_is_stepped_as_it_is() -> None:
+    managed = ManagedEnv(make_ding, 0, SETTINGS)
+    assert Shortcut.to(managed) is managed
+
+
+@pytest.mark.parametrize("cls", [BaseEnvManager, SyncSubprocessEnvManager])
+def test_time_limits_end_episodes_of_managers(cls: Any) -> None:
+    manager = cls([cartpole] * 2)
+    manager.launch()
+    try:
+        for number in range(4 * 7):
+            timesteps = manager.step({0: np.int64(number % 2), 1: np.int64(number % 2)})
+            assert [timesteps[env_id].done for env_id in range(2)] == [number % 7 == 6] * 2
+    finally:
+        manager.close()
+
+
+@needs_known_release
+def test_workers_take_it() -> None:
+    manager = SyncSubprocessEnvManager([cartpole], {"max_retry": 1})
+    manager.launch()
+    try:
+        for _ in range(2):
+            for number in range(7):
+                manager.step({0: number % 2})
+        with pytest.raises(AssertionError) as caught:
+            manager.step({0: 7})
+        assert "shortcut.py" in str(caught.value.__cause__)
+        assert "common.py" not in str(caught.value.__cause__)
+    finally:
+        manager.close()
