@@ -320,3 +320,41 @@ def test_workers_use_one_blas_thread(start_method: str, tmp_path: Path) -> None:
     done = run(source, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "(1, '1')"
+
+
+@pytest.mark.parametrize("where", ["main", "function"])
+def test_spaces_of_the_program_s_own_classes_travel(where: str, start_method: str, tmp_path: Path) -> None:
+    classes = """
+class Narrow(spaces.Box):
+    pass
+class Few(spaces.Discrete):
+    pass
+class Mine(gymnasium.Env):
+    observation_space, action_space = Narrow(-1, 1, (2,)), Few(2)
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        return np.ones(2, np.float32), 1.0, False, False, {}
+"""
+    if where == "function":
+        classes = (
+            "def make():\n" + textwrap.indent(classes + "return Mine, Narrow", "    ") + "\nMine, Narrow = make()\n"
+        )
+    source = (
+        "import os, signal\nimport gymnasium, numpy as np\nfrom gymnasium import spaces\nimport vecenv\n"
+        + classes
+        + textwrap.dedent(
+            f"""
+            envs = vecenv.VectorEnv([Mine] * 2, num_workers=2, context="{start_method}")
+            envs.reset(seed=1)
+            envs.step([0, 1])
+            os.kill(envs.worker_pids[0], signal.SIGKILL)
+            print(envs.step([0, 1])[1].tolist(), type(envs.single_observation_space) is Narrow)
+            envs.close()
+            """
+        )
+    )
+    ignore = "import warnings; warnings.simplefilter('ignore')\n"
+    done = run(ignore + source, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[1.0, 1.0] True\n"

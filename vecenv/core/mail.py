@@ -87,8 +87,8 @@ class RemoteTraceback(Exception):
         return f"\n\n{self.text}"
 
 
-def dump(message: Answer | Letter) -> bytes:
-    """Pickle a message; functions and classes of `__main__` travel by value."""
+def dump(message: Any) -> bytes:
+    """Pickle a message, or what a worker and its parent tell each other; what is `__main__`'s travels by value."""
     try:
         data = pickle.dumps(message, protocol=5)
         if _MAIN not in data:

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..errors import ConfigError
+from . import mail
 from .clock import Deadline, now_ns
 from .spawning import START_METHODS, make_process
 from .stacks import Note, StackFile
@@ -69,7 +70,7 @@ class Worker:
 
     def hand_over(self, attach: Attach, descriptors: Iterable[int]) -> None:
         """Send the plan and the descriptors it is mapped from."""
-        self.control.send(attach)
+        self.control.send_bytes(mail.dump(attach))  # a space may be of a class of the caller's script
         for descriptor in descriptors:
             reduction.send_handle(self.control, descriptor, self.pid)
 

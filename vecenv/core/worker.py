@@ -389,7 +389,7 @@ def _live(boot: Boot, threads: list[EnvThread], streams: Streams, control: Conne
     """Build envs, serve, close."""
     envs: dict[int, Any] = {}
     report = _construct(boot, threads, streams, envs)
-    _send_report(control, report)
+    control.send_bytes(mail.dump(report))
     if report.error is not None:
         return
     if len(threads) > 1:
@@ -399,13 +399,3 @@ def _live(boot: Boot, threads: list[EnvThread], streams: Streams, control: Conne
     control.send("ready")
     _serve(threads, hosts)
     control.send(_close(threads, hosts))
-
-
-def _send_report(control: Connection, report: Report) -> None:
-    try:
-        data = pickle.dumps(report, protocol=5)
-    except Exception:  # spaces of classes that only travel by value
-        import cloudpickle
-
-        data = cloudpickle.dumps(report, protocol=5)
-    control.send_bytes(data)
