@@ -96,6 +96,129 @@ def test_spaces(observations, actions):
     )
 
 
+class EchoEnv(gymnasium.Env):
+    """Tells in its info which action it got."""
+
+    def __init__(self, action_space):
+        self.observation_space, self.action_space = Box(-1, 1, (2,), np.float32), action_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, False, {"action": copy.deepcopy(action)}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "space",
+    [Tuple((Discrete(4), Discrete(4))), Dict(a=Discrete(4), b=Box(-1, 1, (2,), np.float32))],
+    ids=["tuple", "dict"],
+)
+def test_actions_of_several_parts_come_one_by_one(space, backend):
+    env_fns = [functools.partial(EchoEnv, space)] * 2
+    space.seed(1)
+    with (
+        contextlib.closing(DummyVecEnv(env_fns)) as theirs,
+        contextlib.closing(SB3VecEnv(env_fns, backend=backend, num_workers=2)) as ours,
+    ):
+        for envs in (ours, theirs):
+            envs.reset()
+        for _ in range(5):
+            actions = [space.sample() for _ in env_fns]
+            assert_same(ours.step(actions), theirs.step(actions))
+        with pytest.raises(SpaceError):
+            ours.step(actions[:1])
+
+
+def test_a_dict_of_columns_will_do():
+    with contextlib.closing(SB3VecEnv([functools.partial(EchoEnv, Dict(a=Discrete(4)))] * 2, backend="serial")) as envs:
+        envs.reset()
+        infos = envs.step({"a": np.array([1, 3])})[3]
+        assert [info["action"] for info in infos] == [{"a": 1}, {"a": 3}]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("space", "actions"),
+    [
+        (MultiBinary(3), [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]),
+        (Discrete(3), [2.0, 1.0]),
+        (Box(0, 9, (2,), np.int64), [[0.5, 3.0], [2.0, 8.75]]),
+        (Box(0, 255, (1,), np.uint8), [[0.0], [7.0]]),
+    ],
+    ids=["binary", "discrete", "box", "bytes"],
+)
+def test_floats_for_spaces_of_whole_numbers(space, actions, backend):
+    with contextlib.closing(SB3VecEnv([functools.partial(EchoEnv, space)] * 2, backend=backend)) as envs:
+        envs.reset()
+        infos = envs.step(np.array(actions, np.float32))[3]
+        np.testing.assert_array_equal([info["action"] for info in infos], np.array(actions, np.float32))
+
+
+def test_floats_are_refused_by_a_strict_vec_env():
+    with contextlib.closing(
+        SB3VecEnv([functools.partial(EchoEnv, Discrete(3))] * 2, backend="serial", strict=True)
+    ) as envs:
+        envs.reset()
+        with pytest.raises(SpaceError):
+            envs.step(np.zeros(2, np.float32))
+
+
+@pytest.mark.parametrize("space", [MultiBinary(3), Box(0, 9, (2,), np.int64)], ids=["binary", "box"])
+def test_policies_of_floats_learn(space):
+    with contextlib.closing(SB3VecEnv([functools.partial(EchoEnv, space)] * 2, backend="serial")) as envs:
+        PPO("MlpPolicy", envs, n_steps=4, batch_size=8, n_epochs=1, seed=1, device="cpu").learn(8)
+
+
+class OwnDict(dict):
+    """Infos of a class of their own."""
+
+
+class TellingEnv(ToyEnv):
+    """Resets that tell of a time limit, and parts of infos that are dicts of another class."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = super().reset(seed=seed, options=options)
+        return obs, {"TimeLimit.truncated": "mine", "x": 1}
+
+    def step(self, action):
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"own": OwnDict(a="text")}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_infos_of_resets_and_of_ends_are_as_the_env_gave_them(backend):
+    with (
+        contextlib.closing(DummyVecEnv([TellingEnv] * 2)) as theirs,
+        contextlib.closing(SB3VecEnv([TellingEnv] * 2, backend=backend)) as ours,
+    ):
+        for envs in (ours, theirs):
+            envs.seed(5)
+            envs.reset()
+        num_ends = 0
+        for _ in range(12):
+            result, expected = ours.step([0, 1]), theirs.step([0, 1])
+            assert_same(result, expected)
+            assert [type(info["own"]) for info in result[3]] == [OwnDict, OwnDict]
+            assert_same(list(ours.reset_infos), list(theirs.reset_infos))
+            num_ends += int(result[2].sum())
+        assert num_ends > 0
+
+
+def test_it_tells_whether_it_waits_or_is_closed():
+    envs = SB3VecEnv([ToyEnv] * 2, backend="serial")
+    envs.reset()
+    assert not envs.closed and not envs.waiting
+    envs.step_async([0, 1])
+    assert envs.waiting
+    envs.step_wait()
+    assert not envs.waiting
+    envs.close()
+    assert envs.closed and not envs.waiting
+
+
 class Truncating(ToyEnv):
     """Ends by its time limit."""
 

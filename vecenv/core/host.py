@@ -9,6 +9,7 @@ this same class.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -447,7 +448,10 @@ def _copy_arrays(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, dict):
-        return {key: _copy_arrays(part) for key, part in value.items()}
+        copied = copy.copy(value)  # a dict of the same class
+        for key, part in value.items():
+            copied[key] = _copy_arrays(part)
+        return copied
     if type(value) in (tuple, list):
         return type(value)(_copy_arrays(part) for part in value)
     if isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple, such as a graph

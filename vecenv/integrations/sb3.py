@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from ..core.batch import Batch
 from ..core.pool import Pool
 from ..core.rows import RowFlag
-from ..core.spec import Array
+from ..core.spec import Array, Leaf
 from ..errors import ClosedError, ConfigError, StateError, require
 from ..vector.env import VectorEnv
 from ..vector.nested import row_of
@@ -39,6 +40,7 @@ class SB3VecEnv(_VecEnv):
 
     The same seeds and actions give what `DummyVecEnv` gives: float32 rewards, bool dones, and infos with
     `TimeLimit.truncated`, and `terminal_observation` where an episode has ended. Arrays are the caller's own.
+    Envs have equal spaces; `observation_mode='different'` lets the bounds of observations differ.
 
     Example:
         >>> import gymnasium
@@ -83,7 +85,7 @@ class SB3VecEnv(_VecEnv):
         self.vector_env = _vector_env_of(env_fns, options)
         self._pool: Pool = self.vector_env._pool
         self._ids = list(range(self._pool.num_envs))
-        self._was_reset = False
+        self._is_plain = isinstance(self._pool.action_spec.root, Leaf)
         try:
             self._check_distinct()
             spaces = self.vector_env.single_observation_space, self.vector_env.single_action_space
@@ -120,17 +122,13 @@ class SB3VecEnv(_VecEnv):
             Exception: what an env raised, with the remote traceback as its cause.
         """
         self._check_open("reset")
-        seeds = self._seeds
-        if not self._was_reset and all(seed is None for seed in seeds):
-            seeds = self.vector_env._draw_seeds()
+        seeds = self.vector_env._fill_seeds(self._seeds, self._ids)
         if self._pool.outstanding():
             self._pool.cancel()
         self._pool.reset(
             seeds=seeds, kwargs=[{"options": one} if one else None for one in self._options], draw_seeds=False
         )
-        self._was_reset = True
-        known = self.vector_env.seeds
-        self.vector_env.seeds = tuple(old if seed is None else seed for old, seed in zip(known, seeds))
+        self.vector_env._note_seeds(seeds, self._ids)
         batch = self._pool.recv()
         batch.raise_errors()
         self._reset_seeds()
@@ -142,19 +140,44 @@ class SB3VecEnv(_VecEnv):
         """Begin a step of every env.
 
         Args:
-            actions: one row per env.
+            actions: one row per env; an array, or a sequence of N actions. A dict of columns will do for Dict spaces.
+                Floats for a space of whole numbers are converted where they are whole and the space is no Box;
+                else each env gets them as they are, which is slower.
 
         Raises:
             SpaceError: the actions do not fit the space; nothing was sent.
             StateError: a step is under way already.
         """
         try:
-            self._pool.send(actions)
+            if self._is_plain and getattr(actions, "dtype", None) == self.action_space.dtype:
+                self._pool.send(actions)
+            else:
+                self._send_odd(actions)
         except StateError:
             self._check_open("step_async")
             if self._pool.outstanding():
                 raise StateError("step_async: a step is under way; call step_wait first") from None
             raise
+
+    def _send_odd(self, actions: Any) -> None:
+        """Send what is not one array of the action space's dtype."""
+        space = self.action_space
+        if not self._is_plain:
+            if isinstance(actions, Mapping):
+                self._pool.send(actions)
+            else:
+                self._pool.send_objects(list(actions), self._ids)
+            return
+        given = np.asarray(actions)
+        if self._pool.options.strict or given.dtype.kind != "f" or space.dtype.kind not in "iu":
+            self._pool.send(actions)
+            return
+        with np.errstate(invalid="ignore"):
+            whole = given.astype(space.dtype)
+        if not isinstance(space, spaces.Box) and np.array_equal(whole, given):
+            self._pool.send(whole)  # MultiBinary actions come so from policies
+        else:
+            self._pool.send_objects(list(given), self._ids)
 
     def _check_open(self, what: str) -> None:
         if self._pool.closed:
@@ -185,8 +208,9 @@ class SB3VecEnv(_VecEnv):
         if not batch.flags & _NEWS:
             return [{"TimeLimit.truncated": False} for _ in self._ids]
         infos = batch.infos()
-        for info in infos:
-            info["TimeLimit.truncated"] = False
+        for info, done in zip(infos, dones.tolist()):
+            if not done:  # else it is that of a reset
+                info["TimeLimit.truncated"] = False
         if batch.flags & RowFlag.FINAL:
             self._put_finals(infos, batch, dones)
         return infos
@@ -198,7 +222,6 @@ class SB3VecEnv(_VecEnv):
         reset_infos = list(self.reset_infos)
         for env_id in np.flatnonzero(dones).tolist():
             reset_infos[env_id] = infos[env_id]
-            del reset_infos[env_id]["TimeLimit.truncated"]
             info = final_infos[env_id]
             info["TimeLimit.truncated"] = bool(truncated[env_id])
             info["terminal_observation"] = row_of(space, final_obs, env_id)
@@ -263,6 +286,16 @@ class SB3VecEnv(_VecEnv):
         return self.env_method("render")
 
     # ---- end ---------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return bool(self._pool.closed)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a step is under way."""
+        return self._pool.outstanding() > 0
 
     def close(self) -> None:
         """End envs and workers within `close_timeout` seconds; idempotent."""

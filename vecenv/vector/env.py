@@ -50,6 +50,7 @@ class VectorEnv(CallableEnvs):
 
     The same seeds and actions give the same results as `gymnasium.vector.SyncVectorEnv`, whatever
     the backend and the number of workers. Rewards are float64, terminations and truncations bool.
+    Envs get actions of their space's dtype: others of the same kind are converted, with one warning per leaf.
 
     Example:
         >>> import gymnasium
@@ -139,7 +140,8 @@ class VectorEnv(CallableEnvs):
                 'truncated' and then 'restarted', given up. 'raise': WorkerDiedError or WorkerTimeoutError.
             failures: more about that, as `core.options.FailurePolicy` says it: on_repeat, max_restarts,
                 restart_window, max_log_bytes, recovery_timeout, recycle_after, reproducer_dir.
-            strict: refuse actions and observations of other dtypes instead of converting them.
+            strict: refuse actions and observations of other dtypes, or with keys that their space lacks, instead of
+                converting them and leaving those keys out, with one warning.
             debug: overwrite views when they expire.
 
         Raises:
@@ -164,6 +166,7 @@ class VectorEnv(CallableEnvs):
             # Resets of ended envs repeat the others' last observations: here they must be what they were.
             leases=NUM_LEASES if copy and self.autoreset_mode != AutoresetMode.DISABLED else 0,
             strict=strict,
+            ignores_extra_keys=not strict,
             context=context or "forkserver",
             debug=debug,
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
@@ -179,7 +182,7 @@ class VectorEnv(CallableEnvs):
         self.implementation = pool.implementation
         self.seeds: tuple[int | None, ...] = (None,) * self.num_envs
         self._waiting: Any = None  # what the `..._wait` that is pending needs
-        self._was_reset = False
+        self._unseeded = set(range(pool.num_envs))  # envs without a reset so far
         self.closed = False
 
     def _start(self, is_same: bool, has_statistics: bool) -> None:
@@ -402,18 +405,14 @@ class VectorEnv(CallableEnvs):
         seeds = read_seeds(seed, self.num_envs)
         if ordered and self._pool.outstanding():
             self._give_up_resets()
-        if seed is None and not self._was_reset:
-            seeds = self._draw_seeds()
         chosen = range(self.num_envs) if env_ids is None else env_ids.tolist()
-        asked = [seeds[env_id] for env_id in chosen]
+        asked = self._fill_seeds(seeds, chosen)
         kwargs = None if options is None else [{"options": options}] * len(asked)
         try:
             self._pool.reset(env_ids, seeds=asked, kwargs=kwargs, ordered=ordered, draw_seeds=False)
         except StateError as error:
             self._explain(what, error)
-        given = {env_id: one for env_id, one in zip(chosen, asked) if one is not None}
-        self.seeds = tuple(given.get(env_id, known) for env_id, known in enumerate(self.seeds))
-        self._was_reset = True
+        self._note_seeds(asked, chosen)
 
     def _give_up_resets(self) -> None:
         """Forget resets that were not answered in time; the pool itself lets only steps be overtaken."""
@@ -421,11 +420,26 @@ class VectorEnv(CallableEnvs):
             if self._pool._hub.owed(env_id)[0] == Op.RESET:
                 self._pool._hub.cancel(env_id)
 
-    def _draw_seeds(self) -> list[int | None]:
-        """Draw the seeds of an unseeded first reset, so that they can be told.
+    def _fill_seeds(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> list[int | None]:
+        """Return the seeds of these envs' resets, drawn for those that begin unseeded, so that they can be told.
 
         An env that has its generator already, as after a reset in its env_fn, keeps it.
+
+        Args:
+            seeds: of all envs.
+            env_ids: those that are to be reset.
         """
-        first = self._draw_seed()
-        has_own = self._pool.call(has_generator, pure=True)
-        return [None if has_own[env_id] else first + env_id for env_id in range(self.num_envs)]
+        asked = [seeds[env_id] for env_id in env_ids]
+        new = [i for i, env_id in enumerate(env_ids) if asked[i] is None and env_id in self._unseeded]
+        if new:
+            first = self._draw_seed()
+            has_own = self._pool.call(has_generator, [env_ids[i] for i in new], pure=True)
+            for i, keeps in zip(new, has_own):
+                asked[i] = None if keeps else first + env_ids[i]
+        return asked
+
+    def _note_seeds(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> None:
+        """Remember the seeds of resets that were sent."""
+        given = {env_id: seed for env_id, seed in zip(env_ids, seeds) if seed is not None}
+        self.seeds = tuple(given.get(env_id, known) for env_id, known in enumerate(self.seeds))
+        self._unseeded.difference_update(env_ids)

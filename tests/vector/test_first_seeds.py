@@ -1,0 +1,50 @@
+"""An env that is reset for the first time without a seed gets one, whichever others were reset before."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+
+import gymnasium
+import numpy as np
+import pytest
+
+from vecenv import VectorEnv
+
+cartpole = functools.partial(gymnasium.make, "CartPole-v1")
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+@pytest.mark.parametrize("order", ["one by one", "some seeded", "masked"])
+def test_each_first_reset_is_told(order: str, backend: str) -> None:
+    mode = "Disabled" if order == "masked" else "NextStep"
+    with contextlib.closing(VectorEnv([cartpole] * 3, backend=backend, autoreset_mode=mode)) as envs:
+        if order == "one by one":
+            for env_id in (1, 0, 2):
+                envs.async_reset(env_id)
+                envs.recv(1)
+        elif order == "some seeded":
+            envs.reset(seed=[None, 4, None])
+            assert envs.seeds[1] == 4
+        else:
+            envs.reset(seed=[7, 8, 9])
+            envs.reset(options={"reset_mask": np.array([True, False, True])})
+            assert envs.seeds == (7, 8, 9)
+        assert None not in envs.seeds
+        assert envs.get_attr("np_random_seed") == envs.seeds
+        before = envs.seeds
+        envs.reset(options=None if order != "masked" else {"reset_mask": np.ones(3, np.bool_)})
+        assert envs.seeds == before, "later ones go on as the generators do"
+
+
+def test_an_env_reset_by_itself_can_be_brought_back() -> None:
+    with contextlib.closing(VectorEnv([cartpole] * 2, num_workers=2)) as envs:
+        for env_id in (1, 0):
+            envs.async_reset(env_id)
+            envs.recv(1)
+        envs.step(np.array([0, 1]))
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        infos = envs.step(np.array([1, 0]))[4]
+        assert infos["recovered"].tolist() == ["replayed", None]
