@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, Discrete
 
-from vecenv import ConfigError, VectorEnv
+from vecenv import ConfigError, SpaceError, VectorEnv
 from vecenv.envs.toys import ToyEnv
 
 LIMITS = ("construct_timeout", "reset_timeout", "step_timeout", "call_timeout", "close_timeout")
@@ -52,3 +54,57 @@ def test_a_wait_that_makes_no_sense_is_named_and_nothing_is_lost(backend, implem
             with pytest.raises(ConfigError, match=says):
                 envs.recv(*args)
         assert envs.recv(np.int64(2), np.float32(30))[0][:, 0].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "mask, error",
+    [
+        (np.array([[1, 1]]), ConfigError),  # of two faults the shape is named, as in Gymnasium
+        (np.array([True]), ConfigError),
+        (np.zeros(2, np.bool_), ConfigError),
+        (np.ones(2), TypeError),
+        ([True, False], TypeError),
+    ],
+    ids=str,
+)
+def test_a_mask_that_is_none(mask, error):
+    with contextlib.closing(VectorEnv([ToyEnv] * 2, backend="serial", autoreset_mode="Disabled")) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(error, match="reset_mask"):
+            envs.reset(options={"reset_mask": mask})
+
+
+class ChattyEnv(gymnasium.Env):
+    """Observations and actions with keys that the spaces lack."""
+
+    observation_space = Dict(a=Discrete(3))
+    action_space = Dict(a=Discrete(3), b=Box(-1, 1, (2,), np.float32))
+
+    def reset(self, *, seed=None, options=None):
+        return {"a": 1, "debug": 2}, {}
+
+    def step(self, action):
+        return {"a": action["a"], "debug": 2}, float(len(action)), False, False, {}
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_keys_that_a_space_lacks_are_left_out_with_a_warning(backend, implementation):
+    with contextlib.closing(VectorEnv([ChattyEnv] * 2, backend=backend)) as envs:
+        with pytest.warns(UserWarning, match=r"obs: keys \['debug'\] are not in the space"):
+            obs, _ = envs.reset(seed=0)
+        assert obs.keys() == {"a"}
+        actions = {"a": np.array([2, 0]), "b": np.zeros((2, 2), np.float32), "c": 5}
+        with pytest.warns(UserWarning, match=r"action: keys \['c'\] are not in the space"):
+            obs, rewards, *_ = envs.step(actions)
+        assert obs["a"].tolist() == [2, 0] and rewards.tolist() == [2.0, 2.0]
+        envs.step(actions)  # it is said once
+        with pytest.raises(SpaceError, match="expected a dict with keys"):
+            envs.step({"a": np.array([2, 0])})
+
+
+def test_keys_that_a_space_lacks_are_refused_where_all_is_to_be_strict():
+    with (
+        contextlib.closing(VectorEnv([ChattyEnv] * 2, backend="serial", strict=True)) as envs,
+        pytest.raises(SpaceError, match="expected a dict with keys"),
+    ):
+        envs.reset(seed=0)

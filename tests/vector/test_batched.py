@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.spaces import ALL_SPACES
@@ -413,3 +413,32 @@ def test_the_row_of_a_vector_env():
         obs, rewards, terminated, truncated, _ = env.step(np.zeros(4, np.int64))
         assert env.observation_space.contains(obs) and rewards.shape == env.reward_space.shape
         assert terminated is False and truncated is False
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_graphs_stay_graphs(backend, implementation):
+    space = Graph(Box(-1, 1, (2,), np.float32), None)
+    env_fns = [functools.partial(SpaceEnv, space)] * 4
+    with contextlib.closing(BatchedVectorEnv(batches(env_fns, 2), backend=backend)) as envs:
+        obs, _ = envs.reset(seed=1)
+        assert obs in envs.observation_space
+        obs = envs.step(np.zeros(4, np.int64))[0]
+        assert obs in envs.observation_space and obs[3].nodes.shape[1] == 2
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1, (3, 4)), (2, (3, 4, 5, 6))])
+def test_generators_are_the_envs(size, expected):
+    env_fns = [functools.partial(gymnasium.make, "CartPole-v1")] * len(expected)
+    with contextlib.closing(BatchedVectorEnv(batches(env_fns, size), backend="serial")) as envs:
+        envs.reset(seed=3)
+        assert envs.np_random_seed == expected
+        assert [one.bit_generator.state for one in envs.np_random] == [
+            one.bit_generator.state for one in envs.get_attr("np_random")
+        ]
+
+
+def test_object_infos_of_several_axes_are_filled_as_gymnasium_fills_them():
+    own = np.array([["a", "b"], ["c", "d"]], object)
+    joined = join_infos([{"x": own, "_x": np.ones(2, np.bool_)}, {}], 2)
+    assert joined["x"].tolist() == [["a", "b"], ["c", "d"], [0, 0], [0, 0]]
+    assert joined["_x"].tolist() == [True, True, False, False]

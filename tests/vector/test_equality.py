@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import sys
 from typing import Any
 
 import gymnasium
@@ -266,3 +267,31 @@ def test_threads_change_nothing():
 @pytest.mark.parametrize("name", ["discrete", "box_float32", "multi_discrete", "dict", "tuple", "text"])
 def test_actions_are_what_gymnasium_would_pass(name, backend):
     compare(functools.partial(KeepsAction, ALL_SPACES[name], length=4), backend=backend, mode=AutoresetMode.NEXT_STEP)
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_numbers_of_another_byte_order(backend, implementation):
+    order = ">" if sys.byteorder == "little" else "<"
+    space = Box(-1, 1, (2,), np.dtype(f"{order}f4"))
+    env_fns = [functools.partial(SpaceEnv, space, length=4)] * 2
+    with (
+        contextlib.closing(VectorEnv(env_fns, backend=backend)) as ours,
+        contextlib.closing(SyncVectorEnv(env_fns)) as theirs,
+    ):
+        with pytest.warns(UserWarning, match="is converted"):
+            ours.reset(seed=3)
+        theirs.reset(seed=3)
+        for _ in range(6):
+            np.testing.assert_array_equal(ours.step([0, 1])[0], theirs.step([0, 1])[0])
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_final_observations_without_axes_are_arrays(backend, implementation):
+    space = Dict(a=Box(-1, 1, (), np.float32), b=Discrete(3))
+    env_fns = [functools.partial(SpaceEnv, space, length=2)] * 2
+    with contextlib.closing(VectorEnv(env_fns, backend=backend, autoreset_mode="SameStep")) as envs:
+        envs.reset(seed=3)
+        envs.step([0, 0])
+        for final in envs.step([0, 0])[4]["final_obs"]:
+            assert isinstance(final["a"], np.ndarray) and final["a"].shape == ()
+            assert final in space

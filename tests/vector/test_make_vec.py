@@ -200,3 +200,15 @@ def test_what_cannot_be_registered(registry):
         register_vec("Acrobot-v1", "CartPole-v1")
     with pytest.raises(AttributeError, match="no env of this id"):
         gymnasium.envs.registration.load_env_creator("vecenv.vector.by_id:NoSuchEnv-v0")
+
+
+def test_a_registered_name_knows_what_the_env_s_own_spec_says(make_by_gymnasium):
+    envs = make_by_gymnasium(register_vec("CartPole-v1"), num_envs=2)
+    assert envs.spec.max_episode_steps == 500
+    assert envs.spec.reward_threshold == gymnasium.spec("CartPole-v1").reward_threshold
+    assert envs.get_attr("_max_episode_steps") == (500, 500)
+
+
+def test_a_mode_that_is_no_name():
+    with pytest.raises(ConfigError, match="vectorization_mode"):
+        make_vec("CartPole-v1", 2, vectorization_mode=["sync"])

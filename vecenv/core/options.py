@@ -84,6 +84,8 @@ class PoolOptions:
         infos: which infos travel.
         final_obs: whether rows have room for the observation before a SAME_STEP autoreset.
         strict: refuse actions and observations of another dtype instead of converting them.
+        ignores_extra_keys: leave out what dicts have beside the keys of their space, with a warning, as Gymnasium
+            does without one; else it is an error.
         context: start method, 'forkserver', 'spawn' or 'fork'.
         num_threads: threads that numeric libraries may use in a worker.
         spin: longest busy wait in seconds before a wait sleeps.
@@ -100,6 +102,7 @@ class PoolOptions:
     infos: Infos = Infos.ALL
     final_obs: bool = False
     strict: bool = False
+    ignores_extra_keys: bool = False
     context: str = "forkserver"
     num_threads: int = 1
     spin: float = 100e-6

@@ -109,10 +109,11 @@ class Spec:
         warn: called with (path, text) the first time that a leaf is converted.
     """
 
-    def __init__(self, space: Space[Any], name: str, *, strict: bool = False) -> None:
+    def __init__(self, space: Space[Any], name: str, *, strict: bool = False, ignores_extra: bool = False) -> None:
         self.space = space
         self.name = name
         self.strict = strict
+        self._ignores_extra = ignores_extra
         self.leaves: list[Leaf] = []
         self.num_objects = 0
         self.is_all_arrays = True
@@ -127,7 +128,8 @@ class Spec:
         if isinstance(space, spaces.Tuple):
             return TupleNode(path, tuple(self._build(part, f"{path}/{i}") for i, part in enumerate(space.spaces)))
         if isinstance(space, _LEAF_SPACES) and space.dtype is not None and space.shape is not None:
-            leaf = Leaf(path, len(self.leaves), np.dtype(space.dtype), tuple(space.shape))
+            dtype = np.dtype(space.dtype).newbyteorder("=")  # columns have the machine's own byte order
+            leaf = Leaf(path, len(self.leaves), dtype, tuple(space.shape))
             self.leaves.append(leaf)
             return leaf
         self.is_all_arrays = False
@@ -264,6 +266,14 @@ class Spec:
             extra = [key for key in value if key not in node.keys]
         except TypeError:
             missing, extra = list(node.keys), []
+        if extra and not missing and self._ignores_extra:
+            if node.path not in self._warned:
+                self._warned.add(node.path)
+                self.warn(
+                    node.path,
+                    f"{node.path}: keys {sorted(map(str, extra))} are not in the space and are left out each time",
+                )
+            extra = []
         if missing or extra or not hasattr(value, "keys"):
             got = sorted(map(str, value)) if hasattr(value, "keys") else type(value).__name__
             raise SpaceError(

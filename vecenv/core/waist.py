@@ -181,9 +181,9 @@ class Waist(Life):
         self.observation_space = observation_space
         self.action_space = action_space
         self.reward_space = reward_space
-        strict = self.options.strict
-        self.obs_spec = Spec(observation_space, "obs", strict=strict)
-        self.action_spec = Spec(action_space, "action", strict=strict)
+        strict, ignores_extra = self.options.strict, self.options.ignores_extra_keys
+        self.obs_spec = Spec(observation_space, "obs", strict=strict, ignores_extra=ignores_extra)
+        self.action_spec = Spec(action_space, "action", strict=strict, ignores_extra=ignores_extra)
         if isinstance(self.action_spec.root, Leaf):
             self._plain_dtype = self.action_spec.root.dtype
             self._plain_shape = (self.num_envs, *self.action_spec.root.shape)

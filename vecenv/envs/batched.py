@@ -153,7 +153,8 @@ def as_arrays(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: as_arrays(part) for key, part in value.items()}
     if isinstance(value, tuple):
-        return tuple(as_arrays(part) for part in value)
+        parts = [as_arrays(part) for part in value]
+        return value._make(parts) if hasattr(value, "_make") else tuple(parts)  # a graph has names
     return as_array(value) if hasattr(value, "cpu") else value
 
 

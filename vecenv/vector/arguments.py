@@ -128,14 +128,14 @@ def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | No
     if options is None or "reset_mask" not in options:
         return None, options
     mask = options["reset_mask"]
-    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-        got = mask.dtype if isinstance(mask, np.ndarray) else type(mask).__name__
-        raise TypeError(f"options['reset_mask']: expected a bool array, got {got}")
-    if mask.shape != (num_envs,) or not mask.any():
-        got = "no True" if mask.shape == (num_envs,) else f"shape {mask.shape}"
-        raise ConfigError(
-            f"options['reset_mask']: expected shape ({num_envs},) with at least one True, got {got}", key="reset_mask"
-        )
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"options['reset_mask']: expected a bool array, got {type(mask).__name__}")
+    if mask.shape != (num_envs,):  # before the dtype, as in Gymnasium
+        raise ConfigError(f"options['reset_mask']: expected shape ({num_envs},), got {mask.shape}", key="reset_mask")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"options['reset_mask']: expected a bool array, got {mask.dtype}")
+    if not mask.any():
+        raise ConfigError("options['reset_mask']: expected at least one True", key="reset_mask")
     rest = {key: value for key, value in options.items() if key != "reset_mask"}
     return (None if mask.all() else np.flatnonzero(mask)), rest
 

@@ -101,6 +101,7 @@ class BatchedVectorEnv(PendingEnvs):
             depth=depth,
             leases=NUM_LEASES if copy else 0,
             strict=strict,
+            ignores_extra_keys=not strict,
             context=context or "forkserver",
             debug=debug,
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),

@@ -98,8 +98,9 @@ def _join(values: list[Any], has_key: list[bool], size: int) -> Array:
         present, shapes = [_as_objects(part) for part in present], {()}
         parts = [None if part is None else _as_objects(part) for part in parts]
     dtype = np.result_type(*present)
-    fill = None if dtype.hasobject else np.zeros((), dtype)
-    empty = np.full((size, *shapes.pop()), fill, dtype)
+    shape = (size, *shapes.pop())
+    # None where objects stand one by one, else 0, as Gymnasium and `infos.InfoReader` have it
+    empty = np.full(shape, None, dtype) if dtype.hasobject and len(shape) == 1 else np.zeros(shape, dtype)
     return np.concatenate([empty if part is None else part for part in parts]).astype(dtype, copy=False)
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..errors import ConfigError, StateError
 from .inside import Assignment, Call
 from .pending import PendingEnvs, check_callable
@@ -83,13 +81,3 @@ class CallableEnvs(PendingEnvs):
     def observations(self) -> Any:
         """A copy of the last observations of all envs; None if the last batch was not of all."""
         return self._results.copy_last() if self._results.has_last() else None
-
-    @property  # type: ignore[misc]
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """Copies of the envs' generators."""
-        return self.get_attr("np_random")
-
-    @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The seeds of the envs' generators."""
-        return self.get_attr("np_random_seed")

@@ -108,7 +108,13 @@ def register_vec(id: str, name: str | None = None) -> str:
     entry_point = f"{__package__}.by_id:{spec.id}"
     known = gymnasium.registry.get(name)
     if known is None:
-        gymnasium.register(name, vector_entry_point=entry_point)
+        gymnasium.register(
+            name,
+            vector_entry_point=entry_point,
+            reward_threshold=spec.reward_threshold,
+            nondeterministic=spec.nondeterministic,
+            max_episode_steps=spec.max_episode_steps,
+        )
     elif known.vector_entry_point != entry_point:
         raise ConfigError(f"name: {name!r} is the id of another env", key="name")
     return name
@@ -141,7 +147,7 @@ def _check(options: dict[str, Any]) -> None:
 
 def _backend_of(mode: Any) -> str:
     name = "process" if mode is None else getattr(mode, "value", mode)
-    if name not in _BACKEND_OF:
+    if not isinstance(name, str) or name not in _BACKEND_OF:
         raise ConfigError(
             f"vectorization_mode: expected one of {tuple(_BACKEND_OF)}, got {name!r}", key="vectorization_mode"
         )

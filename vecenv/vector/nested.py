@@ -59,6 +59,6 @@ def row_of(space: Space[Any], batch: Any, row: int) -> Any:
         return {key: row_of(part, batch[key], row) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(row_of(part, batch[i], row) for i, part in enumerate(space.spaces))
-    if isinstance(batch, np.ndarray) and batch.ndim > 1:
-        return batch[row].copy()
+    if isinstance(batch, np.ndarray) and not isinstance(space, spaces.Discrete):
+        return batch[row, ...].copy()  # of shape (), too
     return batch[row]  # a number, or an object that came by mail

@@ -8,6 +8,7 @@ Stands between the pool and the vector envs' own steps, resets and calls.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import logging
 import secrets
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import gymnasium
+import numpy as np
 
 from ..core.options import PoolOptions
 from ..core.pool import Pool
@@ -53,6 +55,20 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def worker_pids(self) -> tuple[int, ...]:
         """Process id of each worker, by worker_id; another one once a worker has been replaced."""
         return self._pool.worker_pids
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """Copies of the envs' generators."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seeds of the envs' generators."""
+        return self.get_attr("np_random_seed")
+
+    @abc.abstractmethod
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of every env, as the subclass has it."""
 
     # ---- start -------------------------------------------------------------------------------
 
