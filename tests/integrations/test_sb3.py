@@ -185,7 +185,9 @@ class TellingEnv(ToyEnv):
 
     def step(self, action):
         obs, reward, terminated, truncated, _ = super().step(action)
-        return obs, reward, terminated, truncated, {"own": OwnDict(a="text")}
+        frozen = np.full(50, reward)  # too large for a column
+        frozen.flags.writeable = False
+        return obs, reward, terminated, truncated, {"own": OwnDict(a="text"), "inner": {"frozen": frozen}}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -202,6 +204,7 @@ def test_infos_of_resets_and_of_ends_are_as_the_env_gave_them(backend):
             result, expected = ours.step([0, 1]), theirs.step([0, 1])
             assert_same(result, expected)
             assert [type(info["own"]) for info in result[3]] == [OwnDict, OwnDict]
+            assert all(info["inner"]["frozen"].flags.writeable for info in result[3]), "as SubprocVecEnv's"
             assert_same(list(ours.reset_infos), list(theirs.reset_infos))
             num_ends += int(result[2].sum())
         assert num_ends > 0

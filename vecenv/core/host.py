@@ -364,11 +364,13 @@ class Host:
         if no_mail and self._slot.publish(exact_obs, exact_reward, *ends, info, flags, exact_final, final_info):
             return
         env_id, step_id = self._current
-        answer = mail.Answer(step_id, env_id, info=info, final_info=final_info, warnings=self._warnings[:])
+        answer = mail.Answer(
+            step_id, env_id, info=_thawed(info), final_info=_thawed(final_info), warnings=self._warnings[:]
+        )
         self._warnings.clear()
         if self._obs.num_objects:
-            answer.objects = self._obs.objects(obs)
-            answer.final_objects = None if final_obs is None else self._obs.objects(final_obs)
+            answer.objects = _thawed(self._obs.objects(obs))
+            answer.final_objects = None if final_obs is None else _thawed(self._obs.objects(final_obs))
         self._slot.mail(mail.dump(answer))
         flags |= RowFlag.MAIL
         written = self._slot.publish(exact_obs, exact_reward, *ends, None, flags, exact_final)
@@ -441,6 +443,19 @@ def _pair(result: Any) -> tuple[Any, Any]:
 def _kind_of(value: Any) -> str:
     size = f" of {len(value)}" if isinstance(value, tuple | list | dict) else ""
     return f"{type(value).__name__}{size}"
+
+
+def _thawed(value: Any) -> Any:
+    """Return a nested value whose arrays can be written to: a pickle keeps those of an env that cannot as they are."""
+    return _copy_arrays(value) if _is_frozen(value) else value
+
+
+def _is_frozen(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return not value.flags.writeable
+    if isinstance(value, dict):
+        return any(map(_is_frozen, value.values()))
+    return isinstance(value, tuple | list) and any(map(_is_frozen, value))
 
 
 def _copy_arrays(value: Any) -> Any:
