@@ -223,7 +223,7 @@ PyDoc_STRVAR(hub_doc,
 "views, run_type, event_type)\n--\n\n"
 "The parent's end of a pool: requests out, batches in. One thread uses it at a time.\n\n"
 "Rows are handed out as run_type(views[block], start, stop), one object for all rows of a block;\n"
-"what else ends a wait as event_type(kind, descriptor).");
+"what else ends a wait as event_type(kind, descriptor, late_ns).");
 
 static PyType_Slot hub_slots[] = {
     {Py_tp_doc, (void *)hub_doc},

@@ -6,13 +6,14 @@
 
 /* What ended a wait without rows. */
 static PyObject *
-event_of(const Hub *self, int outcome, int descriptor)
+event_of(const Hub *self, int outcome, int descriptor, int64_t late_ns)
 {
     static const char *const kinds[] = {
         [RECV_TIMEOUT] = "timeout", [RECV_DESCRIPTOR] = "descriptor",
         [RECV_MAIL] = "mail",       [RECV_NO_BLOCK] = "no_block",
     };
-    return PyObject_CallFunction(self->event_type, "si", kinds[outcome], descriptor);
+    return PyObject_CallFunction(self->event_type, "siL", kinds[outcome], descriptor,
+                                 (long long)late_ns);
 }
 
 PyObject *
@@ -33,7 +34,7 @@ deliver(Hub *self, uint32_t max_count)
     }
     vecenv_piece run;
     if (vecenv_ring_deliver(ring, have < max_count ? have : max_count, &run) != VECENV_OK) {
-        return event_of(self, RECV_NO_BLOCK, -1);
+        return event_of(self, RECV_NO_BLOCK, -1, 0);
     }
     const uint32_t *flags = (const void *)column(&self->arena, run.block, VECENV_H_FLAGS);
     uint32_t flags_or = 0;
@@ -89,7 +90,7 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
             return deliver(self, (uint32_t)max_count);
         }
         if (status == VECENV_ENOBLOCK) {
-            return event_of(self, RECV_NO_BLOCK, -1);
+            return event_of(self, RECV_NO_BLOCK, -1, 0);
         }
         if (from_now != 0) {
             deadline_ns = vecenv_now_ns() + from_now;
@@ -104,7 +105,8 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
             return NULL;
         }
         if (outcome != RECV_BATCH && outcome != -1) {
-            return event_of(self, outcome, descriptor);
+            int64_t late = outcome == RECV_TIMEOUT ? vecenv_now_ns() - deadline_ns : 0;
+            return event_of(self, outcome, descriptor, late);
         }
     }
 }
@@ -112,9 +114,10 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
 const char vecenv_hub_recv_doc[] = PyDoc_STR(
 "recv($self, min_count, max_count, deadline_ns, /)\n--\n\n"
 "Wait for rows; (rows, or of their flags).\n\n"
-"Or an event, to be dealt with before the next call: ('timeout', -1) at deadline_ns on the\n"
-"monotonic clock (negative: from now); ('descriptor', fd) a pidfd is readable; ('mail', -1)\n"
-"a worker waits for its mail to be drained; ('no_block', -1) late writers pin all blocks.\n"
+"Or an event, to be dealt with before the next call: ('timeout', -1, ns) at deadline_ns on the\n"
+"monotonic clock (negative: from now), or so much later; ('descriptor', fd, 0) a pidfd is\n"
+"readable; ('mail', -1, 0) a worker waits for its mail to be drained; ('no_block', -1, 0) late\n"
+"writers pin all blocks.\n"
 "Runs signal handlers; without the GIL while it waits.");
 
 PyObject *
@@ -137,7 +140,7 @@ vecenv_hub_wait(PyObject *op, PyObject *arg)
     if (outcome == -1 || outcome == RECV_BATCH) {
         outcome = RECV_MAIL; /* look around */
     }
-    return event_of(self, outcome, descriptor);
+    return event_of(self, outcome, descriptor, 0);
 }
 
 const char vecenv_hub_wait_doc[] = PyDoc_STR(

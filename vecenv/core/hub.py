@@ -29,10 +29,14 @@ class Refusal(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What ended a wait without rows: 'timeout', 'descriptor', 'mail' or 'no_block'."""
+    """What ended a wait without rows: 'timeout', 'descriptor', 'mail' or 'no_block'.
+
+    `late_ns`: how long after its deadline a wait that timed out has ended.
+    """
 
     kind: str
     descriptor: int
+    late_ns: int = 0
 
 
 class SlotState(NamedTuple):

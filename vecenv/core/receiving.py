@@ -139,6 +139,8 @@ class ReceivingPool(SendingPool):
                     return self._make_batch(rows, flags)
                 return Batch(rows, flags, self.obs_spec, self._infos, _NO_ANSWERS)
             self._handle(got)
+            if got.kind == "timeout":
+                self._watchdog.notice_gap(got.late_ns, Deadline(None))
         return self._make_batch(*self._wait_for_rows(least, most, timeout))
 
     def _wait_for_rows(self, least: int, most: int, timeout: float | None) -> tuple[Rows, int]:
@@ -153,7 +155,7 @@ class ReceivingPool(SendingPool):
                 return got
             self._handle(got)
             if got.kind == "timeout":
-                self._watchdog.notice_gap(tick, deadline)
+                self._watchdog.notice_gap(now_ns() - tick, deadline)
                 if deadline.is_over():
                     self._raise_patience(least, timeout)
                 next_look = self._judge()

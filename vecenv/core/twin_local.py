@@ -30,7 +30,8 @@ class LocalHub(TwinHub):
     def _listen(self, deadline_ns: int) -> Event | None:
         """Nothing can happen while this thread waits: sleep."""
         time.sleep(min(max(0, deadline_ns - now_ns()), LOCAL_SLICE_NS) / 1e9)
-        return Event("timeout" if now_ns() >= deadline_ns else "mail", -1)
+        late_ns = now_ns() - deadline_ns
+        return Event("timeout", -1, late_ns) if late_ns >= 0 else Event("mail", -1)
 
     def next(self, slot: int) -> Command | None:
         """Return the next command; None: there is none now."""

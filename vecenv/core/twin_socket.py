@@ -134,7 +134,7 @@ class SocketHub(TwinHub):
             left_ns = deadline_ns - now_ns()
             ready = poll.poll(min(max(0, -(-left_ns // MS)), LONGEST_POLL_MS))
             if not ready and left_ns <= 0:
-                return Event("timeout", -1)
+                return Event("timeout", -1, -left_ns)
         event: Event | None = None
         for descriptor, bits in ready:
             if descriptor == self._event_fd:

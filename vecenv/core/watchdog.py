@@ -64,13 +64,12 @@ class Watchdog:
         self._limits = limits
         self.look_ns = _LOOK_NS if limits.has_any() else _LAZY_LOOK_NS
 
-    def notice_gap(self, planned_ns: int, deadline: Deadline) -> None:
-        """Extend every deadline if this process woke much later than planned.
+    def notice_gap(self, gap: int, deadline: Deadline) -> None:
+        """Extend every deadline if this process woke much later than planned, by so many nanoseconds.
 
         Then it was itself stopped (SIGSTOP, a debugger, a suspended machine), and what its
         workers owe says nothing about them.
         """
-        gap = now_ns() - planned_ns
         if gap > 2 * _LOOK_NS:
             deadline.extend(gap)
             running = {state.step_id for _, state in self._running()}
