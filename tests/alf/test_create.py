@@ -292,15 +292,25 @@ class Unseeded(VectorReward):
     seed = AlfEnvironment.seed
 
 
-@pytest.mark.parametrize("nonparallel", [False, True])
-def test_envs_that_have_no_seed_do_without(nonparallel):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nonparallel": True},
+        {"backend": "serial"},
+        {"backend": "process"},
+        {"backend": "process", "reset_ahead": True},
+        {"backend": "process", "on_failure": "raise"},
+    ],
+    ids=str,
+)
+def test_envs_that_have_no_seed_do_without(options):
     def load_unseeded(name, env_id=0):
         return AlfEnvironmentBaseWrapper(Unseeded(env_id))
 
-    options = {} if nonparallel else {"backend": "serial"}
     make = functools.partial(create_environment, "x", load_unseeded, num_parallel_environments=1, tensors=False)
-    with make(nonparallel=nonparallel, seed=3, **options) as env:
+    with make(seed=3, **options) as env:
         assert not env.can_seed and env.reset().is_first().all()
+        assert env.reset().is_first().all()
         with pytest.raises(NotImplementedError, match="no seed"):
             env.seed([1])
 

@@ -246,7 +246,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
             _LOG.info("unseeded reset: env i gets seed %d + i", first)
             seeds = [first + env_id for env_id in range(pool.num_envs)]
         start_ns = now_ns()
-        pool.reset(seeds=seeds)
+        pool.reset(seeds=seeds, draw_seeds=self.can_seed)
         batch = pool.recv()
         reset_ns = (now_ns() - start_ns) * max(1, self.num_workers) / pool.num_envs
         if seeds is not None:
