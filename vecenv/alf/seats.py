@@ -84,13 +84,17 @@ class Seats:
         pool = self._pool
         while missing := self._num_seats - int(np.count_nonzero(self._has_row[self.of])):
             self._keep(pool.recv(min(missing, pool.outstanding())))
-        self._has_row[self.of] = False
-        self._shown = self.of.copy()
-        flags = int(np.bitwise_or.reduce(self.column("flags")))
+        flags = self._show()
         self._waiting = self._columns["terminated"][self.of] | self._columns["truncated"][self.of]
         if self._waiting.any():
             self._replace(np.flatnonzero(self._waiting))
         return flags
+
+    def _show(self) -> int:
+        """Let the assembler read the seated envs; return the union of their flags."""
+        self._has_row[self.of] = False
+        self._shown = self.of.copy()
+        return int(np.bitwise_or.reduce(self.column("flags")))
 
     def _replace(self, seats: Array) -> None:
         """Reset the envs that have ended, and give their seats to those that wait longest."""
@@ -99,6 +103,36 @@ class Seats:
         self._pool.reset(ended, ordered=False)
         self._spares.extend(ended.tolist())
         self.of[seats] = [self._spares.popleft() for _ in range(len(seats))]
+
+    # ---- resets of all, between steps ----------------------------------------------------------
+
+    def settle(self) -> None:
+        """Wait for the episodes that envs begin: between steps nothing else is under way.
+
+        Raises:
+            Exception: what a reset raised.
+        """
+        if self._pool.outstanding():
+            self._keep(self._pool.recv())
+
+    def has_begun(self) -> bool:
+        """Tell whether a seated env has an episode that was begun and not shown."""
+        return bool(self._waiting.any())
+
+    def begin_others(self) -> int:
+        """Reset the seated envs that have not begun an episode already; for settled ones.
+
+        Returns:
+            The union of the rows' flags.
+        """
+        others = self.of[~self._waiting]
+        if len(others):
+            self._pool.reset(others, ordered=False)
+            self._keep(self._pool.recv())
+        self._waiting = np.zeros(self._num_seats, np.bool_)
+        return self._show()
+
+    # ---- rows from the pool --------------------------------------------------------------------
 
     def _keep(self, batch: Batch) -> None:
         batch.raise_errors()
