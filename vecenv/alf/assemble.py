@@ -50,6 +50,7 @@ class Assembler:
         self._observation_spec, self._action_spec = about.specs.observation, about.specs.prev_action
         self._action_leaf = None if isinstance(self._action_spec, (dict, tuple, list)) else self._action_spec.dtype
         self._leaf_dtype: np.dtype[Any] = getattr(self._observation_spec, "dtype", np.dtype(np.float32))
+        self._whole_spec = (self._observation_spec, None, None, self._action_spec)  # only its structure is used
         self._info_spec = about.specs.env_info
         self._env_ids = np.arange(size, dtype=np.int32)
 
@@ -95,13 +96,14 @@ class Assembler:
         return map_structure(lambda spec, view: _own(view, spec.dtype), self._observation_spec, self._nested(rows))
 
     def _stepped(self, rows: Any) -> Any:
-        observation, step_type, discount, prev_action = map_structure(self._flat, self._nested(rows))
+        # Spaces know no lists and no named tuples: the structure is that of the specs.
+        observation, step_type, discount, prev_action = map_structure(self._flat, self._whole_spec, self._nested(rows))
         return step_type, discount, observation, prev_action
 
     def _nested(self, rows: Any) -> Any:
         return self._spec.batch(lambda leaf: rows.obs(leaf.index), lambda node: ())
 
-    def _flat(self, view: Array) -> Array:
+    def _flat(self, spec: Any, view: Array) -> Array:
         """Copy a leaf, with the rows of batches end to end."""
         own = np.array(view)
         return own.reshape(self._size, *view.shape[2:]) if self._is_batched else own

@@ -19,6 +19,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.nests import has_own_structure, map_structure
 from vecenv.alf.spec import space_of_specs
 from vecenv.alf.timestep import StepType, TimeStep
 from vecenv.envs.adapt import reward_space_of
@@ -95,13 +96,15 @@ class StepCarrier(_Stateless):
         self._is_single = not env.batched
         step_type = spaces.Box(0, 2, (), np.int32)
         discount = spaces.Box(-np.inf, np.inf, (), np.float32)
-        action = space_of_specs(env.action_spec())
+        action_spec = env.action_spec()
+        action = space_of_specs(action_spec)
         whole = spaces.Tuple([space_of_specs(env.observation_spec()), step_type, discount, action])
         outer: tuple[int, ...] = ()
         if not self._is_single:
             size = env.batch_size or 0
             whole, action, outer = batch_space(whole, size), batch_space(action, size), (size,)  # type: ignore[assignment]
         self.observation_space, self.action_space = whole, action
+        self._repacked = action_spec if has_own_structure(action_spec) else None
         self.reward_space = spaces.Box(-np.inf, np.inf, (*outer, *env.reward_spec().shape), np.float32)
 
     @property
@@ -118,6 +121,8 @@ class StepCarrier(_Stateless):
 
     def step(self, action: Any) -> Any:
         """Step; a single env's LAST step is an end, terminated where its discount is 0."""
+        if self._repacked is not None:
+            action = map_structure(lambda spec, leaf: leaf, self._repacked, action)
         return self._take_apart(self.alf.step(action))
 
     def _take_apart(self, time_step: TimeStep) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from vecenv.errors import SpaceError
 
-__all__ = ["flatten", "get_field", "map_structure", "set_field"]
+__all__ = ["flatten", "get_field", "has_own_structure", "map_structure", "set_field"]
 
 
 def map_structure(function: Callable[..., Any], nest: Any, *others: Any) -> Any:
@@ -40,6 +40,15 @@ def flatten(nest: Any) -> list[Any]:
     leaves: list[Any] = []
     map_structure(leaves.append, nest)
     return leaves
+
+
+def has_own_structure(nest: Any) -> bool:
+    """Tell whether there are lists or named tuples in a nest, which Gymnasium's spaces do not know."""
+    if isinstance(nest, Mapping):
+        return any(has_own_structure(part) for part in nest.values())
+    if isinstance(nest, (tuple, list)):
+        return type(nest) is not tuple or any(has_own_structure(part) for part in nest)
+    return False
 
 
 def get_field(nest: Any, field: str | None) -> Any:
