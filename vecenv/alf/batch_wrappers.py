@@ -10,7 +10,7 @@ import numpy as np
 from vecenv.alf import tensors
 from vecenv.alf.actions import rows_of
 from vecenv.alf.batch_infos import stack_infos
-from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.environment import AlfEnvironment, specs_of
 from vecenv.alf.nests import map_structure
 from vecenv.alf.timestep import TimeStep
 from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper
@@ -105,9 +105,9 @@ class SeveralEnvs(AlfEnvironment):
 
     def __init__(self, envs: Sequence[AlfEnvironment], names: Sequence[str]) -> None:
         self._envs = list(envs)
-        self._spec = envs[0].time_step_spec()
+        self._spec = specs_of(envs[0])
         for name, env in zip(names, envs):
-            if env.time_step_spec() != self._spec:
+            if specs_of(env) != self._spec:
                 raise ConfigError(f"{name}: its specs differ from those of {names[0]}")
 
     @property

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.environment import AlfEnvironment, specs_of
 from vecenv.alf.nests import has_own_structure, map_structure
 from vecenv.alf.spec import space_of_specs
 from vecenv.alf.timestep import StepType, TimeStep
@@ -167,7 +167,7 @@ def describe(carrier: PlainCarrier | StepCarrier) -> Description:
     return Description(
         discount=carrier.discount,
         batch_size=env.batch_size if env.batched else None,
-        specs=env.time_step_spec(),
+        specs=specs_of(env),
         num_tasks=env.num_tasks,
         task_names=env.task_names,
         metadata=env.metadata,

@@ -59,9 +59,9 @@ class AlfEnvironment(abc.ABC):
         """Return the specs of what `env_info` always has; envs may tell more."""
 
     def time_step_spec(self) -> TimeStep:
-        """Return the specs of a time step."""
+        """Return the specs of a time step; its env_info is () if that is always empty."""
         spec = time_step_spec(self.observation_spec(), self.action_spec(), self.reward_spec())
-        return spec._replace(env_info=self.env_info_spec())
+        return spec._replace(env_info=self.env_info_spec() or ())
 
     # ---- what everybody calls --------------------------------------------------------------
 
@@ -169,3 +169,8 @@ class AlfEnvironment(abc.ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def specs_of(env: AlfEnvironment) -> TimeStep:
+    """Return the specs of an environment's time steps, infos included: its own `time_step_spec` may lack them."""
+    return env.time_step_spec()._replace(env_info=env.env_info_spec())

@@ -1,0 +1,90 @@
+"""AlfEnvironment: what a class that is written for it may leave out, and what it may give in its own way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.alf.same import VectorReward, toy
+from vecenv.alf import (
+    AlfEnvironment,
+    BatchEnvironmentWrapper,
+    BoundedTensorSpec,
+    MultitaskWrapper,
+    ParallelAlfEnvironment,
+    TensorSpec,
+    ThreadEnvironment,
+    restart,
+    time_step_spec,
+    transition,
+)
+
+
+class Plain(AlfEnvironment):
+    """Gives what must be given and nothing else."""
+
+    def __init__(self, env_id=0):
+        self.env_id = env_id
+
+    def observation_spec(self):
+        return TensorSpec(())
+
+    def action_spec(self):
+        return BoundedTensorSpec((), np.float32, -1, 1)
+
+    def reward_spec(self):
+        return TensorSpec(())
+
+    def env_info_spec(self):
+        return {}
+
+    def _reset(self):
+        return restart(np.float32(0), self.action_spec())
+
+    def _step(self, action):
+        return transition(np.float32(0), action, np.float32(1))
+
+
+class OwnSpec(Plain):
+    """Makes the specs of a time step once, without those of infos."""
+
+    def __init__(self, env_id=0):
+        self._specs = time_step_spec(super().observation_spec(), super().action_spec(), TensorSpec(()))
+
+    def time_step_spec(self):
+        return self._specs
+
+    def env_info_spec(self):
+        return {"x": TensorSpec(())}
+
+
+class OtherInfo(OwnSpec):
+    def env_info_spec(self):
+        return {"y": TensorSpec(())}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ParallelAlfEnvironment([OwnSpec] * 2, tensors=False, backend="serial"),
+        lambda: BatchEnvironmentWrapper([OwnSpec(), OwnSpec()]),
+        lambda: MultitaskWrapper([OwnSpec(), OwnSpec()], ["a", "b"]),
+        lambda: ThreadEnvironment(OwnSpec, tensors=False),
+    ],
+)
+def test_specs_of_infos_are_known_whatever_time_step_spec_says(make):
+    with make() as env:
+        assert env.env_info_spec() == {"x": TensorSpec(())}
+
+
+def test_infos_that_differ_are_found_whatever_time_step_spec_says():
+    with pytest.raises(ValueError, match="differ"):
+        BatchEnvironmentWrapper([OwnSpec(), OtherInfo()])
+    with pytest.raises(ValueError, match="differ"):
+        ParallelAlfEnvironment([lambda env_id: OwnSpec(), lambda env_id: OtherInfo()], backend="serial")
+
+
+def test_without_infos_the_specs_are_those_of_the_function():
+    for env in (Plain(), toy(), BatchEnvironmentWrapper([toy()])):
+        assert time_step_spec(env.observation_spec(), env.action_spec(), env.reward_spec()) == env.time_step_spec()
+    assert VectorReward().time_step_spec().env_info == {"half": TensorSpec(())}
