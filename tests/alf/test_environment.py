@@ -32,9 +32,6 @@ class Plain(AlfEnvironment):
     def action_spec(self):
         return BoundedTensorSpec((), np.float32, -1, 1)
 
-    def reward_spec(self):
-        return TensorSpec(())
-
     def env_info_spec(self):
         return {}
 
@@ -88,3 +85,10 @@ def test_without_infos_the_specs_are_those_of_the_function():
     for env in (Plain(), toy(), BatchEnvironmentWrapper([toy()])):
         assert time_step_spec(env.observation_spec(), env.action_spec(), env.reward_spec()) == env.time_step_spec()
     assert VectorReward().time_step_spec().env_info == {"half": TensorSpec(())}
+
+
+def test_rewards_are_numbers_unless_a_class_says_otherwise():
+    assert Plain().reward_spec() == TensorSpec(()) and Plain().reset().reward.shape == ()
+    with ParallelAlfEnvironment([Plain] * 2, tensors=False, backend="serial") as env:
+        env.reset()
+        assert env.step(np.zeros(2, np.float32)).reward.tolist() == [1.0, 1.0]

@@ -6,6 +6,7 @@ import abc
 import copy
 from typing import Any, ClassVar
 
+from vecenv.alf.spec import TensorSpec
 from vecenv.alf.timestep import TimeStep, time_step_spec
 from vecenv.errors import StateError
 
@@ -15,8 +16,9 @@ __all__ = ["AlfEnvironment"]
 class AlfEnvironment(abc.ABC):
     """An environment, or a batch of them, whose `reset` and `step` return a `TimeStep`.
 
-    A subclass gives `_reset`, `_step` and the specs. The step after a LAST one starts the next
-    episode and ignores its action; so does a step before any reset.
+    A subclass gives `_reset`, `_step` and the specs, that of rewards only if they are not numbers.
+    The step after a LAST one starts the next episode and ignores its action; so does a step before
+    any reset.
 
     Example:
         >>> from vecenv.alf import load
@@ -51,12 +53,14 @@ class AlfEnvironment(abc.ABC):
         """Return the nest of specs of actions."""
 
     @abc.abstractmethod
-    def reward_spec(self) -> Any:
-        """Return the spec of rewards."""
-
-    @abc.abstractmethod
     def env_info_spec(self) -> Any:
         """Return the specs of what `env_info` always has; envs may tell more."""
+
+    # ---- what they may give ----------------------------------------------------------------
+
+    def reward_spec(self) -> Any:
+        """Return the spec of rewards: here a float32 number."""
+        return TensorSpec(())
 
     def time_step_spec(self) -> TimeStep:
         """Return the specs of a time step; its env_info is () if that is always empty."""
