@@ -254,6 +254,18 @@ def test_another_class_of_parallel_environments():
     assert env.reset().env_info["seed"].tolist() == [8, 9]
 
 
+@pytest.mark.parametrize("bound", [None, 7])
+@pytest.mark.parametrize("names", ["x", ["a", "b"]], ids=str)
+def test_load_functions_that_ask_are_told_how_many_envs_there_are(bound, names):
+    def load_told(name, env_id=None, num_parallel_environments=0):
+        return AlfGymWrapper(ToyEnv(num_parallel_environments))
+
+    given = load_told if bound is None else functools.partial(load_told, num_parallel_environments=bound)
+    env = create_environment(names, given, num_parallel_environments=3, tensors=False, backend="serial")
+    with env:
+        assert env._pool.call(_length_of_toy) == [3 if bound is None else bound] * 3
+
+
 # ---- seeds -------------------------------------------------------------------------------------------------
 
 
@@ -286,6 +298,10 @@ def test_constructors_that_draw_follow_their_seed():
 
 def _length_of(carrier):
     return carrier.alf.length
+
+
+def _length_of_toy(carrier):
+    return carrier.alf.gym.unwrapped.length
 
 
 class Unseeded(VectorReward):

@@ -92,3 +92,38 @@ def test_rewards_are_numbers_unless_a_class_says_otherwise():
     with ParallelAlfEnvironment([Plain] * 2, tensors=False, backend="serial") as env:
         env.reset()
         assert env.step(np.zeros(2, np.float32)).reward.tolist() == [1.0, 1.0]
+
+
+class Secretive(Plain):
+    """Has attributes of its own under names that are not the interface's."""
+
+    _current = 7
+
+    def _step(self, action):
+        self._current += 1
+        return super()._step(action)
+
+
+def test_an_environment_may_keep_what_it_calls_current():
+    env = Secretive()
+    assert env.step(np.float32(0)).is_first() and env.step(np.float32(0)).is_mid() and env._current == 8
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Plain,
+        lambda: ParallelAlfEnvironment([Plain] * 2, tensors=False, backend="serial"),
+        lambda: BatchEnvironmentWrapper([Plain()]),
+        lambda: ThreadEnvironment(Plain, tensors=False),
+    ],
+)
+def test_before_the_first_time_step_there_is_none(make):
+    with make() as env:
+        assert env.current_time_step() is None and env.get_info() is None
+        first = env.reset()
+        assert env.current_time_step() is first and env.get_info() == {}
+
+
+def test_a_single_environment_is_one():
+    assert not Plain().batched and Plain().batch_size == 1

@@ -73,8 +73,10 @@ def test_without_auto_reset_a_step_after_the_end_is_refused():
 
 
 def test_there_is_no_time_step_before_the_first():
-    with pytest.raises(RuntimeError, match="call reset"):
-        toy().current_time_step()
+    env = toy()
+    assert env.current_time_step() is None and env.get_info() is None
+    first = env.reset()
+    assert env.current_time_step() is first and env.get_info() == {}
 
 
 # ---- specs -----------------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ def test_it_is_a_single_env_of_arrays_and_a_context():
     env = toy()
     with env as entered:
         assert entered is env
-    assert not env.batched and env.batch_size is None and not env.is_tensor_based and env.num_tasks == 1
+    assert not env.batched and env.batch_size == 1 and not env.is_tensor_based and env.num_tasks == 1
     assert env.task_names == ["ToyEnv"] and env.metadata == {"render_modes": []}
 
 

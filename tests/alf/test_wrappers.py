@@ -361,7 +361,7 @@ def test_what_lasts_from_one_episode_to_the_next_can_be_moved_to_a_new_env(make)
     for _ in range(2):
         env.reset()
     KEEPER.restore(twin, KEEPER.capture(env).state)
-    action = np.zeros(env.batch_size or (), np.int64)
+    action = np.zeros(env.batch_size if env.batched else (), np.int64)
     action = {"task_id": np.int64(1), "action": action} if make is tasks else action
     assert_same(env.reset(), twin.reset())
     for _ in range(40):

@@ -77,7 +77,7 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
         return True
 
     @property
-    def batch_size(self) -> int | None:
+    def batch_size(self) -> int:
         """1."""
         return 1
 
@@ -165,7 +165,7 @@ class BatchEnvironmentWrapper(SeveralEnvs):
         return True
 
     @property
-    def batch_size(self) -> int | None:
+    def batch_size(self) -> int:
         """How many envs."""
         return len(self._envs)
 

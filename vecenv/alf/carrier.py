@@ -101,7 +101,7 @@ class StepCarrier(_Stateless):
         whole = spaces.Tuple([space_of_specs(env.observation_spec()), step_type, discount, action])
         outer: tuple[int, ...] = ()
         if not self._is_single:
-            size = env.batch_size or 0
+            size = env.batch_size
             whole, action, outer = batch_space(whole, size), batch_space(action, size), (size,)  # type: ignore[assignment]
         self.observation_space, self.action_space = whole, action
         self._repacked = action_spec if has_own_structure(action_spec) else None

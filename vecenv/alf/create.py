@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -53,7 +54,8 @@ def create_environment(
 
     Args:
         env_name: passed to the load function; a list makes each env a `MultitaskWrapper` of these.
-        env_load_fn: called as `env_load_fn(env_name, env_id)`, or see above.
+        env_load_fn: called as `env_load_fn(env_name, env_id)`, or see above; with `num_parallel_environments=`
+            too if its signature names that.
         eval_env_load_fn, eval_batch_size_per_env: for evaluation, where they differ; None: the same.
         for_evaluation: which of the two to use.
         num_parallel_environments: envs in the batch.
@@ -87,6 +89,8 @@ def create_environment(
     size = num_parallel_environments
     per_env = (size if is_batched else 1) if batch_size_per_env is None else batch_size_per_env
     _check(size, per_env, num_spare_envs, nonparallel)
+    if _asks_for(env_load_fn, "num_parallel_environments"):
+        env_load_fn = functools.partial(env_load_fn, num_parallel_environments=size)
     if not isinstance(env_name, str):
         if is_batched:
             raise ConfigError("env_name: a list of tasks needs a load function of single envs", key="env_name")
@@ -171,6 +175,19 @@ def _attribute(function: Any, name: str) -> Any:
             return getattr(function, name)
         function = function.func if isinstance(function, functools.partial) else None
     return None
+
+
+def _asks_for(function: Any, name: str) -> bool:
+    """Tell whether a function has an argument of this name that no `functools.partial` around it gives."""
+    outer = function
+    while isinstance(outer, functools.partial):
+        if name in outer.keywords:
+            return False
+        outer = outer.func
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some functions in C tell nothing
+        return False
 
 
 def _draw_seeds(count: int, seed: int | None, per_env: int) -> list[int]:

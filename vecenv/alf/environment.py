@@ -32,7 +32,7 @@ class AlfEnvironment(abc.ABC):
     state_names: ClassVar[tuple[str, ...]] = ()
     """Attributes that last from one episode to the next, so that a crash can be made good."""
 
-    _current: TimeStep | None = None
+    _current_time_step: TimeStep | None = None
 
     # ---- what subclasses give ------------------------------------------------------------
 
@@ -71,25 +71,19 @@ class AlfEnvironment(abc.ABC):
 
     def reset(self) -> TimeStep:
         """Start an episode and return its FIRST time step."""
-        self._current = self._reset()
-        return self._current
+        self._current_time_step = self._reset()
+        return self._current_time_step
 
     def step(self, action: Any) -> TimeStep:
         """Take an action and return the time step that follows."""
-        if self._current is None:
+        if self._current_time_step is None:
             return self.reset()
-        self._current = self._step(action)
-        return self._current
+        self._current_time_step = self._step(action)
+        return self._current_time_step
 
-    def current_time_step(self) -> TimeStep:
-        """Return the last time step.
-
-        Raises:
-            StateError: there was none yet.
-        """
-        if self._current is None:
-            raise StateError(f"{type(self).__name__}: no time step yet; call reset() first")
-        return self._current
+    def current_time_step(self) -> TimeStep | None:
+        """Return the last time step, None before the first."""
+        return self._current_time_step
 
     @property
     def batched(self) -> bool:
@@ -97,15 +91,15 @@ class AlfEnvironment(abc.ABC):
         return False
 
     @property
-    def batch_size(self) -> int | None:
-        """Length of the batch axis, None without one.
+    def batch_size(self) -> int:
+        """Length of the batch axis; 1 for a single env, whose leaves have none.
 
         Raises:
             StateError: the environment is batched but does not say how many (also a RuntimeError).
         """
         if self.batched:
             raise StateError(f"{type(self).__name__} is batched and must say its batch_size")
-        return None
+        return 1
 
     @property
     def is_tensor_based(self) -> bool:
@@ -133,8 +127,9 @@ class AlfEnvironment(abc.ABC):
         return {}
 
     def get_info(self) -> Any:
-        """Return the info of the last step."""
-        return self.current_time_step().env_info
+        """Return the info of the last step, None before the first."""
+        time_step = self.current_time_step()
+        return None if time_step is None else time_step.env_info
 
     def seed(self, seed: Any) -> Any:
         """Seed the episodes from the next reset on."""

@@ -76,7 +76,7 @@ class AlfGymWrapper(AlfEnvironment):
         self._discount = float(discount)
         self._auto_reset = auto_reset
         self._seed: int | None = None
-        self._info: Any = {}
+        self._info: Any = None
         self._done = False
         self._observation_spec = tensor_spec_from_gym_space(self._env.observation_space, simplify_box_bounds)
         self._action_spec = tensor_spec_from_gym_space(self._env.action_space, simplify_box_bounds)
@@ -170,7 +170,7 @@ class AlfGymWrapper(AlfEnvironment):
         return [spec.id if spec is not None else type(self._env.unwrapped).__name__]
 
     def get_info(self) -> Any:
-        """Return the info of the last step as the env gave it."""
+        """Return the info of the last step as the env gave it, None before the first."""
         return self._info
 
     def seed(self, seed: int) -> None:

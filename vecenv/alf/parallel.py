@@ -184,20 +184,20 @@ class ParallelAlfEnvironment(AlfEnvironment):
             WorkerTimeoutError, WorkerDiedError: an env is over its limit, or its worker has gone.
             Exception: what an env raised.
         """
-        if self._current is None:
+        if self._current_time_step is None:
             return self.reset()
         given, prev_action = self._read(to_arrays(action))
-        before, self._current = self._current, None  # until this has gone well
+        before, self._current_time_step = self._current_time_step, None  # until this has gone well
         try:
             (self._seats if self._is_ahead else self._pool).send(given)
         except SpaceError:  # nothing was stepped
-            self._current = before
+            self._current_time_step = before
             raise
         if self._is_ahead:
             time_step = self._build(self._seats, self._seats.recv(), prev_action, self._seats.infos())
         else:
             time_step = self._build_batch(self._pool.recv(), prev_action)
-        self._current = time_step
+        self._current_time_step = time_step
         return time_step
 
     def _step(self, action: Any) -> TimeStep:
@@ -240,7 +240,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
     def _reset(self) -> TimeStep:
         pool = self._pool
-        is_sound, self._current = self._current is not None, None
+        is_sound, self._current_time_step = self._current_time_step is not None, None
         no_action = zeros_of(self.action_spec(), (self._size,))
         if is_sound and self._is_ahead:
             self._seats.settle()  # how far an env is must not depend on how fast it was

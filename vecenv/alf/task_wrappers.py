@@ -151,7 +151,7 @@ class CurriculumWrapper(AlfEnvironmentBaseWrapper):
             raise ConfigError("CurriculumWrapper: expected a batch of multitask envs, with task_id and action")
         super().__init__(env)
         self._action_spec = spec["action"]
-        size, tasks = env.batch_size or 0, env.num_tasks
+        size, tasks = env.batch_size, env.num_tasks
         self._returns, self._lengths = np.zeros(size), np.zeros(size)
         self._rates = np.array([[current_score_update_rate], [past_score_update_rate]])
         self._scale = math.log(progress_favor)

@@ -119,7 +119,7 @@ class ThreadEnvironment(AlfEnvironment):
         return True
 
     @property
-    def batch_size(self) -> int | None:
+    def batch_size(self) -> int:
         """1."""
         return 1
 

@@ -68,7 +68,7 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
         return self._env.batched
 
     @property
-    def batch_size(self) -> int | None:
+    def batch_size(self) -> int:
         """As inside."""
         return self._env.batch_size
 
