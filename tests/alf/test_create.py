@@ -296,6 +296,62 @@ def test_constructors_that_draw_follow_their_seed():
     assert len(set(lengths()[0])) == 3
 
 
+class DrawsWithTorch(VectorReward):
+    """Imports torch when it is built, and draws from its global generator at each reset."""
+
+    def __init__(self, env_id=0):
+        super().__init__(env_id)
+        import torch
+
+        self.torch = torch
+
+    def _observe(self):
+        return self.torch.rand(2).double().numpy()
+
+
+class DrawsAtOnce(DrawsWithTorch):
+    """Draws when it is built, from torch as it was loaded before."""
+
+    def __init__(self, env_id=0):
+        import torch
+
+        self.drawn = torch.rand(2).double().numpy()
+        super().__init__(env_id)
+
+    def _observe(self):
+        return self.drawn
+
+
+def load_with_torch(kind, name, env_id=0):
+    return kind(env_id)
+
+
+@pytest.mark.parametrize(("kind", "context"), [(DrawsWithTorch, "forkserver"), (DrawsAtOnce, "fork")])
+def test_torch_is_seeded_in_workers_where_an_env_uses_it(kind, context):
+    """Imported by the constructor, or there before: a fork has what its parent has."""
+    torch = pytest.importorskip("torch")
+    load_fn = functools.partial(load_with_torch, kind)
+    make = functools.partial(create_environment, "x", load_fn, num_parallel_environments=1, tensors=False)
+    with make(seed=np.int64(3), context=context) as env:
+        drawn = env.reset().observation[0]
+    expected = torch.rand(2, generator=torch.Generator().manual_seed(3))
+    np.testing.assert_array_equal(drawn, expected.double().numpy())
+
+
+def test_the_callers_torch_goes_on_where_it_was():
+    torch = pytest.importorskip("torch")
+    load_fn = functools.partial(load_with_torch, DrawsAtOnce)
+    make = functools.partial(create_environment, "x", load_fn, num_parallel_environments=2, tensors=False)
+    before = torch.get_rng_state()
+    with make(seed=3, backend="serial") as env:
+        assert torch.equal(torch.get_rng_state(), before)
+        drawn = env.reset().observation
+    torch.manual_seed(77)
+    with make(seed=3, backend="serial") as env:
+        np.testing.assert_array_equal(env.reset().observation, drawn)
+    torch.set_rng_state(before)
+
+
 def _length_of(carrier):
     return carrier.alf.length
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import os
 import random
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,9 +68,10 @@ def create_environment(
         num_spare_envs: further envs that stand ready for those that end.
         start_serially, flatten, torch_num_threads_per_env: as for `ParallelAlfEnvironment`.
         parallel_environment_ctor: called instead of it.
-        seed: env i gets seed + i, if it can be seeded; in workers the global generators are seeded with it
-            before it is built, too. None: different ones, drawn once from NumPy's global generator, so
-            that `numpy.random.seed` before makes them the same every time.
+        seed: env i gets seed + i, if it can be seeded; in workers the global generators of `random`, NumPy
+            and torch are seeded with it before it is built, too (torch's after that, if it is imported only
+            then). None: different ones, drawn once from NumPy's global generator, so that
+            `numpy.random.seed` before makes them the same every time.
         batched_wrappers: applied to the result in this order.
         tensors: torch tensors out; None: if torch is installed.
         options: of `ParallelAlfEnvironment`: `num_workers`, `step_timeout` and so on.
@@ -136,17 +140,43 @@ class _Constructor:
     ) -> None:
         self.load_fn, self.env_name, self.batch_size = load_fn, env_name, batch_size
         self.is_batched, self.seed = is_batched, seed
+        self.maker = os.getpid()
 
     def __call__(self, env_id: int) -> Any:
-        """Load it: in a worker, whose global generators are its own."""
+        """Load it: in a worker, or where the pool gives the caller's generators back."""
         random.seed(self.seed)
         np.random.seed(self.seed % 2**32)
+        with _torch_seeded(self.seed, is_guest=os.getpid() == self.maker):
+            return self._load(env_id)
+
+    def _load(self, env_id: int) -> Any:
         first = env_id * self.batch_size
         if self.is_batched:
             return self.load_fn(self.env_name, env_id=first, batch_size=self.batch_size)
         if self.batch_size == 1:
             return self.load_fn(self.env_name, env_id)
         return BatchEnvironmentWrapper([self.load_fn(self.env_name, first + i) for i in range(self.batch_size)])
+
+
+@contextlib.contextmanager
+def _torch_seeded(seed: int, is_guest: bool) -> Iterator[None]:
+    """Seed torch's global generator, if there is torch, before or, where that imports it, after something.
+
+    Args:
+        is_guest: whether the process is the caller's, who gets the generator back as it was.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and is_guest:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            yield
+        return
+    if torch is not None:
+        torch.manual_seed(seed)
+    yield
+    late = sys.modules.get("torch")
+    if torch is None and late is not None and not is_guest:
+        late.manual_seed(seed)
 
 
 def _create_single(env_name: Any, load_fn: Callable[..., Any], is_batched: bool, seed: int, tensors: Any) -> Any:
@@ -193,6 +223,7 @@ def _asks_for(function: Any, name: str) -> bool:
 def _draw_seeds(count: int, seed: int | None, per_env: int) -> list[int]:
     """Return a seed for each env, all different; those of `per_env` envs in one batch follow each other."""
     if seed is not None:
+        seed = int(seed)  # the module random takes no other integers
         return [seed + i for i in range(count)]
     generator = np.random.default_rng(int(np.random.randint(_SEED_LIMIT)))
     firsts = generator.choice(_SEED_LIMIT // per_env, count // per_env, replace=False) * per_env
