@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from tests.alf.same import Alternating, toy
 from tests.scripted import Ding, Plain, Scripted
-from vecenv.alf import AlfGymWrapper, FrameSkip, TensorSpec
+from vecenv.alf import AlfEnvironmentBaseWrapper, AlfGymWrapper, FrameSkip, ParallelAlfEnvironment, TensorSpec
 from vecenv.envs.toys import CountEnv, ToyEnv
 
 
@@ -77,6 +77,29 @@ def test_there_is_no_time_step_before_the_first():
     assert env.current_time_step() is None and env.get_info() is None
     first = env.reset()
     assert env.current_time_step() is first and env.get_info() == {}
+
+
+class RewardsOfOne(ToyEnv):
+    """Rewards are arrays of one number, and no reward_space says so."""
+
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return obs, np.array([reward]), *rest
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_a_reward_of_one_number_makes_no_batch_of_a_single_env(wrap):
+    def make(env_id=0):
+        env = AlfGymWrapper(RewardsOfOne(3), env_id)
+        return AlfEnvironmentBaseWrapper(env) if wrap else env
+
+    env = make()
+    env.reset()
+    step = env.step(1)
+    assert step.reward.shape == step.step_type.shape == step.env_id.shape == () and step.reward == 1.0
+    with ParallelAlfEnvironment([make] * 2, tensors=False, backend="serial") as both:
+        both.reset()
+        assert both.step(np.ones(2, np.int64)).reward.tolist() == [1.0, 1.0]
 
 
 # ---- specs -----------------------------------------------------------------------------------------

@@ -245,6 +245,6 @@ def _arrays(specs: Any, nest: Any) -> Any:
 def _to_array(spec: TensorSpec, value: Any) -> Any:
     with np.errstate(over="ignore"):
         array = np.array(value, dtype=spec.dtype)
-    if spec.shape == (1,) and array.shape == ():  # a reward space of one number, a reward without axis
-        array = array.reshape(1)
+    if array.shape != spec.shape and {array.shape, spec.shape} == {(), (1,)}:  # one number, with an axis or without
+        array = array.reshape(spec.shape)
     return array if array.ndim else array[()]
