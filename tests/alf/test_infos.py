@@ -79,7 +79,11 @@ def test_infos_behind_a_wrapper_are_the_same_in_lockstep_and_ahead(name):
     assert_same(run(make, reset_ahead=True), run(make, reset_ahead=False))
 
 
-@pytest.mark.parametrize("name", ODD)
+#: Kinds that do not mix: there the zeros that each env has for itself meet the others' values.
+MIXED = {"an array and a number", "a dict and a number", "a number and a dict", "a dict in a dict"}
+
+
+@pytest.mark.parametrize("name", [name for name in ODD if name not in MIXED])
 def test_infos_of_a_batch_in_one_thread_have_the_same_form(name):
     env = BatchEnvironmentWrapper([told(name, env_id) for env_id in range(3)])
     steps = [env.reset(), *(env.step(np.zeros(3, np.int64)) for _ in range(9))]
@@ -99,6 +103,72 @@ def test_values_that_make_no_array_are_objects():
     assert_same(list(infos["key"]), list(ODD["arrays of different shapes"]))
     infos = run(functools.partial(told, "a dict and a number"), reset_ahead=True)[1]
     assert infos["key"].tolist() == [{"x": 1}, 5, {"x": 2}]
+
+
+# ---- keys that come and go -----------------------------------------------------------------------
+
+
+class Telling(ToyEnv):
+    """Tells `place` at each reset, and in later steps `speed` and `text`, too; at the end `episode`, a dict."""
+
+    def inform(self):
+        info = {"place": 4.5}
+        if self.elapsed_steps:
+            info |= {"speed": np.full(2, 1.5), "text": "far"}
+        if self.elapsed_steps == self.length:
+            info["episode"] = {"r": 2.0, "name": "done", "more": {"l": np.int64(3)}}
+        return info
+
+
+def telling(env_id=0):
+    return AlfGymWrapper(Telling(2), env_id)
+
+
+LAYOUTS = {
+    "lockstep": lambda: ParallelAlfEnvironment([telling] * 2, tensors=False, backend="serial", reset_ahead=False),
+    "ahead": lambda: ParallelAlfEnvironment([telling] * 2, tensors=False, backend="serial", reset_ahead=True),
+    "behind a wrapper": lambda: ParallelAlfEnvironment(
+        [functools.partial(covered, make=telling)] * 2, tensors=False, backend="serial"
+    ),
+    "batch in one thread": lambda: BatchEnvironmentWrapper([telling(), telling()]),
+    "batches in workers": lambda: ParallelAlfEnvironment(
+        [lambda env_id: BatchEnvironmentWrapper([telling(), telling()])] * 2, tensors=False, backend="serial"
+    ),
+    "thread": lambda: ThreadEnvironment(telling, tensors=False),
+    "single": telling,
+}
+
+
+@pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
+def test_numbers_that_were_told_once_are_there_in_every_later_step(make):
+    with make() as env:
+        action = np.zeros((env.batch_size,) if env.batched else (), np.int64)
+        steps = [env.reset()]
+        steps += [env.step(action) if turn != 7 else env.reset() for turn in range(12)]
+    assert "speed" not in steps[0].env_info, "nothing is known of it yet"
+    outer = np.shape(steps[0].step_type)
+    for step in steps[1:]:
+        is_first = bool(np.all(step.is_first()))
+        assert step.env_info["place"].shape == outer and (step.env_info["place"] == 4.5).all(), "as the env says"
+        assert step.env_info["speed"].shape == (*outer, 2) and step.env_info["speed"].dtype == np.float32
+        assert (step.env_info["speed"] == (0 if is_first else 1.5)).all()
+        assert ("text" in step.env_info) is not is_first, "a string is not made up"
+    for step in steps[2:]:
+        is_last = bool(np.all(step.is_last()))
+        assert (step.env_info["episode"]["more"]["l"] == (3 if is_last else 0)).all()
+        assert ("name" in step.env_info["episode"]) is is_last
+    stacked = np.stack([step.env_info["episode"]["r"] for step in steps[2:]])
+    assert stacked.shape == (11, *outer) and stacked.dtype == np.float32
+
+
+def test_zeros_are_arrays_of_their_own():
+    with LAYOUTS["lockstep"]() as env:
+        env.reset()
+        env.step(np.zeros(2, np.int64))
+        for _ in range(2):
+            first = env.reset()
+            assert not first.env_info["speed"].any()
+            first.env_info["speed"][:] = 7
 
 
 # ---- one environment as a batch of one ---------------------------------------------------------

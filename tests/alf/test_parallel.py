@@ -21,6 +21,7 @@ from vecenv.alf import (
     load,
 )
 from vecenv.alf.batch_wrappers import stack
+from vecenv.alf.known_infos import KnownInfos
 from vecenv.alf.nests import map_structure
 from vecenv.envs.toys import CountEnv, ToyEnv
 
@@ -85,7 +86,8 @@ def expected(make, seeds, actions):
     for action in actions:
         rows = rows_of(action, len(envs))
         steps.append(stack([env.step(row) for env, row in zip(envs, rows)]))
-    return [step._replace(env_id=np.arange(len(envs), dtype=np.int32)) for step in steps]
+    known, env_ids = KnownInfos(), np.arange(len(envs), dtype=np.int32)
+    return [step._replace(env_id=env_ids, env_info=known.complete(step.env_info)) for step in steps]
 
 
 def without_infos(step):

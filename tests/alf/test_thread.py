@@ -9,7 +9,7 @@ import pytest
 
 from tests.alf.same import assert_same, counting, toy
 from vecenv.alf import AlfGymWrapper, BatchEnvironmentWrapper, ThreadEnvironment
-from vecenv.alf.batch_wrappers import with_batch_axis
+from vecenv.alf.batch_wrappers import stack
 from vecenv.envs.toys import RaiseAtInit, RaiseAtStep, ToyEnv
 
 
@@ -52,9 +52,9 @@ def test_time_steps_are_those_of_the_environment_as_a_batch_of_one():
         assert env.time_step_spec() == alone.time_step_spec() and env.task_names == alone.task_names
         env.seed(3)
         alone.seed(3)
-        assert_same(env.reset(), with_batch_axis(alone.reset()))
+        assert_same(env.reset(), stack([alone.reset()]))
         for _ in range(8):
-            assert_same(env.step(np.ones(1, np.int64)), with_batch_axis(alone.step(1)))
+            assert_same(env.step(np.ones(1, np.int64)), stack([alone.step(1)]))
         assert env.get_info()["steps"].shape == (1,)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from vecenv.alf.carrier import Description
+from vecenv.alf.known_infos import KnownInfos
 from vecenv.alf.nests import map_structure
-from vecenv.alf.spec import zeros_of
 from vecenv.alf.timestep import StepType, TimeStep
 from vecenv.core.pool import Pool
 from vecenv.core.rows import RowFlag
@@ -51,7 +51,7 @@ class Assembler:
         self._action_leaf = None if isinstance(self._action_spec, (dict, tuple, list)) else self._action_spec.dtype
         self._leaf_dtype: np.dtype[Any] = getattr(self._observation_spec, "dtype", np.dtype(np.float32))
         self._whole_spec = (self._observation_spec, None, None, self._action_spec)  # only its structure is used
-        self._info_spec = about.specs.env_info
+        self._known_infos = KnownInfos(about.specs.env_info, (size,))
         self._env_ids = np.arange(size, dtype=np.int32)
 
     def build(self, rows: Any, flags: int, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
@@ -61,7 +61,7 @@ class Assembler:
             rows: columns of all envs, in order; they are copied.
             flags: union of the rows' flags.
             prev_action: arrays that may be written to; those of FIRST rows become 0.
-            infos: one array (B, ...) per key, of their own.
+            infos: one array (B, ...) per key, of their own; the time step has zeros for what earlier ones had.
         """
         if self._is_timed:
             step_type, discount = self._timed(rows, flags, prev_action)
@@ -71,8 +71,8 @@ class Assembler:
         reward = _own(rows.column("reward"), np.dtype(np.float32))
         if reward.shape != self._reward_shape:
             reward = reward.reshape(self._reward_shape)
-        if self._info_spec:
-            infos = {**zeros_of(self._info_spec, (self._size,)), **infos}
+        if infos or self._known_infos.zeros:
+            infos = self._known_infos.complete(infos)
         return TimeStep(step_type, reward, discount, observation, prev_action, self._env_ids.copy(), (), infos)
 
     def _timed(self, rows: Any, flags: int, prev_action: Any) -> tuple[Array, Array]:

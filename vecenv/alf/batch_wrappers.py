@@ -11,6 +11,7 @@ from vecenv.alf import tensors
 from vecenv.alf.actions import rows_of
 from vecenv.alf.batch_infos import stack_infos
 from vecenv.alf.environment import AlfEnvironment, specs_of
+from vecenv.alf.known_infos import KnownInfos
 from vecenv.alf.nests import map_structure
 from vecenv.alf.timestep import TimeStep
 from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper
@@ -65,6 +66,7 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
             raise ConfigError("BatchedTensorWrapper: expected a single env; TensorWrapper takes a batched one")
         tensors.torch()
         super().__init__(env)
+        self._one = BatchOfOne(env)
 
     @property
     def is_tensor_based(self) -> bool:
@@ -88,7 +90,7 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
         return self._out(self._env.step(rows_of(self.action_spec(), action, 1)[0]))
 
     def _out(self, time_step: TimeStep) -> TimeStep:
-        step: TimeStep = tensors.to_tensors(with_batch_axis(time_step))
+        step: TimeStep = tensors.to_tensors(self._one.of(time_step))
         return step
 
 
@@ -158,6 +160,7 @@ class BatchEnvironmentWrapper(SeveralEnvs):
         if any(env.batched or env.is_tensor_based for env in envs):
             raise ConfigError("envs: expected single envs of arrays")
         super().__init__(envs, [f"envs[{index}]" for index in range(len(envs))])
+        self._known_infos = KnownInfos(self._spec.env_info, (len(envs),))
 
     @property
     def batched(self) -> bool:
@@ -197,11 +200,15 @@ class BatchEnvironmentWrapper(SeveralEnvs):
         restore_states(self._envs, state["envs"])
 
     def _reset(self) -> TimeStep:
-        return stack([env.reset() for env in self._envs])
+        return self._stack([env.reset() for env in self._envs])
 
     def _step(self, action: Any) -> TimeStep:
         rows = rows_of(self.action_spec(), action, len(self._envs))
-        return stack([env.step(row) for env, row in zip(self._envs, rows)])
+        return self._stack([env.step(row) for env, row in zip(self._envs, rows)])
+
+    def _stack(self, time_steps: Sequence[TimeStep]) -> TimeStep:
+        batch = stack(time_steps)
+        return batch._replace(env_info=self._known_infos.complete(batch.env_info))
 
 
 def states_of(envs: Sequence[AlfEnvironment]) -> list[bytes]:
@@ -225,9 +232,16 @@ def restore_states(envs: Sequence[AlfEnvironment], states: Sequence[bytes]) -> N
         KEEPER.restore(env, state)
 
 
-def with_batch_axis(time_step: TimeStep) -> TimeStep:
-    """Return a time step of one env as a batch of one."""
-    return stack([time_step])
+class BatchOfOne:
+    """Makes batches of one of the time steps of an env, with all keys that its infos have had so far."""
+
+    def __init__(self, env: AlfEnvironment) -> None:
+        self._known_infos = KnownInfos(env.env_info_spec(), (1,))
+
+    def of(self, time_step: TimeStep) -> TimeStep:
+        """Return the next time step as a batch."""
+        batch = stack([time_step])
+        return batch._replace(env_info=self._known_infos.complete(batch.env_info))
 
 
 def stack(time_steps: Sequence[TimeStep]) -> TimeStep:

@@ -20,8 +20,9 @@ from gymnasium import spaces
 
 from vecenv.alf.actions import fit_actions
 from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.known_infos import KnownInfos
 from vecenv.alf.nests import map_structure
-from vecenv.alf.spec import TensorSpec, tensor_spec_from_gym_space, zeros_of
+from vecenv.alf.spec import TensorSpec, tensor_spec_from_gym_space
 from vecenv.alf.steps import info_arrays, restart, termination, transition, truncation
 from vecenv.alf.timestep import TimeStep
 from vecenv.envs.adapt import adapt, find_attr, reward_space_of
@@ -40,7 +41,7 @@ class AlfGymWrapper(AlfEnvironment):
     Nothing of the env is called before the first reset: observation, action and reward specs come
     from its spaces, the env_info spec from an `info_space` (a Dict) if the env or a wrapper
     declares one. Keys of that are always in `env_info`, zero where the env does not tell them;
-    others appear when the env tells them.
+    other numbers are so from the first time that the env tells them, strings and objects come and go.
 
     Example:
         >>> env = AlfGymWrapper(gymnasium.make("CartPole-v1"))
@@ -87,7 +88,7 @@ class AlfGymWrapper(AlfEnvironment):
         )
         info_space = find_attr(self._env, "info_space")
         self._env_info_spec = tensor_spec_from_gym_space(info_space) if isinstance(info_space, spaces.Dict) else {}
-        self._zero_info = zeros_of(self._env_info_spec)
+        self._known_infos = KnownInfos(self._env_info_spec)
 
     # ---- specs -----------------------------------------------------------------------------
 
@@ -138,7 +139,7 @@ class AlfGymWrapper(AlfEnvironment):
     def _read_info(self, info: Mapping[str, Any]) -> dict[str, Any]:
         self._info = info
         told: dict[str, Any] = info_arrays({key: value for key, value in info.items() if key != TIME_LIMIT_KEY})
-        return {**self._zero_info, **told}
+        return self._known_infos.complete(told)
 
     # ---- further ------------------------------------------------------------------------------
 

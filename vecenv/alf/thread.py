@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vecenv.alf.actions import rows_of
-from vecenv.alf.batch_wrappers import with_batch_axis
+from vecenv.alf.batch_wrappers import BatchOfOne
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.tensors import to_tensors, wants_tensors
 from vecenv.alf.timestep import TimeStep
@@ -71,6 +71,7 @@ class ThreadEnvironment(AlfEnvironment):
             self._inner: Any = self._do("construct", env_constructor, construct_timeout)
             if not isinstance(self._inner, AlfEnvironment) or self._inner.batched or self._inner.is_tensor_based:
                 raise ConfigError(f"expected a single AlfEnvironment of arrays, got {type(self._inner).__name__}")
+            self._one = BatchOfOne(self._inner)
         except BaseException:
             built = getattr(self, "_inner", None)
             self._end(built if hasattr(built, "close") else None)
@@ -108,7 +109,7 @@ class ThreadEnvironment(AlfEnvironment):
         return self._out(self._do("step", lambda: self._inner.step(row), self._timeouts["step"]))
 
     def _out(self, time_step: TimeStep) -> TimeStep:
-        batch = with_batch_axis(time_step)
+        batch = self._one.of(time_step)
         return to_tensors(batch) if self._tensors else batch
 
     # ---- what it is ----------------------------------------------------------------------------
