@@ -54,6 +54,51 @@ def test_tensors_of_a_spec():
     assert TensorSpec.from_array(torch.zeros(2)) == TensorSpec((2,))
 
 
+def test_specs_made_of_others():
+    plain, bounded = TensorSpec((2, 3), "uint8"), BoundedTensorSpec((2,), "float32", -1, [1, 2])
+    assert not TensorSpec.is_bounded() and BoundedTensorSpec.is_bounded() and bounded.is_bounded()
+    assert TensorSpec.from_spec(bounded) == TensorSpec((2,)) and BoundedTensorSpec.from_spec(bounded) == bounded
+    with pytest.raises(ValueError, match="bounds"):
+        BoundedTensorSpec.from_spec(plain)
+    assert plain.replace(shape=(4,)) == TensorSpec((4,), "uint8") and plain.replace() == plain
+    assert bounded.replace(dtype="int64", maximum=5) == BoundedTensorSpec((2,), "int64", -1, 5)
+    with pytest.raises(ValueError, match="broadcast"):
+        bounded.replace(shape=(3,))
+    with pytest.raises(TypeError, match="minimum"):
+        plain.replace(minimum=0)
+    assert TensorSpec.from_array(np.zeros((5, 2, 3), np.uint8), 1) == plain and plain.dtype_str == "uint8"
+
+
+def test_a_bound_of_minus_zero_is_zero():
+    left, right = BoundedTensorSpec((2,), "float32", -0.0, 1), BoundedTensorSpec((2,), "float32", 0.0, 1)
+    assert left == right and hash(left) == hash(right)
+    far = 2**62 + 1
+    assert BoundedTensorSpec((), "int64", 0, far) != BoundedTensorSpec((), "int64", 0, far + 1)
+
+
+def test_constants_with_and_without_axes_in_front():
+    spec = TensorSpec((2,), "int32")
+    for make in (spec.numpy_zeros, spec.numpy_ones):
+        assert make(None).shape == make().shape == (2,) and make([4]).shape == (4, 2)
+    assert BoundedTensorSpec((2,)).numpy_sample(None).shape == (2,)
+    array = spec.numpy_constant(7, (3,))
+    assert array.shape == (3, 2) and array.dtype == np.int32 and (array == 7).all()
+    with pytest.raises(ValueError, match=r"expected a number, got shape \(2,\)"):
+        spec.numpy_constant([1, 2])
+
+
+def test_tensors_with_and_without_axes_in_front():
+    torch = pytest.importorskip("torch")
+    spec = BoundedTensorSpec((2,), "float32", 5, 6)
+    for make in (spec.zeros, spec.ones, spec.rand, spec.randn, spec.sample):
+        assert make(None).shape == make().shape == (2,) and make((3,)).shape == (3, 2)
+        assert make().dtype == torch.float32
+    assert spec.constant(3, (1,)).tolist() == [[3.0, 3.0]]
+    drawn = spec.rand((1000,))
+    assert drawn.min() >= 0 and drawn.max() < 1
+    assert TensorSpec.from_tensor(torch.zeros(4, 2), from_dim=1) == TensorSpec((2,))
+
+
 @pytest.mark.parametrize("name", FIXED_SPACES)
 @pytest.mark.parametrize("simplify", [False, True])
 def test_the_spec_contains_what_the_space_samples(name, simplify):

@@ -12,6 +12,7 @@ their name need torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from vecenv.alf.nests import map_structure
 from vecenv.errors import ConfigError, SpaceError
 
 __all__ = ["BoundedTensorSpec", "TensorSpec"]
+
+#: Axes in front of a spec's own; None for none.
+Outer = Sequence[int] | None
 
 
 class TensorSpec:
@@ -36,7 +40,7 @@ class TensorSpec:
 
     Attributes:
         shape: tuple of int.
-        dtype: a NumPy dtype.
+        dtype: a NumPy dtype, also where a torch dtype was given; `torch_dtype` is torch's.
     """
 
     def __init__(self, shape: Any, dtype: Any = np.float32) -> None:
@@ -50,10 +54,33 @@ class TensorSpec:
         self.dtype: np.dtype[Any] = _numpy_dtype(dtype)
 
     @classmethod
-    def from_array(cls, array: Any) -> TensorSpec:
-        """Describe an array or a tensor, all its axes included."""
-        array = tensors.to_arrays(array)
-        return TensorSpec(np.shape(array), np.asarray(array).dtype)
+    def from_array(cls, array: Any, from_dim: int = 0) -> TensorSpec:
+        """Describe an array or a tensor by its axes from `from_dim` on; without bounds."""
+        array = np.asarray(tensors.to_arrays(array))
+        return TensorSpec(array.shape[from_dim:], array.dtype)
+
+    @classmethod
+    def from_tensor(cls, tensor: Any, from_dim: int = 0) -> TensorSpec:
+        """As `from_array`."""
+        return TensorSpec.from_array(tensor, from_dim)
+
+    @classmethod
+    def from_spec(cls, spec: TensorSpec) -> TensorSpec:
+        """Return a spec of shape and dtype alone."""
+        return TensorSpec(spec.shape, spec.dtype)
+
+    @classmethod
+    def is_bounded(cls) -> bool:
+        """Tell whether specs of this class have bounds."""
+        return False
+
+    def replace(self, **changes: Any) -> TensorSpec:
+        """Return a spec with other arguments of the constructor, by name: `shape`, `dtype`, and bounds if it has them.
+
+        Raises:
+            As the constructor; TypeError for a name that it does not have.
+        """
+        return type(self)(**{**self._arguments(), **changes})
 
     @property
     def ndim(self) -> int:
@@ -80,26 +107,60 @@ class TensorSpec:
         """The dtype as torch names it."""
         return getattr(tensors.torch(), self.dtype.name)
 
-    def numpy_zeros(self, outer_dims: tuple[int, ...] = ()) -> np.ndarray[Any, Any]:
-        """Return zeros of shape (*outer_dims, *shape)."""
-        return np.zeros((*outer_dims, *self.shape), self.dtype)
+    @property
+    def dtype_str(self) -> str:
+        """The dtype's name."""
+        return self.dtype.name
 
-    def numpy_ones(self, outer_dims: tuple[int, ...] = ()) -> np.ndarray[Any, Any]:
+    def numpy_zeros(self, outer_dims: Outer = None) -> np.ndarray[Any, Any]:
+        """Return zeros of shape (*outer_dims, *shape); None is ()."""
+        return np.zeros(self._shape(outer_dims), self.dtype)
+
+    def numpy_ones(self, outer_dims: Outer = None) -> np.ndarray[Any, Any]:
         """Return ones of shape (*outer_dims, *shape)."""
-        return np.ones((*outer_dims, *self.shape), self.dtype)
+        return np.ones(self._shape(outer_dims), self.dtype)
 
-    def zeros(self, outer_dims: tuple[int, ...] = ()) -> Any:
+    def numpy_constant(self, value: Any, outer_dims: Outer = None) -> np.ndarray[Any, Any]:
+        """Return one number at every place of shape (*outer_dims, *shape), cast to the dtype.
+
+        Raises:
+            SpaceError: the value has axes.
+        """
+        value = np.asarray(tensors.to_arrays(value))
+        if value.ndim:
+            raise SpaceError(f"value: expected a number, got shape {value.shape}", path="value")
+        return np.full(self._shape(outer_dims), value.astype(self.dtype))
+
+    def zeros(self, outer_dims: Outer = None) -> Any:
         """As `numpy_zeros`, as a tensor."""
         return tensors.to_tensors(self.numpy_zeros(outer_dims))
 
-    def ones(self, outer_dims: tuple[int, ...] = ()) -> Any:
+    def ones(self, outer_dims: Outer = None) -> Any:
         """As `numpy_ones`, as a tensor."""
         return tensors.to_tensors(self.numpy_ones(outer_dims))
+
+    def constant(self, value: Any, outer_dims: Outer = None) -> Any:
+        """As `numpy_constant`, as a tensor."""
+        return tensors.to_tensors(self.numpy_constant(value, outer_dims))
+
+    def rand(self, outer_dims: Outer = None) -> Any:
+        """Draw floats between 0 and 1 with torch's generator, whatever the bounds."""
+        return tensors.torch().rand(self._shape(outer_dims), dtype=self.torch_dtype)
+
+    def randn(self, outer_dims: Outer = None) -> Any:
+        """Draw floats of mean 0 and deviation 1 with torch's generator, whatever the bounds."""
+        return tensors.torch().randn(self._shape(outer_dims), dtype=self.torch_dtype)
 
     def contains(self, value: Any) -> bool:
         """Tell whether an array or tensor has this shape and dtype."""
         array = np.asarray(tensors.to_arrays(value))
         return array.shape == self.shape and array.dtype == self.dtype
+
+    def _shape(self, outer_dims: Outer) -> tuple[int, ...]:
+        return (*(outer_dims or ()), *self.shape)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"shape": self.shape, "dtype": self.dtype}
 
     def _key(self) -> tuple[Any, ...]:
         return self.shape, self.dtype.str
@@ -155,12 +216,31 @@ class BoundedTensorSpec(TensorSpec):
         bound.flags.writeable = False
         return bound
 
+    @classmethod
+    def from_spec(cls, spec: TensorSpec) -> BoundedTensorSpec:
+        """Return a spec equal to another one with bounds.
+
+        Raises:
+            ConfigError: it has none (a ValueError).
+        """
+        if not isinstance(spec, BoundedTensorSpec):
+            raise ConfigError(f"spec: expected one with bounds, got {spec}", key="spec")
+        return BoundedTensorSpec(**spec._arguments())
+
+    @classmethod
+    def is_bounded(cls) -> bool:
+        """True."""
+        return True
+
+    def _arguments(self) -> dict[str, Any]:
+        return {**super()._arguments(), "minimum": self.minimum, "maximum": self.maximum}
+
     def numpy_sample(
-        self, outer_dims: tuple[int, ...] = (), generator: np.random.Generator | None = None
+        self, outer_dims: Outer = None, generator: np.random.Generator | None = None
     ) -> np.ndarray[Any, Any]:
         """Draw uniformly between the bounds; an infinite one counts as the dtype's largest sensible value, 1e3."""
         rng = np.random.default_rng() if generator is None else generator
-        shape = (*outer_dims, *self.shape)
+        shape = self._shape(outer_dims)
         drawn: Any
         if self.is_discrete:
             drawn = rng.integers(self.minimum.astype(np.int64), self.maximum.astype(np.int64), shape, endpoint=True)
@@ -168,7 +248,7 @@ class BoundedTensorSpec(TensorSpec):
             drawn = rng.uniform(np.maximum(self.minimum, -_FAR), np.minimum(self.maximum, _FAR), shape)
         return np.asarray(drawn).astype(self.dtype)
 
-    def sample(self, outer_dims: tuple[int, ...] = (), generator: np.random.Generator | None = None) -> Any:
+    def sample(self, outer_dims: Outer = None, generator: np.random.Generator | None = None) -> Any:
         """As `numpy_sample`, as a tensor."""
         return tensors.to_tensors(self.numpy_sample(outer_dims, generator))
 
@@ -178,8 +258,10 @@ class BoundedTensorSpec(TensorSpec):
         return super().contains(array) and bool(((array >= self.minimum) & (array <= self.maximum)).all())
 
     def _key(self) -> tuple[Any, ...]:
-        bounds = (np.broadcast_to(bound, self.shape).tobytes() for bound in (self.minimum, self.maximum))
-        return (*super()._key(), *bounds)
+        bounds = [np.broadcast_to(bound, self.shape) for bound in (self.minimum, self.maximum)]
+        if self.is_continuous:
+            bounds = [bound + self.dtype.type(0) for bound in bounds]  # -0.0 becomes 0.0
+        return (*super()._key(), *(bound.tobytes() for bound in bounds))
 
     def __repr__(self) -> str:
         start = super().__repr__()[:-1]
