@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -12,7 +11,6 @@ from vecenv.alf import (
     BaseObservationWrapper,
     ContinuousActionClip,
     ContinuousActionMapping,
-    DMAtariPreprocessing,
     EpisodicRandomFrameCrop,
     FrameCrop,
     FrameFlip,
@@ -283,24 +281,3 @@ def test_resized_and_grey_images():
     assert floats.observation_space.dtype == np.float32 and run(floats)[0].dtype == np.float32
     with pytest.raises(ValueError, match="three channels"):
         FrameGrayScale(image_env(channels=1))
-
-
-@pytest.mark.parametrize("gray_scale", [True, False])
-def test_atari_as_in_deepminds_papers(gray_scale):
-    pytest.importorskip("cv2")
-    ale_py = pytest.importorskip("ale_py")
-    gymnasium.register_envs(ale_py)
-    inner = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0)
-    env = DMAtariPreprocessing(inner, frame_skip=4, noop_max=5, gray_scale=gray_scale)
-    shape = (84, 84, 1 if gray_scale else 3)
-    assert env.observation_space.shape == shape
-    obs, _ = env.reset(seed=1)
-    lives = []
-    for _ in range(5000):
-        obs, _, terminated, truncated, info = env.step(0)  # nobody serves but the wrapper
-        lives.append(info["lives"])
-        if terminated or truncated:
-            break
-    assert env.observation_space.contains(obs) and obs.any()
-    assert lives[0] == 5 and lives[-1] == 0, "FIRE is pressed after each lost life, else the game would stand still"
-    env.close()

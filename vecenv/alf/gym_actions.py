@@ -135,10 +135,7 @@ class FrameSkip(RepeatWrapper):
         """
         super().__init__(env)
         self._set_repeats(skip, "skip")
-        inner = getattr(self.env, "info_space", None)
-        frames = spaces.Box(0, np.iinfo(np.int64).max, (), np.int64)
-        known = inner.spaces if isinstance(inner, spaces.Dict) else {}
-        self.info_space = spaces.Dict({**known, "num_env_frames": frames})
+        self.info_space = count_env_frames(self.env)
 
     def step(self, action: Any) -> Any:
         total: Any = 0.0
@@ -150,6 +147,13 @@ class FrameSkip(RepeatWrapper):
             if terminated or truncated:
                 break
         return obs, total, terminated, truncated, {**info, "num_env_frames": num_frames}
+
+
+def count_env_frames(env: Any) -> spaces.Dict:
+    """Return the `info_space` of a wrapper around this env that tells `num_env_frames`."""
+    inner = getattr(env, "info_space", None)
+    known = inner.spaces if isinstance(inner, spaces.Dict) else {}
+    return spaces.Dict({**known, "num_env_frames": spaces.Box(0, np.iinfo(np.int64).max, (), np.int64)})
 
 
 class NonEpisodicEnv(EnvWrapper):
