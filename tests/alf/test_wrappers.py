@@ -223,7 +223,33 @@ def test_noise_lasts_for_two_steps_and_stays_in_bounds():
     assert lag_one(run(3, sigma=0.1)) > 0.25 > lag_one(run(3, sigma=0.1, past_noise_weight=0.0))
     env = TemporallyCorrelatedNoiseWrapper(AlfGymWrapper(Echo()))
     env.reset()
-    assert env.step(np.ones(2, np.float32)).prev_action.tolist() == [1.0, 1.0]
+    step = env.step(np.ones(2, np.float32))
+    assert step.prev_action.tolist() == step.observation.tolist() != [1.0, 1.0], "what the env got"
+
+
+@pytest.mark.parametrize("action", [9, -1, 27])
+def test_discrete_actions_beyond_the_grid_are_refused(action):
+    env = DiscreteActionWrapper(AlfGymWrapper(Echo()), 3)
+    env.reset()
+    with pytest.raises(ValueError, match=r"expected 0 \.\. 8"):
+        env.step(np.int64(action))
+    env = DiscreteActionWrapper(BatchEnvironmentWrapper([AlfGymWrapper(Echo())] * 2), 3)
+    env.reset()
+    with pytest.raises(ValueError, match=r"expected 0 \.\. 8"):
+        env.step(np.array([0, action]))
+
+
+def test_previous_actions_are_arrays_of_their_own_in_the_dtype_of_the_spec():
+    env = NormalizedActionWrapper(AlfGymWrapper(Echo()))
+    env.reset()
+    action = np.array([0.5, -0.5])
+    step = env.step(action)
+    action[:] = 0
+    assert step.prev_action.tolist() == [0.5, -0.5] and step.prev_action.dtype == np.float32
+    env = DiscreteActionWrapper(AlfGymWrapper(Echo()), 3)
+    env.reset()
+    step = env.step(np.uint8(3))
+    assert step.prev_action == 3 and step.prev_action.dtype == np.int64 and step.prev_action.shape == ()
 
 
 # ---- batches and tensors ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vecenv.alf import tensors
+from vecenv.alf.actions import fit_actions
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.nests import map_structure
 from vecenv.alf.spec import BoundedTensorSpec, zeros_of
@@ -35,24 +36,19 @@ class _ActionWrapper(AlfEnvironmentBaseWrapper):
         return time_step._replace(prev_action=self._no_action(time_step))
 
     def _step(self, action: Any) -> TimeStep:
-        inner = self._translate(tensors.to_arrays(action))
+        outer = (self.batch_size,) if self.batched else ()
+        own = fit_actions(self._spec, tensors.to_arrays(action), outer)
+        inner = self._translate(own)
         time_step = self._env.step(tensors.to_tensors(inner) if self.is_tensor_based else inner)
-        if self.batched:
-            blank = tensors.to_arrays(time_step.is_first())
-            action = map_structure(lambda leaf: _blank(leaf, blank), action)
-        elif bool(time_step.is_first()):
-            action = self._no_action(time_step)
-        return time_step._replace(prev_action=action)
+        is_first = tensors.to_arrays(time_step.is_first())
+        if np.any(is_first):
+            map_structure(lambda leaf: leaf.__setitem__(is_first, 0), own)
+        own = map_structure(lambda leaf: leaf[()], own)  # scalars, as everywhere else
+        return time_step._replace(prev_action=tensors.to_tensors(own) if self.is_tensor_based else own)
 
     def _no_action(self, time_step: TimeStep) -> Any:
         zeros = zeros_of(self._spec, tuple(np.shape(tensors.to_arrays(time_step.step_type))))
         return tensors.to_tensors(zeros) if self.is_tensor_based else zeros
-
-
-def _blank(leaf: Any, where: Any) -> Any:
-    leaf = leaf.clone() if tensors.is_tensor(leaf) else np.array(leaf)
-    leaf[where] = 0
-    return leaf
 
 
 class DiscreteActionWrapper(_ActionWrapper):
@@ -81,6 +77,9 @@ class DiscreteActionWrapper(_ActionWrapper):
         self._powers = actions_num ** np.arange(spec.shape[0])[::-1]
 
     def _translate(self, action: Any) -> Any:
+        count = int(self._spec.maximum) + 1
+        if np.any(action < 0) or np.any(action >= count):
+            raise SpaceError(f"action: expected 0 .. {count - 1}, got {action}", path="action")
         digits = np.asarray(action, np.int64)[..., None] // self._powers % len(self._values)
         return self._values[digits, np.arange(len(self._powers))]
 
@@ -106,8 +105,8 @@ class NormalizedActionWrapper(_ActionWrapper):
 class TemporallyCorrelatedNoiseWrapper(AlfEnvironmentBaseWrapper):
     """Adds noise to actions that lasts for two steps (arXiv:2202.01312); the result stays within bounds.
 
-    The env gets action + past_noise_weight * last noise + new noise. `prev_action` is the action
-    that was asked for. Noise is drawn from a generator of its own, seeded by `seed`.
+    The env gets action + past_noise_weight * last noise + new noise, and `prev_action` is what it
+    got. Noise is drawn from a generator of its own, seeded by `seed`.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("_generator",)
@@ -154,8 +153,7 @@ class TemporallyCorrelatedNoiseWrapper(AlfEnvironmentBaseWrapper):
         time_step = self._env.step(np.clip(moved, self._spec.minimum, self._spec.maximum).astype(self._spec.dtype))
         if bool(time_step.is_first()):
             self._noise = None
-            return time_step
-        return time_step._replace(prev_action=action)
+        return time_step
 
 
 def _finite_bounds(spec: Any) -> tuple[Any, Any]:
