@@ -126,6 +126,20 @@ def test_clipped_actions_and_one_that_is_no_number():
         env.step((np.array([np.nan, 0.0], np.float32), 1))
 
 
+def test_actions_without_bounds_are_clipped_to_limits():
+    inner = actor(spaces.Box(-np.inf, 1.0, (3,), np.float32))
+    env = ContinuousActionClip(inner, min_v=-2.0, max_v=5.0)
+    env.reset()
+    env.step(np.array([-3.0, 4.0, 0.5], np.float32))
+    assert inner.actions[0].tolist() == [-2.0, 1.0, 0.5] and env.action_space is inner.action_space
+    env = ContinuousActionClip(inner)
+    env.reset()
+    env.step(np.full(3, -np.inf, np.float32))
+    assert inner.actions[-1].tolist() == [-1e9] * 3
+    with pytest.raises(ValueError, match="min_v"):
+        ContinuousActionClip(inner, 1.0, 1.0)
+
+
 # ---- observations ------------------------------------------------------------------------------------------
 
 
@@ -137,7 +151,7 @@ def test_clipped_observations_at_every_depth():
     assert ObservationClipWrapper(numbers_env(), min_v=0, max_v=1).observation_space.high[0] == 1
 
 
-@pytest.mark.parametrize("fields", [["cam.left"], ["cam.left", "cam.right"]])
+@pytest.mark.parametrize("fields", [[], ["cam.left"], ["cam.left", "cam.right"]])
 def test_only_the_named_fields_are_mapped_and_the_envs_own_observation_stays(fields):
     inner = image_env(nested=True)
     before = inner.observations[0]["cam"]["left"].copy()
@@ -147,7 +161,7 @@ def test_only_the_named_fields_are_mapped_and_the_envs_own_observation_stays(fie
         expected = (5, 4, 3) if f"cam.{side}" in fields else (12, 10, 3)
         assert first["cam"][side].shape == expected
     np.testing.assert_array_equal(inner.observations[0]["cam"]["left"], before)
-    np.testing.assert_array_equal(first["cam"]["left"], before[1:6, 2:6])
+    np.testing.assert_array_equal(first["cam"]["left"], before[1:6, 2:6] if fields else before)
 
 
 def test_a_field_that_is_not_there():
@@ -269,6 +283,23 @@ def test_flips_by_chance_follow_the_seed():
     assert axes(1) == axes(1) != axes(2) and len(set(axes(1))) > 1
     with pytest.raises(ValueError, match="ud_flip_prob"):
         FrameFlip(image_env(), 2.0)
+
+
+def test_masks_of_three_axes_are_no_images():
+    shape = (4, 5, 3)
+    image, mask = np.arange(60, dtype=np.uint8).reshape(shape), np.ones(shape, np.int8)
+    space = spaces.Dict(image=spaces.Box(0, 255, shape, np.uint8), pair=spaces.Tuple([spaces.MultiBinary(shape)]))
+    env = ImageChannelFirst(Scripted([{"image": image, "pair": (mask,)}] * 3, space=space))
+    seen = run(env)[0]
+    assert seen["image"].shape == (3, 4, 5) and seen["pair"][0].shape == shape
+
+
+def test_images_are_resized_as_asked():
+    cv2 = pytest.importorskip("cv2")
+    areas, nearest = (run(FrameResize(image_env(), 6, 4, interpolation=how)) for how in (None, cv2.INTER_NEAREST))
+    image = run(image_env())[0]
+    np.testing.assert_array_equal(areas[0], cv2.resize(image, (6, 4), interpolation=cv2.INTER_AREA))
+    np.testing.assert_array_equal(nearest[0], cv2.resize(image, (6, 4), interpolation=cv2.INTER_NEAREST))
 
 
 def test_resized_and_grey_images():

@@ -109,16 +109,27 @@ class NormalizedAction(ContinuousActionMapping):
 
 
 class ContinuousActionClip(_BoxActionWrapper):
-    """Continuous actions clipped to the bounds.
+    """Continuous actions clipped to `min_v` .. `max_v` and to the bounds.
 
     Raises:
         SpaceError: from `step`, for an action that is not a number (a ValueError).
     """
 
+    def __init__(self, env: Any, min_v: float = -1e9, max_v: float = 1e9) -> None:
+        """Wrap; the space stays.
+
+        Raises:
+            ConfigError: min_v is not below max_v.
+        """
+        if not min_v < max_v:
+            raise ConfigError(f"min_v: expected less than max_v, got {min_v!r} and {max_v!r}", key="min_v")
+        super().__init__(env)
+        self._limits = min_v, max_v
+
     def _map_box(self, space: spaces.Box, action: Any) -> Any:
         if np.isnan(action).any():
             raise SpaceError(f"action: expected numbers, got {action}", path="action")
-        return np.clip(action, space.low, space.high).astype(space.dtype)
+        return np.clip(np.clip(action, *self._limits), space.low, space.high).astype(space.dtype)
 
 
 class FrameSkip(RepeatWrapper):

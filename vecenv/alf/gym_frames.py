@@ -52,13 +52,13 @@ class BaseObservationWrapper(ObsWrapper):
 
         Args:
             env: of any dialect.
-            fields: paths of parts of a Dict space; None: the observation as a whole.
+            fields: paths of parts of a Dict space, none for []; None: the observation as a whole.
 
         Raises:
             SpaceError: no such field, or a space that the wrapper cannot map.
         """
         super().__init__(env)
-        self.fields: tuple[str | None, ...] = tuple(fields) if fields else (None,)
+        self.fields: tuple[str | None, ...] = (None,) if fields is None else tuple(fields)
         space = self.env.observation_space
         for field in self.fields:
             space = self._map_space(space, field.split(".") if field else [], field)
@@ -121,7 +121,21 @@ class ObservationClipWrapper(BaseObservationWrapper):
 
 
 class ImageChannelFirst(BaseObservationWrapper):
-    """Images (H, W, C) as contiguous (C, H, W); without `fields`, every image of the observation."""
+    """Images (H, W, C) as contiguous (C, H, W); without `fields`, every image of the observation.
+
+    An image is what has a Box of three axes; masks of three axes stay.
+    """
+
+    def __init__(self, env: Any, fields: Sequence[str] | None = None) -> None:
+        self._spaces: dict[str | None, Any] = {}
+        super().__init__(env, fields)
+
+    def _transform_space_of(self, space: Any, field: str | None) -> Any:
+        self._spaces[field] = space
+        return self.transform_space(space)
+
+    def _transform_of(self, observation: Any, field: str | None) -> Any:
+        return _channels_first(self._spaces[field], observation)
 
     def transform_space(self, space: Any) -> Any:
         if isinstance(space, spaces.Dict):
@@ -132,8 +146,14 @@ class ImageChannelFirst(BaseObservationWrapper):
             return space
         return spaces.Box(_channel_first(space.low), _channel_first(space.high), dtype=space.dtype.type)
 
-    def transform_observation(self, observation: Any) -> Any:
-        return map_structure(lambda leaf: _channel_first(leaf) if np.ndim(leaf) == 3 else leaf, observation)
+
+def _channels_first(space: Any, observation: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _channels_first(part, observation[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_channels_first(part, value) for part, value in zip(space.spaces, observation, strict=True))
+    is_image = isinstance(space, spaces.Box) and len(space.shape) == 3
+    return _channel_first(observation) if is_image else observation
 
 
 def _channel_first(image: Any) -> Any:
@@ -192,10 +212,23 @@ class FrameStack(BaseObservationWrapper):
 
 
 class FrameResize(BaseObservationWrapper):
-    """Images resized by area to (height, width, C); dtype and bounds stay."""
+    """Images resized to (height, width, C); dtype and bounds stay."""
 
-    def __init__(self, env: Any, width: int = 84, height: int = 84, fields: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        env: Any,
+        width: int = 84,
+        height: int = 84,
+        fields: Sequence[str] | None = None,
+        interpolation: int | None = None,
+    ) -> None:
         """Wrap.
+
+        Args:
+            env: of any dialect.
+            width, height: of what is observed.
+            fields: which images.
+            interpolation: one of OpenCV's `INTER_...`; None: INTER_AREA.
 
         Raises:
             DependencyError: OpenCV is missing.
@@ -203,13 +236,14 @@ class FrameResize(BaseObservationWrapper):
         """
         self._cv2 = require("cv2", "atari")
         self._width, self._height = width, height
+        self._interpolation = self._cv2.INTER_AREA if interpolation is None else interpolation
         super().__init__(env, fields)
 
     def transform_space(self, space: Any) -> Any:
         return _image_space(space, (self._height, self._width, _image_shape(space)[2]))
 
     def transform_observation(self, observation: Any) -> Any:
-        resized = self._cv2.resize(observation, (self._width, self._height), interpolation=self._cv2.INTER_AREA)
+        resized = self._cv2.resize(observation, (self._width, self._height), interpolation=self._interpolation)
         return resized if resized.ndim == 3 else resized[:, :, None]
 
 
