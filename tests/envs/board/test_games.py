@@ -116,6 +116,16 @@ def test_planes_are_own_other_and_side_to_move():
     np.testing.assert_array_equal(shown, np.moveaxis(obs["observation"], 0, -1) / 2)
 
 
+@pytest.mark.parametrize("game", GAMES)
+def test_observations_have_the_dtypes_of_their_space(game):
+    """Before NumPy 2 `board` was uint8: its scalars do not widen arrays there."""
+    env = game()
+    for obs, _ in random_game(env, random.Random(0)):
+        for key in ("observation", "board", "action_mask"):
+            assert obs[key].dtype == env.observation_space[key].dtype, key
+        assert env.board.dtype == np.int64
+
+
 def test_actions_name_columns_or_cells():
     connect4, tictactoe, gomoku = (game() for game in GAMES)
     assert (connect4.action_space.n, tictactoe.action_space.n, gomoku.action_space.n) == (7, 9, 36)

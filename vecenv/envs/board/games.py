@@ -103,7 +103,8 @@ class GridEnv(BoardEnv):
 def _board_of(stones: Array, number: int) -> Array:
     """Join the planes of the player to move, who has this number, and the other's."""
     other = PLAYERS[0] + PLAYERS[1] - number
-    return np.asarray(stones[0] * np.int64(number) + stones[1] * np.int64(other))
+    board = stones.astype(np.int64)  # before NumPy 2 a product with a scalar of another width would stay uint8
+    return np.asarray(board[0] * number + board[1] * other)
 
 
 @ENV_REGISTRY.register("connect4")
