@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_made(record, tmp_path):
     assert code == 2 and "cannot make folder" in err
 
 
-@pytest.mark.parametrize("package, extra", [("rich", "cli"), ("moviepy", "video"), ("pygame", None)])
+@pytest.mark.parametrize("package, extra", [("rich", "video"), ("moviepy", "video"), ("pygame", None)])
 def test_a_missing_package_is_named(package, extra, tmp_path):
     program = WITHOUT_PACKAGE.format(package=package, argv=["record", "CartPole-v1", "--out", str(tmp_path)])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         ConfigError: there is no such env, it does not render RGB arrays, or the folder cannot be written.
         DependencyError: rich, moviepy, the encoder or a package of the env is missing.
     """
-    require("rich", "cli")
+    require("rich", "video")
     from vecenv.cli import report
     from vecenv.cli.env_names import find_env_fn
     from vecenv.cli.target import build_env
