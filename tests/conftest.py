@@ -27,6 +27,9 @@ _GRACE_SECONDS = 2.0
 
 _SHM = Path("/dev/shm")
 
+if load() is None:  # asked for, the twin is no news on the standard error of programs that tests run
+    os.environ.setdefault("VECENV_IMPLEMENTATION", "python")
+
 
 @pytest.fixture(params=["forkserver", "spawn", "fork"])
 def start_method(request: pytest.FixtureRequest) -> str:

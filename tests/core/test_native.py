@@ -17,8 +17,11 @@ from vecenv.core import arena, native, rows
 from vecenv.core import slot as events
 from vecenv.core.arena import ArenaPlan
 from vecenv.core.native import load
+from vecenv.core.options import PoolOptions
+from vecenv.core.process import ProcessPool
 from vecenv.core.shm import private_segment
 from vecenv.core.spec import Spec
+from vecenv.envs import toys
 from vecenv.errors import ConfigError
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(load() is None, reason="the extension was not built")]
@@ -169,6 +172,38 @@ def test_an_unknown_implementation_is_refused(monkeypatch):
     monkeypatch.setenv("VECENV_IMPLEMENTATION", "rust")
     with pytest.raises(ConfigError, match="VECENV_IMPLEMENTATION"):
         native.implementation()
+
+
+@pytest.fixture
+def not_built(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vecenv._native", None)
+    monkeypatch.delenv("VECENV_IMPLEMENTATION", raising=False)
+    monkeypatch.setattr(native, "_has_told", False)
+
+
+def test_a_missing_extension_is_told_once(not_built, caplog):
+    assert [native.implementation(), native.implementation()] == ["python", "python"]
+    (record,) = caplog.records
+    assert record.name == "vecenv" and "C compiler" in record.getMessage()
+
+
+def test_nothing_is_told_to_those_who_ask_for_the_twin(not_built, monkeypatch, caplog):
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", "python")
+    assert native.implementation() == "python" and not caplog.records
+
+
+def test_workers_tell_nothing_of_a_missing_extension(capfd):
+    def make():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "vecenv._native", None)
+            patch.delenv("VECENV_IMPLEMENTATION", raising=False)
+            assert native.implementation() == "python"  # as of an env that has a pool of its own
+        return toys.CountEnv()
+
+    pool = ProcessPool([make], PoolOptions())
+    pool.start()
+    pool.close()
+    assert capfd.readouterr().err == ""
 
 
 # ---- errors ---------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ from typing import Any
 from ..errors import ConfigError
 from . import arena
 
-__all__ = ["IMPLEMENTATIONS", "implementation", "load"]
+__all__ = ["IMPLEMENTATIONS", "implementation", "load", "say_nothing"]
 
 IMPLEMENTATIONS = ("native", "python")
 _VARIABLE = "VECENV_IMPLEMENTATION"
+_has_told = False  # that the extension is missing; said once in a process
 
 
 def load() -> Any:
@@ -40,6 +41,8 @@ def load() -> Any:
 def implementation() -> str:
     """Name what new pools of this process use: 'native' or 'python'.
 
+    The first time that it is the twin only because the extension is missing, the log says so.
+
     Raises:
         ConfigError: the environment variable names none of them, or C that was not built.
     """
@@ -51,4 +54,23 @@ def implementation() -> str:
     built = load() is not None
     if wanted == "native" and not built:
         raise ConfigError(f"{_VARIABLE}=native, but the extension was not built; install with a C compiler")
+    if not wanted and not built:
+        _tell()
     return wanted or ("native" if built else "python")
+
+
+def say_nothing() -> None:
+    """Log nothing about a missing extension in this process: it is a worker, and its caller has been told."""
+    global _has_told
+    _has_told = True
+
+
+def _tell() -> None:
+    import logging  # which few workers need
+
+    if not _has_told:
+        say_nothing()
+        logging.getLogger("vecenv").warning(
+            "the extension vecenv._native was not built, so the work of a step is done in Python, which is slower; "
+            f"install vecenv again with a C compiler, or ask for this with {_VARIABLE}=python"
+        )

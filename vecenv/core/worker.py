@@ -35,7 +35,7 @@ from . import mail
 from .arena import ArenaPlan
 from .host import Host
 from .infos import Infos
-from .native import load
+from .native import load, say_nothing
 from .replay import Keeper, Replay
 from .rows import Autoreset
 from .spec import register_missing
@@ -222,6 +222,7 @@ class EnvThread:
 
 def _settle_in(boot: Boot) -> None:
     """Become like the parent where envs can tell: environment, folder, search path."""
+    say_nothing()
     os.environ.clear()
     os.environ.update(boot.environ)
     cap_environment(boot.num_threads)
