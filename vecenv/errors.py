@@ -115,7 +115,7 @@ class WorkerError(VecenvError, RuntimeError):
         worker_id: index of the worker, or None.
         env_ids: the envs that it hosts, or those of them concerned.
         op: what was under way: construct, reset, step, call or close.
-        step_id: number of the command that failed, or None.
+        step_id: number of the command that failed, counted over all envs of a pool, or None.
         seed: of the env's episode, when recovery has been given up; None: an autoreset began it,
             or nobody knows. During an autoreset: of the episode before.
         actions: then also the newest actions of that episode, the one under way included: at most

@@ -90,7 +90,10 @@ def test_envs_of_a_module_beside_the_script(project: Path, elsewhere: Path) -> N
     done = replay(project, cwd=elsewhere)
     assert done.returncode == -signal.SIGSEGV, done.stderr
     head, count, *lines = done.stdout.splitlines()
-    assert re.match(r"env (\d): worker \d .* died during step \d+ of env \1.*; seed \d, last actions \[0, 1, 1\]", head)
+    assert re.match(
+        r"env (\d): worker \d .* died during step of env \1 \(command \d+\): .*; seed \d, last actions \[0, 1, 1\]",
+        head,
+    )
     assert "commands, the last is" in count
     assert re.fullmatch(r"\d+: reset, seed [56]", lines[0])
     assert [line.partition(": ")[2] for line in lines[1:]] == [

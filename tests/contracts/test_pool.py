@@ -841,7 +841,7 @@ def test_without_a_limit_a_long_operation_is_warned_about_once(monkeypatch: pyte
         pool.reset()
         pool.recv()
         pool.send(np.zeros(1, np.int64))
-        text = r"worker 0 \(env 0\): step 2 of env 0 has been running for 0 s"
+        text = r"worker 0 \(env 0\): step of env 0 \(command 2\) has been running for 0 s"
         with pytest.warns(RuntimeWarning, match=text) as seen, pytest.raises(TimeoutError):
             pool.recv(timeout=0.6)
     assert len(seen) == 1

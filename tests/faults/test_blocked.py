@@ -82,7 +82,7 @@ def test_a_worker_stopped_between_two_operations_is_late(policy: str, threads: i
     with (
         mortal([toys.CountEnv] * 4, **options) as pool,
         raises_or_recovers(
-            policy, r"worker 1 \(envs 2-3\) has not begun step \d+ of env [23] within 0\.5 s; it is alive"
+            policy, r"worker 1 \(envs 2-3\) has not begun step of env [23] \(command \d+\) within 0\.5 s; it is alive"
         ),
     ):
         got = play(pool, 12, before=lambda pool, number: number in (5, 12) and stop(pool, 1, between=True))

@@ -315,7 +315,7 @@ def test_all_envs_that_are_over_their_limit_are_named(open_pool: OpenPool) -> No
         os.sched_yield()
     while time.monotonic_ns() < max(began) + 400_000_000:  # nobody looks meanwhile
         os.sched_yield()
-    with pytest.raises(WorkerTimeoutError, match="step 3 of env 0 within") as caught:
+    with pytest.raises(WorkerTimeoutError, match=r"step of env 0 \(command 3\) within") as caught:
         pool.recv()
     (note,) = caught.value.__notes__
-    assert "step 4 of env 1 within" in note
+    assert "step of env 1 (command 4) within" in note

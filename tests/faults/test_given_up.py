@@ -281,7 +281,7 @@ def test_a_crash_that_comes_every_time_can_raise(implementation: str, tmp_path: 
             play(pool, 30)
         text, error = str(caught.value), caught.value
     (path,) = glob.glob(str(tmp_path / "*"))
-    assert "worker 0 (envs 0-1) died during step" in text and "of env 1" in text and "SIGSEGV" in text
+    assert "worker 0 (envs 0-1) died during step of env 1 (command " in text and "SIGSEGV" in text
     assert "second time in this call" in text and f"vecenv replay {path}" in text
     assert (error.worker_id, error.env_ids, error.op, error.exitcode) == (0, (1,), "step", -signal.SIGSEGV)
     # reset with seed 1, then two autoresets: of its third episode nobody has a seed, and five steps were asked
@@ -293,7 +293,7 @@ def test_a_crash_that_comes_every_time_can_raise(implementation: str, tmp_path: 
 
 
 def test_a_reset_that_crashes_every_time_raises(implementation: str, tmp_path: Any) -> None:
-    says = r"reset .* of env 1.*\n?[\s\S]*second time"
+    says = r"reset of env 1 \(command \d+\): .*\n?[\s\S]*second time"
     pool = mortal([innocent, toys.SegfaultAtReset], reproducer_dir=str(tmp_path))
     with pool, pytest.raises(WorkerDiedError, match=says):
         play(pool, 1)

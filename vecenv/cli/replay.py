@@ -33,7 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add = parser.add_argument
     add("file", metavar="FILE", type=Path, help="as named by the error or the warning")
-    add("--until", type=natural, metavar="STEP", help="stop before the command with this number")
+    add("--until", type=natural, metavar="COMMAND", help="stop before the command with this number")
     add("--pdb", action="store_true", help="debug the env from its last command on, or from the one of --until")
     add("--quiet", action="store_true", help="print no line per command")
     parser.set_defaults(run=run)

@@ -137,7 +137,7 @@ class MortalPool(Pool):
     def _died(self, worker: Worker, op: str, env_id: int | None, step_id: int | None = None) -> WorkerDiedError:
         worker.reap(Deadline(None))
         exitcode = worker.exitcode
-        what = worker.at_work(op)[0] if env_id is None else f"{op} {step_id} of env {env_id}"
+        what = worker.at_work(op)[0] if env_id is None else f"{op} of env {env_id} (command {step_id})"
         if op == "idling":
             what = "idling"
         stack = f"\n{worker.last_stack}" if worker.last_stack else ""

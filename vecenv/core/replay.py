@@ -239,9 +239,9 @@ class Replayer:
             if entry.step_id == check[0]:
                 is_checked = True
                 if self._slot.records(env_id)[0] != check[1]:
-                    raise ReplayError(f"its answers differ when they are repeated (checked at step {check[0]})")
+                    raise ReplayError(f"its answers differ when they are repeated (checked at command {check[0]})")
         if not is_checked:
-            raise ReplayError(f"what it was asked up to step {check[0]} was not kept")
+            raise ReplayError(f"what it was asked up to command {check[0]} was not kept")
 
     def _step_or_reset(self, env_id: int, env: Any, entry: Entry, resets_only: bool) -> None:
         starts = bool(entry.flags & (CommandFlag.START | CommandFlag.SEED)) or resets_only
@@ -300,7 +300,7 @@ class Replayer:
         exact = self._reward(np.zeros(self._plan.reward_shape) if reward is None else reward)
         step_id = entry.step_id
         if not self._slot.absorb(env_id, step_id, obs, exact, terminated, truncated, int(flags), final_obs, starts):
-            raise ReplayError(f"its answer to step {step_id} does not fit its spaces when it is repeated")
+            raise ReplayError(f"its answer to command {step_id} does not fit its spaces when it is repeated")
 
     def _call(self, env_id: int, env: Any, entry: Entry) -> None:
         """Make a call again; what it raises was its answer."""

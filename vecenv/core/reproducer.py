@@ -367,7 +367,7 @@ def describe(seed: int | None, actions: tuple[Any, ...]) -> str:
 
 
 def write(episode: Reproducer, folder: str | None) -> str:
-    """Write an episode to a new file; return its path.
+    """Write an episode to a new file; return its path, whose second number is that of the command that failed.
 
     Raises:
         OSError: the file cannot be written; then there is none.

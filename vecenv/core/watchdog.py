@@ -154,7 +154,7 @@ class Watchdog:
         op = Op(state.op).name.lower()
         self._inbox.warn_once(
             f"overdue {state.step_id}",
-            f"{self._places.place(slot)}: {op} {state.step_id} of env {state.env_id} has been running for "
+            f"{self._places.place(slot)}: {op} of env {state.env_id} (command {state.step_id}) has been running for "
             f"{age / _NS:.0f} s; no {op}_timeout is set",
             RuntimeWarning,
         )
@@ -162,8 +162,8 @@ class Watchdog:
     def _error_of(self, slot: int, state: SlotState, limit: float, verdict: str) -> WorkerTimeoutError:
         op = Op(state.op).name.lower()
         return WorkerTimeoutError(
-            f"{self._places.place(slot)} {verdict} {op} {state.step_id} of env {state.env_id} within {limit} s; "
-            f"it is alive. Raise {op}_timeout if the env needs longer",
+            f"{self._places.place(slot)} {verdict} {op} of env {state.env_id} (command {state.step_id}) "
+            f"within {limit} s; it is alive. Raise {op}_timeout if the env needs longer",
             timeout=limit,
             worker_id=self._places.worker_of(slot),
             env_ids=(state.env_id,),
