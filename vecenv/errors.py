@@ -23,6 +23,8 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import signal
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
@@ -41,6 +43,8 @@ __all__ = [
     "WorkerError",
     "WorkerTimeoutError",
 ]
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 class VecenvError(Exception):
@@ -230,6 +234,14 @@ def add_notes(error: BaseException, notes: Iterable[str]) -> None:
     for note in notes:
         if hasattr(error, "add_note"):  # Python 3.11 and later
             error.add_note(note)
+
+
+def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the innermost line of the stack that is not in vecenv: that one can be changed."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def describe_exit(exitcode: int | None) -> str:

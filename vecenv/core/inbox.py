@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from ..errors import warn_caller
 from . import mail
 from .hub import Hub
 from .infos import InfoColumns
@@ -133,7 +133,7 @@ class Inbox:
         """Warn the first time that `key` is seen."""
         if key not in self._warned:
             self._warned.add(key)
-            warnings.warn(text, category, stacklevel=6)
+            warn_caller(text, category)
 
 
 def _mailed(rows: Rows) -> list[int]:

@@ -27,7 +27,7 @@ from gymnasium import Space, spaces
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
-from ..errors import SpaceError
+from ..errors import SpaceError, warn_caller
 
 __all__ = [
     "DictNode",
@@ -295,7 +295,7 @@ class Spec:
 
 
 def _warn(path: str, text: str) -> None:
-    warnings.warn(text, UserWarning, stacklevel=6)
+    warn_caller(text)
 
 
 def pick_rows(node: Node, nested: Any, rows: Array) -> Any:

@@ -1,0 +1,62 @@
+"""Where warnings point: at the caller's line, through whatever layers a call goes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from tests.managers.fakes import IN_PROCESS, WITH_WORKERS
+from vecenv import VectorEnv
+from vecenv.envs import toys
+
+CONVERTED = "is converted to the space's float32"
+ARMS = functools.partial(toys.SpaceEnv, None, Box(-1, 1, (2,), np.float32))
+WRONG = functools.partial(toys.WrongDtype, 1, moment="step")
+
+
+@contextlib.contextmanager
+def warned_here():
+    """Expect a warning that names this file."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    assert [warning.filename for warning in caught if CONVERTED in str(warning.message)] == [__file__]
+
+
+def step_in_halves(envs, actions):
+    envs.step_async(actions)
+    envs.step_wait()
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+@pytest.mark.parametrize("step", [VectorEnv.step, VectorEnv.send, step_in_halves])
+def test_of_actions(backend, step):
+    with contextlib.closing(VectorEnv([ARMS] * 2, backend=backend)) as envs:
+        envs.reset(seed=0)
+        with warned_here():
+            step(envs, np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+@pytest.mark.parametrize("step", [VectorEnv.step, step_in_halves])
+def test_of_observations(backend, step):
+    with contextlib.closing(VectorEnv([WRONG] * 2, backend=backend)) as envs:
+        envs.reset(seed=0)
+        with warned_here():
+            step(envs, np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
+def test_of_observations_in_a_manager(manager_cls):
+    own = {"wait_num": 2, "step_wait_timeout": None} if manager_cls in WITH_WORKERS else {}
+    with manager_cls([WRONG] * 2, own) as manager:
+        manager.launch()
+        ready = manager.ready_obs
+        actions = dict.fromkeys(ready, np.int64(0)) if isinstance(ready, dict) else {0: 0, 1: 0}
+        with warned_here():
+            manager.step(actions)
