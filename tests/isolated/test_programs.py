@@ -67,6 +67,25 @@ def test_programs_without_a_main_guard_run(how: str, start_method: str, tmp_path
     assert done.stdout.splitlines() == ["top level", "['Mine', 'Mine', 'Mine', 'Mine']"]
 
 
+def test_a_working_directory_that_was_removed_stops_nobody(start_method: str, tmp_path: Path) -> None:
+    source = program(
+        f"""
+        os.mkdir("gone")
+        os.chdir("gone")
+        os.rmdir("../gone")
+        pool = start(context="{start_method}")
+        pool.restart(0)
+        pool.reset()
+        print(sorted(pool.recv().env_ids.tolist()))
+        pool.close()
+        """
+    )
+    ignore = "import warnings; warnings.simplefilter('ignore')\n" if start_method == "fork" else ""
+    done = run(ignore + source, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[0, 1, 2, 3]\n"
+
+
 def test_sixty_four_workers_never_run_the_main_script_again(tmp_path: Path) -> None:
     source = program(
         """

@@ -143,7 +143,7 @@ class ProcessPool(MortalPool):
             "adapt": cloudpickle.dumps(self._adapt, protocol=5),
             "registrations": cloudpickle.dumps(foreign_registrations(), protocol=5),
             "environ": dict(os.environ),
-            "cwd": os.getcwd(),
+            "cwd": _working_directory(),
             "path": list(sys.path),
             "num_threads": self.options.num_threads,
             "parent_pid": os.getpid(),
@@ -332,6 +332,13 @@ class ProcessPool(MortalPool):
             if worker.goodbye is not None and worker.goodbye.error is not None:
                 error = worker.goodbye.error
                 raise unpack_error(error, worker_id=worker.worker_id, env_ids=tuple(worker.env_ids), op="close")
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it has been removed, which most envs need not mind
+        return None
 
 
 def split_evenly(count: int, parts: int) -> list[list[int]]:

@@ -77,7 +77,7 @@ class Reproducer:
         env_id, step_id: who failed, in which command.
         why: the error's text.
         start, entries, kept: as in `journal.Attempt`; the last entry is the one that failed.
-        path, cwd: sys.path and working directory of the workers.
+        path, cwd: sys.path and working directory of the workers; None: they had none that exists.
         versions: of Python and of NumPy where the file was written.
     """
 
@@ -93,7 +93,7 @@ class Reproducer:
     entries: list[Entry]
     kept: list[Entry]
     path: list[str]
-    cwd: str
+    cwd: str | None
     versions: dict[str, str] = field(
         default_factory=lambda: {"python": platform.python_version(), "numpy": np.__version__}
     )
@@ -136,7 +136,8 @@ class Reproducer:
         except OSError:  # it has been removed
             before = None
         with contextlib.suppress(OSError):  # moved or removed since: an env that needs it will say so itself
-            os.chdir(self.cwd)
+            if self.cwd is not None:
+                os.chdir(self.cwd)
         try:
             yield
         finally:
@@ -155,7 +156,7 @@ class Reproducer:
         added = []
         place = len(sys.path)
         for entry in reversed(self.path):
-            if entry not in sys.path:  # '' and other relative ones mean a folder in `cwd`
+            if entry not in sys.path and self.cwd is not None:  # '' and other relative ones mean a folder in `cwd`
                 entry = os.path.normpath(os.path.join(self.cwd, entry))
             if entry in sys.path:
                 place = sys.path.index(entry)
@@ -165,7 +166,7 @@ class Reproducer:
         return added
 
     def _build(self, calls: _Calls) -> tuple[Any, Keeper | None]:
-        lost = f"env {self.env_id}, which was built in {self.cwd}, cannot be built here"
+        lost = f"env {self.env_id}, which was built in {self.cwd or 'a folder since removed'}, cannot be built here"
         try:
             try:
                 register_missing(pickle.loads(self.registrations))

@@ -17,7 +17,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, reduction, spawn
 from multiprocessing import process as mp_process
 from multiprocessing.context import set_spawning_popen
@@ -76,10 +76,22 @@ if hasattr(os, "register_at_fork"):
 
 
 def _preparation(name: str) -> dict[str, Any]:
-    data: dict[str, Any] = _standard_preparation(name)
+    try:
+        data: dict[str, Any] = _standard_preparation(name)
+    except FileNotFoundError:  # the working directory was removed; our workers are told the rest in another way
+        data = {"name": name, "authkey": mp_process.current_process().authkey, "sys_path": list(sys.path)}
     for key in _MAIN_KEYS:
         data.pop(key, None)
     return data
+
+
+@contextlib.contextmanager
+def _our_preparation() -> Iterator[None]:
+    spawn.get_preparation_data = _preparation
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = _standard_preparation
 
 
 class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
@@ -99,7 +111,11 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
         """Have a process forked, which waits for what it is to do; return the descriptor that it reads that from."""
         server = _fork_server(modules)
         try:
-            self.sentinel, writer = server.connect_to_new_process(self._fds)
+            try:
+                self.sentinel, writer = server.connect_to_new_process(self._fds)
+            except FileNotFoundError:  # the server is not running yet, and starts where no folder is
+                with _our_preparation():
+                    self.sentinel, writer = server.connect_to_new_process(self._fds)
             # The child watches the second end to know that its parent lives.
             self.finalizer = util.Finalize(self, util.close_fds, (os.dup(writer), self.sentinel))
             try:
@@ -120,11 +136,8 @@ class _SpawnPopen(popen_spawn.Popen):  # type: ignore[misc]
     """As the standard one without the main script."""
 
     def _launch(self, process_obj: Any) -> None:
-        spawn.get_preparation_data = _preparation
-        try:
+        with _our_preparation():
             super()._launch(process_obj)
-        finally:
-            spawn.get_preparation_data = _standard_preparation
 
 
 def _pickle_for(popen: Any, process_obj: Any) -> bytes:

@@ -75,7 +75,7 @@ class Boot:
     adapt: bytes
     registrations: bytes
     environ: dict[str, str]
-    cwd: str
+    cwd: str | None
     path: list[str]
     num_threads: int
     parent_pid: int
@@ -228,6 +228,8 @@ def _settle_in(boot: Boot) -> None:
     cap_environment(boot.num_threads)
     cap_loaded_libraries(boot.num_threads)
     sys.path[:] = boot.path
+    if boot.cwd is None:  # the parent's own is gone
+        return
     try:
         os.chdir(boot.cwd)
     except OSError:  # removed since: envs that need it will say so themselves
