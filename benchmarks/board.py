@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from vecenv.cli import machine, measure
+from vecenv.cli.ending import end_well
 from vecenv.cli.machine import cpu_seconds
 from vecenv.cli.measure import LoopMode, Mode, Window
 from vecenv.envs.adapt import adapt
@@ -144,4 +145,4 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(end_well("python -m benchmarks.board", main))

@@ -25,6 +25,7 @@ from benchmarks.modes import AsyncManagerMode, ManagerMode, TreeManagerMode
 from benchmarks.rows import Effort, median_times
 from vecenv import BaseEnvManager, BaseEnvManagerV2, VectorEnv
 from vecenv.cli import machine, measure
+from vecenv.cli.ending import end_well
 from vecenv.cli.measure import Mode, Window
 from vecenv.cli.target import EnvMaker
 from vecenv.envs.toys import NullEnv
@@ -136,4 +137,4 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(end_well("python -m benchmarks.managers", main))

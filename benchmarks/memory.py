@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 import psutil
 
+from vecenv.cli.ending import end_well
 from vecenv.cli.target import action_batches
 from vecenv.vector import VectorEnv
 
@@ -58,4 +59,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(end_well("python -m benchmarks.memory", main))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.modes import ManagerMode, SB3VecEnvMode, StableBaselines3Mode
 from vecenv.cli import machine, measure, report
+from vecenv.cli.ending import end_well
 from vecenv.cli.measure import Mode, Window
 from vecenv.cli.options import count
 from vecenv.cli.target import EnvMaker, check_env
@@ -89,4 +90,4 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(end_well("python -m benchmarks.peers", main))

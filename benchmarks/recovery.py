@@ -27,6 +27,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from vecenv.cli.ending import end_well
 from vecenv.cli.target import action_batches
 from vecenv.envs import toys
 from vecenv.vector import VectorEnv
@@ -138,4 +139,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(end_well("python -m benchmarks.recovery", main))

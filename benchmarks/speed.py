@@ -26,6 +26,7 @@ from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBase
 from benchmarks.rows import Effort
 from vecenv.alf import load
 from vecenv.cli import machine, measure
+from vecenv.cli.ending import end_well
 from vecenv.cli.target import EnvFn, EnvMaker
 from vecenv.envs.toys import BusyEnv, FrameEnv, NullEnv, SleepEnv
 from vecenv.errors import DependencyError
@@ -277,4 +278,4 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(end_well("python -m benchmarks.speed", main))

@@ -4,32 +4,31 @@ A command is a module of this package with one function `add_parser(subparsers)`
 sets `run` (a function from the parsed options to an exit code) as a default on it. To add a command, write the
 module and name it in `_COMMANDS`.
 
-Exit codes: 0 done, 1 the run failed, 2 the request made no sense or something is not installed, 130 interrupted.
+Exit codes: 0 done, 1 the run failed, 2 the request made no sense or something is not installed, 130 interrupted, 141
+nobody reads the output.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import NoReturn
 
 from vecenv import __version__
 from vecenv.cli import bench, check, record, replay
-from vecenv.errors import ConfigError, DependencyError, VecenvError
+from vecenv.cli.ending import BAD_REQUEST, end_well, one_line
 
 __all__ = ["main"]
 
 _COMMANDS = (bench, check, record, replay)
-
-_FAILED, _BAD_REQUEST, _INTERRUPTED = 1, 2, 130
 
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, without the usage text that argparse puts before it."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(_BAD_REQUEST, f"{self.prog}: {_one_line(message)}\n")
+        self.exit(BAD_REQUEST, f"{self.prog}: {one_line(message)}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,17 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: for `--help`, `--version` and options that do not parse.
     """
+    return end_well("vecenv", functools.partial(_main, argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
     options = _build_parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = options.run
-    where = f"vecenv {options.command}"
-    try:
-        return run(options)
-    except KeyboardInterrupt:
-        return _fail(where, "interrupted", _INTERRUPTED)
-    except (ConfigError, DependencyError) as error:
-        return _fail(where, error, _BAD_REQUEST)
-    except VecenvError as error:
-        return _fail(where, error, _FAILED)
+    return end_well(f"vecenv {options.command}", functools.partial(options.run, options))
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -61,12 +55,3 @@ def _build_parser() -> argparse.ArgumentParser:
     for command in _COMMANDS:
         command.add_parser(subparsers)
     return parser
-
-
-def _fail(where: str, message: object, exit_code: int) -> int:
-    print(f"{where}: {_one_line(message)}", file=sys.stderr)
-    return exit_code
-
-
-def _one_line(message: object) -> str:
-    return " ".join(str(message).split())

@@ -1,0 +1,59 @@
+"""How commands end: when nobody reads what they print, and when it cannot be written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vecenv.cli.ending import end_well
+from vecenv.errors import StateError
+
+COMMANDS = [["vecenv", "check", "CartPole-v1"], ["benchmarks.speed", "--list"]]
+ROOT = Path(__file__).parents[2]
+
+
+def run(argv, stdout=subprocess.PIPE):
+    return subprocess.run(
+        [sys.executable, *argv], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120, cwd=ROOT
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_output_that_nobody_reads_ends_a_command_quietly(command):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = run(["-m", *command], writer)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(command):
+    with open("/dev/full", "w") as full:
+        done = run(["-m", *command], full)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "standard output cannot be written: No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("error", [OSError(5, "of a device"), BrokenPipeError(32, "of a simulator"), KeyError("bug")])
+def test_what_is_neither_ours_nor_of_the_output_is_raised(error, capsys):
+    def command():
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        end_well("here", command)
+    assert caught.value is error and capsys.readouterr().err == ""
+
+
+def test_exit_codes(capsys):
+    def fail():
+        raise StateError("two\nlines")
+
+    assert [end_well("here", command) for command in (lambda: None, lambda: 3, fail)] == [0, 3, 1]
+    assert capsys.readouterr().err == "here: two lines\n"

@@ -1,0 +1,87 @@
+"""Ending: how a command ends, whatever happens in it: with one line at most and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+
+from vecenv.errors import ConfigError, DependencyError, VecenvError
+
+__all__ = ["BAD_REQUEST", "end_well", "one_line"]
+
+_FAILED, BAD_REQUEST, _INTERRUPTED, _UNREAD = 1, 2, 130, 141
+
+
+def end_well(where: str, command: Callable[[], int | None]) -> int:
+    """Run a command and return its exit code; None counts as 0.
+
+    Args:
+        where: how lines on standard error begin.
+
+    Raises:
+        SystemExit: as the command does.
+        Exception: what is neither an error of vecenv's nor one of standard output.
+    """
+    try:
+        try:
+            exit_code = _run(where, command)
+        except SystemExit:  # of a parser that has printed its help
+            _flush()
+            raise
+        _flush()  # not left to the interpreter's end, where nobody could do anything about an error
+        return exit_code
+    except OSError as error:
+        if error.filename is not None or not _is_stuck():
+            raise
+        _discard_output()
+        if isinstance(error, BrokenPipeError):
+            return _UNREAD  # as of a program that SIGPIPE ends, as by `| head`
+        return _fail(where, f"standard output cannot be written: {error.strerror}", _FAILED)
+
+
+def one_line(message: object) -> str:
+    """Return a message without line breaks."""
+    return " ".join(str(message).split())
+
+
+def _run(where: str, command: Callable[[], int | None]) -> int:
+    try:
+        return command() or 0
+    except KeyboardInterrupt:
+        return _fail(where, "interrupted", _INTERRUPTED)
+    except (ConfigError, DependencyError) as error:
+        return _fail(where, error, BAD_REQUEST)
+    except VecenvError as error:
+        return _fail(where, error, _FAILED)
+
+
+def _fail(where: str, message: object, exit_code: int) -> int:
+    print(f"{where}: {one_line(message)}", file=sys.stderr)
+    return exit_code
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # it is None where the descriptor was closed from the start
+        sys.stdout.flush()
+
+
+def _is_stuck() -> bool:
+    """Tell whether standard output takes nothing: an OSError may be of anything else. If it does, that is a line break.
+
+    What could not be written is not kept, so a flush alone tells nothing.
+    """
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _discard_output() -> None:
+    """Have what standard output still holds go nowhere, so that the interpreter's last flush has nothing to say."""
+    with contextlib.suppress(OSError, ValueError):
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
