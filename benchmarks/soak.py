@@ -22,8 +22,9 @@ import gymnasium
 import numpy as np
 import psutil
 
+from vecenv.cli.ending import end_well
 from vecenv.cli.options import seconds
-from vecenv.cli.target import action_batches
+from vecenv.cli.target import EnvMaker, action_batches, check_env
 from vecenv.vector import VectorEnv
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
@@ -87,7 +88,11 @@ def _segments() -> set[str]:
 
 
 def main() -> int:
-    """Run, print a line per env and the sums; exit code 1 if anything was lost, differs or is left."""
+    """Run, print a line per env and the sums; exit code 1 if anything was lost, differs or is left.
+
+    Raises:
+        ConfigError: an env is unknown, or needs a package that is not installed.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description="Kill workers, count what is lost.")
     add = parser.add_argument
     add("--seconds", type=seconds, default=60.0, help="in all, shared by the envs (default: %(default)s)")
@@ -100,6 +105,8 @@ def main() -> int:
     logging.getLogger("vecenv").setLevel(logging.ERROR)  # a line per kill would bury the result
     before = _segments()
     kills = recoveries = lost = differing = transitions = 0
+    for name in names:
+        check_env(EnvMaker(name.partition(":")[0]))  # what one lacks is told before anything has run
     for name in names:
         env_name, _, count = name.partition(":")
         num_envs = int(count or 32)
@@ -148,4 +155,4 @@ def _is_helper(process: psutil.Process) -> bool:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(end_well("python -m benchmarks.soak", main))

@@ -1,4 +1,4 @@
-"""How commands end: when nobody reads what they print, and when it cannot be written."""
+"""How commands end: when nobody reads what they print, when it cannot be written, when something is missing."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from vecenv.errors import StateError
 
 COMMANDS = [["vecenv", "check", "CartPole-v1"], ["benchmarks.speed", "--list"]]
 ROOT = Path(__file__).parents[2]
+
+WITHOUT_MUJOCO = """
+import runpy, sys
+sys.modules["mujoco"] = None
+sys.argv = ["soak", "--seconds", "0.1"]
+runpy.run_module("benchmarks.soak", run_name="__main__")
+"""
 
 
 def run(argv, stdout=subprocess.PIPE):
@@ -57,3 +64,9 @@ def test_exit_codes(capsys):
 
     assert [end_well("here", command) for command in (lambda: None, lambda: 3, fail)] == [0, 3, 1]
     assert capsys.readouterr().err == "here: two lines\n"
+
+
+def test_a_soak_without_the_package_of_its_envs_is_one_line_and_exit_code_2():
+    done = run(["-c", WITHOUT_MUJOCO])
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""
+    assert "gymnasium[mujoco]" in done.stderr
