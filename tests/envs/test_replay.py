@@ -47,6 +47,20 @@ def test_each_episode_becomes_a_file_at_its_end(tmp_path):
     assert len(files) == 2 and [count_frames(path) for path in files] == [6, 6]
 
 
+def test_gymnasium_1_2_has_a_recorder_with_another_number_of_type_parameters():
+    """There `import vecenv.wrappers` failed."""
+    program = """
+        from typing import Generic, TypeVar
+        from gymnasium import wrappers
+        Three = Generic[TypeVar("Obs"), TypeVar("Act"), TypeVar("Frame")]
+        class RecordVideo(wrappers.RecordVideo, Three):
+            pass
+        wrappers.RecordVideo = RecordVideo
+        import vecenv.wrappers
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("steps", range(1, 16))
 def test_no_frame_is_lost_to_rounding(tmp_path, steps):
     env = Painted(numbers_env(steps))

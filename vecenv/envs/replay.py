@@ -10,7 +10,7 @@ import re
 import uuid
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -24,7 +24,13 @@ from vecenv.replaying import is_replaying
 DEFAULT_FOLDER = "./video"
 
 
-class EpisodeRecorder(RecordVideo[Any, Any]):
+if TYPE_CHECKING:
+    _RecordVideo = RecordVideo[Any, Any]
+else:  # which has three type parameters in Gymnasium 1.2
+    _RecordVideo = RecordVideo
+
+
+class EpisodeRecorder(_RecordVideo):
     """Records every episode of an env to `<folder>/<name>-episode-<k>.mp4`, one frame for the reset and each step.
 
     A file appears under its name when its episode has ended and it is complete; while it is written it is a hidden
