@@ -15,6 +15,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
+from tests.releases import GYMNASIUM
 from tests.vector.same import assert_same
 from tests.vector.test_infos import Told
 from vecenv import ConfigError, VectorEnv
@@ -372,6 +373,8 @@ class Paid(ToyEnv):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_statistics_are_those_of_gymnasium_s_wrapper(mode, backend):
+    if mode == AutoresetMode.SAME_STEP and GYMNASIUM < (1, 4):
+        pytest.skip("Gymnasium's wrapper leaves out the first step of each episode but the first")
     env_fns = [functools.partial(Paid, length, truncate=length == 4) for length in (3, 1, 4)]
     began = time.perf_counter()
     with (
