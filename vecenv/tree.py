@@ -98,8 +98,8 @@ class TreeArray:
         return _wrap({key: _map(function, child) for key, child in self._children.items()})
 
     def json(self) -> dict[str, Any]:
-        """Return nested plain dicts with the same leaf objects."""
-        return {key: c.json() if isinstance(c, TreeArray) else c for key, c in self._children.items()}
+        """Return nested plain dicts with the same leaf objects; lists and tuples of trees become such of dicts."""
+        return {key: _plain(child) for key, child in self._children.items()}
 
     def to_treetensor(self) -> Any:
         """Return the same arrays as a `treetensor.numpy.ndarray`.
@@ -218,6 +218,8 @@ def _convert(value: Any, identifiers: bool) -> Any:
 
 def _convert_list(items: list[Any]) -> Any:
     """Make an array of a regular list of numbers; any other list stays opaque."""
+    if any(isinstance(item, TreeArray) for item in items):
+        return items
     try:
         array = np.asarray(items)
     except ValueError:  # ragged
@@ -235,6 +237,14 @@ def _identifier(key: str, taken: Mapping[str, Any], source: Mapping[Any, Any]) -
     while name in taken or (name != key and name in source):
         name = f"{name}_"
     return name
+
+
+def _plain(child: Any) -> Any:
+    if isinstance(child, TreeArray):
+        return child.json()
+    if type(child) in (list, tuple) and any(isinstance(item, TreeArray) for item in child):
+        return type(child)(map(_plain, child))
+    return child
 
 
 def _stack(items: list[Any], path: str) -> Any:

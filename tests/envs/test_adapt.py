@@ -13,6 +13,7 @@ from gymnasium import spaces
 from tests.scripted import Ding, Plain, numbers_env
 from vecenv import ConfigError, DingEnvWrapper, GymToGymnasiumWrapper, SpaceError, StateError
 from vecenv.envs.adapt import (
+    AGENTS,
     AdaptedEnv,
     adapt,
     convert_space,
@@ -217,6 +218,20 @@ def test_w28_lists_of_infos_of_any_length(info):
     out = step_with(info)[4]
     assert out["abnormal"] is True and out["agent_infos"] == list(info)
     assert is_abnormal(info) and not is_abnormal([{}]) and not is_abnormal(None)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_which_sequence_infos_were_is_said_to_those_who_ask(kind):
+    class Answers(Ding):
+        def step(self, action):
+            return BaseEnvTimestep(np.zeros(2), None, False, kind([{}, {}]))
+
+    for asks in (False, True):
+        env = adapt(Answers())
+        env.notes_agents = asks
+        env.reset()
+        info = env.step(0)[4]
+        assert info["agent_infos"] == [{}, {}] and info.get(AGENTS) == ((kind is tuple) if asks else None)
 
 
 def test_other_infos_are_type_errors():

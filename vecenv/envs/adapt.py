@@ -10,6 +10,7 @@ Inside, everything is the five-tuple; `to_timestep` is the way back to DI-engine
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,6 +25,9 @@ from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.errors import SpaceError, StateError
 
 FiveTuple = tuple[Any, Any, bool, bool, dict[str, Any]]
+
+#: Info key that says, where it is asked for, that the env gave a sequence of infos: True a tuple, False a list.
+AGENTS = "vecenv.agents"
 
 
 def adapt(env: Any) -> gymnasium.Env[Any, Any]:
@@ -124,6 +128,10 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
 
     The form of the results is found out at the first `reset` and the first `step` and kept. Other attributes
     are the original's, which is in `env`. Rewards are passed on as the env gives them: `reward_space` tells.
+
+    Attributes:
+        notes_agents: whether infos say by the key `AGENTS` that they were a sequence, one per agent; to be set
+            before the first step.
     """
 
     def __init__(self, env: Any) -> None:
@@ -136,6 +144,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
             if not callable(getattr(env, name, None)):
                 raise TypeError(f"{type(env).__name__} is no env: it has no {name}()")
         self.env = env
+        self.notes_agents = False
         self._read_step: Callable[[Any], FiveTuple] | None = None
         self._read_reset: Callable[[Any], tuple[Any, dict[str, Any]]] | None = None
         self._reset_takes_seed = _accepts(env.reset, "seed")
@@ -191,7 +200,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         if self._read_step is None:
             if self._read_reset is None:
                 raise StateError(f"step of {self.env!r} before its first reset")
-            self._read_step = step_reader(result)
+            self._read_step = step_reader(result, notes_agents=self.notes_agents)
         return self._read_step(result)
 
     def seed(self, seed: int, dynamic_seed: bool | None = None) -> None:
@@ -376,8 +385,12 @@ def _reset_reader(result: Any, adapted: AdaptedEnv) -> Callable[[Any], tuple[Any
     return read_bare_obs
 
 
-def step_reader(result: Any) -> Callable[[Any], FiveTuple]:
+def step_reader(result: Any, *, notes_agents: bool = False) -> Callable[[Any], FiveTuple]:
     """Give the function that turns results of this one's form into five-tuples.
+
+    Args:
+        result: of a step.
+        notes_agents: as of `AdaptedEnv`.
 
     Raises:
         TypeError: the form is unknown.
@@ -385,7 +398,7 @@ def step_reader(result: Any) -> Callable[[Any], FiveTuple]:
     if isinstance(result, tuple) and len(result) == 5:
         return _read_five
     if isinstance(result, (tuple, list)) and len(result) == 4:
-        return _read_four
+        return functools.partial(_read_four, notes_agents=True) if notes_agents else _read_four
     length = f" of {len(result)}" if isinstance(result, (tuple, list)) else ""
     raise TypeError(
         f"step: expected (obs, reward, done, info) or (obs, reward, terminated, truncated, info), "
@@ -398,9 +411,11 @@ def _read_five(result: Any) -> FiveTuple:
     return obs, reward, bool(terminated), bool(truncated), info
 
 
-def _read_four(result: Any) -> FiveTuple:
-    obs, reward, done, info = result
-    info = _info_dict(info)
+def _read_four(result: Any, notes_agents: bool = False) -> FiveTuple:
+    obs, reward, done, given = result
+    info = _info_dict(given)
+    if notes_agents and isinstance(given, (list, tuple)):
+        info[AGENTS] = isinstance(given, tuple)
     terminated, truncated = read_flags(done, info)
     info["terminated"], info["truncated"] = terminated, truncated
     info["TimeLimit.truncated"] = truncated and not terminated

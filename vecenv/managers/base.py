@@ -19,10 +19,11 @@ from ..core.rows import RowFlag
 from ..core.spec import Array
 from ..errors import ConfigError, EnvError, StateError
 from ..registry import ENV_MANAGER_REGISTRY
-from .managed import ABNORMAL, renew_env
+from .asides import ABNORMAL, AGENTS, abnormal_values, infos_of_agents
+from .managed import renew_env
 from .resets import EnvResets
 from .states import EnvState
-from .timesteps import BUILT_ANEW, HAS_INFO, Blanks, abnormal_values, copy_arrays, final_rows, mark_end
+from .timesteps import BUILT_ANEW, HAS_INFO, Blanks, copy_arrays, final_rows, mark_end
 
 __all__ = ["BaseEnvManager"]
 
@@ -52,8 +53,10 @@ class BaseEnvManager(EnvResets):
         Returns:
             {env_id: BaseEnvTimestep} in the order asked. obs as the env gave it, with memory of
             its own; reward float32 (1,) or of the reward space's shape; info of a last timestep
-            has `terminated`, `truncated` and `TimeLimit.truncated`. The observation of a last
-            timestep is the one that ended the episode; `ready_obs` has the next one's first.
+            has `terminated`, `truncated` and `TimeLimit.truncated`. An info that the env gave as a
+            list or tuple, one per agent, is one here; what a manager adds is in each. The
+            observation of a last timestep is the one that ended the episode; `ready_obs` has the
+            next one's first.
 
         Raises:
             ClosedError: not launched.
@@ -115,7 +118,7 @@ class BaseEnvManager(EnvResets):
             skip: envs whose rows mean nothing.
         """
         blanks.fill(batch)
-        if batch.flags & HAS_INFO:
+        if batch.flags & RowFlag.MAIL:
             skip = self._keep_shown(ids, batch, blanks, skip)
         self._shown.put(ids, blanks.batch, blanks.rows, skip)
         if not batch.flags and self._worker_resets:  # where workers reset, rows that end an episode are flagged
@@ -135,7 +138,21 @@ class BaseEnvManager(EnvResets):
             self._end_episodes([ids[row] for row in rows])
             if again:
                 self._show_next(ids, blanks, again)
+        if batch.flags & RowFlag.MAIL:
+            self._give_sequences(ids, blanks)
         return blanks.finish()
+
+    def _give_sequences(self, ids: list[int], blanks: Blanks) -> None:
+        """Give infos that came as sequences, one per agent, as such again."""
+        for row, info in enumerate(blanks.infos):
+            if AGENTS in info:
+                self._agents[ids[row]] = info[AGENTS], len(info["agent_infos"])
+            elif info.get("recovered") == "truncated" and ids[row] in self._agents:  # the env did not come to say
+                is_tuple, count = self._agents[ids[row]]
+                info.update({AGENTS: is_tuple, "agent_infos": [{}] * count})
+            else:
+                continue
+            blanks.put_info(row, infos_of_agents(info))
 
     def _keep_shown(self, ids: list[int], batch: Batch, blanks: Blanks, skip: Collection[int]) -> Collection[int]:
         """Return `skip` with the envs that go on after an abnormal timestep: their rows have a filler."""

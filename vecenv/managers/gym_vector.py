@@ -24,11 +24,12 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.infos import is_mask
-from ..envs.adapt import adapt_built, find_attr
+from ..envs.adapt import AGENTS, AdaptedEnv, adapt_built, find_attr
 from ..envs.base import BaseEnvTimestep
 from ..envs.replay import Recordable, folders_by_env, make_token
 from ..errors import ClosedError, ConfigError, StateError
 from ..registry import ENV_MANAGER_REGISTRY
+from .asides import infos_of_agents
 from .books import EnvBooks
 from .options import PROCESS_CONFIG, check_counts, read_env_fns
 from .seeds import seeds_by_env
@@ -275,7 +276,8 @@ class GymVectorEnvManager(EnvBooks):
             info.update({key: value.item() for key, value in info.items() if isinstance(value, np.bool_)})
             if self._note_end(env_id) and self._mode is not AutoresetMode.SAME_STEP:
                 self._set_state(env_id, EnvState.RESET)
-        return BaseEnvTimestep(obs, np.atleast_1d(np.array(reward, np.float32)), done, info)
+        given = infos_of_agents(info) if AGENTS in info else info
+        return BaseEnvTimestep(obs, np.atleast_1d(np.array(reward, np.float32)), done, given)
 
     def _reset_ended(self, mask: Any) -> None:
         """Reset envs whose episode is over, those that are DONE too: they are stepped with the others."""
@@ -336,7 +338,10 @@ class _RecordableMaker:
 
     def __call__(self) -> Recordable:
         """Build the env."""
-        return Recordable(adapt_built(self.env_fn()), self.token)
+        env = adapt_built(self.env_fn())
+        if isinstance(env, AdaptedEnv):
+            env.notes_agents = True
+        return Recordable(env, self.token)
 
 
 def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:

@@ -112,6 +112,7 @@ class EnvLife(EnvBooks):
         self._replay_paths: list[str] | None = None
         self._replay_tokens: dict[int, str] = {}
         self._recording: set[int] = set()
+        self._agents: dict[int, tuple[bool, int]] = {}  # envs with an info per agent: as tuple or list, how many
         self._lost: set[int] = set()  # built anew, and not told yet what they were told before
         self._shown = Shown(len(fns), None)
         self._views: Views = {}  # into the pool's memory, which stays as long as they do
@@ -165,6 +166,7 @@ class EnvLife(EnvBooks):
         self._first_seeds.clear()
         self._begin_books_of_new(self._all_ids)
         self._lost.clear()
+        self._agents.clear()
         self._shown = Shown(self.env_num, None if self._copies else pool.options.depth)
         for env_id in self._all_ids:
             self._env_episode_count[env_id] = self._episodes_begun[env_id] = 0

@@ -17,6 +17,7 @@ from typing import Any
 
 import cloudpickle
 import gymnasium
+import numpy as np
 
 from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, has_generator, original, reward_space_of
 from ..envs.base import BaseEnv
@@ -26,9 +27,9 @@ from ..envs.seeding import EpisodeSeeds, episode_seed
 from ..envs.spaces import LooseSpace
 from ..envs.state import KEEPER, Snapshot
 from ..errors import ConfigError, EnvError, StateError
+from .asides import ABNORMAL
 
 __all__ = [
-    "ABNORMAL",
     "CallMethod",
     "EnvMaker",
     "ManagedEnv",
@@ -40,9 +41,6 @@ __all__ = [
     "leave_resets",
     "renew_env",
 ]
-
-#: Info key under which an abnormal timestep's own (obs, reward, terminated, truncated) travel.
-ABNORMAL = "vecenv.abnormal"
 
 
 @dataclass(frozen=True)
@@ -160,6 +158,8 @@ class ManagedEnv:
         self._adapted = _find_adapted(env)
         # Envs of the old dialect may return None where a row needs an observation; others cannot.
         self.step = env.step if self._adapted is None else self._step_old_dialect
+        if self._adapted is not None:
+            self._adapted.notes_agents = True
 
     @property
     def steps_by(self) -> gymnasium.Env[Any, Any] | None:
@@ -304,8 +304,12 @@ class ManagedEnv:
         if result[4].get("abnormal", False):
             obs, reward, terminated, truncated, info = result
             ends = self._settings.abnormal_ends
+            shape = getattr(self.reward_space, "shape", None) or ()
+            if reward is not None:
+                reward = np.asarray(reward, np.float32)
+                reward = reward.reshape(1) if reward.shape == () else reward
             info = {**info, ABNORMAL: (obs, reward, terminated, truncated)}
-            return self._fill(), 0.0, terminated and ends, truncated and ends, info
+            return self._fill(), np.zeros(shape), terminated and ends, truncated and ends, info
         return result
 
     def _fill(self) -> Any:

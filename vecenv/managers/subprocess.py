@@ -18,6 +18,7 @@ from ..core.rows import RowFlag
 from ..envs.base import BaseEnvTimestep
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from ..registry import ENV_MANAGER_REGISTRY
+from .asides import add_to_info
 from .base import BaseEnvManager
 from .options import PROCESS_CONFIG
 from .resets import EnvResets
@@ -267,7 +268,7 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         timestep = self._held.pop(env_id, None)
         if timestep is not None:
             self._busy.discard(env_id)
-            timestep.info.setdefault("final_obs", timestep.obs)
+            add_to_info(timestep.info, "final_obs", timestep.obs)
             self._arrived[env_id] = timestep._replace(obs=obs)
 
     def _move_obs(self, moved: Mapping[int, Any]) -> None:

@@ -17,9 +17,8 @@ from ..core.rows import RowFlag, Rows, Run
 from ..core.spec import Array, DictNode, Leaf, Node, Spec, TupleNode, pick_rows
 from ..envs.base import BaseEnvTimestep
 from .build import Builder
-from .managed import ABNORMAL
 
-__all__ = ["Blanks", "Layout", "Views", "abnormal_values", "copy_arrays", "final_rows", "mark_end", "split_rows"]
+__all__ = ["Blanks", "Layout", "Views", "copy_arrays", "final_rows", "mark_end", "split_rows"]
 
 _FLOAT32 = np.dtype(np.float32)
 #: Flags of rows that may have an info.
@@ -152,7 +151,7 @@ class Blanks:
     Attributes:
         batch: observations as one batch (B, *S), nested like the space; None if some have no layout.
         ids, rows, rewards: env, observation and float32 reward of each row.
-        infos: one dict per row, the very one of its result.
+        infos: one dict per row, the very one of its result; until `put_info` says else.
         results: one timestep per row.
     """
 
@@ -162,7 +161,7 @@ class Blanks:
     batch: Any
     rows: list[Any]
     rewards: list[Any]
-    infos: list[dict[str, Any]]
+    infos: list[Any]
     results: list[Any]
 
     def __init__(self, ids: Sequence[int], layout: Layout) -> None:
@@ -212,6 +211,11 @@ class Blanks:
         """Make one result anew."""
         self.results[row] = BaseEnvTimestep(obs, reward, done, self.infos[row])
 
+    def put_info(self, row: int, info: Any) -> None:
+        """Put something else in the place of one result's info: a sequence, one per agent."""
+        self.infos[row] = info
+        self.results[row] = self.results[row]._replace(info=info)
+
     def obs_of(self, row: int) -> Any:
         """Return the observation that a result has now."""
         return self.results[row].obs
@@ -219,14 +223,3 @@ class Blanks:
     def finish(self) -> list[Any]:
         """Return the results; infos are complete now."""
         return self.results
-
-
-def abnormal_values(info: dict[str, Any]) -> tuple[Any, Any, bool] | None:
-    """Return observation, reward and end of an abnormal timestep as its env gave them, if they are not in the row."""
-    own = info.pop(ABNORMAL, None)
-    if own is None:
-        return None
-    obs, reward, terminated, truncated = own
-    if reward is not None:
-        reward = np.atleast_1d(np.asarray(reward, np.float32))
-    return obs, reward, bool(terminated or truncated)

@@ -45,11 +45,19 @@ class TreeBlanks(Blanks):
         self._done[row] = done
         tree["obs"], tree["reward"] = obs, reward
 
+    def put_info(self, row: int, info: Any) -> None:
+        """Put something else in the place of one result's info: a sequence, one per agent."""
+        self.infos[row] = info
+
     def finish(self) -> list[Any]:
         """Return the results; infos are complete now."""
-        for tree, info in zip(self.results, self.infos):
-            if info:
-                tree["info"] = _info_tree(info)
+        for row, info in enumerate(self.infos):
+            if isinstance(info, dict):
+                if info:
+                    self.results[row]["info"] = _info_tree(info)
+            else:  # one per agent; anywhere else a tuple would become a tree
+                children = {**dict(self.results[row].items()), "info": _info_trees(info)}
+                self.results[row] = TreeArray.from_rows([children])[0]
         return self.results
 
 
@@ -83,7 +91,8 @@ class TreeSteps(EnvLife):
 
         Returns:
             One tree per env, in the order asked: `obs`, `reward` float32 (1,), `done` bool (),
-            `info`, `env_id` int64 (). Keys of `info` are made identifiers.
+            `info`, `env_id` int64 (). Keys of `info` are made identifiers; a list or tuple of infos,
+            one per agent, stays one, of trees.
 
         Raises:
             SpaceError: a wrong number of actions.
@@ -129,6 +138,11 @@ def _info_tree(info: dict[str, Any]) -> TreeArray:
         return TreeArray(info, identifiers=True)
     names = _names.get(tuple(info)) or _learn_names(info)
     return TreeArray.from_rows([dict(zip(names, map(np.asarray, info.values())))])[0]
+
+
+def _info_trees(infos: Any) -> Any:
+    """Make each agent's info a tree; they stay the list or the tuple that they are."""
+    return type(infos)(_info_tree(info) if isinstance(info, dict) else info for info in infos)
 
 
 def _learn_names(info: dict[str, Any]) -> tuple[str, ...]:

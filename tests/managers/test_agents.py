@@ -1,0 +1,208 @@
+"""Infos as sequences, one per agent: what an env of several agents gives comes out of every manager as it was."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.managers.fakes import IN_PROCESS, WITH_WORKERS
+from vecenv import (
+    AsyncSubprocessEnvManager,
+    BaseEnv,
+    BaseEnvManager,
+    BaseEnvTimestep,
+    EnvState,
+    GymVectorEnvManager,
+    SyncSubprocessEnvManager,
+    TreeArray,
+)
+
+MANAGERS = [*IN_PROCESS, *WITH_WORKERS]
+WAITS_FOR_ALL = {"wait_num": 100, "step_wait_timeout": None, "num_workers": 1}
+FLAGS = {"terminated", "truncated", "TimeLimit.truncated"}
+KINDS = pytest.mark.parametrize("kind", [list, tuple])
+
+
+class Duel(BaseEnv):
+    """Two agents, with an info and a reward for each; episodes have three steps."""
+
+    observation_space = spaces.Box(-1, 1, (2, 2), np.float32)
+    action_space = spaces.Discrete(2)
+    reward_space = spaces.Box(-1, 1, (2, 1), np.float32)
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+        self.num_steps = 0
+
+    def reset(self) -> Any:
+        self.num_steps = 0
+        return np.zeros((2, 2), np.float32)
+
+    def step(self, action: Any) -> BaseEnvTimestep:
+        if action == "die":
+            os._exit(3)
+        self.num_steps += 1
+        done = self.num_steps == 3
+        infos: list[dict[str, Any]] = [{"name": "left"}, {"at": np.full(2, self.num_steps)}]
+        if done:
+            infos[0]["eval_episode_return"], infos[1]["eval_episode_return"] = 1.0, -1.0
+        if action == "abnormal":
+            infos[1]["abnormal"] = True
+        if action == "lose":
+            return BaseEnvTimestep(None, None, False, self.kind(infos))
+        obs = np.full((2, 2), self.num_steps / 3, np.float32)
+        return BaseEnvTimestep(obs, np.array([[1.0], [-1.0]], np.float32), done, self.kind(infos))
+
+    def close(self) -> None:
+        pass
+
+
+def make(manager_cls: Any, kind: type, num_envs: int = 2, **cfg: Any) -> Any:
+    own = WAITS_FOR_ALL if manager_cls in WITH_WORKERS else {}
+    return manager_cls([functools.partial(Duel, kind)] * num_envs, {**own, **cfg})
+
+
+def step(manager: Any, action: Any = 0) -> dict[int, Any]:
+    """Step all that is ready; returns (done, info) by env."""
+    while EnvState.RESET in manager.env_states.values():
+        manager.ready_obs  # noqa: B018
+        if EnvState.RESET in manager.env_states.values():
+            manager.step({})
+    results = manager.step(dict.fromkeys(manager.ready_obs_id, action))
+    if isinstance(results, list):
+        return {tree.env_id.item(): (tree.done.item(), tree.info) for tree in results}
+    return {env_id: (timestep.done, timestep.info) for env_id, timestep in results.items()}
+
+
+@KINDS
+@pytest.mark.parametrize("max_retry", [1, 2], ids=["resets in the row", "resets by command"])
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_they_come_as_the_sequence_that_the_env_gave(manager_cls, max_retry, kind):
+    with make(manager_cls, kind, max_retry=max_retry) as manager:
+        manager.launch()
+        for number in (1, 2, 3, 1, 2, 3):
+            for done, infos in step(manager).values():
+                assert type(infos) is kind and len(infos) == 2 and done == (number == 3)
+                assert infos[0]["name"] == "left" and infos[1]["at"].tolist() == [number] * 2
+                for agent, info in enumerate(infos):
+                    flags = {name.replace(".", "_") if type(info) is TreeArray else name for name in FLAGS}
+                    extra = flags | {"eval_episode_return"} if done else set()
+                    assert set(info.keys()) == {("name", "at")[agent]} | extra
+                    if done:
+                        assert info["eval_episode_return"] == (1.0, -1.0)[agent] and info["terminated"]
+
+
+@KINDS
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+def test_a_killed_worker_changes_nothing_but_that_each_says_so(manager_cls, kind):
+    with make(manager_cls, kind) as manager:
+        manager.launch()
+        step(manager)
+        os.kill(manager.worker_pids[0], signal.SIGKILL)
+        for done, infos in step(manager).values():
+            assert type(infos) is kind and not done and infos[1]["at"].tolist() == [2, 2]
+            assert [info["recovered"] for info in infos] == ["replayed"] * 2 and not FLAGS & set(infos[0].keys())
+        assert [infos[1]["eval_episode_return"] for _, infos in step(manager).values()] == [-1.0] * 2
+
+
+@KINDS
+@pytest.mark.parametrize("max_retry", [1, 2], ids=["resets in the row", "resets by command"])
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+def test_an_episode_that_is_lost_has_as_many_infos(manager_cls, max_retry, kind, tmp_path):
+    with make(manager_cls, kind, 1, max_retry=max_retry, reproducer_dir=str(tmp_path)) as manager:
+        manager.launch()
+        step(manager)
+        ((done, infos),) = step(manager, "die").values()
+        assert done and type(infos) is kind and len(infos) == 2
+        assert all(info["truncated"] and info["recovered"] == "truncated" for info in infos)
+        ((done, infos),) = step(manager).values()
+        assert not done and infos[1]["at"].tolist() == [1, 1]
+
+
+@KINDS
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_one_abnormal_agent_makes_the_timestep_abnormal_and_the_others_are_not_said_to_be(manager_cls, kind):
+    with make(manager_cls, kind) as manager:
+        manager.launch()
+        for _, infos in step(manager, "abnormal").values():
+            assert type(infos) is kind and "abnormal" not in infos[0] and infos[1]["abnormal"]
+        states = set(manager.env_states.values())
+        assert states == {EnvState.RUN if manager_cls in IN_PROCESS else EnvState.ERROR}
+
+
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_without_an_observation_each_is_said_to_be_abnormal(manager_cls):
+    with make(manager_cls, list) as manager:
+        manager.launch()
+        for _, infos in step(manager, "lose").values():
+            assert [bool(info["abnormal"]) for info in infos] == [True, True] and infos[0]["name"] == "left"
+
+
+@pytest.mark.parametrize("max_retry", [1, 2], ids=["resets in the row", "resets by command"])
+@pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
+def test_under_reset_inplace_each_has_the_final_observation(manager_cls, max_retry):
+    with make(manager_cls, tuple, reset_inplace=True, max_retry=max_retry, episode_num=2) as manager:
+        manager.launch()
+        ends = []
+        while not manager.done:
+            manager.ready_obs  # noqa: B018
+            for timestep in manager.step(dict.fromkeys(manager.ready_obs, 0)).values():
+                assert type(timestep.info) is tuple
+                ends += [info["final_obs"][0, 0] for info in timestep.info if timestep.done]
+        assert ends == [1.0] * 8
+
+
+def test_what_the_env_keeps_is_not_written_into():
+    class Keeps(Duel):
+        def step(self, action):
+            timestep = super().step(action)
+            self.kept = timestep.info
+            return timestep
+
+    with BaseEnvManager([functools.partial(Keeps, list)]) as manager:
+        manager.launch()
+        for _ in range(3):
+            ((_, infos),) = step(manager).values()
+        assert "terminated" in infos[0] and "terminated" not in manager.kept[0][0]
+
+
+class Named(Duel):
+    """Gives a dict that has the key by chance."""
+
+    def step(self, action):
+        timestep = super().step(action)
+        return timestep._replace(info={"agent_infos": list(timestep.info)})
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
+def test_a_dict_with_the_inner_name_stays_a_dict(manager_cls):
+    with manager_cls([functools.partial(Named, list)]) as manager:
+        manager.launch()
+        assert set(manager.step({0: 0})[0].info) == {"agent_infos", *FLAGS}
+
+
+@KINDS
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_over_a_vector_env_of_its_own(backend, kind):
+    with GymVectorEnvManager([functools.partial(Duel, kind)] * 2, {"backend": backend}) as manager:
+        manager.reset()
+        for number in (1, 2, 3, 1):
+            for done, infos in step(manager).values():
+                assert type(infos) is kind and infos[1]["at"].tolist() == [number] * 2 and done == (number == 3)
+                assert [info.get("eval_episode_return") for info in infos] == ([1.0, -1.0] if done else [None, None])
+                assert ("terminated" in infos[0]) == done
+
+
+def test_trees_of_them_are_plain_again_and_stack():
+    with make(IN_PROCESS[1], list) as manager:
+        manager.launch()
+        trees = manager.step([0, 0])
+        assert trees[0].json()["info"][0] == {"name": "left"}
+        assert TreeArray.stack(trees).info[1][1].at.tolist() == [1, 1]
+        assert TreeArray(trees[0]).info[0].name == "left"
