@@ -53,6 +53,24 @@ def test_an_env_given_has_its_spaces_at_once():
     assert env.observation_space.shape == (1,)
 
 
+class TakesNothing(Scripted):
+    """As envs were that render nothing: its constructor knows no render_mode."""
+
+    def __init__(self):
+        super().__init__([np.zeros(1, np.float32)] * 2)
+
+
+@pytest.mark.parametrize("cfg", [{}, {"render_mode": None}], ids=str)
+def test_an_env_whose_constructor_knows_no_render_mode_is_made(cfg):
+    gymnasium.register("TakesNothing-v0", TakesNothing)
+    try:
+        env = DingEnvWrapper(cfg={"env_id": "TakesNothing-v0", **cfg})
+        assert env.reset().shape == (1,)
+        env.close()
+    finally:
+        del gymnasium.registry["TakesNothing-v0"]
+
+
 def test_neither_env_nor_env_id_is_a_config_error():
     with pytest.raises(ConfigError, match="env_id"):
         DingEnvWrapper(cfg={})

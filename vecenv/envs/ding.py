@@ -42,7 +42,7 @@ class DingEnvWrapper(BaseEnv):
 
     Config keys: `env_id`; `env_wrapper`, a name for `get_default_wrappers` or a list of wrapper configs and
     callables, applied in order; `act_scale`, actions come in [-1, 1]; `rew_clip`, rewards below -10 become -10;
-    `render_mode`, passed to `gymnasium.make`; `is_train`, False makes the caller an evaluator.
+    `render_mode`, passed to `gymnasium.make` unless it is None; `is_train`, False makes the caller an evaluator.
 
     Example:
         >>> env = DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
@@ -282,7 +282,8 @@ class DingEnvWrapper(BaseEnv):
             if not env_name:
                 raise StateError(f"{self!r} is closed, and without an env_id its env cannot be made again")
             render_mode = "rgb_array" if wants_replay else self._cfg.get("render_mode")
-            self._install(make_env(env_name, render_mode=render_mode))
+            # There are envs whose constructors know no render_mode.
+            self._install(make_env(env_name, **({} if render_mode is None else {"render_mode": render_mode})))
         recorder = self._recorder
         if recorder is not None and recorder.video_folder != os.path.abspath(self._replay_path or DEFAULT_FOLDER):
             if recorder.recording:
