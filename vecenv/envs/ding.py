@@ -322,6 +322,8 @@ class DingEnvWrapper(BaseEnv):
 
     def _find_reward_space(self, env: gymnasium.Env[Any, Any]) -> spaces.Space[Any]:
         declared = reward_space_of(env)
+        if isinstance(declared, spaces.Box) and declared.shape == ():  # `step` gives numbers as (1,)
+            declared = spaces.Box(declared.low.reshape(1), declared.high.reshape(1), (1,), declared.dtype.type)
         if declared is not None:
             return present_space(declared)
         low, high = find_attr(env, "reward_range", (-np.inf, np.inf))

@@ -128,10 +128,7 @@ class EnvAccess:
             action_space = copy.deepcopy(source.action_space)
             if self._action_space_seed is not None:
                 action_space.seed(self._action_space_seed)
-            observation_space = source.observation_space
-            if isinstance(observation_space, LooseSpace):
-                observation_space = observation_space.declared
-            self._known_spaces = (observation_space, action_space, reward_space)
+            self._known_spaces = (_declared(source.observation_space), action_space, _declared(reward_space))
         return self._known_spaces
 
     def _seed_action_space(self, seed: int) -> None:
@@ -242,6 +239,10 @@ class EnvAccess:
             ClosedError: not launched.
         """
         return self._call_envs(CallMethod("reward_shaping", (transitions,)), "reward_shaping", [env_id])[0]
+
+
+def _declared(space: Any) -> Any:
+    return space.declared if isinstance(space, LooseSpace) else space
 
 
 def has_attribute(env: Any, name: str) -> bool:

@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ..envs.adapt import AGENTS, is_abnormal
 
-__all__ = ["ABNORMAL", "AGENTS", "abnormal_values", "add_to_info", "infos_of_agents"]
+__all__ = ["ABNORMAL", "AGENTS", "REWARD", "abnormal_values", "add_to_info", "infos_of_agents", "set_reward_aside"]
 
 #: Info key under which an abnormal timestep's own (obs, reward, terminated, truncated) travel.
 ABNORMAL = "vecenv.abnormal"
+
+#: Info key under which a reward travels that its row would not give back as it is.
+REWARD = "vecenv.reward"
 
 _FLAGS = ("terminated", "truncated", "TimeLimit.truncated")
 
@@ -25,6 +30,27 @@ def abnormal_values(info: dict[str, Any]) -> tuple[Any, Any, bool] | None:
         return None
     obs, reward, terminated, truncated = own
     return obs, reward, bool(terminated or truncated)
+
+
+def set_reward_aside(result: Any) -> Any:
+    """Give a step's five values with the reward in the info, as it is, unless it is a float32 array (1,).
+
+    In its place is a number: the reward itself if it is one, else 0.0. What is no five-tuple is the host's to refuse.
+    """
+    if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], dict)):
+        return result
+    obs, reward, terminated, truncated, info = result
+    if type(reward) is np.ndarray and reward.shape == (1,) and reward.dtype == np.float32:
+        return result
+    return obs, _number(reward), terminated, truncated, {**info, REWARD: reward}
+
+
+def _number(reward: Any) -> float:
+    try:
+        array = np.asarray(reward, np.float64)
+    except (TypeError, ValueError):
+        return 0.0
+    return float(array.reshape(())) if array.size == 1 else 0.0
 
 
 def infos_of_agents(info: dict[str, Any]) -> Any:

@@ -52,7 +52,8 @@ class BaseEnvManager(EnvResets):
 
         Returns:
             {env_id: BaseEnvTimestep} in the order asked. obs as the env gave it, with memory of
-            its own; reward float32 (1,) or of the reward space's shape; info of a last timestep
+            its own; reward float32 (1,) or of the reward space's shape, with shared_memory=False as
+            the env gave it; info of a last timestep
             has `terminated`, `truncated` and `TimeLimit.truncated`. An info that the env gave as a
             list or tuple, one per agent, is one here; what a manager adds is in each. The
             observation of a last timestep is the one that ended the episode; `ready_obs` has the

@@ -6,7 +6,7 @@ Stands between the rows of a batch and what the callers of managers get. The C s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +15,7 @@ from ..core.native import load
 from ..envs.base import BaseEnvTimestep
 from ..tree import TreeArray
 
-__all__ = ["Builder", "builder_of", "python_builder"]
+__all__ = ["Builder", "builder_of", "numbers_of", "python_builder"]
 
 _SLOT = TreeArray.__dict__["_children"]
 
@@ -57,11 +57,12 @@ def _kind_of(values: list[Any]) -> type | None:
 def _trees(count: int, names: tuple[str, ...], columns: tuple[Any, ...]) -> list[TreeArray]:
     if not names:
         return TreeArray.from_rows([{} for _ in range(count)])
-    lists = [column if isinstance(column, list) else _numbers(column) for column in columns]
+    lists = [column if isinstance(column, list) else numbers_of(column) for column in columns]
     return TreeArray.from_rows(dict(zip(names, row)) for row in zip(*lists))
 
 
-def _numbers(column: Any) -> Sequence[Any]:
+def numbers_of(column: Any) -> list[Any]:
+    """Return the items of an array (count,), as views of shape ()."""
     return [column[row, ...] for row in range(len(column))]
 
 

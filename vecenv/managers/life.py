@@ -21,6 +21,7 @@ from ..core.rows import Autoreset
 from ..core.serial import SerialPool
 from ..envs.replay import folders_by_env, make_token
 from ..envs.seeding import SEED_BITS
+from ..envs.spaces import LooseSpace
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from .access import has_attribute
 from .actions import packer_of
@@ -175,11 +176,12 @@ class EnvLife(EnvBooks):
         self._pack = packer_of(pool.action_spec, builder.kind_of)
         self._layout = Layout(
             pool.obs_spec,
-            tuple(self.reward_space.shape or (1,)),
+            _shape_of_rewards(pool.reward_space),
             self.env_num,
             builder,
             self._views,
             copies=self._copies,
+            is_loose=isinstance(pool.observation_space, LooseSpace),
         )
         try:
             self.reset(reset_param)
@@ -327,3 +329,9 @@ class EnvLife(EnvBooks):
         for env_id in error.env_ids:
             self._set_state(env_id, EnvState.ERROR)
         self._close_after(error)
+
+
+def _shape_of_rewards(space: Any) -> tuple[int, ...]:
+    """Return the shape that timesteps give rewards: that of their space, (1,) if that has none."""
+    shape = getattr(space, "shape", None)
+    return (1,) if shape is None else tuple(shape)

@@ -27,7 +27,7 @@ from ..envs.seeding import EpisodeSeeds, episode_seed
 from ..envs.spaces import LooseSpace
 from ..envs.state import KEEPER, Snapshot
 from ..errors import ConfigError, EnvError, StateError
-from .asides import ABNORMAL
+from .asides import ABNORMAL, set_reward_aside
 
 __all__ = [
     "CallMethod",
@@ -50,7 +50,7 @@ class Settings:
     Attributes:
         autoresets: a reset without orders is the worker's own, at the end of an episode.
         abnormal_ends: an abnormal timestep may end an episode; else it never does.
-        has_layout: observations are as their space says; else they travel as objects.
+        has_layout: observations and rewards are as their spaces say; else they travel as objects.
     """
 
     autoresets: bool
@@ -157,14 +157,16 @@ class ManagedEnv:
         self.env = env
         self._adapted = _find_adapted(env)
         # Envs of the old dialect may return None where a row needs an observation; others cannot.
-        self.step = env.step if self._adapted is None else self._step_old_dialect
         if self._adapted is not None:
             self._adapted.notes_agents = True
+            self.step = self._step_old_dialect
+        else:
+            self.step = env.step if self._settings.has_layout else self._step_loosely
 
     @property
     def steps_by(self) -> gymnasium.Env[Any, Any] | None:
         """The env whose `step` is this one's as it is, for `core.shortcut`; None if its results are looked at here."""
-        return self.env if self._adapted is None else None
+        return self.env if self._adapted is None and self._settings.has_layout else None
 
     # ---- what the worker calls -----------------------------------------------------------
 
@@ -297,20 +299,23 @@ class ManagedEnv:
             self._num_recorders -= 1  # the same one again
             self._record_to(books["_replay_path"])
 
-    # ---- abnormal timesteps ---------------------------------------------------------------
+    # ---- what no row holds ----------------------------------------------------------------
+
+    def _step_loosely(self, action: Any) -> Any:
+        return set_reward_aside(self.env.step(action))
 
     def _step_old_dialect(self, action: Any) -> Any:
         result = self.env.step(action)
         if result[4].get("abnormal", False):
             obs, reward, terminated, truncated, info = result
             ends = self._settings.abnormal_ends
-            shape = getattr(self.reward_space, "shape", None) or ()
-            if reward is not None:
+            shape = getattr(self.reward_space, "shape", None)
+            if reward is not None and self._settings.has_layout:
                 reward = np.asarray(reward, np.float32)
-                reward = reward.reshape(1) if reward.shape == () else reward
+                reward = reward.reshape(1) if reward.shape == () and shape != () else reward
             info = {**info, ABNORMAL: (obs, reward, terminated, truncated)}
-            return self._fill(), np.zeros(shape), terminated and ends, truncated and ends, info
-        return result
+            return self._fill(), np.zeros(shape or ()), terminated and ends, truncated and ends, info
+        return result if self._settings.has_layout else set_reward_aside(result)
 
     def _fill(self) -> Any:
         """Give any observation that fits the space, for rows that need one."""
@@ -336,8 +341,9 @@ class ManagedEnv:
 
     @property
     def reward_space(self) -> Any:
-        """What the env or a layer of it declares, or None."""
-        return reward_space_of(self.env)
+        """What the env or a layer of it declares, or None; or what stands for it, as for observations."""
+        space = reward_space_of(self.env)
+        return space if space is None or self._settings.has_layout else LooseSpace(space)
 
     @property
     def metadata(self) -> Any:

@@ -34,7 +34,7 @@ BASE_CONFIG: dict[str, Any] = {
 PROCESS_CONFIG: dict[str, Any] = {
     **BASE_CONFIG,
     "on_step_error": "close",
-    "shared_memory": True,  # False: observations are pickled, and may differ from what their space says
+    "shared_memory": True,  # False: observations and rewards are pickled, and may differ from what their space says
     "copy_on_get": True,  # False: observations are views of the ring, see depth
     "context": "forkserver",  # how to start workers: 'forkserver', 'spawn' or 'fork'
     "wait_num": math.inf,  # results that a step waits for

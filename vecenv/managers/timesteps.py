@@ -16,7 +16,8 @@ from ..core.batch import Batch
 from ..core.rows import RowFlag, Rows, Run
 from ..core.spec import Array, DictNode, Leaf, Node, Spec, TupleNode, pick_rows
 from ..envs.base import BaseEnvTimestep
-from .build import Builder
+from .asides import REWARD
+from .build import Builder, numbers_of
 
 __all__ = ["Blanks", "Layout", "Views", "copy_arrays", "final_rows", "mark_end", "split_rows"]
 
@@ -108,10 +109,14 @@ class Layout:
         copies: whether observations get memory of their own.
         is_early: whether their arrays can be made before they come. Views on request, single
             numbers and values without layout have to be taken as they are.
+        is_loose: whether values are not as their spaces say; then rewards may come in infos.
         leaf: the only leaf, if an observation is one array.
     """
 
-    __slots__ = ("_reward_shape", "builder", "copies", "is_early", "leaf", "num_envs", "shapes_of_all", "spec", "views")
+    __slots__ = (
+        *("_reward_shape", "builder", "copies", "is_early", "is_loose", "leaf", "num_envs", "shapes_of_all"),
+        *("spec", "views"),
+    )
 
     def __init__(
         self,
@@ -122,10 +127,12 @@ class Layout:
         views: Views,
         *,
         copies: bool,
+        is_loose: bool,
     ) -> None:
         self.spec = spec
         self.builder = builder
         self.copies = copies
+        self.is_loose = is_loose
         self.is_early = copies and spec.is_all_arrays and all(leaf.shape for leaf in spec.leaves)
         self.leaf = spec.root if isinstance(spec.root, Leaf) else None
         self.num_envs = num_envs
@@ -150,7 +157,7 @@ class Blanks:
 
     Attributes:
         batch: observations as one batch (B, *S), nested like the space; None if some have no layout.
-        ids, rows, rewards: env, observation and float32 reward of each row.
+        ids, rows, rewards: env, observation and reward of each row; float32 unless the env's are loose.
         infos: one dict per row, the very one of its result; until `put_info` says else.
         results: one timestep per row.
     """
@@ -182,7 +189,8 @@ class Blanks:
 
     def _make(self, obs: Any) -> None:
         """Make the results, of steps that go on, and their infos, from rows of observations."""
-        made = self._layout.builder.timesteps(obs, self._reward_array)
+        rewards = self._reward_array
+        made = self._layout.builder.timesteps(obs, rewards if rewards.ndim > 1 else numbers_of(rewards))
         self.results, self.infos, self.rows, self.rewards = made
 
     def fill(self, batch: Batch) -> None:
@@ -192,7 +200,7 @@ class Blanks:
         target = self._reward_array
         if rewards.ndim == target.ndim:
             target[...] = rewards
-        else:  # one number per env; the manager's rewards are of shape (1,) then
+        else:  # one number per env, and each of them is to be of shape (1,)
             target[:, 0] = rewards
         if layout.is_early:
             if obs is not None:
@@ -206,6 +214,14 @@ class Blanks:
         if batch.flags & HAS_INFO:
             for info, own in zip(self.infos, infos_of(batch)):
                 info.update(own)
+            if layout.is_loose:
+                for row, info in enumerate(self.infos):
+                    if REWARD in info:
+                        self._put_reward(row, info.pop(REWARD))
+
+    def _put_reward(self, row: int, reward: Any) -> None:
+        self.rewards[row] = reward
+        self.results[row] = self.results[row]._replace(reward=reward)
 
     def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
         """Make one result anew."""

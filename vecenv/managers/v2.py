@@ -12,7 +12,7 @@ from ..errors import SpaceError
 from ..registry import ENV_MANAGER_REGISTRY
 from ..tree import TreeArray
 from .base import BaseEnvManager
-from .build import Builder
+from .build import Builder, numbers_of
 from .life import EnvLife
 from .subprocess import SyncSubprocessEnvManager
 from .timesteps import Blanks
@@ -30,7 +30,8 @@ class TreeBlanks(Blanks):
 
     def _make(self, obs: Any) -> None:
         count = len(self.ids)
-        self.rows, self.rewards = list(obs), list(self._reward_array)
+        rewards = self._reward_array
+        self.rows, self.rewards = list(obs), list(rewards) if rewards.ndim > 1 else numbers_of(rewards)
         self._done = np.zeros(count, np.bool_)
         env_ids = np.array(self.ids, np.int64)
         builder = self._layout.builder
@@ -44,6 +45,9 @@ class TreeBlanks(Blanks):
         tree = self.results[row]
         self._done[row] = done
         tree["obs"], tree["reward"] = obs, reward
+
+    def _put_reward(self, row: int, reward: Any) -> None:
+        self.rewards[row] = self.results[row]["reward"] = reward
 
     def put_info(self, row: int, info: Any) -> None:
         """Put something else in the place of one result's info: a sequence, one per agent."""
@@ -90,9 +94,9 @@ class TreeSteps(EnvLife):
                 tree of arrays (B, ...); or a dict by env id, for these envs only.
 
         Returns:
-            One tree per env, in the order asked: `obs`, `reward` float32 (1,), `done` bool (),
-            `info`, `env_id` int64 (). Keys of `info` are made identifiers; a list or tuple of infos,
-            one per agent, stays one, of trees.
+            One tree per env, in the order asked: `obs`, `reward` float32 (1,) or of the reward
+            space's shape, `done` bool (), `info`, `env_id` int64 (). Keys of `info` are made
+            identifiers; a list or tuple of infos, one per agent, stays one, of trees.
 
         Raises:
             SpaceError: a wrong number of actions.
