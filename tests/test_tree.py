@@ -264,3 +264,45 @@ def test_without_treetensor_there_is_one_clear_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "treetensor.numpy", None)
     with pytest.raises(DependencyError, match=r'pip install "vecenv\[treetensor\]"'):
         TreeArray(a=1).to_treetensor()
+
+
+def test_tensors_are_asked_for_lazily_and_have_numbers_only(monkeypatch):
+    """The middleware of DI-engine does so with each result of a step."""
+    made = []
+
+    class Fake:
+        def tensor(self):
+            return "tensors"
+
+    fake = type("module", (), {"array": staticmethod(lambda tree: made.append(tree) or Fake())})
+    monkeypatch.setitem(sys.modules, "treetensor", fake)
+    monkeypatch.setitem(sys.modules, "treetensor.numpy", fake)
+    info = TreeArray.from_rows([{"agents": [TreeArray(score=1, name="left"), TreeArray(score=2)]}])[0]
+    tree = TreeArray(obs={"a": [1.0], "text": "x"}, none=None, objects=np.array([None]), done=False, info=info)
+    assert tree.tensor() == "tensors" and tree.to_treetensor().tensor() == "tensors"
+    numbers, whole = made
+    assert numbers == {
+        "obs": {"a": np.array([1.0])},
+        "done": np.array(False),
+        "info": {"agents": {"_0": {"score": np.array(1)}, "_1": {"score": np.array(2)}}},
+    }
+    assert whole["obs"]["text"] == "x" and whole["info"]["agents"]["_0"]["name"] == "left"
+
+
+def test_tensors_without_treetensor_are_one_clear_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "treetensor.numpy", None)
+    with pytest.raises(DependencyError, match=r'pip install "vecenv\[treetensor\]"'):
+        TreeArray(a=1).tensor()
+
+
+def test_tensors_of_treetensor_itself():
+    pytest.importorskip("treetensor")
+    import treetensor.torch
+
+    tree = TreeArray(obs={"a": np.ones((2, 3), np.float32)}, done=True, info={"name": "left", "lives": 3})
+    tensors = tree.tensor()
+    assert type(tensors) is treetensor.torch.Tensor and tensors.obs.a.shape == (2, 3) and tensors.info.lives.item() == 3
+    assert "name" not in tensors.info
+    tree.obs.a[:] = 0
+    assert tensors.obs.a.sum().item() == 6
+    assert treetensor.torch.as_tensor(tree.to_treetensor()).obs.a.shape == (2, 3)

@@ -102,12 +102,20 @@ class TreeArray:
         return {key: _plain(child) for key, child in self._children.items()}
 
     def to_treetensor(self) -> Any:
-        """Return the same arrays as a `treetensor.numpy.ndarray`.
+        """Return the same arrays as a `treetensor.numpy.ndarray`; sequences of trees become trees `_0`, `_1` there.
 
         Raises:
             DependencyError: treetensor is not installed.
         """
-        return require("treetensor.numpy", "treetensor").array(self.json())
+        return require("treetensor.numpy", "treetensor").array(_named(self).json())
+
+    def tensor(self) -> Any:
+        """Return the same as a `treetensor.torch.Tensor` with memory of its own; what is no number is left out.
+
+        Raises:
+            DependencyError: treetensor is not installed.
+        """
+        return only_numbers(self).to_treetensor().tensor()
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the child `key`, or `default` if there is none."""
@@ -245,6 +253,30 @@ def _plain(child: Any) -> Any:
     if type(child) in (list, tuple) and any(isinstance(item, TreeArray) for item in child):
         return type(child)(map(_plain, child))
     return child
+
+
+def _named(tree: TreeArray) -> TreeArray:
+    """Make sequences of trees, at any depth, trees."""
+    return _wrap({key: _named_child(child) for key, child in tree.items()})
+
+
+def _named_child(child: Any) -> Any:
+    if type(child) in (list, tuple) and any(isinstance(item, TreeArray) for item in child):
+        child = TreeArray(tuple(child))
+    return _named(child) if isinstance(child, TreeArray) else child
+
+
+def only_numbers(tree: TreeArray) -> TreeArray:
+    """Return a tree without its leaves that are no numbers; sequences of trees become trees `_0`, `_1`."""
+    return _wrap({key: _numbers(child) for key, child in _named(tree).items() if _is_numeric(child)})
+
+
+def _is_numeric(child: Any) -> bool:
+    return isinstance(child, TreeArray) or (isinstance(child, np.ndarray) and child.dtype.kind in "biufc")
+
+
+def _numbers(child: Any) -> Any:
+    return only_numbers(child) if isinstance(child, TreeArray) else child
 
 
 def _stack(items: list[Any], path: str) -> Any:

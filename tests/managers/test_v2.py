@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 import gymnasium
 import numpy as np
 import pytest
 
 from tests.managers.fakes import actors
-from vecenv import BaseEnvManagerV2, SubprocessEnvManagerV2, TreeArray
+from vecenv import (
+    AsyncSubprocessEnvManager,
+    BaseEnvManager,
+    BaseEnvManagerV2,
+    ConfigError,
+    DependencyError,
+    SubprocessEnvManagerV2,
+    TreeArray,
+)
 from vecenv.envs.toys import SpaceEnv
 
 
@@ -91,3 +100,45 @@ def test_info_keys_are_identifiers(launched):
     tree = manager.step([0, 0, 0])[0]
     assert tree.done.item() is True and tree.done.shape == ()
     assert tree.info.TimeLimit_truncated.item() is False and tree.info.eval_episode_return.item() == 1.0
+
+
+# ---- of what library trees are ----------------------------------------------------------------------------
+
+V2 = [BaseEnvManagerV2, SubprocessEnvManagerV2]
+SPACE = gymnasium.spaces.Dict(a=gymnasium.spaces.Box(0, 1, (2,), np.float32), b=gymnasium.spaces.Discrete(3))
+
+
+@pytest.mark.parametrize("manager_cls", V2)
+def test_trees_are_ours_or_treetensors(manager_cls):
+    assert manager_cls.default_config().trees == "vecenv"
+    with pytest.raises(ConfigError, match=r"trees: expected one of \('vecenv', 'treetensor'\), got 'torch'"):
+        manager_cls(actors(1), {"trees": "torch"})
+
+
+@pytest.mark.parametrize("manager_cls", V2)
+def test_without_treetensor_a_manager_that_is_to_give_its_trees_is_refused(manager_cls, monkeypatch):
+    monkeypatch.setitem(sys.modules, "treetensor.numpy", None)
+    with pytest.raises(DependencyError, match=r'pip install "vecenv\[treetensor\]"'):
+        manager_cls(actors(1), {"trees": "treetensor"})
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, AsyncSubprocessEnvManager])
+def test_a_config_for_managers_of_trees_is_no_mistake_elsewhere(manager_cls, recwarn):
+    manager_cls(actors(1), {"trees": "treetensor"})
+    assert not recwarn.list
+
+
+def test_trees_of_treetensor(launched):
+    treetensor_torch = pytest.importorskip("treetensor.torch")
+    import treetensor.numpy
+
+    manager = launched([functools.partial(SpaceEnv, SPACE, gymnasium.spaces.Discrete(2))] * 2, trees="treetensor")
+    ready = manager.ready_obs
+    assert type(ready) is treetensor.numpy.ndarray and treetensor_torch.as_tensor(ready).a.shape == (2, 2)
+    for tree in manager.step([0, 1]):
+        tensors = tree.tensor()
+        assert type(tree) is treetensor.numpy.ndarray and tensors.obs.a.shape == (2,) and not tensors.done.item()
+    plain = launched(trees="treetensor")
+    assert type(plain.ready_obs) is np.ndarray, "as treetensor itself stacks arrays"
+    tree = plain.step([0, 0, 0])[0]
+    assert "name" not in tree.info and tree.tensor().reward.tolist() == [1.0]

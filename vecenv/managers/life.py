@@ -31,6 +31,7 @@ from .managed import EnvMaker, ManagedKeeper, Orders, ReadAttribute, Settings, l
 from .options import (
     BASE_CONFIG,
     PROCESS_CONFIG,
+    V2_CONFIG,
     check_config,
     check_limit,
     limits_of,
@@ -91,7 +92,8 @@ class EnvLife(EnvBooks):
         name = type(self).__name__
         fns = read_env_fns(env_fn, name)
         # a config for another class of manager is no mistake
-        warn_unknown_keys(cfg or {}, (*self.config, *PROCESS_CONFIG, "type", "import_names", "cfg_type"), name)
+        keys = (*self.config, *PROCESS_CONFIG, *V2_CONFIG, "type", "import_names", "cfg_type")
+        warn_unknown_keys(cfg or {}, keys, name)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
         check_config(self._cfg, name)
         self._env_fn = fns

@@ -13,7 +13,16 @@ from ..core.options import FailurePolicy, Limits, PoolOptions, is_positive
 from ..core.rows import Autoreset
 from ..errors import ConfigError
 
-__all__ = ["BASE_CONFIG", "PROCESS_CONFIG", "check_config", "check_counts", "limits_of", "pool_options", "read_env_fns"]
+__all__ = [
+    "BASE_CONFIG",
+    "PROCESS_CONFIG",
+    "V2_CONFIG",
+    "check_config",
+    "check_counts",
+    "limits_of",
+    "pool_options",
+    "read_env_fns",
+]
 
 #: Keys of every manager, with defaults; times are seconds, None for no limit.
 BASE_CONFIG: dict[str, Any] = {
@@ -55,8 +64,14 @@ PROCESS_CONFIG: dict[str, Any] = {
     "recycle_after": None,  # replace workers after so much: {'episodes': K} or {'rss_mb': M}; None: never
 }
 
+#: Keys that the V2 managers have beside these.
+V2_CONFIG: dict[str, Any] = {
+    "trees": "vecenv",  # of what library trees are: 'vecenv' (TreeArray) or 'treetensor' (its numpy arrays)
+}
+
 
 _CHOICES = {
+    "trees": ("vecenv", "treetensor"),
     "retry_type": ("reset", "renew"),
     "on_step_error": ("error", "renew", "close"),
     "on_failure": ("recover", "raise"),

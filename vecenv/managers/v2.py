@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ..core.spec import DictNode, Leaf, Node, Spec, TupleNode
-from ..errors import SpaceError
+from ..errors import SpaceError, require
 from ..registry import ENV_MANAGER_REGISTRY
-from ..tree import TreeArray
+from ..tree import TreeArray, only_numbers
 from .base import BaseEnvManager
 from .build import Builder, numbers_of
 from .life import EnvLife
+from .options import BASE_CONFIG, PROCESS_CONFIG, V2_CONFIG
 from .subprocess import SyncSubprocessEnvManager
 from .timesteps import Blanks
 
@@ -66,17 +67,32 @@ class TreeBlanks(Blanks):
 
 
 class TreeSteps(EnvLife):
-    """Sequences in, trees out; goes before a manager in the list of bases."""
+    """Sequences in, trees out; goes before a manager in the list of bases.
+
+    With the config key `trees` 'treetensor' both `ready_obs` and the results of `step` are that
+    library's `treetensor.numpy.ndarray`, as `treetensor.torch.as_tensor` takes them, and infos are
+    without what is no number; by default they are of this library.
+    """
 
     _blanks_class: ClassVar[type[Blanks]] = TreeBlanks
+
+    def __init__(self, env_fn: Sequence[Callable[[], Any]], cfg: Mapping[str, Any] | None = None) -> None:
+        super().__init__(env_fn, cfg)
+        self._gives_treetensors = self._cfg.get("trees") == "treetensor"
+        if self._gives_treetensors:
+            require("treetensor.numpy", "treetensor")
 
     @property
     def ready_obs(self) -> Any:
         """Newest observations of the envs that can be stepped, in the order of `ready_obs_id`.
 
-        Leaves (B, *S): a TreeArray for Dict and Tuple spaces, else one array; B is 0 when no env is
+        Leaves (B, *S): a tree for Dict and Tuple spaces, else one array; B is 0 when no env is
         ready. Usually it is the last batch as it came; do not write to it.
         """
+        obs = self._ready_batch()
+        return obs.to_treetensor() if self._gives_treetensors and isinstance(obs, TreeArray) else obs
+
+    def _ready_batch(self) -> Any:
         pool = self._open_pool("ready_obs")
         ids = self.ready_obs_id
         if not ids:
@@ -86,7 +102,7 @@ class TreeSteps(EnvLife):
             return TreeArray.stack([_as_tree(self._shown.rows[env_id]) for env_id in ids])
         return _as_tree(whole)
 
-    def step(self, actions: Any) -> list[TreeArray]:
+    def step(self, actions: Any) -> list[Any]:
         """Step envs and wait for all of them.
 
         Args:
@@ -96,7 +112,8 @@ class TreeSteps(EnvLife):
         Returns:
             One tree per env, in the order asked: `obs`, `reward` float32 (1,) or of the reward
             space's shape, `done` bool (), `info`, `env_id` int64 (). Keys of `info` are made
-            identifiers; a list or tuple of infos, one per agent, stays one, of trees.
+            identifiers; a list or tuple of infos, one per agent, stays one, of trees
+            (of treetensor's: a tree `_0`, `_1`).
 
         Raises:
             SpaceError: a wrong number of actions.
@@ -106,7 +123,8 @@ class TreeSteps(EnvLife):
         ids, values = self._read_actions(actions)
         if not ids:
             return []
-        return self._step_envs(ids, values)
+        trees = self._step_envs(ids, values)
+        return list(map(_as_treetensor, trees)) if self._gives_treetensors else trees
 
     if TYPE_CHECKING:
 
@@ -156,6 +174,11 @@ def _learn_names(info: dict[str, Any]) -> tuple[str, ...]:
     return names
 
 
+def _as_treetensor(tree: TreeArray) -> Any:
+    info = only_numbers(TreeArray(info=tree["info"]))
+    return TreeArray({**dict(tree.items()), **dict(info.items())}).to_treetensor()
+
+
 def _plain(action: Any) -> Any:
     """Give a tree as the nested dict that an env expects."""
     return action.json() if hasattr(action, "json") else action
@@ -193,6 +216,8 @@ def _cut(builder: Builder, node: Node, nested: Any, count: int) -> Any:
 class BaseEnvManagerV2(TreeSteps, BaseEnvManager):
     """`BaseEnvManager` with batches: `step` takes actions in the order of `ready_obs_id`.
 
+    Its config has the key `trees`, see `TreeSteps`.
+
     Example:
         >>> import gymnasium
         >>> with BaseEnvManagerV2([lambda: gymnasium.make("CartPole-v1")] * 3) as manager:
@@ -202,7 +227,14 @@ class BaseEnvManagerV2(TreeSteps, BaseEnvManager):
         ((3, 4), [0, 1, 2])
     """
 
+    config: ClassVar[dict[str, Any]] = {**BASE_CONFIG, **V2_CONFIG}
+
 
 @ENV_MANAGER_REGISTRY.register("subprocess_v2")
 class SubprocessEnvManagerV2(TreeSteps, SyncSubprocessEnvManager):
-    """`SyncSubprocessEnvManager` with batches: `step` takes actions in the order of `ready_obs_id`."""
+    """`SyncSubprocessEnvManager` with batches: `step` takes actions in the order of `ready_obs_id`.
+
+    Its config has the key `trees`, see `TreeSteps`.
+    """
+
+    config: ClassVar[dict[str, Any]] = {**PROCESS_CONFIG, **V2_CONFIG}
