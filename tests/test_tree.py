@@ -305,4 +305,4 @@ def test_tensors_of_treetensor_itself():
     assert "name" not in tensors.info
     tree.obs.a[:] = 0
     assert tensors.obs.a.sum().item() == 6
-    assert treetensor.torch.as_tensor(tree.to_treetensor()).obs.a.shape == (2, 3)
+    assert treetensor.torch.as_tensor(tree.obs.to_treetensor()).a.shape == (2, 3)
