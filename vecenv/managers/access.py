@@ -19,7 +19,7 @@ from ..core.pool import Pool
 from ..envs.adapt import adapt, ensure_spaces, find_attr, original, reward_space_of
 from ..envs.spaces import LooseSpace
 from ..errors import ClosedError, ConfigError
-from .managed import CallMethod, ReadAttribute, Render
+from .managed import CallMethod, ReadAttribute, Render, ShapeRewards
 from .states import EnvState
 
 __all__ = ["EnvAccess"]
@@ -234,11 +234,21 @@ class EnvAccess:
     def reward_shaping(self, env_id: int, transitions: list[Any]) -> Any:
         """Have one env reshape the rewards of an episode's transitions; returns what it returns.
 
+        An env that edits the list edits the caller's: in this process it gets that very list. Where
+        it lives in a worker it gets a copy; if it returns a list as long, or None, then the
+        caller's has what it returned, or what it has made of the copy.
+
         Raises:
             AttributeError: the env has no such method.
             ClosedError: not launched.
         """
-        return self._call_envs(CallMethod("reward_shaping", (transitions,)), "reward_shaping", [env_id])[0]
+        call = ShapeRewards("reward_shaping", (transitions,))
+        result, edited = self._call_envs(call, "reward_shaping", [env_id])[0]
+        if edited is not transitions and isinstance(transitions, list):
+            shaped = edited if result is None else result
+            if isinstance(shaped, list) and len(shaped) == len(transitions):
+                transitions[:] = shaped
+        return result
 
 
 def _declared(space: Any) -> Any:

@@ -27,7 +27,8 @@ from .access import has_attribute
 from .actions import packer_of
 from .books import EnvBooks
 from .build import builder_of
-from .managed import EnvMaker, ManagedKeeper, Orders, ReadAttribute, Settings, leave_resets
+from .held import HeldCall
+from .managed import CallMethod, EnvMaker, ManagedKeeper, Orders, ReadAttribute, Settings, leave_resets
 from .options import (
     BASE_CONFIG,
     PROCESS_CONFIG,
@@ -222,11 +223,15 @@ class EnvLife(EnvBooks):
         return SerialPool
 
     def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
-        if isinstance(function, ReadAttribute) and isinstance(self._open_pool(what), SerialPool):
-            ids = self._all_ids if env_ids is None else env_ids
-            # The very objects: nothing travels.
-            return [function(managed) for env_id in ids if (managed := self._makers[env_id].built) is not None]
-        return super()._call_envs(function, what, env_ids)
+        if not isinstance(function, ReadAttribute | CallMethod) or not isinstance(self._open_pool(what), SerialPool):
+            return super()._call_envs(function, what, env_ids)
+        # The very objects: nothing travels.
+        envs = [self._makers[env_id].built for env_id in (self._all_ids if env_ids is None else env_ids)]
+        if isinstance(function, ReadAttribute):
+            return [function(managed) for managed in envs if managed is not None]
+        call = HeldCall(function)  # through the pool, as methods may draw random numbers
+        super()._call_envs(call, what, env_ids)
+        return call.results_of(envs)
 
     def _may_reset_in_row(self) -> bool:
         """Whether resets may be part of a step: nothing is to be limited or tried again."""

@@ -38,6 +38,7 @@ __all__ = [
     "ReadAttribute",
     "Render",
     "Settings",
+    "ShapeRewards",
     "leave_resets",
     "renew_env",
 ]
@@ -393,6 +394,15 @@ class CallMethod:
         if not callable(method):
             raise AttributeError(f"{original(managed.env)!r} has no method {self.name!r}")
         return method(*self.args, **dict(self.kwargs))
+
+
+@dataclass(frozen=True)
+class ShapeRewards(CallMethod):
+    """Call `reward_shaping`; gives what it returns and what became of the transitions themselves."""
+
+    def __call__(self, managed: ManagedEnv) -> tuple[Any, Any]:
+        """Call it, where the env lives."""
+        return super().__call__(managed), self.args[0]
 
 
 @dataclass(frozen=True)
