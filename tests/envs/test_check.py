@@ -177,6 +177,30 @@ def test_other_data_are_type_errors(space):
         check_array_space(object(), space, "data")
 
 
+@pytest.mark.parametrize("data", [1, 0.5, np.float32(1), "ab", None])
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"a": spaces.Box(0, 1, (1,))},
+        spaces.Dict({"a": spaces.Discrete(2)}),
+        [spaces.Discrete(2)] * 2,
+        spaces.Tuple([spaces.Discrete(2)]),
+    ],
+    ids=["dict", "Dict", "list", "Tuple"],
+)
+def test_what_has_no_parts_is_a_type_error_where_the_space_has_some(data, space):
+    with pytest.raises(TypeError, match="x: expected a sequence or a dict, got"):
+        check_array_space(data, space, "x")
+
+
+def test_an_env_that_gives_a_number_for_a_dict_breaks_a_rule():
+    env = Ding()
+    env.observation_space = spaces.Dict({"a": spaces.Discrete(2)})
+    env.reset = lambda: 1
+    with pytest.raises(CheckError, match="expected a dict of"):
+        check_reset(env)
+
+
 def test_reset_is_checked():
     env = Ding()
     check_reset(env)
@@ -247,6 +271,20 @@ def test_different_memory_wants_one_type_and_arrays():
         check_different_memory(np.zeros(1), [0.0], 3)
     with pytest.raises(TypeError):
         check_different_memory(object(), object(), 3)
+
+
+@pytest.mark.parametrize("one, two", [(1, 2), (0.5, 0.5), (np.int64(1), np.int64(1)), ("a", "a"), (None, None)])
+def test_different_memory_of_what_has_none_is_a_type_error_by_itself_only(one, two):
+    with pytest.raises(TypeError, match="around step -1: expected arrays or containers"):
+        check_different_memory(one, two, -1)
+    check_different_memory({"to_play": one, "a": np.zeros(1)}, {"to_play": two, "a": np.zeros(1)}, -1)
+
+
+def test_observations_that_are_numbers_have_no_memory_to_share():
+    env = Ding()
+    env.reset = lambda: 1
+    env.step = lambda action: BaseEnvTimestep(1, np.zeros(1, np.float32), True, {})
+    check_obs_deepcopy(env)
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,12 @@ from typing import Any
 import cloudpickle
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from vecenv.envs.adapt import adapt, convert_space, ensure_spaces, has_old_calls, is_abnormal, step_reader
 from vecenv.envs.arrays import action_to_ndarray
 from vecenv.envs.check_data import (
+    CONTAINERS,
     Violation,
     data_violations,
     describe,
@@ -130,8 +132,11 @@ def check_array_space(data: Any, space: Any, name: str) -> None:
 
     Raises:
         CheckError: with each part that does not fit.
-        TypeError: data of another kind.
+        TypeError: data of another kind, such as a number where the space has parts.
     """
+    has_parts = isinstance(space, (Mapping, list, tuple, spaces.Dict, spaces.Tuple))
+    if has_parts and not isinstance(data, CONTAINERS):
+        raise TypeError(f"{name}: expected a sequence or a dict, got {describe(data)}")
     _raise_if(data_violations(data, space, name), None)
 
 
@@ -158,9 +163,12 @@ def check_different_memory(array1: Any, array2: Any, step_times: int) -> None:
 
     Raises:
         CheckError: they share some, or are not of one type.
-        TypeError: a part is neither an array nor a container.
+        TypeError: a part is neither an array nor a container; numbers, strings and None may be within containers.
     """
-    _raise_if(memory_violations(array1, array2, f"observations around step {step_times}"), None)
+    name = f"observations around step {step_times}"
+    if type(array1) is type(array2) and not isinstance(array1, CONTAINERS):
+        raise TypeError(f"{name}: expected arrays or containers of them, got {describe(array1)}")
+    _raise_if(memory_violations(array1, array2, name), None)
 
 
 def check_obs_deepcopy(env: Any, max_steps: int = MAX_STEPS) -> None:

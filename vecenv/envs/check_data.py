@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+#: What may be looked into; numbers, strings and None are fine inside it, and nothing to check by themselves.
+CONTAINERS = (np.ndarray, Mapping, list, tuple)
+
 
 class Violation(NamedTuple):
     """One broken rule."""
