@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from vecenv import BaseEnv, BaseEnvTimestep, EnvError, create_env_manager
+from vecenv import BaseEnv, BaseEnvTimestep, EnvError, SpaceError, StateError, create_env_manager
 from vecenv.envs.spaces import LooseSpace
 
 
@@ -98,3 +98,59 @@ def test_the_space_that_stands_for_them() -> None:
     assert space == LooseSpace(TutorialEnv.observation_space) != LooseSpace(spaces.Discrete(2))
     assert hash(space) == hash(LooseSpace(spaces.Discrete(2))) and not space.is_np_flattenable
     assert repr(space).startswith("LooseSpace(Box(")
+    assert LooseSpace(None) == LooseSpace(None) and LooseSpace(None).sample() is None
+
+
+class Spaceless(TutorialEnv):
+    """As DI-engine's league_demo: no spaces at all."""
+
+    observation_space = action_space = reward_space = None  # type: ignore[assignment]
+
+    def step(self, action: Any) -> BaseEnvTimestep:
+        if action == ["stop"]:
+            return BaseEnvTimestep(None, None, False, {"abnormal": True})
+        timestep = super().step(action)
+        return timestep._replace(info={**timestep.info, "got": action})
+
+
+ALL = ["base", "base_v2", "subprocess", "async_subprocess", "subprocess_v2"]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_envs_without_spaces_take_and_give_what_they_like(kind: str) -> None:
+    cfg = {"type": kind, "shared_memory": False, "num_workers": 1, "wait_num": 100, "step_wait_timeout": None}
+    with create_env_manager(cfg, [Spaceless] * 2) as manager:
+        assert manager.observation_space is None and manager.action_space is None
+        manager.seed(3)
+        manager.launch()
+        assert manager.observation_space is None and manager.action_space is None
+        with pytest.raises(StateError, match="declare no action_space"):
+            manager.random_action()
+        for number in range(1, 6):
+            manager.ready_obs  # noqa: B018  # the asynchronous one waits here
+            if number == 3 and kind not in ("base", "base_v2"):
+                os.kill(manager.worker_pids[0], signal.SIGKILL)
+            results = manager.step({env_id: [env_id, "go"] for env_id in manager.ready_obs_id})
+            for timestep in results.values() if isinstance(results, dict) else results:
+                assert timestep.info["got"] == [0, "go"] or timestep.info["got"] == [1, "go"]
+                assert timestep.obs["observation"][0] == ((number - 1) % 3 + 1) / 4
+        assert manager.env_episode_count == {0: 1, 1: 1}
+
+
+@pytest.mark.parametrize("kind", ["base", "subprocess", "async_subprocess"])
+def test_abnormal_timesteps_of_envs_without_spaces(kind: str) -> None:
+    with create_env_manager({"type": kind, "shared_memory": False}, [Spaceless]) as manager:
+        manager.launch()
+        timestep = manager.step({0: ["stop"]})[0]
+        assert timestep.obs is None and timestep.info["abnormal"] is True
+        manager.reset({0: None})
+        assert look(manager.ready_obs[0]) == ([0.0, 0.0], True, -1)
+
+
+@pytest.mark.parametrize("kind", ["base", "subprocess"])
+def test_in_shared_memory_spaces_are_needed(kind: str) -> None:
+    manager = create_env_manager({"type": kind}, [Spaceless])
+    with pytest.raises(SpaceError, match="missing, also after a reset"):
+        manager.observation_space  # noqa: B018
+    with pytest.raises(SpaceError, match="missing, also after a reset"):
+        manager.launch()

@@ -82,18 +82,21 @@ def original(env: Any) -> Any:
     return env.env if isinstance(env, AdaptedEnv) else env
 
 
-def ensure_spaces(env: gymnasium.Env[Any, Any]) -> None:
+def ensure_spaces(env: gymnasium.Env[Any, Any], *, needed: bool = True) -> None:
     """Make the env's spaces readable: one that builds itself lazily is reset once.
 
     Only a missing or None space leads to the reset; whatever else reading raises is the caller's to see. May
     block as long as the env's reset does.
+
+    Args:
+        needed: False lets an env without spaces pass.
 
     Raises:
         SpaceError: there are still no spaces after a reset.
     """
     if not _has_spaces(env):
         env.reset()
-        if not _has_spaces(env):
+        if needed and not _has_spaces(env):
             raise SpaceError(f"{original(env)!r}: observation_space or action_space missing, also after a reset")
 
 

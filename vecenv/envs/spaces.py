@@ -61,10 +61,10 @@ class LooseSpace(Space[Any]):
     """Stands for a space that an env declares and its values do not keep to: they travel as objects, as they are.
 
     Attributes:
-        declared: the space.
+        declared: the space; None if the env declares none.
     """
 
-    def __init__(self, declared: Space[Any]) -> None:
+    def __init__(self, declared: Space[Any] | None) -> None:
         super().__init__(None, None)
         self.declared = declared
 
@@ -74,8 +74,8 @@ class LooseSpace(Space[Any]):
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """Sample the declared space."""
-        return self.declared.sample()
+        """Sample the declared space; None without one."""
+        return None if self.declared is None else self.declared.sample()
 
     def contains(self, x: Any) -> bool:
         """True."""

@@ -18,7 +18,7 @@ from ..config import Config, deep_merge_dicts
 from ..core.pool import Pool
 from ..envs.adapt import adapt, ensure_spaces, find_attr, original, reward_space_of
 from ..envs.spaces import LooseSpace
-from ..errors import ClosedError, ConfigError
+from ..errors import ClosedError, ConfigError, StateError
 from .managed import CallMethod, ReadAttribute, Render, ShapeRewards
 from .states import EnvState
 
@@ -39,6 +39,7 @@ class EnvAccess:
     _env_reference: Any = None
     _known_spaces: tuple[Any, Any, Any] | None = None
     _action_space_seed: int | None = None
+    _needs_spaces = True  # observations have a layout
 
     config: ClassVar[dict[str, Any]]
 
@@ -80,7 +81,7 @@ class EnvAccess:
             try:
                 env = adapt(self._env_fn[0]())
                 try:
-                    ensure_spaces(env)
+                    ensure_spaces(env, needed=self._needs_spaces)
                 except BaseException:
                     env.close()
                     raise
@@ -97,7 +98,10 @@ class EnvAccess:
 
     @property
     def observation_space(self) -> Space[Any]:
-        """Of one env. Before the first launch it takes the reference env to know it."""
+        """Of one env. Before the first launch it takes the reference env to know it.
+
+        With shared_memory=False an env need not have spaces; then this and `action_space` are None.
+        """
         space: Space[Any] = self._spaces()[0]
         return space
 
@@ -125,20 +129,27 @@ class EnvAccess:
             if reward_space is None:
                 reward_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
             # A copy: an env in this process samples from its own space, with its own generator.
-            action_space = copy.deepcopy(source.action_space)
-            if self._action_space_seed is not None:
+            action_space = copy.deepcopy(_declared(getattr(source, "action_space", None)))
+            if self._action_space_seed is not None and action_space is not None:
                 action_space.seed(self._action_space_seed)
-            self._known_spaces = (_declared(source.observation_space), action_space, _declared(reward_space))
+            observation_space = _declared(getattr(source, "observation_space", None))
+            self._known_spaces = (observation_space, action_space, _declared(reward_space))
         return self._known_spaces
 
     def _seed_action_space(self, seed: int) -> None:
         self._action_space_seed = seed
-        if self._known_spaces is not None:
+        if self._known_spaces is not None and self._known_spaces[1] is not None:
             self._known_spaces[1].seed(seed)
 
     def random_action(self) -> dict[int, Any]:
-        """Sample an action for each env that is ready: {env_id: action}."""
+        """Sample an action for each env that is ready: {env_id: action}.
+
+        Raises:
+            StateError: the envs have no action space.
+        """
         action_space = self.action_space
+        if action_space is None:
+            raise StateError(f"random_action: the envs of {type(self).__name__} declare no action_space")
         return {env_id: action_space.sample() for env_id in self.ready_obs_id}
 
     # ---- envs as they are ------------------------------------------------------------------

@@ -103,6 +103,7 @@ class EnvLife(EnvBooks):
         self._retry_waiting_time: float = self._cfg["retry_waiting_time"]
         self._auto_reset = bool(self._cfg["auto_reset"])
         self._reset_inplace = bool(self._cfg.get("reset_inplace", False))
+        self._needs_spaces = bool(self._cfg.get("shared_memory", True))
         self._copies = bool(self._cfg.get("copy_on_get", True))
         self._open_books(len(fns), self._cfg["episode_num"])
         self._pending_seeds: dict[int, tuple[int, bool | None]] = {}
@@ -213,7 +214,7 @@ class EnvLife(EnvBooks):
         settings = Settings(
             autoresets=self._worker_resets,
             abnormal_ends=not self._abnormal_is_error,
-            has_layout=bool(self._cfg.get("shared_memory", True)),
+            has_layout=self._needs_spaces,
         )
         self._makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
         autoreset = Autoreset.SAME_STEP if self._worker_resets else Autoreset.DISABLED

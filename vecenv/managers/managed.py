@@ -51,7 +51,8 @@ class Settings:
     Attributes:
         autoresets: a reset without orders is the worker's own, at the end of an episode.
         abnormal_ends: an abnormal timestep may end an episode; else it never does.
-        has_layout: observations and rewards are as their spaces say; else they travel as objects.
+        has_layout: observations and rewards are as their spaces say; else they travel as objects. Then there need
+            be no spaces, and actions travel as objects too if theirs is missing.
     """
 
     autoresets: bool
@@ -151,7 +152,7 @@ class ManagedEnv:
     def _build(self) -> None:
         env = adapt(self._env_fn())
         self._came_seeded = has_generator(env)  # else it gets its first seed here, also if it makes itself at a reset
-        ensure_spaces(env)
+        ensure_spaces(env, needed=self._settings.has_layout)
         self._bind(env)
 
     def _bind(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -322,9 +323,10 @@ class ManagedEnv:
         """Give any observation that fits the space, for rows that need one."""
         if self._filler is None:
             # A copy, because sampling moves the generator of a space; seeded, so that a rebuilt env fills alike.
-            space = copy.deepcopy(self.env.observation_space)
-            space.seed(0)
-            self._filler = space.sample()
+            space = copy.deepcopy(self._find("observation_space"))
+            if space is not None:
+                space.seed(0)
+                self._filler = space.sample()
         return self._filler
 
     # ---- what a pool reads ----------------------------------------------------------------
@@ -332,13 +334,18 @@ class ManagedEnv:
     @property
     def observation_space(self) -> Any:
         """The env's own, or what stands for it where observations have no layout."""
-        space = self.env.observation_space
-        return space if self._settings.has_layout else LooseSpace(space)
+        return self.env.observation_space if self._settings.has_layout else LooseSpace(self._find("observation_space"))
 
     @property
     def action_space(self) -> Any:
-        """The env's own."""
-        return self.env.action_space
+        """The env's own, or what stands for it where actions have no layout because it has none."""
+        if self._settings.has_layout:
+            return self.env.action_space
+        space = self._find("action_space")
+        return LooseSpace(None) if space is None else space
+
+    def _find(self, name: str) -> Any:
+        return getattr(self.env, name, None)
 
     @property
     def reward_space(self) -> Any:
