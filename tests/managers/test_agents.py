@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.managers.fakes import IN_PROCESS, WITH_WORKERS
+from tests.managers.fakes import HANG_SECONDS, IN_PROCESS, WITH_WORKERS
 from vecenv import (
     AsyncSubprocessEnvManager,
     BaseEnv,
@@ -206,3 +207,32 @@ def test_trees_of_them_are_plain_again_and_stack():
         assert trees[0].json()["info"][0] == {"name": "left"}
         assert TreeArray.stack(trees).info[1][1].at.tolist() == [1, 1]
         assert TreeArray(trees[0]).info[0].name == "left"
+
+
+class HangsInReset(Duel):
+    """Its reset hangs once, in the first process that it comes to be in."""
+
+    def __init__(self, kind: type, marker: Any = None) -> None:
+        super().__init__(kind)
+        self.marker = marker
+
+    def reset(self) -> Any:
+        if self.marker is not None and self.num_steps and not os.path.exists(self.marker):
+            open(self.marker, "w").close()
+            threading.Event().wait(HANG_SECONDS)
+        return super().reset()
+
+
+@KINDS
+def test_an_env_that_loses_its_worker_to_a_hanging_reset_owes_as_many_infos(kind, tmp_path):
+    env_fns = [functools.partial(HangsInReset, kind, tmp_path / "hung"), functools.partial(HangsInReset, kind)]
+    cfg = {"num_workers": 1, "reset_timeout": 0.5, "max_retry": 2, "wait_num": 100, "step_wait_timeout": None}
+    with AsyncSubprocessEnvManager(env_fns, {**cfg, "retry_waiting_time": 0.0}) as manager:
+        manager.launch()
+        for ids in ((0,), (0,), (0, 1)):
+            last = manager.step(dict.fromkeys(ids, 0))
+        assert last[0].done and not last[1].done
+        with pytest.warns(RuntimeWarning, match="env 0 hung"):
+            lost = manager.step({1: 0})[1]  # waits behind that reset, in the same worker
+        assert lost.obs is None and type(lost.info) is kind and list(lost.info) == [{"abnormal": True}] * 2
+        assert manager.env_states[1] is EnvState.ERROR

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
-from vecenv import BaseEnvManager
+from vecenv import BaseEnvManager, ConfigError
 
 MANAGERS = [*IN_PROCESS, *WITH_WORKERS]
 
@@ -107,3 +107,5 @@ def test_what_a_method_raises_is_raised(manager_cls):
         with pytest.raises(TypeError, match="not iterable"):
             manager.reward_shaping(0, 5)
         assert manager.reward_shaping(0, [1.0]) == [2.0]
+        with pytest.raises(ConfigError, match="env_id 2 is not in"):
+            manager.reward_shaping(2, [1.0])

@@ -53,11 +53,10 @@ class BaseEnvManager(EnvResets):
         Returns:
             {env_id: BaseEnvTimestep} in the order asked. obs as the env gave it, with memory of
             its own; reward float32 (1,) or of the reward space's shape, with shared_memory=False as
-            the env gave it; info of a last timestep
-            has `terminated`, `truncated` and `TimeLimit.truncated`. An info that the env gave as a
-            list or tuple, one per agent, is one here; what a manager adds is in each. The
-            observation of a last timestep is the one that ended the episode; `ready_obs` has the
-            next one's first.
+            the env gave it; info of a last timestep has `terminated`, `truncated` and
+            `TimeLimit.truncated`. An info that the env gave as a list or tuple, one per agent, is
+            one here; what a manager adds is in each. The observation of a last timestep is the one
+            that ended the episode; `ready_obs` has the next one's first.
 
         Raises:
             ClosedError: not launched.
@@ -148,12 +147,16 @@ class BaseEnvManager(EnvResets):
         for row, info in enumerate(blanks.infos):
             if AGENTS in info:
                 self._agents[ids[row]] = info[AGENTS], len(info["agent_infos"])
-            elif info.get("recovered") == "truncated" and ids[row] in self._agents:  # the env did not come to say
-                is_tuple, count = self._agents[ids[row]]
-                info.update({AGENTS: is_tuple, "agent_infos": [{}] * count})
-            else:
-                continue
-            blanks.put_info(row, infos_of_agents(info))
+                blanks.put_info(row, infos_of_agents(info))
+            elif info.get("recovered") == "truncated" and ids[row] in self._agents:
+                blanks.put_info(row, self._info_instead(ids[row], info))
+
+    def _info_instead(self, env_id: int, info: dict[str, Any]) -> Any:
+        """Give the info of a timestep that the env itself did not come to, in the form of its others."""
+        if env_id not in self._agents:
+            return info
+        is_tuple, count = self._agents[env_id]
+        return infos_of_agents({**info, AGENTS: is_tuple, "agent_infos": [{}] * count})
 
     def _keep_shown(self, ids: list[int], batch: Batch, blanks: Blanks, skip: Collection[int]) -> Collection[int]:
         """Return `skip` with the envs that go on after an abnormal timestep: their rows have a filler."""

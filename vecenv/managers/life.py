@@ -227,12 +227,12 @@ class EnvLife(EnvBooks):
         if not isinstance(function, ReadAttribute | CallMethod) or not isinstance(self._open_pool(what), SerialPool):
             return super()._call_envs(function, what, env_ids)
         # The very objects: nothing travels.
-        envs = [self._makers[env_id].built for env_id in (self._all_ids if env_ids is None else env_ids)]
+        ids = self._all_ids if env_ids is None else env_ids
         if isinstance(function, ReadAttribute):
-            return [function(managed) for managed in envs if managed is not None]
+            return [function(managed) for env_id in ids if (managed := self._makers[env_id].built) is not None]
         call = HeldCall(function)  # through the pool, as methods may draw random numbers
         super()._call_envs(call, what, env_ids)
-        return call.results_of(envs)
+        return call.results_of(self._makers[env_id].built for env_id in ids)
 
     def _may_reset_in_row(self) -> bool:
         """Whether resets may be part of a step: nothing is to be limited or tried again."""

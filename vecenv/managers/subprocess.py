@@ -281,7 +281,8 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         super()._lose_episodes(env_ids, error)
         for env_id in self._busy.intersection(env_ids):  # what they owed will not come
             self._busy.discard(env_id)
-            self._arrived[env_id] = BaseEnvTimestep(None, None, False, {"abnormal": True})
+            info = self._info_instead(env_id, {"abnormal": True})
+            self._arrived[env_id] = BaseEnvTimestep(None, None, False, info)
 
     def _num_rows_to_await(self) -> int:
         return 1
