@@ -4,14 +4,15 @@
 
 #include "park.h"
 
-/* What ended a wait without rows. */
+/* What ended a wait without rows, and how much later than at its deadline if that was it. */
 static PyObject *
-event_of(const Hub *self, int outcome, int descriptor, int64_t late_ns)
+event_of(const Hub *self, int outcome, int descriptor, int64_t deadline_ns)
 {
     static const char *const kinds[] = {
         [RECV_TIMEOUT] = "timeout", [RECV_DESCRIPTOR] = "descriptor",
         [RECV_MAIL] = "mail",       [RECV_NO_BLOCK] = "no_block",
     };
+    int64_t late_ns = outcome == RECV_TIMEOUT ? vecenv_now_ns() - deadline_ns : 0;
     return PyObject_CallFunction(self->event_type, "siL", kinds[outcome], descriptor,
                                  (long long)late_ns);
 }
@@ -105,8 +106,7 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
             return NULL;
         }
         if (outcome != RECV_BATCH && outcome != -1) {
-            int64_t late = outcome == RECV_TIMEOUT ? vecenv_now_ns() - deadline_ns : 0;
-            return event_of(self, outcome, descriptor, late);
+            return event_of(self, outcome, descriptor, deadline_ns);
         }
     }
 }
@@ -140,7 +140,7 @@ vecenv_hub_wait(PyObject *op, PyObject *arg)
     if (outcome == -1 || outcome == RECV_BATCH) {
         outcome = RECV_MAIL; /* look around */
     }
-    return event_of(self, outcome, descriptor, 0);
+    return event_of(self, outcome, descriptor, deadline_ns);
 }
 
 const char vecenv_hub_wait_doc[] = PyDoc_STR(

@@ -146,7 +146,7 @@ class Pool(ReceivingPool):
             event = self._hub.wait(tick)
             self._handle(event)
             if event.kind == "timeout":
-                self._watchdog.notice_gap(now_ns() - tick, deadline)
+                self._watchdog.notice_gap(event.late_ns, deadline)
                 if deadline.is_over():
                     self._raise_patience(count, timeout)
                 next_look = self._judge()

@@ -155,7 +155,7 @@ class ReceivingPool(SendingPool):
                 return got
             self._handle(got)
             if got.kind == "timeout":
-                self._watchdog.notice_gap(now_ns() - tick, deadline)
+                self._watchdog.notice_gap(got.late_ns, deadline)
                 if deadline.is_over():
                     self._raise_patience(least, timeout)
                 next_look = self._judge()

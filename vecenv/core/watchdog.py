@@ -64,16 +64,16 @@ class Watchdog:
         self._limits = limits
         self.look_ns = _LOOK_NS if limits.has_any() else _LAZY_LOOK_NS
 
-    def notice_gap(self, gap: int, deadline: Deadline) -> None:
+    def notice_gap(self, late_ns: int, deadline: Deadline) -> None:
         """Extend every deadline if this process woke much later than planned, by so many nanoseconds.
 
         Then it was itself stopped (SIGSTOP, a debugger, a suspended machine), and what its
         workers owe says nothing about them.
         """
-        if gap > 2 * _LOOK_NS:
-            deadline.extend(gap)
+        if late_ns > 2 * _LOOK_NS:
+            deadline.extend(late_ns)
             running = {state.step_id for _, state in self._running()}
-            self._grace = {step_id: self._grace.get(step_id, 0) + gap for step_id in running}
+            self._grace = {step_id: self._grace.get(step_id, 0) + late_ns for step_id in running}
             self._waiting.clear()
 
     def check(self) -> int:

@@ -88,8 +88,8 @@ class SB3VecEnv(_VecEnv):
         self._is_plain = isinstance(self._pool.action_spec.root, Leaf)
         try:
             self._check_distinct()
-            spaces = self.vector_env.single_observation_space, self.vector_env.single_action_space
-            super().__init__(self._pool.num_envs, *spaces)
+            envs = self.vector_env
+            super().__init__(self._pool.num_envs, envs.single_observation_space, envs.single_action_space)
             # what the envs tell beside render modes: VecVideoRecorder asks here for the frames per second
             self.metadata: dict[str, Any] = {**(self._pool.properties.get("metadata") or {}), **self.metadata}
         except BaseException:
@@ -141,8 +141,8 @@ class SB3VecEnv(_VecEnv):
 
         Args:
             actions: one row per env; an array, or a sequence of N actions. A dict of columns will do for Dict spaces.
-                Floats for a space of whole numbers are converted where they are whole and the space is no Box;
-                else each env gets them as they are, which is slower.
+                An array of floats for a space of whole numbers is converted if they are whole and the space is no
+                Box; else each env gets its row as it is, which is slower.
 
         Raises:
             SpaceError: the actions do not fit the space; nothing was sent.
@@ -168,16 +168,16 @@ class SB3VecEnv(_VecEnv):
             else:
                 self._pool.send_objects(list(actions), self._ids)
             return
-        given = np.asarray(actions)
-        if self._pool.options.strict or given.dtype.kind != "f" or space.dtype.kind not in "iu":
+        is_float = isinstance(actions, np.ndarray) and actions.dtype.kind == "f"
+        if self._pool.options.strict or not is_float or space.dtype.kind not in "iu":
             self._pool.send(actions)
             return
         with np.errstate(invalid="ignore"):
-            whole = given.astype(space.dtype)
-        if not isinstance(space, spaces.Box) and np.array_equal(whole, given):
+            whole = actions.astype(space.dtype)
+        if not isinstance(space, spaces.Box) and np.array_equal(whole, actions):
             self._pool.send(whole)  # MultiBinary actions come so from policies
         else:
-            self._pool.send_objects(list(given), self._ids)
+            self._pool.send_objects(list(actions), self._ids)
 
     def _check_open(self, what: str) -> None:
         if self._pool.closed:

@@ -39,7 +39,7 @@ class EnvAccess:
     _env_reference: Any = None
     _known_spaces: tuple[Any, Any, Any] | None = None
     _action_space_seed: int | None = None
-    _needs_spaces = True  # observations have a layout
+    _has_layout = True  # observations are as their space says; else there need be no spaces
 
     config: ClassVar[dict[str, Any]]
 
@@ -81,7 +81,7 @@ class EnvAccess:
             try:
                 env = adapt(self._env_fn[0]())
                 try:
-                    ensure_spaces(env, needed=self._needs_spaces)
+                    ensure_spaces(env, needed=self._has_layout)
                 except BaseException:
                     env.close()
                     raise

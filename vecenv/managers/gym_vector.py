@@ -31,7 +31,7 @@ from ..errors import ClosedError, ConfigError, StateError
 from ..registry import ENV_MANAGER_REGISTRY
 from .asides import infos_of_agents
 from .books import EnvBooks
-from .options import PROCESS_CONFIG, V2_CONFIG, check_counts, read_env_fns
+from .options import OTHER_KEYS, check_counts, read_env_fns
 from .seeds import seeds_by_env
 from .states import EnvState
 from .timesteps import mark_end
@@ -79,8 +79,7 @@ class GymVectorEnvManager(EnvBooks):
             Exception: as the vector env's constructor.
         """
         name = type(self).__name__
-        keys = (*self.config, *PROCESS_CONFIG, *V2_CONFIG, "type", "import_names", "cfg_type")
-        warn_unknown_keys(cfg or {}, keys, name)
+        warn_unknown_keys(cfg or {}, (*self.config, *OTHER_KEYS), name)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
         check_counts(self._cfg, name)
         env_fns: list[Callable[[], Any]] = []

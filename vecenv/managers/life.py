@@ -31,8 +31,7 @@ from .held import HeldCall
 from .managed import CallMethod, EnvMaker, ManagedKeeper, Orders, ReadAttribute, Settings, leave_resets
 from .options import (
     BASE_CONFIG,
-    PROCESS_CONFIG,
-    V2_CONFIG,
+    OTHER_KEYS,
     check_config,
     check_limit,
     limits_of,
@@ -92,9 +91,7 @@ class EnvLife(EnvBooks):
         """
         name = type(self).__name__
         fns = read_env_fns(env_fn, name)
-        # a config for another class of manager is no mistake
-        keys = (*self.config, *PROCESS_CONFIG, *V2_CONFIG, "type", "import_names", "cfg_type")
-        warn_unknown_keys(cfg or {}, keys, name)
+        warn_unknown_keys(cfg or {}, (*self.config, *OTHER_KEYS), name)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
         check_config(self._cfg, name)
         self._env_fn = fns
@@ -103,7 +100,7 @@ class EnvLife(EnvBooks):
         self._retry_waiting_time: float = self._cfg["retry_waiting_time"]
         self._auto_reset = bool(self._cfg["auto_reset"])
         self._reset_inplace = bool(self._cfg.get("reset_inplace", False))
-        self._needs_spaces = bool(self._cfg.get("shared_memory", True))
+        self._has_layout = bool(self._cfg.get("shared_memory", True))
         self._copies = bool(self._cfg.get("copy_on_get", True))
         self._open_books(len(fns), self._cfg["episode_num"])
         self._pending_seeds: dict[int, tuple[int, bool | None]] = {}
@@ -214,7 +211,7 @@ class EnvLife(EnvBooks):
         settings = Settings(
             autoresets=self._worker_resets,
             abnormal_ends=not self._abnormal_is_error,
-            has_layout=self._needs_spaces,
+            has_layout=self._has_layout,
         )
         self._makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
         autoreset = Autoreset.SAME_STEP if self._worker_resets else Autoreset.DISABLED

@@ -15,6 +15,7 @@ from ..errors import ConfigError
 
 __all__ = [
     "BASE_CONFIG",
+    "OTHER_KEYS",
     "PROCESS_CONFIG",
     "V2_CONFIG",
     "check_config",
@@ -68,6 +69,9 @@ PROCESS_CONFIG: dict[str, Any] = {
 V2_CONFIG: dict[str, Any] = {
     "trees": "vecenv",  # of what library trees are: 'vecenv' (TreeArray) or 'treetensor' (its numpy arrays)
 }
+
+#: Keys that no manager warns of: a config for another class of manager is no mistake.
+OTHER_KEYS = (*PROCESS_CONFIG, *V2_CONFIG, "type", "import_names", "cfg_type")
 
 
 _CHOICES = {
