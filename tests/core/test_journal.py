@@ -69,6 +69,21 @@ def test_a_state_is_a_start() -> None:
     assert told(journal, 0) == [(9, [13, 14])]
 
 
+def test_a_state_amid_an_episode_begins_the_digest_with_the_step_after_it() -> None:
+    journal = two_envs()
+    call(journal, 9, 0, "")
+    journal.note_state(0, Start(9, b"state", is_amid=True), is_answered=True)
+    assert told(journal, 0) == [(9, [])]
+    call(journal, 10, 0, None)
+    steps(journal, [13, 23])  # commands 11, 12
+    steps(journal, [14, 24])
+    (attempt,) = journal.history(0, ()).attempts
+    begins = [entry.step_id for entry in attempt.entries if entry.flags & CommandFlag.START]
+    assert attempt.start.is_amid and begins == [11]
+    assert told(journal, 0) == [(9, ["call 10", 13, 14])]
+    assert told(journal, 1) == [(2, ["reset 2", 20, 21, 22, 23, 24])]
+
+
 def test_a_state_that_is_older_than_a_start_is_nothing_new() -> None:
     journal = two_envs()
     reset(journal, 9, [0], [7])

@@ -120,6 +120,22 @@ def test_a_reset_that_overtakes_a_step_forces_a_look() -> None:
     assert [answer.step_id for answer in scene.posted] == [2]
 
 
+def test_an_env_is_looked_at_amid_its_episode_when_that_is_due_or_forced() -> None:
+    scene = Scene(Keeper())
+    scene.keeping.amid_episode(0, 1, 5, forced=True)
+    assert scene.posted == [], "it has not been reset"
+    scene.reset(1, seeded=True)
+    scene.keeping.amid_episode(0, 2, 5, forced=False)
+    assert scene.posted == []
+    scene.keeping.amid_episode(0, 3, 5, forced=True)
+    scene.slot.due = True
+    scene.keeping.amid_episode(0, 4, 5, forced=False)
+    assert [(answer.step_id, answer.start and answer.start[2]) for answer in scene.posted] == [(3, True), (4, True)]
+    scene.keeping.amid_episode(0, 5, None, forced=True)
+    scene.keeping.amid_episode(0, 6, 5, forced=True)
+    assert len(scene.posted) == 2, "after one look that showed nothing there is no other"
+
+
 def test_an_env_that_was_brought_back_is_not_new() -> None:
     scene = Scene(Keeper())
     scene.keeping.resume(0, 5, is_fresh=False)

@@ -13,6 +13,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces, wrappers
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 
 import vecenv.wrappers
 from tests.releases import GYMNASIUM
@@ -28,6 +30,7 @@ from vecenv.envs import state as state_module
 from vecenv.envs.adapt import adapt
 from vecenv.envs.agents import TwoAgentEnv
 from vecenv.envs.base import BaseEnv
+from vecenv.envs.batched import BatchedEnv
 from vecenv.envs.state import KEEPER, Keeper, describe, dotted_name
 from vecenv.envs.state_known import KNOWN, UNCOVERED
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
@@ -787,3 +790,50 @@ def test_every_mujoco_env_needs_its_generator_only(name):
     KEEPER.restore(twin, snapshot.state)
     assert continue_run(twin, 60) == continue_run(env, 60)
     close(env, twin)
+
+
+# ---- vector envs --------------------------------------------------------------------------------
+
+
+def vectorised():
+    return CartPoleVectorEnv(5, max_episode_steps=12)
+
+
+def vector_wrapped():
+    return RecordEpisodeStatistics(NormalizeReward(NormalizeObservation(vectorised())))
+
+
+def play_vectors(env, seed, count):
+    """Step by actions that depend on nothing but a seed; return what came, but for times."""
+    rng = np.random.default_rng(seed)
+    results = []
+    for _ in range(count):
+        *arrays, infos = env.step(rng.integers(2, size=5))
+        infos.get("episode", {}).pop("t", None)
+        results.append((arrays, infos))
+    return pickle.dumps(results)
+
+
+@pytest.mark.parametrize("make_envs", [vectorised, vector_wrapped])
+def test_a_vector_env_goes_on_amid_its_episodes(make_envs):
+    env, twin = BatchedEnv(make_envs()), BatchedEnv(make_envs())
+    env.reset(seed=3)
+    play_vectors(env.env, 1, 17)
+    snapshot = KEEPER.capture(env)
+    assert snapshot.is_complete and describe(env) == []
+    KEEPER.restore(twin, snapshot.state)
+    assert play_vectors(twin.env, 2, 40) == play_vectors(env.env, 2, 40)
+
+
+def test_a_vector_env_that_has_not_been_reset_has_its_generator():
+    env, twin = BatchedEnv(vectorised()), BatchedEnv(vectorised())
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    np.testing.assert_array_equal(twin.reset()[0][0], env.reset()[0][0])
+
+
+@pytest.mark.parametrize("env_class", [CountEnv, ToyEnv])
+def test_of_a_vector_env_half_a_state_is_none(env_class):
+    """A single env in it may be amid its episode, where only its generator is known."""
+    env = BatchedEnv(gymnasium.vector.SyncVectorEnv([env_class] * 2))
+    env.reset(seed=3)
+    assert KEEPER.capture(env) is None

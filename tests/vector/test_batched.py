@@ -301,7 +301,8 @@ def test_an_exception_of_an_env_arrives_as_itself(backend):
 
 def test_a_hanging_env_is_a_timeout_and_a_reset_gives_it_up():
     env_fns = batches([HangAtStep] * 2, 1)
-    with contextlib.closing(BatchedVectorEnv(env_fns, step_timeout=0.2, close_timeout=0.2)) as envs:
+    limits = {"step_timeout": 0.2, "close_timeout": 0.2}
+    with contextlib.closing(BatchedVectorEnv(env_fns, on_failure="raise", **limits)) as envs:
         envs.reset()
         with pytest.raises(WorkerTimeoutError, match="step"):
             envs.step([0] * 2)

@@ -20,7 +20,7 @@ from ..errors import SpaceError
 from . import mail
 from .arena import ArenaPlan
 from .infos import Infos, fitting, is_wanted
-from .keeping import Keeping
+from .keeping import Keeping, look_if_due, look_now
 from .replay import Keeper, Replay, Replayer
 from .rows import Autoreset, CommandFlag, Op, RowFlag
 from .shortcut import Shortcut
@@ -221,7 +221,7 @@ class Host:
         self._begin_episode(env_id, seeded=seed is not None, forced=forced)
         call = self._quick if flag == RowFlag.AUTORESET else self._streams.command
         obs, info = _pair(call(env_id, self._envs[env_id].reset, **kwargs))
-        self._slot.set_seed(env_id, seed if seed is not None and 0 <= seed < _MANY_SEEDS else -1)
+        self._slot.set_seed(env_id, int(seed) if isinstance(seed, int | np.integer) and 0 <= seed < _MANY_SEEDS else -1)
         self._host(env_id)  # a reset may have put another env behind this one
         self._publish(obs, self._no_reward(), False, False, info, flag)
 
@@ -257,6 +257,8 @@ class Host:
     def _answer_call(self, env_id: int, letter: mail.Letter) -> None:
         function = letter.function
         assert function is not None
+        if function in (look_if_due, look_now) and self._keeping is not None:
+            self._keeping.amid_episode(env_id, self._current[1], self._envs[env_id], forced=function is look_now)
         value = self._streams.command(env_id, function, self._envs[env_id])
         self._host(env_id)  # as after a reset
         self._slot.mail(mail.dump(mail.Answer(self._current[1], env_id, value=value)))
@@ -275,6 +277,8 @@ class Host:
         comeback.needs_reset = needs_reset
         is_lost = outcome.kind == "truncated"
         self._slot.resume(env_id, comeback.replayer.last_record(env_id, step_id)[0], needs_reset or is_lost)
+        if comeback.replayer.starts_digest:
+            self._slot.start_digest(env_id)
         if is_lost:
             self._lost[env_id] = replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
             self._marks[env_id] = TRUNCATED

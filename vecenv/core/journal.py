@@ -4,7 +4,7 @@ Kept by the parent, outside the workers, so that it survives them:
 
     steps                  pages of actions (`pages`), one row per step
     resets, calls          one entry each, in the list of its env
-    starts                 per env: a seeded reset, or a snapshot of its state between episodes
+    starts                 per env: a seeded reset, or a snapshot of its state, mostly between episodes
 
 Noting a request of steps is one copy per action leaf, whatever the number of envs. Pages that every
 env's start has left behind are dropped; a crash gathers what one env needs from those that are left.
@@ -54,11 +54,13 @@ class Start(NamedTuple):
         state: what `Keeper.capture` returned between two episodes; None: a new env, or one
             that this command resets with a seed, is enough.
         is_complete: whether the state is known to be all that the env carries on.
+        is_amid: the state is one amid an episode, and what comes next a step.
     """
 
     step_id: int
     state: bytes | None = None
     is_complete: bool = True
+    is_amid: bool = False
 
 
 class Attempt(NamedTuple):
@@ -282,6 +284,10 @@ class Journal:
 
     # ---- keeping it small ----------------------------------------------------------------
 
+    def is_half_full(self) -> bool:
+        """Tell whether new starts would be welcome."""
+        return self.nbytes > self._max_nbytes // 2
+
     def _prune(self) -> None:
         self._until_prune = _PRUNE_EVERY
         self.gather_starts()
@@ -360,7 +366,7 @@ class Journal:
             return history
         oldest = min(start.step_id for start in starts)
         entries = [entry for entry in self._entries(env_id, oldest) if entry.step_id not in queued]
-        again = {start.step_id for start in starts}.union(self._uncertain.get(env_id, ()))
+        again = {_first_answer(start, entries) for start in starts}.union(self._uncertain.get(env_id, ()))
         entries = [
             entry._replace(flags=entry.flags | CommandFlag.START) if entry.step_id in again else entry
             for entry in entries
@@ -403,6 +409,14 @@ class Journal:
                         found.append(Entry(page.step_id(row), int(Op.STEP), page.form, 0, page.action(row)))
         found.sort(key=lambda entry: entry.step_id)
         return found
+
+
+def _first_answer(start: Start, entries: list[Entry]) -> int:
+    """Return the step_id with whose answer an env's digest began anew."""
+    if not start.is_amid:
+        return start.step_id
+    asked = (entry.step_id for entry in entries if entry.step_id >= start.step_id and entry.op != Op.CALL)
+    return next(asked, start.step_id)
 
 
 def _do_nothing() -> None:

@@ -1,6 +1,6 @@
 """Keeping: when a worker looks at what an env carries from one episode into the next.
 
-    reset of the worker or the caller -> Keeping -> Keeper.capture -> mail to the parent's journal
+    reset of the worker or the caller, `look_if_due` -> Keeping -> Keeper.capture -> mail to the parent's journal
 
 A state is a point from which a crash can be made good without repeating all that came before.
 Looking costs as much as some dozen steps of a quick env, so it is done only when the env has
@@ -17,12 +17,20 @@ from .mail import Answer
 from .replay import Keeper
 from .streams import Streams
 
-__all__ = ["Keeping"]
+__all__ = ["Keeping", "look_if_due", "look_now"]
 
 #: An env's own time before the first look at it, and the least between two.
 _LEAST_NS = 1_000_000
 #: Time between two looks over the time of one. Where all wait for all, a look costs every worker its time.
 _SHARE = 500
+
+
+def look_if_due(env: Any) -> None:
+    """As the function of a call: have the env looked at amid its episode, if that is due; see `Pool.keep_states`."""
+
+
+def look_now(env: Any) -> None:
+    """The same, due or not."""
 
 
 class _Slot(Protocol):
@@ -82,6 +90,11 @@ class Keeping:
             return
         self._look(env_id, step_id, env, is_fresh)
 
+    def amid_episode(self, env_id: int, step_id: int, env: Any, *, forced: bool) -> None:
+        """Look at an env between two of its steps, if that is due or `forced`."""
+        if env_id in self._spans and env_id not in self._blind and (forced or self._slot.is_look_due(env_id)):
+            self._look(env_id, step_id, env, is_fresh=False, is_amid=True)
+
     def resume(self, env_id: int, env: Any, *, is_fresh: bool) -> None:
         """Take over an env that has been brought to where another one was; is_fresh: or was built and no more."""
         self._begin(env_id, env)
@@ -92,7 +105,7 @@ class Keeping:
         self._spans[env_id] = self._keeper is not None and self._keeper.spans_episodes(env)
         self._slot.look_after(env_id, _LEAST_NS if self._keeper else 0)
 
-    def _look(self, env_id: int, step_id: int, env: Any, is_fresh: bool) -> None:
+    def _look(self, env_id: int, step_id: int, env: Any, is_fresh: bool, is_amid: bool = False) -> None:
         is_first = env_id not in self._costs  # which also works out what there is to look at
         began = now_ns()
         snapshot = None
@@ -111,7 +124,7 @@ class Keeping:
             return
         state = self._streams.keep_with(env_id, snapshot.state)
         # What has only been built holds nothing yet that could be missed.
-        self._post(Answer(step_id, env_id, start=(state, snapshot.is_complete or is_fresh)))
+        self._post(Answer(step_id, env_id, start=(state, snapshot.is_complete or is_fresh, is_amid)))
         self._slot.start_digest(env_id)
         # One during which the system ran something else would put off the next for seconds, and all those commands
         # would have to be repeated: what a look takes doubles at most from one to the next.

@@ -30,7 +30,8 @@ class Answer:
     """One message up: everything about step `step_id` of an env that has no column.
 
     `value` is the result of a call; `warnings` are (key, text) to be shown once per key; `start`
-    is (state, whether it is complete) of the env before the reset that this step makes;
+    is (state, whether it is complete, whether amid an episode) of the env before the reset that this step makes, or
+    before this call;
     `outcome` says how an env was brought to where it was before its worker died.
     """
 
@@ -42,7 +43,7 @@ class Answer:
     final_objects: list[Any] | None = None
     error: tuple[bytes | None, str, str, str] | None = None
     value: Any = None
-    start: tuple[bytes, bool] | None = None
+    start: tuple[bytes, bool, bool] | None = None
     outcome: Outcome | None = None
     warnings: list[tuple[str, str]] = field(default_factory=list)
 

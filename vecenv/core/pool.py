@@ -22,6 +22,7 @@ from ..errors import StateError
 from . import mail
 from .batch import raise_first
 from .clock import NEVER_NS, Deadline, now_ns
+from .keeping import look_if_due, look_now
 from .mail import Letter, unpack_error
 from .receiving import ReceivingPool
 from .rows import Op
@@ -114,6 +115,16 @@ class Pool(ReceivingPool):
             self._called = dict(zip(ids.tolist(), range(first, first + len(ids))))
         finally:
             self._lock.release()
+
+    def keep_states(self) -> None:
+        """Have the state of each env kept here, amid its episode, if there is a way.
+
+        For envs whose episodes do not end: a crash is made good from there, and what came before is forgotten. Others
+        are looked at when they are reset. Does nothing where workers are not replaced, or as long as the last states
+        are young and there is room for what came after them.
+        """
+        if self._journal is not None:
+            self.call(look_now if self._journal.is_half_full() else look_if_due, pure=True)
 
     def wait_calls(self, timeout: float | None = None) -> list[Any]:
         """Wait for the calls that `post` began; return and raise as `call` does.

@@ -29,7 +29,7 @@ __all__ = ["Keeper", "Replay", "Replayer", "ReplaySlot", "Snapshot"]
 
 
 class Snapshot(Protocol):
-    """What an env carries from one episode to the next, as bytes, and whether that is all."""
+    """What an env carries from one episode to the next, or amid one, as bytes, and whether that is all."""
 
     @property
     def state(self) -> bytes:
@@ -47,7 +47,7 @@ class Keeper(Protocol):
         """Tell whether the env has state that a seeded reset does not restore."""
 
     def capture(self, env: Any) -> Snapshot | None:
-        """Return the env's state between two episodes; None if it has no way."""
+        """Return the env's state between two episodes, or amid one that never ends; None: there is no way."""
 
     def restore(self, env: Any, state: bytes) -> None:
         """Put the state into an env that has just been built."""
@@ -141,6 +141,9 @@ class Replayer:
         reward: gives a reward its exact form.
         keeper: restores states; None: there are none.
         streams: the envs' global random generators.
+
+    Attributes:
+        starts_digest: whether the digest of the env that came back last begins with its next answer.
     """
 
     def __init__(
@@ -161,6 +164,7 @@ class Replayer:
         self._keeper = keeper
         self._streams = streams
         self._needs_reset = False
+        self.starts_digest = False
 
     def run(
         self, env_id: int, env: Any, replay: Replay, before: int, rebuild: Callable[[int], Any]
@@ -196,6 +200,7 @@ class Replayer:
             if not attempt.entries and attempt.start.state is None:
                 kind = "fresh"
             return env, self._needs_reset, Outcome(kind, len(attempt.entries), spent)
+        self.starts_digest = False
         with replaying():
             for entry in replay.lasting:
                 self._call(env_id, env, entry)
@@ -226,7 +231,8 @@ class Replayer:
                 self._keeper.restore(env, self._streams.take_from(env_id, start.state))
             except Exception as error:
                 raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
-        resets_only = start.state is not None
+        resets_only = start.state is not None and not start.is_amid
+        self.starts_digest = start.is_amid and all(entry.op == Op.CALL for entry in entries)
         is_checked = check[0] == 0 or check[0] < start.step_id  # no answer yet, or none since the start
         for number, entry in enumerate(entries):
             pace.check(number)

@@ -182,7 +182,7 @@ class Reproducer:
         self, env: Any, calls: _Calls, until: int | None, pause: Callable[[], object] | None
     ) -> Iterator[Event]:
         spec = Spec(env.action_space, "action")
-        calls.begins = self.start.state is not None
+        calls.begins = self.start.state is not None and not self.start.is_amid
         for entry in self.entries:
             if until is not None and entry.step_id >= until:
                 if pause is None:

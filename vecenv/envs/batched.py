@@ -59,45 +59,56 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
         (array([1., 1., 1.]), False, False, {})
 
     Attributes:
-        envs: the vector env.
+        env: the vector env.
         inner: its number of envs and their spaces.
     """
 
-    def __init__(self, envs: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
-        count = envs.num_envs
-        self.envs = envs
-        mode = (envs.metadata or {}).get("autoreset_mode")
-        self.inner = Inner(count, envs.single_observation_space, envs.single_action_space, mode)
+    def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+        count = env.num_envs
+        self.env = env  # by this name the state of a stack is looked for
+        mode = (env.metadata or {}).get("autoreset_mode")
+        self.inner = Inner(count, env.single_observation_space, env.single_action_space, mode)
         flag: Any = np.bool_  # Gymnasium's types know floats only
         flags = spaces.Box(0, 1, (count,), flag)
-        self.observation_space = spaces.Tuple((envs.observation_space, flags, flags))
-        self.action_space = envs.action_space
+        self.observation_space = spaces.Tuple((env.observation_space, flags, flags))
+        self.action_space = env.action_space
         self.reward_space = spaces.Box(-np.inf, np.inf, (count,), np.float64)
-        self.metadata = envs.metadata
-        self.render_mode = envs.render_mode
+        self.metadata = env.metadata
+        self.render_mode = env.render_mode
         self._no_ends = np.zeros(count, np.bool_)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None, seeds: list[int | None] | None = None
+        self,
+        *,
+        seed: int | list[int] | None = None,
+        options: dict[str, Any] | None = None,
+        seed_of_some: int | list[int | None] | None = None,
     ) -> Any:
-        """Reset the vector env by a seed for all, or by `seeds`, one for each of its envs, if it takes lists."""
-        given: Any = seed if seeds is None else seeds
-        obs, infos = self.envs.reset(seed=given, options=options)
+        """Reset the vector env.
+
+        Args:
+            seed: for all, or a list with one for each of its envs, if it takes lists. What they do from here on
+                depends on nothing else.
+            options: the vector env's own.
+            seed_of_some: in its place where some envs get no seed, or are not reset.
+        """
+        given: Any = seed if seed_of_some is None else seed_of_some
+        obs, infos = self.env.reset(seed=given, options=options)
         return (as_arrays(obs), self._no_ends, self._no_ends), infos
 
     def step(self, action: Any) -> Any:
         """Step all k envs by one call."""
-        obs, rewards, terminations, truncations, infos = self.envs.step(action)
+        obs, rewards, terminations, truncations, infos = self.env.step(action)
         row = (as_arrays(obs), as_array(terminations, np.bool_), as_array(truncations, np.bool_))
         return row, as_array(rewards), False, False, infos
 
     def render(self) -> Any:
         """Render all k envs."""
-        return self.envs.render()
+        return self.env.render()
 
     def close(self) -> None:
         """Close the vector env."""
-        self.envs.close()
+        self.env.close()
 
 
 # ---- what the face asks of it ------------------------------------------------------------------
@@ -110,7 +121,7 @@ def inner_of(env: BatchedEnv) -> Inner:
 
 def render(env: BatchedEnv) -> Any:
     """Return what the vector env renders: k frames, or None."""
-    return env.envs.render()
+    return env.env.render()
 
 
 class BatchedCall:
@@ -121,10 +132,10 @@ class BatchedCall:
 
     def __call__(self, env: BatchedEnv) -> tuple[bool, Any]:
         """Return whether these are results of each env, and the results."""
-        call = getattr(env.envs, "call", None)
+        call = getattr(env.env, "call", None)
         if call is not None:
             return True, tuple(call(self.name, *self.args, **self.kwargs))
-        value = getattr(env.envs, self.name)
+        value = getattr(env.env, self.name)
         return False, value(*self.args, **self.kwargs) if callable(value) else value
 
 
@@ -136,11 +147,11 @@ class BatchedAssignment:
 
     def __call__(self, env: BatchedEnv) -> None:
         """Set it in one vector env."""
-        set_attr = getattr(env.envs, "set_attr", None)
+        set_attr = getattr(env.env, "set_attr", None)
         if set_attr is not None:
             set_attr(self.name, self.value)
         else:
-            setattr(env.envs, self.name, self.value)
+            setattr(env.env, self.name, self.value)
 
 
 # ---- arrays ------------------------------------------------------------------------------------

@@ -77,17 +77,18 @@ class Keeper:
         return False
 
     def capture(self, env: Any) -> Snapshot | None:
-        """Take the state out, between two episodes; call right before a reset.
+        """Take the state out, between two episodes; call right before a reset. Of a vector env at any time.
 
         An env that has not made its `np_random` yet makes it now, as it would at its first draw.
 
         Returns:
-            None if the env shows neither generator nor hook and is unknown, so that nothing could be kept.
+            None if the env shows neither generator nor hook and is unknown, so that nothing could be kept; of a
+            vector env also if anything is not covered, as some of its episodes are always under way.
         """
         layers = list(_layers(env))
         while True:
             payload, is_complete = _take(layers)
-            if payload is None:
+            if payload is None or not (is_complete or _plan_of(type(env)).rests):
                 return None
             try:
                 return Snapshot(pickle.dumps(payload, 5), is_complete)
@@ -241,6 +242,7 @@ class _Plan:
     gap: str | None = None
     find_gap: Callable[[Any], str | None] | None = None
     holds_inner: bool = False
+    rests: bool = True
 
 
 _registered: dict[type | str, Known] = {}
@@ -284,7 +286,7 @@ def _make_plan(cls: type) -> _Plan:
 
 def _plan_by(known: Known, name: str, is_trusted: bool) -> _Plan:
     own = (known.capture, known.restore, known.lasts, known.is_whole)
-    return _Plan(name, *own, is_trusted, find_gap=known.find_gap, holds_inner=known.holds_inner)
+    return _Plan(name, *own, is_trusted, find_gap=known.find_gap, holds_inner=known.holds_inner, rests=known.rests)
 
 
 def _has_hook(cls: Any) -> bool:
@@ -320,7 +322,7 @@ def _lasts(plan: _Plan, layer: Any) -> str:
 
 def _goes_on(layer: Any) -> bool:
     """Tell whether the layer's next reset goes on with the episode of the env inside it, as after a life lost."""
-    return get_own(layer, "was_real_done") is False
+    return get_own(layer, "was_real_done") is False or not _plan_of(type(layer)).rests
 
 
 def _find_gap(plan: _Plan, layer: Any, goes_on: bool) -> str | None:
@@ -335,6 +337,8 @@ def _find_gap(plan: _Plan, layer: Any, goes_on: bool) -> str | None:
 
 # ---- capture -------------------------------------------------------------------------------------
 
+# An env's generator where its class does not see to it itself.
+_OF_GYMNASIUM: tuple[Any, ...] = (gymnasium.Env.np_random, gymnasium.vector.VectorEnv.np_random)
 # Seeds that wait for a reset in envs of the old dialects, and the seed that np_random was made from.
 _SEED_NAMES = ("_np_random_seed", "_seed", "_dynamic_seed")
 
@@ -350,7 +354,7 @@ def _take(layers: list[Any]) -> tuple[Any, bool]:
     is_complete, is_kept = True, False
     goes_on = may_go_on = False
     base = layers[-1]
-    if getattr(type(base), "np_random", None) is gymnasium.Env.np_random and base._np_random is None:
+    if getattr(type(base), "np_random", None) in _OF_GYMNASIUM and base._np_random is None:
         _ = base.np_random  # makes it
     for depth, layer in enumerate(layers):
         plan = _plan_of(type(layer))

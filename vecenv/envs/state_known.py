@@ -35,6 +35,7 @@ class Known:
         holds_inner: the state is that of all layers inside as well.
         with_subclasses: subclasses in the packages of `TRUSTED` hold nothing more.
         find_gap: says why this very object is not covered, or None.
+        rests: it is looked at between episodes only; else some of those inside are always under way.
     """
 
     capture: Callable[[Any], Any] | None = None
@@ -44,6 +45,7 @@ class Known:
     holds_inner: bool = False
     with_subclasses: bool = False
     find_gap: Callable[[Any], str | None] | None = None
+    rests: bool = True
 
 
 TRUSTED = frozenset({"gymnasium", "ale_py", "vecenv"})  # packages whose classes the tables have been checked against
@@ -186,6 +188,26 @@ KNOWN: dict[str, Known] = {
             "numpy_to_torch.NumpyToTorch",
         )
     },
+    # ---- gymnasium.wrappers.vector, and what they stand around ----
+    **{
+        f"gymnasium.vector.vector_env.Vector{name}": _STATELESS
+        for name in ("Wrapper", "ObservationWrapper", "ActionWrapper", "RewardWrapper")
+    },
+    _WRAPPERS + "vector.common.RecordEpisodeStatistics": attributes(
+        *("episode_count", "episode_start_times", "episode_returns", "episode_lengths", "prev_dones"),
+        *("time_queue", "return_queue", "length_queue"),
+        lasts=LIFE,
+    ),
+    _WRAPPERS + "vector.stateful_observation.NormalizeObservation": attributes(
+        *("obs_rms", "_update_running_mean"), lasts=LIFE
+    ),
+    _WRAPPERS + "vector.stateful_reward.NormalizeReward": attributes(
+        *("return_rms", "accumulated_reward", "_prev_dones", "_update_running_mean"), lasts=LIFE
+    ),
+    _ENVS + "classic_control.cartpole.CartPoleVectorEnv": attributes(
+        *("state", "steps", "prev_done", "steps_beyond_terminated", "low", "high"), lasts=EPISODE
+    ),
+    "vecenv.envs.batched.BatchedEnv": Known(rests=False),
     # ---- envs ----
     **{
         f"{_ENVS}{name}": _RESTING

@@ -10,22 +10,23 @@ Stands above the waist beside VectorEnv; `envs/batched.py` is its other end.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, iterate
 
 from ..core.batch import Batch
 from ..core.options import Limits, PoolOptions
 from ..core.rows import Autoreset, RowFlag, Run
 from ..core.spec import Array, Leaf, pick_rows
 from ..envs.batched import BatchedAssignment, BatchedCall, Inner, adapt_batched, inner_of, render
+from ..envs.state import KEEPER
 from ..errors import ConfigError, StateError
-from .arguments import read_mask, read_seeds
-from .batched_data import flatten, join_infos, split_actions
+from .arguments import read_failures, read_mask, read_seeds
+from .batched_data import final_infos, flatten, join_infos, split_actions
 from .nested import merge, own, view
 from .pending import PendingEnvs, check_callable
 from .results import NUM_LEASES, Step
@@ -34,6 +35,8 @@ __all__ = ["BatchedVectorEnv"]
 
 #: Blocks whose views are remembered; a ring has fewer.
 _MAX_VIEWS = 64
+#: Steps between two states of the vector envs: their episodes do not end, so no reset is there to be waited for.
+_KEEP_EVERY = 500
 #: Rows of observations (W, k, *S); observations, rewards, terminations, truncations (N, ...).
 _Views = tuple[Any, Any, Array, Array, Array]
 
@@ -43,6 +46,13 @@ class BatchedVectorEnv(PendingEnvs):
 
     For envs that are vectorised themselves: in NumPy, in C++, on a GPU. Autoreset and infos are those of the vector
     envs. Observations have the dtypes of their spaces, rewards are float64, terminations and truncations bool.
+
+    A worker that dies or hangs is replaced, and its batches are brought to where they were: by repeating what they
+    were asked since their last reset with a seed of all their envs, or since their last state. States are kept now and
+    then of Gymnasium's CartPoleVectorEnv, and of classes that have `get_state()` and `set_state(state)`, or an adapter
+    (`vecenv.register_state_adapter`, `vecenv.register_pickled_state`), which must cover the episodes under way, too.
+    Where neither is left, or the answers differ, all k episodes of the batch end truncated, and new ones begin as
+    the autoreset mode has it.
 
     Example:
         >>> import functools
@@ -76,6 +86,8 @@ class BatchedVectorEnv(PendingEnvs):
         construct_timeout: float | None = 60.0,
         call_timeout: float | None = None,
         close_timeout: float = 5.0,
+        on_failure: str = "recover",
+        failures: Mapping[str, Any] | None = None,
         strict: bool = False,
         debug: bool = False,
     ) -> None:
@@ -87,6 +99,7 @@ class BatchedVectorEnv(PendingEnvs):
                 env is here one of a batch.
             step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: seconds that one operation of
                 one batch may take; None: no limit.
+            on_failure, failures: as for `vecenv.VectorEnv`; `infos["recovered"]` is the same for all envs of a batch.
 
         Raises:
             ConfigError: an argument is wrong, or there are too few resources.
@@ -97,7 +110,7 @@ class BatchedVectorEnv(PendingEnvs):
         """
         options = PoolOptions(
             num_workers=num_workers,
-            autoreset=Autoreset.DISABLED,  # the vector envs see to it themselves
+            autoreset=Autoreset.NEXT_STEP,  # of batches that are lost; else the vector envs see to it themselves
             depth=depth,
             leases=NUM_LEASES if copy else 0,
             strict=strict,
@@ -105,9 +118,10 @@ class BatchedVectorEnv(PendingEnvs):
             context=context or "forkserver",
             debug=debug,
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
+            failures=read_failures(on_failure, failures),
         )
         self.copy = copy
-        pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched)
+        pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched, keeper=KEEPER)
         self._start()
         self.metadata = dict(pool.properties.get("metadata") or {})
         self.render_mode = pool.properties.get("render_mode")
@@ -116,6 +130,7 @@ class BatchedVectorEnv(PendingEnvs):
         self._asked: Array | None = None  # the batches that a reset under way is of, None for all
         self._last_rows: Any = None
         self._was_reset = False
+        self._num_steps = 0
         self.closed = False
 
     def _start(self) -> None:
@@ -147,6 +162,7 @@ class BatchedVectorEnv(PendingEnvs):
         self._plain_shape = None if shape is None else (self.num_envs, *shape)
         # Resets of ended envs repeat other batches' last observations: here they must be what they were.
         is_reset_by_mask = inner.autoreset_mode == AutoresetMode.DISABLED
+        self._resets_at_once = inner.autoreset_mode == AutoresetMode.SAME_STEP
         look = functools.partial(_look, self.single_observation_space)
         self._leases = pool.lend(look) if self.copy and not is_reset_by_mask else None
         self._row_shape = (pool.num_envs, self.batch_size, *(shape or ()))
@@ -154,6 +170,11 @@ class BatchedVectorEnv(PendingEnvs):
     def _forget_views(self) -> None:
         self._views.clear()
         self._leases = self._last_rows = None
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts since the start, as `VectorEnv.statistics`; commands and episodes brought back are batches'."""
+        found = self._pool.statistics()
+        return {**found, "steps": found["steps"] * self.batch_size}
 
     # ---- stepping ----------------------------------------------------------------------------
 
@@ -169,15 +190,16 @@ class BatchedVectorEnv(PendingEnvs):
         Raises:
             SpaceError: the actions do not fit; nothing was stepped.
             AlreadyPendingCallError: an earlier call is not answered yet.
-            WorkerTimeoutError: a batch is over `step_timeout`; reset before the next step.
-            WorkerDiedError: a worker has gone.
+            WorkerTimeoutError: a batch is over `step_timeout`, and is not to be brought back; reset before the next
+                step.
+            WorkerDiedError: a worker has gone for good.
             Exception: what a vector env raised, with the remote traceback as its cause.
         """
         # as step_async and step_wait, with less between the bell and the wait: until this process sleeps, a worker
         # may have no core
         if self._pending is not None:
             self._check_idle("step")
-        rows = self._split(actions)
+        rows = self._rows_of(actions)
         try:
             batch = self._pool.step(rows)
         except StateError as error:
@@ -187,7 +209,7 @@ class BatchedVectorEnv(PendingEnvs):
     def step_async(self, actions: Any) -> None:
         """Begin a step of all envs; `step_wait` gives its results."""
         self._check_idle("step_async")
-        rows = self._split(actions)
+        rows = self._rows_of(actions)
         try:
             self._pool.send(rows)
         except StateError as error:
@@ -202,8 +224,11 @@ class BatchedVectorEnv(PendingEnvs):
         """
         return self._deliver(self._recv("step", timeout))
 
-    def _split(self, actions: Any) -> Any:
-        """Return actions of N envs as rows of W batches."""
+    def _rows_of(self, actions: Any) -> Any:
+        """Return actions of N envs as rows of W batches, for the step that comes now."""
+        self._num_steps += 1
+        if self._num_steps % _KEEP_EVERY == 0:
+            self._pool.keep_states()
         if type(actions) is np.ndarray and actions.shape == self._plain_shape:
             return actions.reshape(self._row_shape)
         return split_actions(self.single_action_space, actions, self.batch_size, self.num_envs)
@@ -212,6 +237,8 @@ class BatchedVectorEnv(PendingEnvs):
         if batch.flags & RowFlag.ERROR:
             self._keep_last(batch)
             batch.raise_errors()
+        if batch.flags and batch.truncated.any():  # to the engine these are no ends of episodes
+            return self._deliver_lost(batch)
         views = self._views.get(batch.rows) or self._look_at(batch)
         self._last_rows, obs, rewards, terminations, truncations = views
         infos = self._infos_of(batch, None) if batch.flags else {}
@@ -227,6 +254,28 @@ class BatchedVectorEnv(PendingEnvs):
             return obs, rewards[:], terminations[:], truncations[:], infos
         obs = obs.copy() if self._is_plain else self._own(self._last_rows)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
+
+    def _deliver_lost(self, batch: Batch) -> Step:
+        """Deliver a step after which some batches could not be brought back: all their envs end, truncated."""
+        rows, _, rewards, terminations, truncations = _look(self.single_observation_space, batch)
+        ends = np.repeat(batch.truncated, self.batch_size)
+        terminations, truncations, rewards = terminations & ~ends, truncations | ends, rewards.copy()
+        infos = [info or None for info in batch.infos()]
+        lost = np.flatnonzero(batch.truncated)
+        rows = own(self._node, rows)
+        if self._resets_at_once:
+            last = flatten(self.single_observation_space, own(self._node, rows))
+            finals = list(iterate(self.observation_space, last))
+            self._pool.reset(lost, draw_seeds=False)
+            first = self._pool.recv()
+            first.raise_errors()
+            for i, info in zip(lost.tolist(), first.infos()):
+                own_finals = finals[i * self.batch_size : (i + 1) * self.batch_size]
+                infos[i] = {**info, **final_infos(own_finals, infos[i] or {})}
+            rows = merge(self._node, rows, first.obs[0], lost)
+        self._last_rows = rows
+        obs = flatten(self.single_observation_space, rows)
+        return obs, rewards, terminations, truncations, join_infos(infos, self.batch_size)
 
     def _keep_last(self, batch: Batch) -> None:
         """Have resets by mask repeat what batches have shown last, where some have failed to show anything."""
@@ -292,7 +341,9 @@ class BatchedVectorEnv(PendingEnvs):
             mask[env_ids] = True
             masks = mask.reshape(-1, self.batch_size)
             asked = np.flatnonzero(masks.any(1))
-            each = [{"options": {**(rest or {}), "reset_mask": own_mask}} for own_mask in masks]
+            for i, own_mask in enumerate(masks):
+                if not own_mask.all():
+                    each[i] = {"options": {**(rest or {}), "reset_mask": own_mask}}
             if self._last_rows is None and len(asked) < len(masks):
                 raise StateError(
                     "reset: a reset_mask leaves batches alone that have no observation yet; reset all first"
@@ -300,7 +351,9 @@ class BatchedVectorEnv(PendingEnvs):
         seeds = self._read_seeds(seed)
         for kwargs, one in zip(each, seeds):
             if one is not None:
-                kwargs["seeds" if isinstance(one, list) else "seed"] = one
+                is_of_all = "reset_mask" not in (kwargs.get("options") or {})
+                is_of_all = is_of_all and not (isinstance(one, list) and None in one)
+                kwargs["seed" if is_of_all else "seed_of_some"] = one
         if self._pool.outstanding():
             self._pool.cancel()
         chosen = range(self._pool.num_envs) if asked is None else asked.tolist()

@@ -18,7 +18,7 @@ from ..core.infos import is_mask
 from ..core.spec import Array
 from ..errors import SpaceError
 
-__all__ = ["flatten", "join_infos", "split_actions"]
+__all__ = ["final_infos", "flatten", "join_infos", "split_actions"]
 
 Infos = dict[str, Any]
 
@@ -83,6 +83,20 @@ def join_infos(infos: Sequence[Infos | None], size: int, *, is_inner: bool = Fal
                 ]
             )
     return result
+
+
+def final_infos(observations: Sequence[Any], info: Infos) -> Infos:
+    """Return what infos of a batch say, in SAME_STEP mode, of a step with which the episodes of all its envs ended.
+
+    Args:
+        observations: the last ones of these episodes, one per env.
+        info: of that step.
+    """
+    last = np.empty(len(observations), object)
+    for i, observation in enumerate(observations):
+        last[i] = observation
+    every = np.ones(len(observations), np.bool_)
+    return {"final_obs": last, "_final_obs": every, "final_info": info, "_final_info": every}
 
 
 def _is_mask(key: str, infos: Sequence[Infos | None]) -> bool:

@@ -1,0 +1,293 @@
+"""BatchedVectorEnv when workers die or hang: batches come back, or end honestly."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
+
+from tests.vector.same import assert_same
+from vecenv import BatchedVectorEnv, WorkerDiedError
+from vecenv.core.reproducer import load
+from vecenv.envs.toys import CountEnv, HangAtStep, SegfaultAtStep, ToyEnv
+from vecenv.vector import batched as batched_module
+
+NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
+MODES = [pytest.param(mode, id=mode.value) for mode in (NEXT, SAME, DISABLED)]
+
+EnvFn = Callable[[], Any]
+
+
+def cart_poles() -> Any:
+    return CartPoleVectorEnv(8, max_episode_steps=20)
+
+
+def wrapped() -> Any:
+    return RecordEpisodeStatistics(NormalizeObservation(cart_poles()))
+
+
+def toys(mode: AutoresetMode) -> EnvFn:
+    return functools.partial(SyncVectorEnv, [functools.partial(ToyEnv, n) for n in (5, 6, 7)], autoreset_mode=mode)
+
+
+class Tally(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Adds its actions up and never ends; no reset sets the sum anew, but the hook tells it."""
+
+    def __init__(self, num_envs: int = 3) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space = gymnasium.spaces.Box(0, np.inf, (), np.int64)
+        self.single_action_space = gymnasium.spaces.Discrete(5)
+        self.observation_space = gymnasium.spaces.Box(0, np.inf, (num_envs,), np.int64)
+        self.action_space = gymnasium.spaces.MultiDiscrete([5] * num_envs)
+        self.sum = np.zeros(num_envs, np.int64)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return self.sum.copy(), {}
+
+    def step(self, actions: Any) -> Any:
+        self.sum += actions
+        no = np.zeros(self.num_envs, np.bool_)
+        return self.sum.copy(), np.asarray(actions, np.float64), no, no, {}
+
+    def get_state(self) -> Any:
+        return self.sum
+
+    def set_state(self, state: Any) -> None:
+        self.sum = state
+
+
+@contextlib.contextmanager
+def opened(env_fns: Sequence[EnvFn], **kwargs: Any) -> Iterator[BatchedVectorEnv]:
+    with contextlib.closing(BatchedVectorEnv(env_fns, **kwargs)) as envs:
+        yield envs
+
+
+def kill(envs: BatchedVectorEnv, worker_id: int) -> None:
+    os.kill(envs.worker_pids[worker_id], signal.SIGKILL)
+
+
+def play(
+    envs: BatchedVectorEnv,
+    num_steps: int,
+    deaths: dict[int, int],
+    *,
+    seed: Any = 5,
+    reseed: dict[int, Any] | None = None,
+) -> tuple[list[Any], list[str]]:
+    """Step, killing a worker before some steps, and resetting what is over where nothing else does.
+
+    Returns:
+        All that was returned, without the marks; the marks of each step that has any, joined.
+    """
+    results, marks = [], []
+    actions = np.random.default_rng(0)
+    obs, infos = envs.reset(seed=seed)
+    results.append((obs.copy(), infos))
+    for i in range(num_steps):
+        if i in deaths:
+            kill(envs, deaths[i])
+        if reseed and i in reseed:
+            results.append(envs.reset(**reseed[i]))
+        obs, *rest, infos = envs.step(actions.integers(envs.single_action_space.n, size=envs.num_envs))
+        infos.get("episode", {}).pop("t", None)
+        mark = infos.pop("recovered", None)
+        infos.pop("_recovered", None)
+        if mark is not None:
+            marks.append("".join(sorted(set(filter(None, mark)))))
+        results.append((obs.copy(), *(array.copy() for array in rest), infos))
+        ended = rest[1] | rest[2]
+        if envs.metadata.get("autoreset_mode") == DISABLED and ended.any():
+            obs, infos = envs.reset(options={"reset_mask": ended})
+            results.append((obs.copy(), infos))
+    return results, marks
+
+
+def assert_lossless(env_fns: Sequence[EnvFn], num_steps: int, deaths: dict[int, int], **how: Any) -> dict[str, Any]:
+    played = {key: how.pop(key) for key in ("seed", "reseed") if key in how}
+    with opened(env_fns, **how) as envs:
+        expected, _ = play(envs, num_steps, {}, **played)
+    with opened(env_fns, **how) as envs:
+        got, marks = play(envs, num_steps, deaths, **played)
+        counts = envs.statistics()
+    assert_same(got, expected)
+    assert counts["restarts"] == len(deaths) and counts["truncated"] == 0
+    assert marks == ["replayed"] * len(deaths)
+    return counts
+
+
+@pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_lost(mode: AutoresetMode, copy: bool) -> None:
+    assert_lossless([toys(mode)] * 2, 40, {0: 1, 9: 0, 23: 1, 39: 0}, copy=copy)
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_nothing_is_lost_of_vectorised_envs(context: str) -> None:
+    counts = assert_lossless([cart_poles] * 3, 60, {10: 0, 50: 1}, num_workers=2, context=context)
+    assert counts["steps_replayed"] >= 10
+
+
+def test_wrappers_of_vector_envs_go_on_where_they_were() -> None:
+    """The second seeded reset is no start: the running mean goes over it."""
+    assert_lossless([wrapped] * 2, 60, {10: 0, 50: 1}, reseed={30: {"seed": 8}})
+
+
+@pytest.mark.parametrize(
+    "reseed",
+    [
+        {"seed": [4, 3, 2, 1, 0, 9]},
+        {"seed": [4, None, 2, 1, 0, None]},
+        {"seed": 7, "options": {"reset_mask": np.array([True, False, True, False, False, False])}},
+        {"seed": 7, "options": {"reset_mask": np.array([True] * 3 + [False] * 3)}},
+        {},
+    ],
+    ids=["list", "some", "mask", "mask of a batch", "none"],
+)
+def test_resets_in_between_are_repeated_too(reseed: dict[str, Any]) -> None:
+    assert_lossless([toys(DISABLED)] * 2, 30, {12: 0, 25: 1}, reseed={10: reseed}, seed=[1, 2, 3, 4, 5, 6])
+
+
+@pytest.fixture
+def keeps_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batched_module, "_KEEP_EVERY", 10)
+
+
+@pytest.mark.usefixtures("keeps_often")
+@pytest.mark.parametrize("env_fn", [cart_poles, wrapped, Tally], ids=lambda fn: fn.__name__)
+def test_what_was_given_up_is_not_needed_where_states_are_kept(env_fn: EnvFn) -> None:
+    """One seeded reset, far more steps than the log has room for."""
+    failures = {"max_log_bytes": 40_000}
+    counts = assert_lossless([env_fn] * 2, 600, {500: 0, 550: 1, 551: 1, 590: 0}, failures=failures)
+    assert counts["steps_replayed"] < 500 + 550 + 551 + 590
+
+
+@pytest.mark.usefixtures("keeps_often")
+def test_deaths_right_after_a_state_was_kept() -> None:
+    """The answers that are checked when it is all repeated begin with the first one after the state."""
+    zeros = np.zeros(8, np.int64)
+    with opened([cart_poles], failures={"max_log_bytes": 4000}) as envs, contextlib.closing(cart_poles()) as twin:
+        envs.reset(seed=5), twin.reset(seed=5)
+        for i in range(1, 46):
+            envs.step_async(zeros)  # a state is kept before every tenth step
+            if i in (20, 21, 40):
+                kill(envs, 0)
+            got = envs.step_wait()
+            assert_same(got[0], twin.step(zeros)[0])
+            assert ("recovered" in got[4]) == (i in (20, 21, 40))
+        counts = envs.statistics()
+    assert counts["replayed"] == 3 and counts["steps_replayed"] < 20
+
+
+@pytest.mark.usefixtures("keeps_often")
+def test_what_a_state_would_lack_is_not_kept() -> None:
+    """Of single envs in a vector env, states amid their episodes are unknown: all since the seed is repeated."""
+    counts = assert_lossless([toys(NEXT)] * 2, 120, {110: 0})
+    assert counts["steps_replayed"] == 111  # the reset and 110 steps
+
+
+LOST = {"failures": {"max_log_bytes": 2000}}
+
+
+def lose(envs: BatchedVectorEnv, num_steps: int = 60) -> tuple[Any, Any]:
+    """Step until nothing is kept any more, kill the first worker; return the step before, and that after."""
+    last = play(envs, num_steps, {})[0][-1]
+    kill(envs, 0)
+    return last, envs.step(np.zeros(envs.num_envs, np.int64))
+
+
+@pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
+def test_a_lost_batch_ends_truncated_and_begins_with_the_next_step(copy: bool) -> None:
+    with opened([toys(NEXT)] * 2, copy=copy, **LOST) as envs:
+        last, (obs, rewards, terminations, truncations, infos) = lose(envs)
+        np.testing.assert_array_equal(obs[:3], last[0][:3])
+        np.testing.assert_array_equal(truncations[:3], True)
+        assert not terminations[:3].any() and not rewards[:3].any()
+        assert infos["recovered"].tolist()[:3] == ["truncated"] * 3
+        assert infos["_recovered"].tolist() == [True] * 3 + [False] * 3
+        obs, rewards, terminations, truncations, infos = envs.step(np.zeros(6, np.int64))
+        assert not rewards[:3].any() and not truncations[:3].any()
+        assert infos["recovered"].tolist()[:3] == ["restarted"] * 3
+        lengths = envs.call("get_wrapper_attr", "elapsed_steps")
+        assert lengths[:3] == (0, 0, 0) and max(lengths[3:]) > 0
+        assert envs.statistics()["truncated"] == 1
+
+
+def test_a_lost_batch_begins_in_the_same_step_where_the_mode_is_that() -> None:
+    with opened([toys(SAME)] * 2, **LOST) as envs:
+        last, (obs, _, terminations, truncations, infos) = lose(envs)
+        assert truncations[:3].all() and not terminations[:3].any()
+        assert envs.call("get_wrapper_attr", "elapsed_steps")[:3] == (0, 0, 0)
+        assert infos["_final_obs"].tolist()[:3] == [True] * 3
+        for i in range(3):
+            np.testing.assert_array_equal(infos["final_obs"][i], last[0][i])
+        assert infos["final_info"]["recovered"].tolist()[:3] == ["truncated"] * 3
+        assert infos["recovered"].tolist()[:3] == ["restarted"] * 3
+        assert (obs[:3] != last[0][:3]).any(axis=-1).all(), "these are the first observations of new episodes"
+        envs.step(np.zeros(6, np.int64))
+        assert envs.call("get_wrapper_attr", "elapsed_steps")[:3] == (1, 1, 1)
+
+
+def test_a_lost_batch_waits_for_its_reset_where_the_mode_is_that() -> None:
+    with opened([toys(DISABLED)] * 2, **LOST) as envs:
+        _, (_, _, terminations, truncations, _) = lose(envs)
+        assert truncations[:3].all()
+        obs, _ = envs.reset(seed=3, options={"reset_mask": terminations | truncations})
+        with contextlib.closing(toys(DISABLED)()) as twin:
+            np.testing.assert_array_equal(obs[:3], twin.reset(seed=3)[0])
+        assert envs.call("get_wrapper_attr", "elapsed_steps")[:3] == (0, 0, 0)
+
+
+def test_after_a_loss_the_next_death_costs_nothing_again() -> None:
+    with opened([cart_poles] * 2, failures={"max_log_bytes": 20_000}) as envs:
+        lose(envs, 400)
+        assert envs.statistics()["truncated"] == 1
+        first = envs.step(np.zeros(16, np.int64))
+        kill(envs, 0)
+        second = envs.step(np.ones(16, np.int64))
+        assert second[4]["recovered"].tolist() == ["replayed"] * 8 + [None] * 8
+        assert not second[3].any() and np.abs(second[0][:8] - first[0][:8]).max() < 1
+
+
+def test_a_hang_is_a_death() -> None:
+    hangs = [functools.partial(SyncVectorEnv, [functools.partial(HangAtStep, at=3), functools.partial(CountEnv, 9)])]
+    with opened(hangs, step_timeout=0.3, close_timeout=0.3) as envs:
+        envs.reset(seed=1)
+        for _ in range(2):
+            envs.step(np.zeros(2, np.int64))
+        *_, truncations, infos = envs.step(np.zeros(2, np.int64))  # it hangs again when it is tried again
+        assert truncations.tolist() == [True, True] and infos["recovered"].tolist() == ["truncated"] * 2
+        obs, *_ = envs.step(np.zeros(2, np.int64))
+        assert envs.statistics()["restarts"] == 2
+
+
+def test_a_crash_that_comes_again_has_a_file_that_repeats_it(tmp_path: Any) -> None:
+    crash = functools.partial(SyncVectorEnv, [functools.partial(SegfaultAtStep, at=3)] * 2)
+    with opened([crash], failures={"on_repeat": "raise", "reproducer_dir": str(tmp_path)}) as envs:
+        envs.reset(seed=1)
+        for _ in range(2):
+            envs.step(np.zeros(2, np.int64))
+        with pytest.raises(WorkerDiedError, match="SIGSEGV") as caught:
+            envs.step(np.ones(2, np.int64))
+    assert caught.value.seed == 1
+    assert [action.tolist() for action in caught.value.actions] == [[0, 0], [0, 0], [1, 1]]
+    episode = load(caught.value.reproducer)
+    kinds = [(event.op, event.obs[0].shape) for event in episode.run(until=episode.step_id)]
+    assert [kind for kind, _ in kinds] == ["reset", "step", "step"]
+
+
+def test_raising_is_a_choice() -> None:
+    with opened([cart_poles] * 2, on_failure="raise") as envs:
+        envs.reset(seed=1)
+        kill(envs, 1)
+        with pytest.raises(WorkerDiedError, match="SIGKILL"):
+            envs.step(np.zeros(16, np.int64))
