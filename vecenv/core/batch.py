@@ -71,7 +71,11 @@ class Batch:
 
     @property
     def final_obs(self) -> Any:
-        """Observations that ended episodes; meaningful where flagged FINAL only."""
+        """Observations that ended episodes; meaningful where flagged FINAL only.
+
+        Raises:
+            IndexError: rows of this pool have no room for them: `options.final_obs`.
+        """
         return self._spec.batch(lambda leaf: self.rows.final(leaf.index), self._objects("final_objects"))
 
     @property

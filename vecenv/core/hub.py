@@ -1,7 +1,7 @@
 """Hub: the parent's end of the rows. Actions go in, runs of rows come out.
 
-`NativeHub` is `_native.Hub` with letters of any size and mail put together. Without C `twin_hub.TwinHub` stands in
-its place.
+`NativeHub` adds to `_native.Hub` what is easier in Python: letters larger than their ring, which are written in parts,
+and messages that came in parts. Without C `twin_hub.TwinHub` stands in its place.
 """
 
 from __future__ import annotations

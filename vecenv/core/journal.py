@@ -243,7 +243,7 @@ class Journal:
             self._confirm_one(env_id)
 
     def _confirm_one(self, env_id: int) -> None:
-        """The env is asked again, so its last answer is in: what began with that is a start."""
+        """The env is asked again, so the command of its candidate has been answered: it is the start from here on."""
         start = self._candidates.pop(env_id, None)
         if start is None:
             return
@@ -259,7 +259,9 @@ class Journal:
         self._starts[env_id] = start
 
     def _is_barrier(self, env_id: int, start: Start) -> bool:
-        """Tell whether nothing before a start can be repeated: whether the step that a reset overtook was made."""
+        """Tell whether a start is a reset that overtook a step: nobody knows whether that step was made, so nothing
+        before it can be repeated.
+        """
         return any(entry.step_id == start.step_id and entry.flags & CommandFlag.STATE for entry in self._rare[env_id])
 
     def _drop_older(self, env_id: int) -> None:

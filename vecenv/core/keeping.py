@@ -96,7 +96,11 @@ class Keeping:
             self._look(env_id, step_id, env, is_fresh=False, is_amid=True)
 
     def resume(self, env_id: int, env: Any, *, is_fresh: bool) -> None:
-        """Take over an env that has been brought to where another one was; is_fresh: or was built and no more."""
+        """Take over an env that stands in for another one.
+
+        Args:
+            is_fresh: it has only been built, as the other's episode is lost; else it is where that one was.
+        """
         self._begin(env_id, env)
         if is_fresh:
             self._fresh.add(env_id)

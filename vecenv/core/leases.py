@@ -59,8 +59,8 @@ class _Lease(Generic[_Views]):
 class Leases(Generic[_Views]):
     """Lends blocks to the caller; one thread uses it at a time.
 
-    What the caller writes into them is seen where an episode is given up after a crash, whose last observation is
-    read from there.
+    If the caller writes into what was lent and a worker dies then, an episode that is given up shows what the caller
+    wrote as its last observation.
 
     Args:
         hub: of the pool whose batches these are.

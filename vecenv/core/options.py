@@ -17,7 +17,7 @@ __all__ = ["FailurePolicy", "Limits", "PoolOptions", "check_env_fns", "check_opt
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that one operation of one env may take, None for no limit."""
+    """Seconds that one operation of one env may take, but for `construct` and `close` of all; None for no limit."""
 
     construct: float | None = 60.0
     reset: float | None = None
@@ -40,12 +40,12 @@ class FailurePolicy:
 
     Attributes:
         on_failure: 'recover': replace it and bring its envs to where they were; 'raise'.
-        on_repeat: the same call of an env kills a second worker. 'truncate': end that episode
-            honestly, truncated; 'raise'.
+        on_repeat: the same call of an env kills a second worker, or an eighth where the signal came from
+            outside, as the memory killer's does. 'truncate': end that episode honestly, truncated; 'raise'.
         recover_hangs: whether an operation over its limit is a failure like a death; else it
             raises WorkerTimeoutError.
-        max_restarts: how often an env may be the cause within `restart_window` seconds (all
-            envs together: ten times as often).
+        max_restarts: how often one env may be the cause within `restart_window` seconds; failures that no
+            env is to blame for: ten times as often.
         max_log_bytes: most memory for what is kept to bring envs to where they were.
         recovery_timeout: seconds that repeating one env's episode may take; None: the larger of
             60 s and ten step limits. Each repeated step has the limit of its own, too.

@@ -33,8 +33,8 @@ __all__ = ["COUNTS", "Queued", "Recovery"]
 
 _LOG = logging.getLogger("vecenv")
 _NS = 1_000_000_000
-#: Failures in one call of an env before it is given up, and how many more it may have when the
-#: signal came from outside, which the env need not have anything to do with.
+#: Failures in one call of an env before it is given up: those of its own making, and those by a signal from outside,
+#: which the env need not have anything to do with.
 _STRIKES, _STRIKES_FROM_OUTSIDE = 2, 8
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT)
 _UNPROVEN = (

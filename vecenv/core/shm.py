@@ -4,6 +4,8 @@ A segment has a name only while it is being created: its pages are reserved, the
 unlinked, and workers get the descriptor over their control socket. So nothing can be left
 in /dev/shm, and a shortage shows here and not later as SIGBUS. The mapping belongs to the
 `mmap` object, which every numpy view keeps alive; nobody unmaps it by hand.
+
+Not a memfd: that counts against no mount, so a container's limit on /dev/shm would not be seen, nor kept.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class BatchedVectorEnv(PendingEnvs):
             backend, num_workers, copy, context, depth, strict, debug: as for `vecenv.VectorEnv`; an operation of one
                 env is here one of a batch.
             step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: seconds that one operation of
-                one batch may take; None: no limit.
+                one batch may take, building and closing all of them; None: no limit.
             on_failure, failures: as for `vecenv.VectorEnv`; `infos["recovered"]` is the same for all envs of a batch.
 
         Raises:

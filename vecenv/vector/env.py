@@ -133,7 +133,7 @@ class VectorEnv(CallableEnvs):
                 owe an answer.
             depth: batches that may be looked at with `copy=False`, at least 2.
             step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: seconds
-                that one operation of one env may take; None: no limit.
+                that one operation of one env may take, building and closing all of them; None: no limit.
             on_failure: 'recover': a worker that dies, or hangs beyond a limit, is replaced, its envs
                 are brought to where they were, and the call goes on as if nothing had happened;
                 `infos["recovered"]` says so: 'replayed'; 'unproven', from a state that may lack something;
