@@ -29,6 +29,7 @@ from vecenv.vector import VectorEnv
 
 __all__ = [
     "Effort",
+    "Readings",
     "blas_policy_overhead",
     "idle_cpu_percent",
     "info_cost_us",
@@ -39,6 +40,7 @@ __all__ = [
     "sleep_efficiency",
     "spin_policy_overhead",
     "start_up_seconds",
+    "to_ceiling",
     "vector_env_round",
 ]
 
@@ -70,6 +72,13 @@ class PongInfoEnv(NullEnv):
         self._result = (*self._result[:4], info)
 
 
+class Readings(NamedTuple):
+    """What a row reached, one value per repeat, and beside it what the machine would have let a lockstep reach."""
+
+    values: list[float]
+    lockstep: list[float]
+
+
 class Effort(NamedTuple):
     """How long to measure: `repeats` windows of `seconds` for each side."""
 
@@ -79,16 +88,30 @@ class Effort(NamedTuple):
 
 def ratio(ours: Callable[[], Mode], theirs: Callable[[], Mode], effort: Effort) -> list[float]:
     """Return how many times faster ours is than theirs, one ratio per pair of windows."""
-    windows: dict[str, list[Window]] = {}
     with contextlib.ExitStack() as stack:
         modes = []
         for opener in (theirs, ours):
             modes.append(opener())
             stack.callback(modes[-1].close)
-        for name, window in measure.interleave(modes, effort.seconds, effort.repeats):
-            windows.setdefault(name, []).append(window)
-    base, own = (windows[mode.name] for mode in modes)
-    return [fast.rate / slow.rate for fast, slow in zip(own, base, strict=True)]
+        return _ratios(*modes, effort)
+
+
+def to_ceiling(ours: Callable[[], Mode], env_fns: Sequence[EnvFn], effort: Effort) -> Readings:
+    """Return ours in shares of the ceiling, and what would be left of the ceiling in lockstep."""
+    with contextlib.ExitStack() as stack:
+        ceiling = measure.ceiling_loops(env_fns, laps=True)
+        stack.callback(ceiling.close)
+        mode = ours()
+        stack.callback(mode.close)
+        values = _ratios(ceiling, mode, effort)
+    return Readings(values, ceiling.lockstep[-effort.repeats :])
+
+
+def _ratios(theirs: Mode, ours: Mode, effort: Effort) -> list[float]:
+    windows: dict[str, list[Window]] = {theirs.name: [], ours.name: []}
+    for name, window in measure.interleave([theirs, ours], effort.seconds, effort.repeats):
+        windows[name].append(window)
+    return [fast.rate / slow.rate for fast, slow in zip(windows[ours.name], windows[theirs.name], strict=True)]
 
 
 def sleep_efficiency(

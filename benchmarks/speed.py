@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks import rows
 from benchmarks.alf import AlfMode, spare_env_gain
 from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBaselines3Mode, VectorLoopMode
-from benchmarks.rows import Effort
+from benchmarks.rows import Effort, Readings
 from vecenv.alf import load
 from vecenv.cli import machine, measure
 from vecenv.cli.ending import end_well
@@ -51,7 +51,7 @@ class Row:
 
     name: str
     asked: float
-    measure: Callable[[Effort], list[float]]
+    measure: Callable[[Effort], list[float] | Readings]
     unit: str = "x ceiling"
     at_least: bool = True
 
@@ -60,13 +60,9 @@ class Row:
         return reached >= self.asked if self.at_least else reached < self.asked
 
 
-def _to_ceiling(env_fn: EnvFn, num_envs: int, **kwargs: Any) -> Callable[[Effort], list[float]]:
+def _to_ceiling(env_fn: EnvFn, num_envs: int, **kwargs: Any) -> Callable[[Effort], Readings]:
     env_fns = [env_fn] * num_envs
-    return functools.partial(
-        rows.ratio,
-        functools.partial(measure.vecenv_sync, env_fns, **kwargs),
-        functools.partial(measure.ceiling_loops, env_fns),
-    )
+    return functools.partial(rows.to_ceiling, functools.partial(measure.vecenv_sync, env_fns, **kwargs), env_fns)
 
 
 def _async_to_ceiling(env_fn: EnvFn, num_envs: int, **kwargs: Any) -> Callable[[Effort], list[float]]:
@@ -78,19 +74,14 @@ def _async_to_ceiling(env_fn: EnvFn, num_envs: int, **kwargs: Any) -> Callable[[
     )
 
 
-def _manager_to_ceiling(env_fn: EnvFn, num_envs: int) -> Callable[[Effort], list[float]]:
+def _manager_to_ceiling(env_fn: EnvFn, num_envs: int) -> Callable[[Effort], Readings]:
     env_fns = [env_fn] * num_envs
-    return functools.partial(
-        rows.ratio, functools.partial(ManagerMode, env_fns), functools.partial(measure.ceiling_loops, env_fns)
-    )
+    return functools.partial(rows.to_ceiling, functools.partial(ManagerMode, env_fns), env_fns)
 
 
-def _alf_to_ceiling(env_name: str, num_envs: int) -> Callable[[Effort], list[float]]:
-    return functools.partial(
-        rows.ratio,
-        functools.partial(AlfMode, [functools.partial(load, env_name)] * num_envs),
-        functools.partial(measure.ceiling_loops, [EnvMaker(env_name)] * num_envs),
-    )
+def _alf_to_ceiling(env_name: str, num_envs: int) -> Callable[[Effort], Readings]:
+    ours = functools.partial(AlfMode, [functools.partial(load, env_name)] * num_envs)
+    return functools.partial(rows.to_ceiling, ours, [EnvMaker(env_name)] * num_envs)
 
 
 def _frames_to_stored_loop(effort: Effort) -> list[float]:
@@ -239,7 +230,7 @@ def _measure(row: Row, effort: Effort) -> dict[str, Any]:
     start = time.monotonic()
     entry = {"name": row.name, "unit": row.unit, "asked": row.asked, "at_least": row.at_least, "repeats": []}
     try:
-        readings = row.measure(effort)
+        found = row.measure(effort)
     except (DependencyError, gymnasium.error.DependencyNotInstalled) as error:
         print(f"{row.name}: not measured: {error}", file=sys.stderr)
         return entry | {"reached": None, "met": False}
@@ -247,13 +238,15 @@ def _measure(row: Row, effort: Effort) -> dict[str, Any]:
         # The other rows are still worth having; this one reads "not measured" and says why on stderr.
         traceback.print_exc()
         return entry | {"reached": None, "met": False}
+    readings, lockstep = found if isinstance(found, Readings) else (found, [])
     reached = statistics.median(readings)
     print(f"{row.name}: {reached:.3g} ({time.monotonic() - start:.0f} s)", file=sys.stderr, flush=True)
-    return entry | {"reached": reached, "met": row.is_met(reached), "repeats": readings}
+    entry |= {"reached": reached, "met": row.is_met(reached), "repeats": readings}
+    return entry | {"lockstep": statistics.median(lockstep)} if lockstep else entry
 
 
 def _table(entries: list[dict[str, Any]]) -> Table:
-    table = Table("row", "asked", "reached", "worst to best", "unit", "met")
+    table = Table("row", "asked", "reached", "worst to best", "unit", "met", "lockstep")
     for entry in entries:
         reached, repeats = entry["reached"], sorted(entry["repeats"], reverse=not entry["at_least"])
         table.add_row(
@@ -263,6 +256,7 @@ def _table(entries: list[dict[str, Any]]) -> Table:
             f"{repeats[0]:.3g} to {repeats[-1]:.3g}" if repeats else "-",
             entry["unit"],
             "not measured" if reached is None else "yes" if entry["met"] else "NO",
+            f"{entry['lockstep']:.3g}" if "lockstep" in entry else "",
         )
     return table
 

@@ -17,7 +17,7 @@ from vecenv.cli.loops import LoopProcesses
 from vecenv.cli.machine import cpu_seconds, describe_machine, usable_cores
 from vecenv.cli.measure import AsyncMode, Mode, SyncMode, Window
 from vecenv.cli.target import EnvMaker, action_batches, action_rows, check_env, take_rows
-from vecenv.envs.toys import FrameEnv, RaiseAtInit, ToyEnv
+from vecenv.envs.toys import BusyEnv, FrameEnv, RaiseAtInit, ToyEnv
 from vecenv.errors import ConfigError
 
 SECONDS = 0.02
@@ -83,6 +83,17 @@ def test_the_ceiling_deals_the_envs_out_over_the_cores():
     assert len(mode._processes._processes) == usable_cores()
     assert mode.run(SECONDS).steps > 0
     mode.close()
+
+
+def test_a_lockstep_waits_for_the_slower_loop():
+    slow, quick = functools.partial(BusyEnv, busy_us=3000), functools.partial(BusyEnv, busy_us=30)
+    mode = measure.LoopMode("ceiling", [[slow], [quick] * 2], laps=True)
+    try:
+        window = mode.run(0.1)
+    finally:
+        mode.close()
+    # while the slow env makes one step, the quick ones make a hundred, of which a lockstep has two
+    assert window.steps > 30 and len(mode.lockstep) == 1 and 0 < mode.lockstep[0] < 0.5
 
 
 def test_modes_take_turns():

@@ -41,11 +41,12 @@ _Step = Callable[[Any], tuple[Any, Any, bool, bool, dict[str, Any]]]
 
 
 class LoopResult(NamedTuple):
-    """What one process did in one window."""
+    """What one process did in one window; `laps` are the seconds of each round of its envs, if they were asked for."""
 
     steps: int
     seconds: float
     cpu_seconds: float
+    laps: tuple[float, ...] = ()
 
 
 class LoopProcesses:
@@ -55,13 +56,14 @@ class LoopProcesses:
     a terminal does not reach them.
     """
 
-    def __init__(self, shares: Sequence[Sequence[EnvFn]], *, store: bool = False) -> None:
+    def __init__(self, shares: Sequence[Sequence[EnvFn]], *, store: bool = False, laps: bool = False) -> None:
         """Start one process per share and wait until their envs are built and reset.
 
         Args:
             shares: the env_fns of each process.
             store: write every result into batch arrays, the least that a serial vector env must do;
                 observations are one array each.
+            laps: look at the clock after each round of the envs, for envs that take a microsecond or more.
 
         Raises:
             RuntimeError: a process could not build its envs.
@@ -73,7 +75,7 @@ class LoopProcesses:
             for _ in shares:
                 self._start()
             for link, share in zip(self._links, shares):
-                link.send((cloudpickle.dumps(list(share)), store))
+                link.send((cloudpickle.dumps(list(share)), store, laps))
             self._collect(_ANSWER_TIMEOUT)
         except BaseException:
             self.close()
@@ -146,7 +148,7 @@ def serve(descriptor: int) -> None:
             link.send(tuple(loop.run(seconds)))
 
 
-def _build_loop(payload: bytes, store: bool) -> _Loop:
+def _build_loop(payload: bytes, store: bool, laps: bool) -> _Loop:
     env_fns: list[EnvFn] = cloudpickle.loads(payload)
     envs = [env_fn() for env_fn in env_fns]
     if "cv2" in sys.modules:
@@ -154,7 +156,7 @@ def _build_loop(payload: bytes, store: bool) -> _Loop:
     for env_id, env in enumerate(envs):
         env.reset(seed=env_id)
     rows = action_rows(envs[0].action_space, len(envs))
-    return _StoringLoop(envs, rows) if store else _Loop(envs, rows)
+    return _StoringLoop(envs, rows) if store else _LapLoop(envs, rows) if laps else _Loop(envs, rows)
 
 
 class _Loop:
@@ -186,6 +188,22 @@ class _Loop:
                 _, _, terminated, truncated, _ = step(action)
                 if terminated or truncated:
                     reset()
+
+
+class _LapLoop(_Loop):
+    """The same, with the time of each round."""
+
+    def run(self, seconds: float) -> LoopResult:
+        """Go round the envs until `seconds` have passed."""
+        clock = time.perf_counter
+        laps = []
+        cpu_start, start = time.process_time(), clock()
+        now, deadline = start, start + seconds
+        while now < deadline:
+            self._go_round(1)
+            before, now = now, clock()
+            laps.append(now - before)
+        return LoopResult(len(laps) * len(self._steps), now - start, time.process_time() - cpu_start, tuple(laps))
 
 
 class _StoringLoop(_Loop):

@@ -87,12 +87,21 @@ class Mode(abc.ABC):
 
 
 class LoopMode(Mode):
-    """Plain loops in processes of their own, all at once."""
+    """Plain loops in processes of their own, all at once.
 
-    def __init__(self, name: str, shares: Sequence[Sequence[EnvFn]], *, store: bool = False) -> None:
+    Attributes:
+        lockstep: with `laps`, of each window the share of its rate that would be left if the loops waited for each
+            other after every round of their envs, and waiting took no time: what uneven envs and cores cost all
+            that step in lockstep.
+    """
+
+    def __init__(
+        self, name: str, shares: Sequence[Sequence[EnvFn]], *, store: bool = False, laps: bool = False
+    ) -> None:
         super().__init__(name)
         self._num_envs = sum(len(share) for share in shares)
-        self._processes = LoopProcesses(shares, store=store)
+        self._processes = LoopProcesses(shares, store=store, laps=laps)
+        self.lockstep: list[float] = []
 
     def run(self, seconds: float) -> Window:
         """Let the loops run; a batch is one step of every env."""
@@ -100,6 +109,9 @@ class LoopMode(Mode):
         steps = sum(result.steps for result in results)
         # The loops end a millisecond apart: add up their rates, not their ends.
         elapsed = steps / sum(result.steps / result.seconds for result in results)
+        if all(result.laps for result in results):
+            slowest = [max(laps) for laps in zip(*(result.laps for result in results))]
+            self.lockstep.append(self._num_envs / statistics.mean(slowest) / (steps / elapsed))
         return Window(steps, steps / self._num_envs, elapsed, sum(result.cpu_seconds for result in results))
 
     def close(self) -> None:
@@ -223,14 +235,14 @@ def plain_loop(env_fns: Sequence[EnvFn], *, store: bool = False) -> LoopMode:
     return LoopMode("plain loop", [env_fns], store=store)
 
 
-def ceiling_loops(env_fns: Sequence[EnvFn]) -> LoopMode:
+def ceiling_loops(env_fns: Sequence[EnvFn], *, laps: bool = False) -> LoopMode:
     """Build the ceiling: one plain loop per usable core, all at once, the envs dealt out among them.
 
     The loops share nothing and wait for nothing, so no vector env can pass them but by luck. With fewer envs than
     cores every loop still has one.
     """
     cores = usable_cores()
-    return LoopMode("ceiling", [env_fns[core::cores] or env_fns[:1] for core in range(cores)])
+    return LoopMode("ceiling", [env_fns[core::cores] or env_fns[:1] for core in range(cores)], laps=laps)
 
 
 def gymnasium_async(env_fns: Sequence[EnvFn], *, copy: bool = True) -> SyncMode:
