@@ -266,6 +266,7 @@ def test_a_hang_is_a_death() -> None:
             envs.step(np.zeros(2, np.int64))
         *_, truncations, infos = envs.step(np.zeros(2, np.int64))  # it hangs again when it is tried again
         assert truncations.tolist() == [True, True] and infos["recovered"].tolist() == ["truncated"] * 2
+        assert infos["_recovered"].tolist() == [True, True]
         obs, *_ = envs.step(np.zeros(2, np.int64))
         assert envs.statistics()["restarts"] == 2
 

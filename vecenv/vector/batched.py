@@ -52,7 +52,7 @@ class BatchedVectorEnv(PendingEnvs):
     then of Gymnasium's CartPoleVectorEnv, and of classes that have `get_state()` and `set_state(state)`, or an adapter
     (`vecenv.register_state_adapter`, `vecenv.register_pickled_state`), which must cover the episodes under way, too.
     Where neither is left, or the answers differ, all k episodes of the batch end truncated, and new ones begin as
-    the autoreset mode has it.
+    the autoreset mode has it. Errors and lines of the log number batches, not the envs in them.
 
     Example:
         >>> import functools
@@ -260,7 +260,7 @@ class BatchedVectorEnv(PendingEnvs):
         rows, _, rewards, terminations, truncations = _look(self.single_observation_space, batch)
         ends = np.repeat(batch.truncated, self.batch_size)
         terminations, truncations, rewards = terminations & ~ends, truncations | ends, rewards.copy()
-        infos = [info or None for info in batch.infos()]
+        infos = self._infos_by_batch(batch)
         lost = np.flatnonzero(batch.truncated)
         rows = own(self._node, rows)
         if self._resets_at_once:
@@ -269,9 +269,9 @@ class BatchedVectorEnv(PendingEnvs):
             self._pool.reset(lost, draw_seeds=False)
             first = self._pool.recv()
             first.raise_errors()
-            for i, info in zip(lost.tolist(), first.infos()):
+            for i, info in zip(lost.tolist(), self._infos_by_batch(first)):
                 own_finals = finals[i * self.batch_size : (i + 1) * self.batch_size]
-                infos[i] = {**info, **final_infos(own_finals, infos[i] or {})}
+                infos[i] = {**(info or {}), **final_infos(own_finals, infos[i] or {})}
             rows = merge(self._node, rows, first.obs[0], lost)
         self._last_rows = rows
         obs = flatten(self.single_observation_space, rows)
@@ -305,11 +305,19 @@ class BatchedVectorEnv(PendingEnvs):
         return flatten(self.single_observation_space, own(self._node, rows) if self.copy else rows)
 
     def _infos_of(self, batch: Batch, asked: Array | None) -> dict[str, Any]:
-        found = [info or None for info in batch.infos()]
+        found = self._infos_by_batch(batch)
         if asked is not None:
             by_id = dict(zip(asked.tolist(), found))
             found = [by_id.get(i) for i in range(self._pool.num_envs)]
         return join_infos(found, self.batch_size)
+
+    def _infos_by_batch(self, batch: Batch) -> list[dict[str, Any] | None]:
+        """Return the infos of each batch; the mark of a recovery has a mask, as all infos of single envs have."""
+        found = [info or None for info in batch.infos()]
+        for info in found:
+            if info is not None and "recovered" in info:
+                info["_recovered"] = np.ones(self.batch_size, np.bool_)
+        return found
 
     # ---- resetting ---------------------------------------------------------------------------
 
