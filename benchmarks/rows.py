@@ -93,25 +93,30 @@ def ratio(ours: Callable[[], Mode], theirs: Callable[[], Mode], effort: Effort) 
         for opener in (theirs, ours):
             modes.append(opener())
             stack.callback(modes[-1].close)
-        return _ratios(*modes, effort)
+        base, own = _turns(*modes, effort)
+    return _ratios(base, own)
 
 
 def to_ceiling(ours: Callable[[], Mode], env_fns: Sequence[EnvFn], effort: Effort) -> Readings:
     """Return ours in shares of the ceiling, and what would be left of the ceiling in lockstep."""
     with contextlib.ExitStack() as stack:
-        ceiling = measure.ceiling_loops(env_fns, laps=True)
+        ceiling = measure.ceiling_loops(env_fns)
         stack.callback(ceiling.close)
         mode = ours()
         stack.callback(mode.close)
-        values = _ratios(ceiling, mode, effort)
-    return Readings(values, ceiling.lockstep[-effort.repeats :])
+        base, own = _turns(ceiling, mode, effort)
+    return Readings(_ratios(base, own), [window.lockstep for window in base if window.lockstep is not None])
 
 
-def _ratios(theirs: Mode, ours: Mode, effort: Effort) -> list[float]:
+def _turns(theirs: Mode, ours: Mode, effort: Effort) -> tuple[list[Window], list[Window]]:
     windows: dict[str, list[Window]] = {theirs.name: [], ours.name: []}
     for name, window in measure.interleave([theirs, ours], effort.seconds, effort.repeats):
         windows[name].append(window)
-    return [fast.rate / slow.rate for fast, slow in zip(windows[ours.name], windows[theirs.name], strict=True)]
+    return windows[theirs.name], windows[ours.name]
+
+
+def _ratios(theirs: list[Window], ours: list[Window]) -> list[float]:
+    return [fast.rate / slow.rate for fast, slow in zip(ours, theirs, strict=True)]
 
 
 def sleep_efficiency(

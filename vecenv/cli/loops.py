@@ -30,6 +30,8 @@ __all__ = ["LoopProcesses", "LoopResult", "serve"]
 
 # How often a loop looks at the clock: seldom enough to cost nothing, often enough to end on time.
 _SECONDS_PER_LOOK = 0.001
+# Rounds that take less are not timed one by one: the clock would take its share.
+_LEAST_LAP_SECONDS = 20e-6
 # Time for a command to reach every process, so that all start at the same moment of their common clock.
 _START_DELAY = 0.005
 # How long processes may take to build their envs or to answer after their time is up, and to end.
@@ -41,7 +43,7 @@ _Step = Callable[[Any], tuple[Any, Any, bool, bool, dict[str, Any]]]
 
 
 class LoopResult(NamedTuple):
-    """What one process did in one window; `laps` are the seconds of each round of its envs, if they were asked for."""
+    """What one process did in one window; `laps` are the seconds of each round of its envs, if known."""
 
     steps: int
     seconds: float
@@ -63,7 +65,7 @@ class LoopProcesses:
             shares: the env_fns of each process.
             store: write every result into batch arrays, the least that a serial vector env must do;
                 observations are one array each.
-            laps: look at the clock after each round of the envs, for envs that take a microsecond or more.
+            laps: look at the clock after each round of the envs, unless rounds are so quick that it would show.
 
         Raises:
             RuntimeError: a process could not build its envs.
@@ -196,6 +198,10 @@ class _LapLoop(_Loop):
     def run(self, seconds: float) -> LoopResult:
         """Go round the envs until `seconds` have passed."""
         clock = time.perf_counter
+        before = clock()
+        self._go_round(1)
+        if clock() - before < _LEAST_LAP_SECONDS:
+            return super().run(seconds)
         laps = []
         cpu_start, start = time.process_time(), clock()
         now, deadline = start, start + seconds

@@ -51,12 +51,20 @@ _WARM_UP_BATCHES = 4
 
 
 class Window(NamedTuple):
-    """What one mode did in one window; `cpu_seconds` is of the parent and its processes together."""
+    """What one mode did in one window.
+
+    Attributes:
+        cpu_seconds: of the parent and its processes together.
+        lockstep: of loops, the share of the rate that would be left if they waited for each other after every round
+            of their envs, and waiting took no time: uneven envs and cores cost that much whoever steps in lockstep.
+            None where it was not measured.
+    """
 
     steps: int
     batches: float
     seconds: float
     cpu_seconds: float
+    lockstep: float | None = None
 
     @property
     def rate(self) -> float:
@@ -87,13 +95,7 @@ class Mode(abc.ABC):
 
 
 class LoopMode(Mode):
-    """Plain loops in processes of their own, all at once.
-
-    Attributes:
-        lockstep: with `laps`, of each window the share of its rate that would be left if the loops waited for each
-            other after every round of their envs, and waiting took no time: what uneven envs and cores cost all
-            that step in lockstep.
-    """
+    """Plain loops in processes of their own, all at once; with `laps`, windows have `lockstep`."""
 
     def __init__(
         self, name: str, shares: Sequence[Sequence[EnvFn]], *, store: bool = False, laps: bool = False
@@ -101,7 +103,6 @@ class LoopMode(Mode):
         super().__init__(name)
         self._num_envs = sum(len(share) for share in shares)
         self._processes = LoopProcesses(shares, store=store, laps=laps)
-        self.lockstep: list[float] = []
 
     def run(self, seconds: float) -> Window:
         """Let the loops run; a batch is one step of every env."""
@@ -109,10 +110,12 @@ class LoopMode(Mode):
         steps = sum(result.steps for result in results)
         # The loops end a millisecond apart: add up their rates, not their ends.
         elapsed = steps / sum(result.steps / result.seconds for result in results)
+        lockstep = None
         if all(result.laps for result in results):
             slowest = [max(laps) for laps in zip(*(result.laps for result in results))]
-            self.lockstep.append(self._num_envs / statistics.mean(slowest) / (steps / elapsed))
-        return Window(steps, steps / self._num_envs, elapsed, sum(result.cpu_seconds for result in results))
+            lockstep = self._num_envs / statistics.mean(slowest) / (steps / elapsed)
+        cpu_seconds = sum(result.cpu_seconds for result in results)
+        return Window(steps, steps / self._num_envs, elapsed, cpu_seconds, lockstep)
 
     def close(self) -> None:
         """End the processes."""
@@ -235,14 +238,14 @@ def plain_loop(env_fns: Sequence[EnvFn], *, store: bool = False) -> LoopMode:
     return LoopMode("plain loop", [env_fns], store=store)
 
 
-def ceiling_loops(env_fns: Sequence[EnvFn], *, laps: bool = False) -> LoopMode:
+def ceiling_loops(env_fns: Sequence[EnvFn]) -> LoopMode:
     """Build the ceiling: one plain loop per usable core, all at once, the envs dealt out among them.
 
     The loops share nothing and wait for nothing, so no vector env can pass them but by luck. With fewer envs than
     cores every loop still has one.
     """
     cores = usable_cores()
-    return LoopMode("ceiling", [env_fns[core::cores] or env_fns[:1] for core in range(cores)], laps=laps)
+    return LoopMode("ceiling", [env_fns[core::cores] or env_fns[:1] for core in range(cores)], laps=True)
 
 
 def gymnasium_async(env_fns: Sequence[EnvFn], *, copy: bool = True) -> SyncMode:
@@ -280,7 +283,7 @@ def interleave(modes: Sequence[Mode], seconds: float, rounds: int) -> Iterator[t
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table. Ratios are None without the mode that they refer to."""
+    """One line of the table. Ratios are None without the mode that they refer to; `lockstep` is that of windows."""
 
     name: str
     implementation: str | None
@@ -289,6 +292,7 @@ class Result:
     ratio_to_plain: float | None
     ratio_to_ceiling: float | None
     cpu_seconds_per_1000_steps: float
+    lockstep: float | None
     rounds: list[float]
 
     def as_dict(self) -> dict[str, Any]:
@@ -311,10 +315,15 @@ def summarise(modes: Sequence[Mode], windows: dict[str, list[Window]]) -> list[R
                 ratio_to_plain=_median_ratio(own, plain),
                 ratio_to_ceiling=_median_ratio(own, ceiling),
                 cpu_seconds_per_1000_steps=1000 * sum(w.cpu_seconds for w in own) / max(1, sum(w.steps for w in own)),
+                lockstep=_median([window.lockstep for window in own if window.lockstep is not None]),
                 rounds=[window.rate for window in own],
             )
         )
     return results
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
 
 
 def _median_ratio(windows: list[Window], others: list[Window] | None) -> float | None:

@@ -23,6 +23,8 @@ __all__ = ["print_header", "print_table", "progress", "write_json", "write_plot"
 
 # A pipe has no width of its own, and rich would fold the table to 80 columns.
 _PIPE_WIDTH = 160
+# What a lockstep loses anyway, as envs take longer now and then; below it the machine is to blame.
+_EVEN = 0.9
 
 _COLUMNS = (
     "mode",
@@ -83,7 +85,15 @@ def print_table(results: Sequence[Result]) -> None:
             result.implementation or "-",
             f"{result.cpu_seconds_per_1000_steps:.4f}",
         )
-    _stdout().print(table)
+    console = _stdout()
+    console.print(table)
+    for result in results:
+        if result.lockstep is not None and result.lockstep < _EVEN:
+            console.print(
+                "The cores were uneven while this ran: loops that wait for each other after each round of their envs "
+                f"reach {result.lockstep:.2f} of the {result.name} at most, whatever makes them wait.",
+                highlight=False,
+            )
 
 
 def write_json(path: Path, settings: dict[str, Any], machine: dict[str, Any], results: Sequence[Result]) -> None:
