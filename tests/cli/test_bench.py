@@ -14,7 +14,8 @@ import matplotlib.image
 import pytest
 
 import vecenv
-from vecenv.cli import main
+from vecenv.cli import main, report
+from vecenv.cli.measure import Result
 
 MODES = ["plain loop", "ceiling", "gymnasium async", "vecenv sync", "vecenv async"]
 SHORT = ["bench", "--seconds", "0.2", "--rounds", "2", "--envs", "4"]
@@ -191,3 +192,9 @@ def test_ctrl_c_is_one_line_and_exit_code_130():
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert_one_line(Run(process.returncode, out, err), 130, "interrupted")
+
+
+@pytest.mark.parametrize("lockstep, is_told", [(0.61, True), (0.98, False), (None, False)])
+def test_uneven_cores_are_told_of(capsys, lockstep, is_told):
+    report.print_table([Result("ceiling", None, 1000.0, 10.0, 2.0, 1.0, 0.01, lockstep, [1000.0])])
+    assert ("0.61 of the ceiling" in capsys.readouterr().out) == is_told
