@@ -61,7 +61,7 @@ ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FACES
 # Inside core a module imports only what stands before it.
 CORE_ORDER = [
     "clock", "shm", "threads", "stacks", "spec", "arena", "rows", "infos", "native", "streams", "mail",
-    "hub", "batch", "leases", "options", "pages", "journal", "inbox", "watchdog", "replay", "keeping", "slot",
+    "hub", "batch", "leases", "options", "pages", "journal", "inbox", "watchdog", "copies", "replay", "keeping", "slot",
     "shortcut", "host",
     "twin_words", "twin_records", "twin_values", "twin_slot", "twin_ledger", "twin_hub", "twin_socket", "twin_local",
     "worker",

@@ -27,7 +27,8 @@ Words:
 The files, more or less as they build on each other (`tests/test_layers.py` has the order):
 
     clock, shm, threads, stacks     time and deadlines; memory; numeric libraries; stacks of workers
-    spec, arena, rows, infos        what a row holds, where it lies, its words, the cells of its info
+    spec, arena, rows, infos,       what a row holds, where it lies, its words, the cells of its info; copies of nested
+    copies                          values
     native                          C or Python
     streams                         global random generators of each env's own
     mail                            what has no column

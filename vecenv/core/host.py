@@ -9,7 +9,6 @@ this same class.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 from ..errors import SpaceError
 from . import mail
 from .arena import ArenaPlan
+from .copies import copy_arrays, thawed
 from .infos import Infos, fitting, is_wanted
 from .keeping import Keeping, look_if_due, look_now
 from .replay import Keeper, Replay, Replayer
@@ -247,7 +247,7 @@ class Host:
             # before the reset, which may write into the same arrays and dicts
             info = self._wanted(info, is_end=True)
             self._check_given(obs)
-            obs, info, reward = _copy_arrays(obs), _copy_arrays(info), self._reward(reward)
+            obs, info, reward = copy_arrays(obs), copy_arrays(info), self._reward(reward)
             self._begin_episode(env_id)
             first_obs, first_info = _pair(self._quick(env_id, self._envs[env_id].reset))
             self._publish(first_obs, reward, terminated, truncated, first_info, RowFlag.FINAL, obs, info)
@@ -369,12 +369,12 @@ class Host:
             return
         env_id, step_id = self._current
         answer = mail.Answer(
-            step_id, env_id, info=_thawed(info), final_info=_thawed(final_info), warnings=self._warnings[:]
+            step_id, env_id, info=thawed(info), final_info=thawed(final_info), warnings=self._warnings[:]
         )
         self._warnings.clear()
         if self._obs.num_objects:
-            answer.objects = _thawed(self._obs.objects(obs))
-            answer.final_objects = None if final_obs is None else _thawed(self._obs.objects(final_obs))
+            answer.objects = thawed(self._obs.objects(obs))
+            answer.final_objects = None if final_obs is None else thawed(self._obs.objects(final_obs))
         self._slot.mail(mail.dump(answer))
         flags |= RowFlag.MAIL
         written = self._slot.publish(exact_obs, exact_reward, *ends, None, flags, exact_final)
@@ -447,32 +447,3 @@ def _pair(result: Any) -> tuple[Any, Any]:
 def _kind_of(value: Any) -> str:
     size = f" of {len(value)}" if isinstance(value, tuple | list | dict) else ""
     return f"{type(value).__name__}{size}"
-
-
-def _thawed(value: Any) -> Any:
-    """Return a nested value whose arrays can be written to: a pickle keeps those of an env that cannot as they are."""
-    return _copy_arrays(value) if _is_frozen(value) else value
-
-
-def _is_frozen(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        return not value.flags.writeable
-    if isinstance(value, dict):
-        return any(map(_is_frozen, value.values()))
-    return isinstance(value, tuple | list) and any(map(_is_frozen, value))
-
-
-def _copy_arrays(value: Any) -> Any:
-    """Copy a nested value's containers and arrays; other objects are shared."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, dict):
-        copied = copy.copy(value)  # a dict of the same class
-        for key, part in value.items():
-            copied[key] = _copy_arrays(part)
-        return copied
-    if type(value) in (tuple, list):
-        return type(value)(_copy_arrays(part) for part in value)
-    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple, such as a graph
-        return value._make(_copy_arrays(part) for part in value)
-    return value

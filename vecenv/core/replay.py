@@ -19,6 +19,7 @@ from ..replaying import replaying
 from . import mail
 from .arena import ArenaPlan
 from .clock import Deadline, now_ns
+from .copies import copy_arrays
 from .journal import Attempt, Entry
 from .mail import Outcome
 from .rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
@@ -283,7 +284,7 @@ class Replayer:
         flags = 0
         if is_done and self._autoreset == Autoreset.SAME_STEP:
             final, reward = self._conform(obs), self._reward(reward)
-            final = _copied(final)
+            final = copy_arrays(final)  # the reset that follows may overwrite them
             obs, _ = self._streams.quick(env_id, env.reset)
             flags = RowFlag.FINAL
         self._absorb(env_id, entry, obs, flags, reward, bool(terminated), bool(truncated), final, starts)
@@ -319,12 +320,3 @@ class Replayer:
         """Return a repeated action. Not by way of the env's row: the caller may put the next one there meanwhile."""
         assert isinstance(entry.payload, tuple)
         return self._slot.action(entry.flags & FORM_MASK, entry.payload)
-
-
-def _copied(nested: Any) -> Any:
-    """Copy the arrays of a nested observation: the reset that follows may overwrite them."""
-    if isinstance(nested, np.ndarray):
-        return nested.copy()
-    if isinstance(nested, dict):
-        return {key: _copied(part) for key, part in nested.items()}
-    return tuple(_copied(part) for part in nested) if type(nested) is tuple else nested
