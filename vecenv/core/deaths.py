@@ -10,6 +10,7 @@ All of it happens in the thread that waits, while it waits: no other one watches
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import select
@@ -39,7 +40,10 @@ class MortalPool(Pool):
 
     @abstractmethod
     def _start_again(self, old: Worker, replays: dict[int, Replay]) -> Worker:
-        """Start a worker in the place of one that has been reaped; it maps the arena and waits for work."""
+        """Start a worker in the place of one that has been reaped; it maps the arena and waits for work.
+
+        Whatever this raises, the place has a worker then that is known to be dead.
+        """
 
     # ---- hearing ---------------------------------------------------------------------------
 
@@ -84,7 +88,8 @@ class MortalPool(Pool):
 
     def _unwatch(self, worker: Worker) -> None:
         if worker.pidfd >= 0 and self._crew.epoll is not None:
-            self._crew.epoll.unregister(worker.pidfd)
+            with contextlib.suppress(FileNotFoundError):  # never watched: an interrupt ended its start
+                self._crew.epoll.unregister(worker.pidfd)
 
     def _overdue(self, error: WorkerTimeoutError) -> None:
         if error.worker_id is None:
@@ -141,8 +146,11 @@ class MortalPool(Pool):
         if op == "idling":
             what = "idling"
         stack = f"\n{worker.last_stack}" if worker.last_stack else ""
+        told = f"{worker.name} died during {what}: {describe_exit(exitcode)}{stack}"
+        if worker.failure:
+            told = f"{worker.name} is gone, for it could not be started again: {worker.failure}"
         return WorkerDiedError(
-            f"{worker.name} died during {what}: {describe_exit(exitcode)}{stack}",
+            told,
             exitcode=exitcode,
             worker_id=worker.worker_id,
             env_ids=tuple(worker.env_ids) if env_id is None else (env_id,),
@@ -210,6 +218,7 @@ class MortalPool(Pool):
             parts.append(dataclasses.replace(worker, worker_id=number, env_ids=env_ids, slots=slots, boot=boot))
         self._crew.workers[worker.worker_id] = parts[0]
         self._crew.workers.append(parts[1])
+        self._hub.adopt(parts[1])  # it has a place there even if no successor can be started
         self._recovery.note_added()
         return parts
 
@@ -229,7 +238,6 @@ class MortalPool(Pool):
             try:
                 return self._start_again(worker, replays)
             except (WorkerDiedError, WorkerTimeoutError) as error:
-                self._crew.workers[worker.worker_id].kill()  # one that is late would keep `close` waiting
                 failures += 1
                 self._recovery.judge_start(error, failures)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import cloudpickle
 
-from ..errors import ConfigError, SpaceError, StateError, WorkerTimeoutError
+from ..errors import ConfigError, SpaceError, StateError, WorkerTimeoutError, add_notes
 from . import reproducer, supervise
 from .clock import Deadline
 from .crew import Crew
@@ -172,7 +172,9 @@ class ProcessPool(MortalPool):
                 raise self._died(worker, "construct", None) from None
             if report.error is not None:
                 env_id, packed = report.error
-                raise unpack_error(packed, worker_id=worker.worker_id, env_ids=(env_id,), op="construct")
+                error = unpack_error(packed, worker_id=worker.worker_id, env_ids=(env_id,), op="construct")
+                add_notes(error, [f"raised by the constructor of env {env_id} in {worker.name}"])
+                raise error
             reports.append(report)
         return reports
 
@@ -281,14 +283,23 @@ class ProcessPool(MortalPool):
 
     def _start_again(self, old: Worker, replays: dict[int, Replay]) -> Worker:
         assert old.boot is not None
-        worker = self._spawn(old.boot, old.slots)
-        self._crew.workers[old.worker_id] = worker
-        self._compare(worker, self._await_reports([worker])[0])
-        slots = [(slot, [i for i in old.env_ids if self._slot_of[i] == slot]) for slot in old.slots]
-        self._attach(worker, slots, replays)
-        self._await_ready([worker])
-        self._hub.adopt(worker)
-        self._watch(worker)
+        try:
+            worker = self._spawn(old.boot, old.slots)
+            self._crew.workers[old.worker_id] = worker
+            self._compare(worker, self._await_reports([worker])[0])
+            slots = [(slot, [i for i in old.env_ids if self._slot_of[i] == slot]) for slot in old.slots]
+            self._attach(worker, slots, replays)
+            self._await_ready([worker])
+            self._hub.adopt(worker)
+            self._watch(worker)
+        except BaseException as error:
+            # No wait hears of a process that is half started: it is to be dead, so that waits say whose answers
+            # cannot come. Also after a Ctrl-C.
+            unfit = self._crew.workers[old.worker_id]
+            unfit.failure = f"{type(error).__name__}: {error}".partition("\n")[0]
+            unfit.kill()
+            self._attention = True
+            raise
         return worker
 
     def _reproduce(self, env_id: int, op: int, step_id: int) -> reproducer.Account:

@@ -41,6 +41,7 @@ class Worker:
         is_dead: it has been found dead and reaped; then `exitcode` says how it ended, and
             `last_stack` what it was doing, if it could write that, and `last_note` which env
             it was constructing or closing.
+        failure: why it could not be started in the place of another one, which it is dead for; '': it was.
     """
 
     worker_id: int
@@ -56,6 +57,7 @@ class Worker:
     last_stack: str = ""
     last_note: Note | None = None
     goodbye: Goodbye | None = None
+    failure: str = ""
     boot: Boot | None = field(default=None, repr=False)
 
     @property
@@ -92,8 +94,10 @@ class Worker:
             return False
         self.is_dead = True
         self.exitcode = self.process.exitcode
-        kill_tree(self.pid)  # what its envs started outlives it otherwise
-        self.release()
+        try:
+            self.release()
+        finally:  # behind it: looking for them takes a descriptor
+            kill_tree(self.pid)  # what its envs started outlives it otherwise
         return True
 
     def _is_lost(self) -> bool:
@@ -146,8 +150,12 @@ def kill_tree(leader: int) -> None:
 
 
 def _session_members(session: int) -> list[int]:
-    members = []
-    for name in os.listdir("/proc"):
+    members: list[int] = []
+    try:
+        names = os.listdir("/proc")
+    except OSError:  # no descriptor is left: the process group has most of them
+        return members
+    for name in names:
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 with open(f"/proc/{name}/stat") as stat:

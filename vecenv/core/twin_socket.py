@@ -221,6 +221,8 @@ def _is_readable(control: Connection) -> bool:
 
 def _send_some(control: Connection, data: bytearray) -> int:
     """Write what the socket takes at once; all of it if nobody will ever read."""
+    if control.closed:  # the worker has been reaped; waits say so
+        return len(data)
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, control.fileno())
     try:
         return end.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -309,6 +309,7 @@ class EnvLife(EnvBooks):
 
         Raises:
             WorkerTimeoutError, WorkerDiedError: the manager is closed.
+            Exception: a worker could not be replaced, as its envs' constructor raised this; it is closed, too.
         """
         pool = self._pool or self._open_pool("recv")
         if not self._copies:
@@ -322,6 +323,10 @@ class EnvLife(EnvBooks):
                 self._give_up_worker(error)
                 raise
             return None
+        except Exception as error:
+            if pool._has_dead():
+                self._give_up_worker(error)
+            raise
 
     def _move_obs(self, moved: Mapping[int, Any]) -> None:
         """Let nothing that is yet to be handed out look at these observations, which are about to expire."""
@@ -330,8 +335,8 @@ class EnvLife(EnvBooks):
         """Deal with a worker that died or did not answer, if there is a way."""
         return False
 
-    def _give_up_worker(self, error: WorkerError) -> None:
-        for env_id in error.env_ids:
+    def _give_up_worker(self, error: Exception) -> None:
+        for env_id in getattr(error, "env_ids", ()):
             self._set_state(env_id, EnvState.ERROR)
         self._close_after(error)
 

@@ -1,0 +1,217 @@
+"""A worker died and the next one cannot be started: the call says why, later ones do not wait for it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.faults.tapes import kill, mortal, play
+from vecenv import AsyncSubprocessEnvManager, SyncSubprocessEnvManager, VectorEnv
+from vecenv.core.mail import RemoteTraceback
+from vecenv.core.process import ProcessPool
+from vecenv.envs import toys
+from vecenv.errors import ClosedError, ConfigError, SpaceError, WorkerDiedError
+
+PATIENCE = 30.0  # of a wait that is over at once, unless it never is
+
+
+class Licensed(toys.CountEnv):
+    """Cannot be built while `file` is there: says so, has other spaces, or interrupts the program and hangs."""
+
+    def __init__(self, file: Path, how: str = "raise", boss: int = 0) -> None:
+        super().__init__(10)
+        if not file.exists():
+            return
+        if how == "raise":
+            raise RuntimeError("license server is down")
+        if how == "spaces":
+            self.action_space = spaces.Discrete(7)
+        if how == "interrupt":
+            os.kill(boss, signal.SIGINT)
+            threading.Event().wait()
+
+
+class CrashesTwice(Licensed):
+    """Ends its process in the second step of two of its lives; in the second one it cannot be built any more."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file)
+        self.file = file
+
+    def step(self, action: Any) -> Any:
+        first = self.file.with_suffix(".first")
+        if self.num_steps == 1 and not self.file.exists():
+            (self.file if first.exists() else first).touch()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().step(action)
+
+
+def licensed(file: Path, how: str = "raise") -> Callable[[], Any]:
+    return functools.partial(Licensed, file, how, os.getpid())
+
+
+@contextmanager
+def no_descriptors_left() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def assert_gone_until_restarted(pool: ProcessPool, says: str, worker_id: int = 0) -> None:
+    """Expect waits for the worker to say why it is gone, its mates to work, and `restart` to help."""
+    others = [env_id for env_id in range(pool.num_envs) if env_id not in pool.envs_of(worker_id)]
+    for _ in range(2):
+        pool.cancel()
+        pool.reset()
+        with pytest.raises(WorkerDiedError, match=rf"worker {worker_id} .* could not be started again: {says}"):
+            pool.recv(timeout=PATIENCE)
+    pool.cancel()
+    pool.reset(others)
+    pool.recv(timeout=PATIENCE).raise_errors()
+    pool.restart(worker_id)
+    pool.reset(seeds=range(pool.num_envs))
+    assert pool.recv(timeout=PATIENCE).env_ids.tolist() == list(range(pool.num_envs))
+    pool.send(np.zeros(pool.num_envs, np.int64))
+    assert pool.recv(timeout=PATIENCE).lengths.tolist() == [1] * pool.num_envs
+
+
+@pytest.mark.parametrize("waits", ["recv", "recv with a timeout", "call"])
+def test_a_constructor_that_raises_in_a_successor_is_heard_of_and_nothing_hangs(
+    waits: str, implementation: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "down"
+    with mortal([licensed(file)] * 4) as pool:
+        play(pool, 2)
+        file.touch()
+        kill(pool, 0)
+        with pytest.raises(RuntimeError, match="license server is down") as caught:
+            if waits == "call":
+                pool.call(str, timeout=PATIENCE)
+            else:
+                pool.send(np.zeros(4, np.int64))
+                pool.recv(timeout=None if waits == "recv" else PATIENCE)
+        assert str(caught.value) == "license server is down"
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert caught.value.__notes__ == ["raised by the constructor of env 0 in worker 0 (envs 0-1)"]
+        file.unlink()
+        assert_gone_until_restarted(pool, "RuntimeError: license server is down")
+
+
+def test_restart_may_fail_and_be_tried_again(implementation: str, tmp_path: Path) -> None:
+    file = tmp_path / "down"
+    with mortal([licensed(file)] * 4, on_failure="raise") as pool:
+        play(pool, 2)
+        file.touch()
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="license server is down"):
+                pool.restart(0)
+        file.unlink()
+        assert_gone_until_restarted(pool, "RuntimeError: license server is down")
+
+
+def test_a_successor_with_other_spaces_is_refused(implementation: str, tmp_path: Path) -> None:
+    file = tmp_path / "other"
+    with mortal([licensed(file, "spaces")] * 4) as pool:
+        play(pool, 2)
+        file.touch()
+        kill(pool, 0)
+        pool.send(np.zeros(4, np.int64))
+        with pytest.raises(SpaceError, match="env 0"):
+            pool.recv(timeout=PATIENCE)
+        file.unlink()
+        assert_gone_until_restarted(pool, "SpaceError: env 0")
+
+
+def test_no_descriptors_are_left_for_a_successor(implementation: str, tmp_path: Path) -> None:
+    with mortal([toys.CountEnv] * 4) as pool:
+        play(pool, 2)
+        kill(pool, 0)
+        pool.send(np.zeros(4, np.int64))
+        with no_descriptors_left(), pytest.raises(ConfigError, match="worker 0 cannot be started: .*ulimit -n"):
+            pool.recv(timeout=PATIENCE)
+        assert_gone_until_restarted(pool, "ConfigError: worker 0 cannot be started")
+
+
+def test_ctrl_c_while_a_successor_starts(implementation: str, tmp_path: Path) -> None:
+    file = tmp_path / "hangs"
+    with mortal([licensed(file, "interrupt")] * 4) as pool:
+        play(pool, 2)
+        file.touch()
+        kill(pool, 0)
+        pool.send(np.zeros(4, np.int64))
+        with pytest.raises(KeyboardInterrupt):
+            pool.recv(timeout=PATIENCE)
+        file.unlink()
+        assert_gone_until_restarted(pool, "KeyboardInterrupt")
+
+
+def test_an_env_that_was_to_have_a_worker_of_its_own_cannot_be_built(implementation: str, tmp_path: Path) -> None:
+    file = tmp_path / "down"
+    with mortal([toys.CountEnv] * 2 + [functools.partial(CrashesTwice, file), toys.CountEnv], num_workers=1) as pool:
+        with pytest.raises(RuntimeError, match="license server is down"):
+            play(pool, 3)
+        assert pool.envs_of(1) == [2]
+        file.unlink()
+        (tmp_path / "down.first").unlink()
+        assert_gone_until_restarted(pool, "RuntimeError: license server is down", worker_id=1)
+
+
+# ---- faces ----------------------------------------------------------------------------------
+
+
+def test_a_vector_env_does_not_hang(implementation: str, tmp_path: Path) -> None:
+    file = tmp_path / "down"
+    envs = VectorEnv([licensed(file)] * 4, num_workers=2)
+    try:
+        envs.reset(seed=0)
+        file.touch()
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="license server is down"):
+            while True:
+                envs.step(np.zeros(4, np.int64))
+        for _ in range(2):
+            with pytest.raises(WorkerDiedError, match="could not be started again"):
+                envs.reset_async(seed=1)
+                try:
+                    envs.reset_wait(timeout=PATIENCE)
+                finally:
+                    envs._pool.cancel()
+    finally:
+        envs.close()
+
+
+@pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
+def test_a_manager_is_closed_and_can_be_launched_anew(manager_cls: Any, tmp_path: Path) -> None:
+    file = tmp_path / "down"
+    manager = manager_cls([licensed(file)] * 4, {"num_workers": 2})
+    try:
+        manager.launch()
+        file.touch()
+        os.kill(manager.worker_pids[0], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="license server is down"):
+            while True:
+                manager.step(dict.fromkeys(manager.ready_obs, 0))
+        assert manager.closed and {state.name for state in manager.env_states.values()} == {"VOID"}
+        with pytest.raises(ClosedError, match="call launch first"):
+            manager.reset()
+        file.unlink()
+        manager.launch()
+        assert sorted(manager.step(dict.fromkeys(manager.ready_obs, 0))) != []
+    finally:
+        manager.close()
