@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.alf.same import assert_same, counting, toy
+from vecenv import ConfigError
 from vecenv.alf import AlfGymWrapper, BatchEnvironmentWrapper, ThreadEnvironment
 from vecenv.alf.batch_wrappers import stack
 from vecenv.envs.toys import RaiseAtInit, RaiseAtStep, ToyEnv
@@ -105,3 +106,16 @@ def test_a_step_that_hangs_is_reported_in_time_and_close_does_not_wait_for_it():
     gate.set()
     env._thread.join(10)
     assert len(inner.threads) == before + 1, "the env is closed when its thread gets to it"
+
+
+@pytest.mark.parametrize("limit", [float("inf"), threading.TIMEOUT_MAX, 10**400], ids=["inf", "most", "more"])
+def test_limits_that_never_come_are_none(limit):
+    limits = {f"{name}_timeout": limit for name in ("construct", "reset", "step", "call", "close")}
+    env = ThreadEnvironment(lambda: AlfGymWrapper(ToyEnv()), tensors=False, **limits)
+    env.step(env.action_spec().sample())
+    env.close()
+
+
+def test_a_limit_that_is_no_number_starts_nothing():
+    with pytest.raises(ConfigError, match="step_timeout: expected seconds or None, got nan"):
+        ThreadEnvironment(lambda: AlfGymWrapper(ToyEnv()), tensors=False, step_timeout=float("nan"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import os
 import pickle
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -830,6 +832,45 @@ def test_close_from_another_thread_ends_a_wait(monkeypatch: pytest.MonkeyPatch) 
         pool.recv()
     closer.join()
     assert pool.closed
+
+
+ENDLESS = [pytest.param(value, id=f"{value:g}") for value in (math.inf, threading.TIMEOUT_MAX, 1e9)]
+
+
+@pytest.mark.parametrize("limit", ENDLESS)
+def test_a_limit_that_never_comes_is_none(limit: float, open_pool: OpenPool) -> None:
+    limits = Limits(limit, limit, limit, limit, limit)
+    policy = FailurePolicy(on_failure="recover", recovery_timeout=limit, restart_window=limit)
+    pool = open_pool(count(), 2, limits=limits, failures=policy)
+    pool.reset()
+    assert len(pool.recv(timeout=limit)) == 2
+    pool.send(np.zeros(2, np.int64))
+    assert pool.recv().lengths.tolist() == [1, 1]
+    assert pool.call(lambda env: env.num_steps, timeout=limit) == [1, 1]
+    if isinstance(pool, ProcessPool):
+        os.kill(pool.worker_pids[0], signal.SIGKILL)
+    assert pool.step(np.zeros(2, np.int64)).lengths.tolist() == [2, 2]
+    pool.close()
+
+
+@pytest.mark.parametrize("limit", ENDLESS)
+def test_close_with_a_limit_that_never_comes(limit: float, open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 2)
+    pool.close(limit)
+    assert pool.closed
+
+
+@pytest.mark.parametrize("timeout", [math.nan, "1"])
+def test_a_timeout_that_is_no_number_changes_nothing(timeout: Any, open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 2)
+    pool.reset()
+    pool.post([lambda env: env.num_resets] * 2)
+    for wait in (pool.wait_calls, pool.close, lambda timeout: pool.recv(timeout=timeout)):
+        with pytest.raises(ConfigError, match=f"timeout: expected seconds or None, got {timeout!r}"):
+            wait(timeout)
+    with pytest.raises(ConfigError, match="timeout"):
+        pool.call(str, timeout=timeout)
+    assert len(pool.recv()) == 2 and pool.wait_calls() == [1, 1] and not pool.closed
 
 
 def test_without_a_limit_a_long_operation_is_warned_about_once(monkeypatch: pytest.MonkeyPatch) -> None:

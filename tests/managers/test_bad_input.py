@@ -82,6 +82,7 @@ def test_keys_of_ones_own_are_kept_in_silence(manager_cls, mapping):
         {"max_retry": 1.5},
         {"max_retry": "2"},
         {"retry_waiting_time": -1},
+        {"retry_waiting_time": float("inf")},
         {"step_timeout": -0.1},
         {"step_timeout": "1"},
         {"reset_timeout": 0},

@@ -126,3 +126,14 @@ def test_attributes_of_envs_in_this_process_are_the_very_objects():
         manager.step({0: 7, 1: 7})
         manager.kept[0].append("seen")
         assert manager.kept == [[7, "seen"], [7]]
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
+@pytest.mark.parametrize("limit", [float("inf"), threading.TIMEOUT_MAX, 10**400], ids=["inf", "most", "more"])
+def test_limits_that_never_come_are_none(manager_cls, limit):
+    names = ("step", "reset", "connect", "call", "close", "construct", "recovery", "step_wait")
+    cfg = {f"{name}_timeout": limit for name in names} | {"restart_window": limit}
+    with manager_cls(actors(2), cfg) as manager:
+        manager.launch()
+        manager._step_timeout = limit
+        assert manager.step({0: 0, 1: 0})

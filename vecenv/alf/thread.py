@@ -13,6 +13,7 @@ from vecenv.alf.batch_wrappers import BatchOfOne
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.tensors import to_tensors, wants_tensors
 from vecenv.alf.timestep import TimeStep
+from vecenv.core.clock import check_timeout, limit_of
 from vecenv.errors import ClosedError, ConfigError, WorkerTimeoutError
 
 __all__ = ["ThreadEnvironment"]
@@ -52,13 +53,16 @@ class ThreadEnvironment(AlfEnvironment):
                 None for no limit.
 
         Raises:
-            ConfigError: the environment is batched or tensor based (an AssertionError too).
+            ConfigError: the environment is batched or tensor based (an AssertionError too), or a limit is no number.
             WorkerTimeoutError: the constructor took too long.
             Exception: what it raised.
         """
         self._tensors = wants_tensors(tensors)
-        self._timeouts = {"reset": reset_timeout, "step": step_timeout, "close": close_timeout}
-        self._call_timeout = call_timeout
+        self._timeouts: dict[str, float | None] = {}
+        limits = (construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout)
+        for what, timeout in zip(("construct", "reset", "step", "call", "close"), limits):
+            check_timeout(f"{what}_timeout", timeout)
+            self._timeouts[what] = limit_of(timeout)
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closed = False
@@ -68,7 +72,7 @@ class ThreadEnvironment(AlfEnvironment):
         )
         self._thread.start()
         try:
-            self._inner: Any = self._do("construct", env_constructor, construct_timeout)
+            self._inner: Any = self._do("construct", env_constructor, self._timeouts["construct"])
             if not isinstance(self._inner, AlfEnvironment) or self._inner.batched or self._inner.is_tensor_based:
                 raise ConfigError(f"expected a single AlfEnvironment of arrays, got {type(self._inner).__name__}")
             self._one = BatchOfOne(self._inner)
@@ -179,7 +183,7 @@ class ThreadEnvironment(AlfEnvironment):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the environment, in its thread."""
-        return self._do("call", lambda: getattr(self._inner, name)(*args, **kwargs), self._call_timeout)
+        return self._do("call", lambda: getattr(self._inner, name)(*args, **kwargs), self._timeouts["call"])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

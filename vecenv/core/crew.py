@@ -32,15 +32,15 @@ class Crew:
         self.segment: Segment | None = None
         self.event_fd = -1
         self.epoll: select.epoll | None = None
-        self.close_seconds = 5.0
+        self.close_seconds: float | None = 5.0
         self.is_gone = False
 
     def end(self) -> None:
         """Stop all workers, kill those that do not end in time, close all descriptors."""
         if self.is_gone or os.getpid() != self.owner_pid:
             return
-        self.is_gone = True
         deadline = Deadline(self.close_seconds)
+        self.is_gone = True
         try:
             if self.hub is not None:
                 self.hub.stop()

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from typing import NoReturn, TypeVar
 
 from ..errors import ClosedError, StateError
+from .clock import check_timeout
 
 __all__ = ["Life", "this_process"]
 
@@ -83,11 +84,16 @@ class Life(ABC):
             timeout: seconds that workers have to end what they are doing and to close their envs;
                 None: `limits.close`. With 0 they are killed, their envs not closed.
 
+        Raises:
+            ConfigError: `timeout` is no number; nothing is closed.
+            Exception: what an env's `close` raised, after everything has ended.
+
         May be called from another thread: a waiting `recv` then raises ClosedError. Views of
         batches that are valid, or were lent, stay readable.
         """
         if self._owner_pid != os.getpid() or self._closed:
             return
+        check_timeout("timeout", timeout)
         self._closing = True
         self._close_timeout = timeout
         self._interrupt()

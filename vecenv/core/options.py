@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -9,21 +10,35 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigError
+from .clock import limit_of
 from .infos import Infos
 from .rows import Autoreset, Op
 
 __all__ = ["FailurePolicy", "Limits", "PoolOptions", "check_env_fns", "check_options", "is_positive"]
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real)
+
+
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that one operation of one env may take, but for `construct` and `close` of all; None for no limit."""
+    """Seconds that one operation of one env may take, but for `construct` and `close` of all.
+
+    None is no limit; `math.inf` becomes None.
+    """
 
     construct: float | None = 60.0
     reset: float | None = None
     step: float | None = None
     call: float | None = None
-    close: float = 5.0
+    close: float | None = 5.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if _is_number(value):  # else `check_options` says what it should be
+                object.__setattr__(self, field.name, limit_of(value))
 
     def of(self, op: int) -> float | None:
         """Return the limit of a running operation."""
@@ -147,7 +162,7 @@ def check_options(options: PoolOptions) -> None:
 
 def is_positive(value: Any) -> bool:
     """Tell whether a value is a number above 0; NaN is not."""
-    return isinstance(value, numbers.Real) and float(value) > 0
+    return _is_number(value) and bool(value > 0)
 
 
 def _check_failures(policy: FailurePolicy) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import StateError
 from . import mail
 from .batch import raise_first
-from .clock import NEVER_NS, Deadline, now_ns
+from .clock import NEVER_NS, Deadline, check_timeout, now_ns
 from .keeping import look_if_due, look_now
 from .mail import Letter, unpack_error
 from .receiving import ReceivingPool
@@ -67,7 +67,7 @@ class Pool(ReceivingPool):
         Raises:
             Exception: what the function raised for the lowest env, remote traceback chained; notes
                 name the env, and the others that raised.
-            WorkerTimeoutError, WorkerDiedError: as `recv`.
+            WorkerTimeoutError, WorkerDiedError, ConfigError: as `recv`.
         """
         count = self.num_envs if env_ids is None else len(env_ids)
         return self.call_each([function] * count, env_ids, timeout=timeout, pure=pure, name=name)
@@ -82,6 +82,7 @@ class Pool(ReceivingPool):
         name: str | None = None,
     ) -> list[Any]:
         """As `call`, with a function of its own for each env."""
+        check_timeout("timeout", timeout)
         self.post(functions, env_ids, pure=pure, name=name)
         return self.wait_calls(timeout)
 
@@ -132,6 +133,7 @@ class Pool(ReceivingPool):
         Args:
             timeout: seconds; then the calls are given up and their results dropped.
         """
+        check_timeout("timeout", timeout)
         self._enter("call")
         try:
             if not self._called:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ..errors import ClosedError, ConfigError, StateError, WorkerTimeoutError
 from .batch import Batch
-from .clock import NEVER_NS, Deadline, now_ns
+from .clock import NEVER_NS, Deadline, check_timeout, now_ns
 from .hub import Event, NativeHub
 from .leases import Leases
 from .life import this_process
@@ -74,7 +74,7 @@ class ReceivingPool(SendingPool):
             self._explain("recv")
         try:
             owed = self._hub.outstanding()
-            if type(min_count) not in _COUNTS or type(timeout) not in _TIMES:
+            if type(min_count) not in _COUNTS or type(timeout) not in _TIMES or timeout != timeout:
                 _check_wait(min_count, timeout)
             least = owed if min_count is None else min_count
             if not 1 <= least <= owed:
@@ -211,5 +211,4 @@ class ReceivingPool(SendingPool):
 def _check_wait(min_count: Any, timeout: Any) -> None:
     if min_count is not None and not isinstance(min_count, numbers.Integral):
         raise ConfigError(f"min_count: expected a whole number or None, got {min_count!r}", key="min_count")
-    if timeout is not None and not isinstance(timeout, numbers.Real):
-        raise ConfigError(f"timeout: expected seconds or None, got {timeout!r}", key="timeout")
+    check_timeout("timeout", timeout)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError
-from .clock import now_ns
+from .clock import MOST_SECONDS, now_ns
 from .hub import SlotState
 from .journal import Journal, Start
 from .mail import Outcome
@@ -175,7 +175,7 @@ class Recovery:
     def _charge(self, running: Sequence[SlotState], error: WorkerError) -> None:
         """Note a failure; raise if there have been too many lately."""
         now = now_ns()
-        oldest = now - int(self.policy.restart_window * _NS)
+        oldest = now - int(min(self.policy.restart_window, MOST_SECONDS) * _NS)
         blamed: list[SlotState | None] = [*running] or [None]
         for state in blamed:
             who = -1 if state is None else state.env_id

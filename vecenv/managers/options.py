@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..config import Config
+from ..core.clock import MOST_SECONDS
 from ..core.options import FailurePolicy, Limits, PoolOptions, is_positive
 from ..core.rows import Autoreset
 from ..errors import ConfigError
@@ -131,8 +132,8 @@ def check_config(cfg: Config, owner: str) -> None:
     _check_recycling(cfg.get("recycle_after"), owner)
     if not isinstance(cfg["max_retry"], numbers.Integral):
         raise _error(owner, "max_retry", "an integer", cfg["max_retry"])
-    if not (_is_number(cfg["retry_waiting_time"]) and cfg["retry_waiting_time"] >= 0):
-        raise _error(owner, "retry_waiting_time", "seconds of at least 0", cfg["retry_waiting_time"])
+    if not (_is_number(cfg["retry_waiting_time"]) and 0 <= cfg["retry_waiting_time"] <= MOST_SECONDS):
+        raise _error(owner, "retry_waiting_time", f"seconds from 0 to {MOST_SECONDS:g}", cfg["retry_waiting_time"])
     if cfg.get("reset_inplace") and not cfg["auto_reset"]:
         raise ConfigError(f"{owner}: reset_inplace=True needs auto_reset=True", key="reset_inplace")
 
@@ -191,7 +192,7 @@ def _failures(cfg: Mapping[str, Any]) -> FailurePolicy:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not math.isnan(value)
+    return isinstance(value, numbers.Real) and bool(value == value)  # NaN is none
 
 
 def _error(owner: str, key: str, expected: str, got: Any) -> ConfigError:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import gymnasium
 import numpy as np
 
+from ..core.clock import check_timeout
 from ..core.options import PoolOptions
 from ..core.pool import Pool
 from ..core.process import ProcessPool
@@ -128,6 +129,7 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 then they are killed; None: the constructor's `close_timeout`.
             terminate: kill the workers at once; their envs are not closed.
         """
+        check_timeout("timeout", timeout)
         self._pending = _CLOSED
         self._pool.close(0.0 if terminate else timeout)
         self._forget_views()
