@@ -261,12 +261,14 @@ vecenv_slot_publish(PyObject *op, PyObject *args)
     row.final_obs = final_obs == Py_None ? NULL : final_obs;
     row.final_info = final_info == Py_None ? NULL : final_info;
     hosted_env *env = &self->envs[self->command.env_id];
+    /* An autoreset that raised has begun nothing: the next step tries again. */
+    int is_left = (row.flags & VECENV_F_ERROR) && self->command.op == VECENV_OP_STEP;
+    int is_done = row.terminated || row.truncated || (is_left && env->needs_reset);
     int status = vecenv_slot_answer(self, &row);
     if (status == TREE_ERROR) {
         return NULL;
     }
     if (status == TREE_OK) {
-        int is_done = row.terminated || row.truncated;
         env->needs_reset = is_done && self->autoreset == AUTORESET_NEXT_STEP;
     }
     return PyBool_FromLong(status == TREE_OK);

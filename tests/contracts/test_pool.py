@@ -235,6 +235,63 @@ def test_next_step_resets_on_the_step_after_the_end(open_pool: OpenPool) -> None
     assert pool.recv.__self__ is pool and batch.episodes.tolist() == [1, 1]
 
 
+class FailsToBegin(toys.CountEnv):
+    """Raises in its second reset, or returns junk from there; `calls` are those made so far."""
+
+    def __init__(self, how: str = "raise", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.how, self.calls = how, []
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.calls.append("reset")
+        if self.calls.count("reset") != 2:
+            return super().reset(**kwargs)
+        if self.how == "raise":
+            raise ValueError("no reset today")
+        return np.zeros(3, np.float32), {}  # of another shape
+
+    def step(self, action: Any) -> Any:
+        self.calls.append("step")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("how", ["raise", "junk"])
+def test_an_autoreset_that_failed_is_tried_again_by_the_next_step(how: str, open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(FailsToBegin, how, length=2), 2, autoreset=Autoreset.NEXT_STEP)
+    reset(pool)
+    seen = []
+    for _ in range(5):
+        pool.send(np.zeros(2, np.int64))
+        batch = pool.recv()
+        seen.append((batch.flags & (RowFlag.AUTORESET | RowFlag.ERROR), int(batch.terminated[0])))
+    assert seen == [(0, 0), (0, 1), (RowFlag.ERROR, 0), (RowFlag.AUTORESET, 0), (0, 0)]
+    assert pool.call(_calls_of) == [["reset", "step", "step", "reset", "reset", "step"]] * 2
+
+
+def test_a_step_that_raised_amid_an_episode_is_followed_by_a_step(open_pool: OpenPool) -> None:
+    pool = open_pool(RaisesOnce, 1, autoreset=Autoreset.NEXT_STEP)
+    reset(pool)
+    flags = []
+    for _ in range(3):
+        pool.send(np.zeros(1, np.int64))
+        flags.append(pool.recv().flags & (RowFlag.AUTORESET | RowFlag.ERROR))
+    assert flags == [0, RowFlag.ERROR, 0]
+
+
+class RaisesOnce(toys.CountEnv):
+    """Raises in its second step, and goes on."""
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if self.elapsed_steps == 2:
+            raise ValueError("a bad move")
+        return result
+
+
+def _calls_of(env: Any) -> list[str]:
+    return list(env.unwrapped.calls)
+
+
 def test_same_step_keeps_the_final_observation_of_an_env_that_reuses_its_buffer(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.AliasedObs, 3), 2, autoreset=Autoreset.SAME_STEP)
     alone = toys.ToyEnv(3)

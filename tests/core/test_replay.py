@@ -126,6 +126,21 @@ def test_what_an_env_raised_is_its_answer_when_it_is_repeated() -> None:
     assert marks_after([RaisesAt], 7, 6) == [FOUND]
 
 
+class FailsToBegin(ToyEnv):
+    """Raises in its second reset, which is an autoreset, and goes on."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self.num_resets == 1:
+            self.num_resets += 1
+            raise ValueError("second")
+        return super().reset(**kwargs)
+
+
+@pytest.mark.parametrize("when", [4, 5, 6])
+def test_an_autoreset_that_raised_is_tried_again_when_it_is_repeated(when: int) -> None:
+    assert marks_after([functools.partial(FailsToBegin, length=2)], 7, when) == [FOUND]
+
+
 def test_the_mark_in_the_environment_is_taken_away() -> None:
     with pytest.raises(KeyError), replaying():
         assert os.environ[REPLAYING] == "1" and is_replaying()

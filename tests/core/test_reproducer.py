@@ -293,6 +293,24 @@ def test_what_an_env_raised_before_is_an_event_among_others(tmp_path: Any) -> No
         events_of(raised)
 
 
+class FailsToBegin(toys.CountEnv):
+    """Raises in its second reset, which is an autoreset."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self.num_resets == 1:
+            self.num_resets += 1
+            raise ValueError("no reset today")
+        return super().reset(**kwargs)
+
+
+def test_an_autoreset_that_raised_before_is_tried_again_by_the_next_step(tmp_path: Any) -> None:
+    with mortal([functools.partial(FailsToBegin, 2)], reproducer_dir=str(tmp_path)) as pool:
+        play(pool, 5)
+        path = pool._reproduce(0, Op.STEP, 99).save("because")
+    ops = [event.op for event in events_of(path)]
+    assert ops == ["reset", "step", "step", "error", "autoreset", "step"]
+
+
 def test_the_newest_actions_are_told(tmp_path: Any) -> None:
     space = spaces.Box(-1.0, 1.0, (300,))
     with mortal([functools.partial(toys.KeepsAction, space, length=50)], reproducer_dir=str(tmp_path)) as pool:

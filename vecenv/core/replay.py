@@ -275,6 +275,10 @@ class Replayer:
         except BaseException:  # what an env raises is its answer: then, and now again
             flags = RowFlag.ERROR | (RowFlag.RESET if entry.op == Op.RESET else 0)
             self._absorb(env_id, entry, None, flags, starts=starts)
+            if entry.op == Op.STEP:  # an autoreset that raised has begun nothing: the next step tries again
+                begins = resets_only or self._needs_reset
+                self._needs_reset = begins and self._autoreset == Autoreset.NEXT_STEP
+                return
         self._needs_reset = False
 
     def _step(self, env_id: int, env: Any, entry: Entry, action: Any, starts: bool) -> None:

@@ -194,7 +194,9 @@ class Reproducer:
             except Exception as error:
                 if entry.step_id == self.step_id:
                     raise
-                calls.begins = False  # what an env raised before was its answer
+                # What an env raised before was its answer; an autoreset that raised is tried again by the next step.
+                is_next = self.autoreset == Autoreset.NEXT_STEP
+                calls.begins = calls.begins and (entry.op == Op.CALL or (entry.op == Op.STEP and is_next))
                 told = f"{type(error).__name__}: {error}"
                 yield Event(entry.step_id, "error", None, 0.0, False, False, {"error": told})
 

@@ -193,7 +193,8 @@ class TwinSlot:
             self._write_row(env, *exact, terminated, truncated, flags)
             self._say((ROW_FRAME, command.env_id, command.step_id))
         self._end()
-        env.needs_reset = (terminated or truncated) and self._autoreset == Autoreset.NEXT_STEP
+        is_left = flags & RowFlag.ERROR and command.op == Op.STEP and env.needs_reset  # an autoreset that raised
+        env.needs_reset = bool(terminated or truncated or is_left) and self._autoreset == Autoreset.NEXT_STEP
         return True
 
     def _exact(self, obs: Any, reward: Any, final_obs: Any) -> tuple[Held, Array] | None:
