@@ -150,9 +150,9 @@ class WorkerError(VecenvError, RuntimeError):
 
 
 class EnvError(WorkerError):
-    """An env raised something that cannot be raised again as itself.
+    """An env raised something that cannot be raised again as itself, or answered what cannot be unpickled here.
 
-    Its class does not pickle, cannot be rebuilt, or does not exist on this side.
+    The class of what it raised does not pickle, cannot be rebuilt, or does not exist on this side.
 
     Attributes:
         exception_type: qualified name of the class that the env raised, or None.

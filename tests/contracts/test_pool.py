@@ -652,6 +652,57 @@ def test_an_info_that_cannot_be_pickled_is_an_error_of_its_env(open_pool: OpenPo
     assert list(pool.recv().errors()) == [0]
 
 
+class Unreadable:
+    """Pickles, and cannot be made again."""
+
+    def __reduce__(self) -> Any:
+        return _refuse_to_be_made, ()
+
+
+def _refuse_to_be_made() -> None:
+    raise LookupError("nothing of that kind here")
+
+
+class UnreadableInfo(toys.CountEnv):
+    """Tells something in its second step that cannot be unpickled."""
+
+    def inform(self) -> dict[str, Any]:
+        return {"odd": Unreadable()} if self.elapsed_steps == 2 else super().inform()
+
+
+def test_an_info_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
+    pool = open_pool([count(), UnreadableInfo, count()])
+    reset(pool)
+    for round_ in range(4):
+        pool.send(np.zeros(3, np.int64))
+        batch = pool.recv()
+        assert batch.lengths.tolist() == [round_ + 1] * 3
+        assert list(batch.errors()) == ([1] if round_ == 1 else [])
+        assert (batch.row_flags & RowFlag.ERROR != 0).tolist() == [False, round_ == 1, False]
+        assert batch.infos()[2]["steps"] == round_ + 1
+        if round_ == 1:
+            with pytest.raises(EnvError, match="env 1 answered .*LookupError: nothing of that kind") as caught:
+                batch.raise_errors()
+            assert "_refuse_to_be_made" in str(caught.value.__cause__)
+
+
+def test_what_a_call_returns_and_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 2)
+    reset(pool)
+    with pytest.raises(EnvError, match="env 1 answered .*LookupError") as caught:
+        pool.call_each([_length_of, _give_unreadable])
+    assert caught.value.env_ids == (1,)
+    assert pool.call(_length_of) == [10, 10]
+
+
+def _length_of(env: Any) -> Any:
+    return env.unwrapped.length
+
+
+def _give_unreadable(env: Any) -> Any:
+    return Unreadable()
+
+
 def test_reset_that_raises_is_told_with_its_row(open_pool: OpenPool) -> None:
     pool = open_pool([count(), functools.partial(toys.RaiseAtReset, 1)])
     pool.reset()

@@ -15,6 +15,7 @@ from tests.faults.tapes import kill, mortal, play, wait_until
 from vecenv import VectorEnv
 from vecenv.core.host import Host
 from vecenv.envs import toys
+from vecenv.errors import EnvError
 from vecenv.replaying import is_replaying
 
 
@@ -189,7 +190,7 @@ def test_an_answer_that_cannot_be_read_does_not_take_others_with_it(implementati
     with mortal([functools.partial(Tunable, 6)] * 3, num_workers=1) as pool:
         play(pool, 9)
         pool.post([lambda env: Unloadable(), Tunable.poke, Tunable.poke])
-        with pytest.raises(LookupError, match="made elsewhere"):
+        with pytest.raises(EnvError, match="LookupError: made elsewhere"):
             pool.wait_calls(60)
         pool.send(np.zeros(3, np.int64))
         pool.recv(timeout=60).raise_errors()

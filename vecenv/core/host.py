@@ -107,7 +107,7 @@ class Host:
             self._slot,
             keeper,
             self._streams,
-            lambda answer: self._slot.mail(mail.dump(answer)),
+            lambda answer: self._slot.mail(mail.dump_answer(answer)),
             lambda *w: self._warnings.append(w),
         )
         self._slot.keep_records(final_offset, self._look)
@@ -261,7 +261,7 @@ class Host:
             self._keeping.amid_episode(env_id, self._current[1], self._envs[env_id], forced=function is look_now)
         value = self._streams.command(env_id, function, self._envs[env_id])
         self._host(env_id)  # as after a reset
-        self._slot.mail(mail.dump(mail.Answer(self._current[1], env_id, value=value)))
+        self._slot.mail(mail.dump_answer(mail.Answer(self._current[1], env_id, value=value)))
         self._slot.finish()
 
     # ---- coming back ------------------------------------------------------------------
@@ -287,7 +287,7 @@ class Host:
         self._host(env_id)
         if self._keeping is not None:
             self._keeping.resume(env_id, env, is_fresh=is_lost)
-        self._slot.mail(mail.dump(mail.Answer(step_id, env_id, outcome=outcome)))
+        self._slot.mail(mail.dump_answer(mail.Answer(step_id, env_id, outcome=outcome)))
 
     def _answer_lost(self, env_id: int, shown: list[Array]) -> None:
         """End an episode that could not be brought back: truncated, with what was seen last.
@@ -331,7 +331,7 @@ class Host:
     def _note_draw(self, env_id: int) -> None:
         if self._streams.is_threaded:
             self._slot.watch((), None)
-            self._slot.mail(mail.dump(mail.Answer(0, env_id, warnings=[("global generators", _THREADED_DRAW)])))
+            self._slot.mail(mail.dump_answer(mail.Answer(0, env_id, warnings=[("global generators", _THREADED_DRAW)])))
         else:
             self._streams.note_draw(env_id)
             self._host(env_id)
@@ -375,7 +375,7 @@ class Host:
         if self._obs.num_objects:
             answer.objects = thawed(self._obs.objects(obs))
             answer.final_objects = None if final_obs is None else thawed(self._obs.objects(final_obs))
-        self._slot.mail(mail.dump(answer))
+        self._slot.mail(mail.dump_answer(answer))
         flags |= RowFlag.MAIL
         written = self._slot.publish(exact_obs, exact_reward, *ends, None, flags, exact_final)
         assert written, "a row of conforming values was refused"
@@ -387,7 +387,7 @@ class Host:
 
     def _answer_error(self, op: int, error: BaseException) -> None:
         env_id, step_id = self._current
-        self._slot.mail(mail.dump(mail.Answer(step_id, env_id, error=mail.pack_error(error))))
+        self._slot.mail(mail.dump_answer(mail.Answer(step_id, env_id, error=mail.pack_error(error))))
         if op == Op.CALL:
             self._slot.finish()
         else:

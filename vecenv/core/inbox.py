@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from ..errors import warn_caller
 from . import mail
 from .hub import Hub
@@ -43,21 +45,20 @@ class Inbox:
         self._answers: dict[int, Answer] = {}
         self._calls: range = range(0)
         self.letters: dict[int, tuple[int, bytes]] = {}
+        self._untold: list[tuple[str, str]] = []
         self._warned: set[str] = set()
         self.infos = InfoColumns()
 
     def drain(self, delivered: Collection[int] = ()) -> None:
-        """Take all mail that has arrived, for what is owed, called for, or just `delivered`."""
-        unread: Exception | None = None
+        """Take all mail that has arrived, for what is owed, called for, or just `delivered`.
+
+        Raises nothing, since it is called when workers are being replaced and when rows have been delivered:
+        what cannot be unpickled is an error of its env, and warnings wait for `tell`.
+        """
         for slot in range(self.num_slots):
             for data in self._hub.mail(slot):
-                try:
-                    answer: Answer = mail.load(data)
-                except Exception as error:  # of a class that cannot be made again here; raised once the rest is read
-                    unread = unread or error
-                    continue
-                for key, text in answer.warnings:
-                    self.warn_once(key, text, UserWarning)
+                answer = mail.load_answer(data)
+                self._untold += answer.warnings
                 if answer.start is not None or answer.outcome is not None:
                     self._tell(answer)
                     continue
@@ -66,8 +67,12 @@ class Inbox:
                     self._answers[answer.step_id] = answer
                     self.infos.learn(answer.info, self._hub.add_info_key)
                     self.infos.learn(answer.final_info, self._hub.add_info_key)
-        if unread is not None:
-            raise unread
+
+    def tell(self) -> None:
+        """Show the warnings that came with the mail; they may be errors to the caller, so what is lost then is one."""
+        while self._untold:
+            key, text = self._untold.pop(0)
+            self.warn_once(key, text, UserWarning)
 
     def _is_wanted(self, answer: Answer, delivered: Collection[int]) -> bool:
         step_id = answer.step_id
@@ -124,10 +129,18 @@ class Inbox:
         self._answers.pop(step_id, None)
 
     def take_rows(self, rows: Rows) -> dict[int, Answer]:
-        """Return {step_id: mail} of the rows flagged MAIL; their mail was written before them."""
+        """Return {step_id: mail} of the rows flagged MAIL; their mail was written before them.
+
+        A row whose mail could not be read is flagged ERROR.
+        """
         step_ids = _mailed(rows)
         self.drain(set(step_ids))
-        return {step_id: self._answers.pop(step_id) for step_id in step_ids}
+        answers = {step_id: self._answers.pop(step_id) for step_id in step_ids}
+        unread = [step_id for step_id, answer in answers.items() if answer.is_unread]
+        if unread:
+            flags = rows.column("flags")
+            flags[np.isin(rows.column("step_id"), unread)] |= np.uint32(RowFlag.ERROR)
+        return answers
 
     def warn_once(self, key: str, text: str, category: type[Warning]) -> None:
         """Warn the first time that `key` is seen."""

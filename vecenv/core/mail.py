@@ -4,11 +4,17 @@ A message is one pickle (protocol 5). Upwards it belongs to a step_id: infos wit
 observations without layout, exceptions, results of calls. Downwards it belongs to a command:
 options of a reset, odd actions, calls. Bytes travel in the rings of
 native/mail.h, without C over the control socket.
+
+    up      step_id, env_id (int64 each) | pickle of an Answer
+    down    pickle of a Letter
+
+What stands before an answer says whose it is, should its pickle be one that cannot be read here.
 """
 
 from __future__ import annotations
 
 import pickle
+import struct
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,9 +24,21 @@ import cloudpickle
 
 from ..errors import EnvError
 
-__all__ = ["Answer", "Letter", "Outcome", "RemoteTraceback", "dump", "load", "pack_error", "unpack_error"]
+__all__ = [
+    "Answer",
+    "Letter",
+    "Outcome",
+    "RemoteTraceback",
+    "dump",
+    "dump_answer",
+    "load",
+    "load_answer",
+    "pack_error",
+    "unpack_error",
+]
 
-
+#: What stands before an answer: step_id and env_id.
+_HEAD = struct.Struct("<qq")
 #: Names of the main script mean something else in a worker.
 _MAIN = b"__main__"
 
@@ -32,7 +50,8 @@ class Answer:
     `value` is the result of a call; `warnings` are (key, text) to be shown once per key; `start`
     is (state, whether it is complete, whether amid an episode) of the env before the reset that this step makes, or
     before this call;
-    `outcome` says how an env was brought to where it was before its worker died.
+    `outcome` says how an env was brought to where it was before its worker died; `is_unread`: the `error` is of this
+    side, which could not make sense of the answer.
     """
 
     step_id: int
@@ -46,6 +65,7 @@ class Answer:
     start: tuple[bytes, bool, bool] | None = None
     outcome: Outcome | None = None
     warnings: list[tuple[str, str]] = field(default_factory=list)
+    is_unread: bool = False
 
 
 @dataclass
@@ -103,6 +123,28 @@ def dump(message: Any) -> bytes:
 def load(data: bytes | bytearray) -> Any:
     """Undo `dump`."""
     return pickle.loads(data)
+
+
+def dump_answer(answer: Answer) -> bytes:
+    """Pickle a message up."""
+    return _HEAD.pack(answer.step_id, answer.env_id) + dump(answer)
+
+
+def load_answer(data: bytes | bytearray) -> Answer:
+    """Undo `dump_answer`; of a pickle that cannot be read here, make an answer with an error that says so."""
+    step_id, env_id = _HEAD.unpack_from(data)
+    try:
+        answer: Answer = pickle.loads(memoryview(data)[_HEAD.size :])
+    except Exception as error:  # of a class that cannot be made again here, say
+        what = f"{type(error).__name__}: {error}"
+        told = EnvError(
+            f"what env {env_id} answered to command {step_id} cannot be unpickled in this process: {what}",
+            env_ids=(env_id,),
+            step_id=step_id,
+        )
+        told.__cause__ = error
+        return Answer(step_id, env_id, error=pack_error(told), is_unread=True)
+    return answer
 
 
 def pack_error(error: BaseException) -> tuple[bytes | None, str, str, str]:

@@ -152,6 +152,7 @@ class Pool(ReceivingPool):
         while True:
             self._work()
             self._inbox.drain()
+            self._inbox.tell()
             if self._inbox.has_all_calls():
                 break
             self._check_alive()
@@ -165,7 +166,7 @@ class Pool(ReceivingPool):
                 next_look = self._judge()
         answers = self._inbox.take_calls()
         for answer in answers:
-            if answer.error is not None and self._journal is not None:
+            if answer.error is not None and not answer.is_unread and self._journal is not None:
                 self._journal.forget_call(answer.env_id, answer.step_id)
         errors: dict[int, Exception] = {}
         for answer in answers:

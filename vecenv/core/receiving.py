@@ -184,6 +184,7 @@ class ReceivingPool(SendingPool):
         if self._closing:
             raise ClosedError("the pool was closed while it waited")
         self._inbox.drain()
+        self._inbox.tell()
         if event.kind == "descriptor":
             self._hear(event.descriptor)
         elif event.kind == "no_block":
@@ -200,6 +201,9 @@ class ReceivingPool(SendingPool):
         answers = _NO_ANSWERS
         if flags & RowFlag.MAIL:
             answers = self._inbox.take_rows(rows)
+            self._inbox.tell()
+            if any(answer.is_unread for answer in answers.values()):
+                flags |= RowFlag.ERROR
         batch = Batch(rows, flags, self.obs_spec, self._infos, answers)
         if self._is_debug:
             self._held.append(batch)
