@@ -773,6 +773,44 @@ def test_wrong_ids(env_ids: Any, open_pool: OpenPool) -> None:
         pool.send(np.zeros(len(env_ids), np.int64), env_ids)
 
 
+@pytest.mark.parametrize("env_ids", [[3], [-1], [0, 3], [0.5]])
+def test_wrong_ids_cancel_nothing(env_ids: Any, open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 3)
+    pool.reset()
+    with pytest.raises(ConfigError, match="env_id"):
+        pool.cancel(env_ids)
+    assert pool.outstanding() == 3
+    assert pool.recv().env_ids.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("key", ["seeds", "kwargs"])
+@pytest.mark.parametrize("number", [2, 4])
+def test_resets_want_one_seed_and_one_set_of_arguments_per_env(key: str, number: int, open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 3)
+    value: Any = 7 if key == "seeds" else {}
+    with pytest.raises(ConfigError, match=f"{key}: expected 3, one per env asked, got {number}"):
+        pool.reset(**{key: [value] * number})
+    with pytest.raises(ConfigError, match=f"{key}: expected 1"):
+        pool.reset([1], **{key: [value] * number})
+    assert pool.outstanding() == 0
+    reset(pool, **{key: [value] * 3}).raise_errors()
+
+
+def test_seeds_are_whole_numbers(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 3)
+    with pytest.raises(TypeError, match="integer"):
+        pool.reset(seeds=[1.7, 2, 3])
+    assert reset(pool, seeds=np.array([4, 5, 6], np.uint8)).seeds.tolist() == [4, 5, 6]
+
+
+def test_calls_want_one_function_per_env(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 3)
+    reset(pool)
+    with pytest.raises(ConfigError, match="functions: expected 3, one per env asked, got 1"):
+        pool.call_each([_length_of])
+    assert pool.call(_length_of) == [10] * 3
+
+
 def test_recv_wants_what_can_come(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     with pytest.raises(StateError, match="no env owes an answer"):

@@ -26,6 +26,7 @@ from .keeping import look_if_due, look_now
 from .mail import Letter, unpack_error
 from .receiving import ReceivingPool
 from .rows import Op
+from .sending import check_count
 from .spec import Array
 
 __all__ = ["Pool"]
@@ -100,6 +101,7 @@ class Pool(ReceivingPool):
         `pure` and `name` are as for `call`.
 
         Raises:
+            ConfigError: there is no such env, or there are not as many functions as envs asked.
             StateError: earlier calls have not been waited for.
         """
         self._enter("call")
@@ -108,6 +110,7 @@ class Pool(ReceivingPool):
                 raise StateError("call: earlier calls have not been waited for; call wait_calls first")
             chosen = self._check_ids(env_ids)
             ids = self._ids if chosen is None else chosen
+            check_count("call", "functions", functions, len(ids))
             pickles = {key: mail.dump(Letter(function=one)) for key, one in {id(one): one for one in functions}.items()}
             letters = [pickles[id(function)] for function in functions]
             numbers = np.zeros(len(ids), np.int64)

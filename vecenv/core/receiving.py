@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 from ..errors import ClosedError, ConfigError, StateError, WorkerTimeoutError
 from .batch import Batch
 from .clock import NEVER_NS, Deadline, check_timeout, now_ns
-from .hub import Event, NativeHub
+from .hub import Event, NativeHub, Refusal
 from .leases import Leases
 from .life import this_process
 from .mail import Answer
@@ -31,11 +31,19 @@ class ReceivingPool(SendingPool):
     """The half of a pool that waits; see `pool.Pool`."""
 
     def cancel(self, env_ids: Sequence[int] | Array | None = None) -> None:
-        """Forget what envs owe; answers that come late are dropped. Their state is unknown: reset them."""
+        """Forget what envs owe; answers that come late are dropped. Their state is unknown: reset them.
+
+        Raises:
+            ConfigError: there is no such env; nothing was forgotten.
+        """
         self._enter("cancel")
         try:
             chosen = self._check_ids(env_ids)
-            for env_id in (self._ids if chosen is None else chosen).tolist():
+            ids = (self._ids if chosen is None else chosen).tolist()
+            for env_id in ids:
+                if not 0 <= env_id < self.num_envs:
+                    self._refuse("cancel", Refusal("bad_env", env_id))
+            for env_id in ids:
                 self._inbox.forget(self._hub.owed(env_id)[1])
                 self._hub.cancel(env_id)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import secrets
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -17,7 +18,7 @@ from .rows import CommandFlag, Form, Op
 from .spec import Array, split_batch
 from .waist import Waist
 
-__all__ = ["SendingPool"]
+__all__ = ["SendingPool", "check_count"]
 
 
 class SendingPool(Waist):
@@ -114,6 +115,11 @@ class SendingPool(Waist):
             ordered: as for `send`.
             draw_seeds: give an env that is reset for the first time a seed if it has none, so
                 that what follows can be repeated; only where workers are replaced.
+
+        Raises:
+            ConfigError: there is no such env, or there are not as many seeds or kwargs as envs asked.
+            TypeError: a seed is no whole number.
+            StateError: an env owes the answer to a reset already.
         """
         self._enter("reset")
         try:
@@ -122,6 +128,10 @@ class SendingPool(Waist):
             chosen = self._check_ids(env_ids)
             ids = self._ids if chosen is None else chosen
             overtaken = self._owed_by(ids)
+            check_count("reset", "seeds", seeds, len(ids))
+            check_count("reset", "kwargs", kwargs, len(ids))
+            if seeds is not None:
+                seeds = [None if seed is None else operator.index(seed) for seed in seeds]
             if draw_seeds:
                 seeds = self._draw_seeds(ids, seeds, kwargs)
             numbers = np.zeros(len(ids), np.int64)
@@ -225,3 +235,9 @@ class SendingPool(Waist):
         if ids.ndim != 1 or not len(ids) or (ids.dtype != np.int64 and ids.dtype.kind not in "iu"):
             raise ConfigError(f"env_ids: expected a non-empty list of integers, got {env_ids!r}")
         return ids if ids.dtype == np.int64 else ids.astype(np.int64)
+
+
+def check_count(what: str, name: str, values: Sequence[Any] | None, count: int) -> None:
+    """Raise ConfigError unless there is one value per env asked."""
+    if values is not None and len(values) != count:
+        raise ConfigError(f"{what}: {name}: expected {count}, one per env asked, got {len(values)}", key=name)
