@@ -195,17 +195,16 @@ begin(Slot *self)
     store_release32(&lines->current_op, self->command.op);
 }
 
-/* Step the env of the command under way. Returns NULL when that answered it (or set
- * *failed), else the event for Python. */
+/* Step the env of the command under way. Returns NULL when that answered it, else the
+ * event for Python. */
 static PyObject *
-step(Slot *self, int *failed)
+step(Slot *self)
 {
     hosted_env *env = &self->envs[self->command.env_id];
     PyObject *action = tree_load(self->action, self->arena.base, self->command.env_id,
                                  self->command.flags & VECENV_C_FORM);
     if (action == NULL) {
-        *failed = 1;
-        return NULL;
+        return make_event(self, EVENT_RAISED, take_exception());
     }
     PyObject *result = look_for_draw(self, PyObject_CallOneArg(env->step, action));
     Py_DECREF(action);
@@ -233,7 +232,7 @@ step(Slot *self, int *failed)
 /* NEXT_STEP: the episode is over, so the command under way begins the next one. Returns
  * as `step` does. */
 static PyObject *
-autoreset(Slot *self, int *failed)
+autoreset(Slot *self)
 {
     hosted_env *env = &self->envs[self->command.env_id];
     PyObject *result = look_if_due(self) < 0 ? NULL : call_reset(self);
@@ -255,8 +254,10 @@ autoreset(Slot *self, int *failed)
         return make_event(self, EVENT_RESULT, result);
     }
     Py_DECREF(result);
+    if (status == TREE_ERROR) {
+        return make_event(self, EVENT_RAISED, take_exception());
+    }
     env->needs_reset = 0;
-    *failed = status == TREE_ERROR;
     return NULL;
 }
 
@@ -312,9 +313,8 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
             }
             return make_event(self, EVENT_COMMAND, Py_NewRef(Py_None));
         }
-        int failed = 0;
-        PyObject *event = env->needs_reset ? autoreset(self, &failed) : step(self, &failed);
-        if (event != NULL || failed) {
+        PyObject *event = env->needs_reset ? autoreset(self) : step(self);
+        if (event != NULL || self->command.op != VECENV_OP_NONE) { /* no event could be made of it */
             return event;
         }
     }

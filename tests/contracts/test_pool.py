@@ -255,6 +255,40 @@ class FailsToBegin(toys.CountEnv):
         return super().step(action)
 
 
+class OddKey:
+    """A key of a dict that is asked about when "a" is looked up, and has no answer."""
+
+    def __hash__(self) -> int:
+        return hash("a")
+
+    def __eq__(self, other: object) -> bool:
+        raise LookupError("no such comparison")
+
+
+class OddAutoreset(toys.ToyEnv):
+    """Returns an observation from its second reset that cannot even be looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.observation_space = spaces.Dict(a=spaces.Box(-np.inf, np.inf, (2,), np.float32))
+
+    def observe(self) -> Any:
+        key: Any = OddKey() if self.num_resets == 2 else "a"
+        return {key: np.full(2, self.elapsed_steps, np.float32)}
+
+
+def test_an_observation_that_raises_when_it_is_read_is_an_error_of_its_env(open_pool: OpenPool) -> None:
+    pool = open_pool([OddAutoreset, OddAutoreset], num_workers=1, autoreset=Autoreset.NEXT_STEP)
+    reset(pool)
+    errors = []
+    for _ in range(5):
+        pool.send(np.zeros(2, np.int64))
+        batch = pool.recv()
+        errors.append({env_id: type(error) for env_id, error in batch.errors().items()})
+    assert errors == [{}, {}, {0: LookupError, 1: LookupError}, {}, {}]
+    assert batch.obs["a"].tolist() == [[1.0, 1.0]] * 2
+
+
 @pytest.mark.parametrize("how", ["raise", "junk"])
 def test_an_autoreset_that_failed_is_tried_again_by_the_next_step(how: str, open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(FailsToBegin, how, length=2), 2, autoreset=Autoreset.NEXT_STEP)
