@@ -318,12 +318,15 @@ vecenv_hub_state(PyObject *op, PyObject *arg)
         return NULL;
     }
     const vecenv_slot_lines *lines = &self->arena.slots[slot];
-    return Py_BuildValue("(IIKLIK)", load_acquire32(&lines->current_op),
-                         load_acquire32(&lines->current_env),
-                         (unsigned long long)load_acquire(&lines->current_step_id),
-                         (long long)load_acquire(&lines->started_ns),
-                         load_acquire32(&lines->blocked),
-                         (unsigned long long)load_acquire(&lines->num_steps));
+    /* The operation first, since its slot stores it last: one that is seen has its own start,
+     * not that of what the slot did before it was idle. Arguments of a call have no order. */
+    unsigned int current_op = load_acquire32(&lines->current_op);
+    unsigned int env_id = load_acquire32(&lines->current_env);
+    unsigned long long step_id = load_acquire(&lines->current_step_id);
+    long long started_ns = (long long)load_acquire(&lines->started_ns);
+    unsigned int blocked = load_acquire32(&lines->blocked);
+    unsigned long long num_steps = load_acquire(&lines->num_steps);
+    return Py_BuildValue("(IIKLIK)", current_op, env_id, step_id, started_ns, blocked, num_steps);
 }
 
 const char vecenv_hub_state_doc[] = PyDoc_STR(
