@@ -60,6 +60,13 @@ swap_if32(vecenv_word32 *word, uint32_t expected, uint32_t desired)
         word, &expected, desired, memory_order_acq_rel, memory_order_acquire);
 }
 
+/* Keeps all stores behind it, plain ones too, behind those before it. Costs x86 nothing. */
+static inline void
+store_fence(void)
+{
+    atomic_thread_fence(memory_order_release);
+}
+
 /* Between "my store" and "my load of the other side's word": pairs with the same
  * fence on the other side, so that at least one of the two sees the other's store. */
 static inline void

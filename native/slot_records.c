@@ -45,6 +45,7 @@ vecenv_slot_keep_record(Slot *self, hosted_env *env, const answer *row, size_t n
     env->digest = digest_of(self, env->digest, env->starts_digest, row, num_held, step_id);
     env->starts_digest = 0;
     store_release(&record->step_id, 0);
+    store_fence(); /* a release alone lets what follows come before it */
     record->digest = env->digest;
     record->tally = env->tally;
     record->began_ns = env->began_ns;
