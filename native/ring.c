@@ -366,8 +366,10 @@ vecenv_ring_is_answered(const vecenv_ring *ring, const vecenv_command *command)
     const vecenv_arena *arena = ring->arena;
     uint64_t place = command->place;
     if (place != VECENV_CLAIM) {
-        return vecenv_is_committed(arena, place_epoch(place), place_block(place),
-                                   place_row(place));
+        /* Epochs never repeat and cells only move to later ones: a row that its slot committed
+         * before it was stopped may have been delivered and be in use again by now. */
+        return load_acquire(&word_column(arena, place_block(place), VECENV_H_CELL)[place_row(place)])
+               >= place_epoch(place);
     }
     if (ring->outstanding[command->env_id] != command->step_id) {
         return 1; /* delivered, or nobody waits for it any more */

@@ -98,7 +98,8 @@ void vecenv_ring_reap(vecenv_ring *ring, uint32_t slot);
  * assigned to them stay theirs. */
 void vecenv_ring_reap_claims(vecenv_ring *ring, uint32_t slot, uint32_t head, uint32_t count);
 
-/* Whether a dead slot's command has been answered: its row is committed, or delivered. */
+/* Whether a dead slot's command has been answered: its row is committed, or delivered, and
+ * perhaps in use again since. */
 int vecenv_ring_is_answered(const vecenv_ring *ring, const vecenv_command *command);
 
 #endif

@@ -284,6 +284,39 @@ reaping_completes_an_ordered_request_without_the_dead(void)
     tear_down();
 }
 
+/* Its slot was stopped right behind the commit, before it freed the command's place. */
+static void
+a_command_stays_answered_when_its_assigned_row_is_used_again(void)
+{
+    set_up();
+    CHECK(vecenv_ring_assign(ring, 1) == VECENV_OK);
+    const vecenv_command command = {.step_id = 1, .place = ring->assigned, .op = VECENV_OP_STEP};
+    owe(ring, 0, 1);
+    CHECK(!vecenv_ring_is_answered(ring, &command));
+    write_row(&arena, command.place, 1, 0);
+    vecenv_commit(&arena, command.place);
+    CHECK(vecenv_ring_is_answered(ring, &command));
+    vecenv_ring_finish_assigned(ring);
+    CHECK(vecenv_ring_filter(ring) == 1);
+    deliver(1);
+    CHECK(vecenv_ring_is_answered(ring, &command));
+    uint32_t num_used_again = 0;
+    for (uint64_t step_id = 2; step_id < 3 * BLOCKS; step_id++) {
+        CHECK(vecenv_ring_assign(ring, 1) == VECENV_OK);
+        owe(ring, 1, step_id);
+        CHECK(vecenv_ring_is_answered(ring, &command));
+        write_row(&arena, ring->assigned, step_id, 1);
+        vecenv_commit(&arena, ring->assigned);
+        num_used_again += place_block(ring->assigned) == place_block(command.place);
+        CHECK(vecenv_ring_is_answered(ring, &command));
+        vecenv_ring_finish_assigned(ring);
+        CHECK(vecenv_ring_filter(ring) == 1);
+        deliver(1);
+    }
+    CHECK(num_used_again > 0);
+    tear_down();
+}
+
 static void
 late_writers_that_pin_everything_are_an_error_that_changes_nothing(void)
 {
@@ -341,6 +374,7 @@ main(void)
     an_ordered_request_stands_in_request_order();
     reaping_voids_what_a_dead_slot_left_unfinished();
     reaping_completes_an_ordered_request_without_the_dead();
+    a_command_stays_answered_when_its_assigned_row_is_used_again();
     late_writers_that_pin_everything_are_an_error_that_changes_nothing();
     rows_nobody_waits_for_never_run_off_the_chain();
     return 0;
