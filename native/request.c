@@ -78,7 +78,10 @@ vecenv_send(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
     uint64_t first = self->next_step_id;
     int has_row = what->op != VECENV_OP_CALL; /* the answer to a call is mail */
     int error = 0;
-    if (has_row && !what->ordered && vecenv_ring_catch_up(ring) != VECENV_OK) {
+    int has_block = !has_row
+                    || (what->ordered ? vecenv_ring_can_assign(ring)
+                                      : vecenv_ring_catch_up(ring) == VECENV_OK);
+    if (!has_block) {
         *culprit = 0;
         return SEND_NO_BLOCK;
     }
@@ -92,15 +95,10 @@ vecenv_send(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
         if (ring->assigned_rows > 0) { /* all its envs have been superseded just now */
             vecenv_ring_finish_assigned(ring);
             vecenv_ring_filter(ring);
+        } else if (ring->num_free == 0) {
+            vecenv_ring_filter(ring);
         }
-        error = vecenv_ring_assign(ring, (uint32_t)what->count);
-        if (error != VECENV_OK) {
-            for (size_t i = 0; i < what->count; i++) {
-                ring->outstanding[vecenv_env_at(what->env_ids, i)] = 0;
-            }
-            ring->num_outstanding -= (uint32_t)what->count;
-            return SEND_NO_BLOCK;
-        }
+        vecenv_ring_assign(ring, (uint32_t)what->count); /* there is a block, as was seen above */
     }
     self->next_step_id += (uint64_t)what->count;
     uint32_t block = what->ordered ? place_block(ring->assigned) : 0;

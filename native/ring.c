@@ -96,6 +96,30 @@ vecenv_ring_assign(vecenv_ring *ring, uint32_t num_rows)
     return VECENV_OK;
 }
 
+int
+vecenv_ring_can_assign(const vecenv_ring *ring)
+{
+    if (ring->num_free > 0) {
+        return 1;
+    }
+    uint32_t pins[VECENV_MAX_BLOCKS] = {0}; /* that go when the pieces are dropped */
+    for (size_t i = 0; i < ring->num_pieces; i++) {
+        pins[ring->pieces[i].block]++;
+    }
+    uint32_t block = place_block(ring->assigned);
+    if (ring->assigned_rows > 0
+        && vecenv_all_committed(ring->arena, place_epoch(ring->assigned), block,
+                                ring->assigned_rows)) {
+        pins[block]++;
+    }
+    for (block = 0; block < ring->arena->num_blocks; block++) {
+        if (pins[block] > 0 && pins[block] == ring->pins[block]) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static void
 add_piece(vecenv_ring *ring, uint32_t block, uint32_t start, uint32_t stop)
 {

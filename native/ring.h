@@ -63,6 +63,10 @@ void vecenv_ring_init(vecenv_ring *ring, uint32_t depth);
  * writers pin too many. On success ring->assigned is set. */
 int vecenv_ring_assign(vecenv_ring *ring, uint32_t num_rows);
 
+/* Whether a block is free, or will be as soon as nobody waits for any row: what a request that
+ * supersedes all that is owed can count on. Changes nothing. */
+int vecenv_ring_can_assign(const vecenv_ring *ring);
+
 /* Pin a block once more, until it is taken back; 0 if it is free. */
 int vecenv_ring_lend(vecenv_ring *ring, uint32_t block);
 void vecenv_ring_take_back(vecenv_ring *ring, uint32_t block);
