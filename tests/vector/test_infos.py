@@ -92,14 +92,15 @@ def test_columns_and_mail_of_the_same_key(first):
     assert infos["_key"].all() and infos["_text"].tolist() == [info is mixed for info in (*order, plain)]
 
 
-def test_the_first_env_by_id_decides_also_when_it_finishes_last():
+@pytest.mark.parametrize("order", [[2, 1, 0], [1, 2, 0]])
+def test_the_first_env_by_id_decides_also_when_it_finishes_last(order):
     env_fns = [functools.partial(Told, {"key": value}, length=None) for value in (2.0, 1, 1)]
     with contextlib.closing(VectorEnv(env_fns, backend="serial")) as envs:
         envs.reset(seed=0)
         for _ in range(4):
-            envs.send([0, 0, 0], [2, 1, 0])
+            envs.send([0, 0, 0], order)
             infos = envs.recv()[4]
-            assert infos["env_id"].tolist() == [2, 1, 0]
+            assert infos["env_id"].tolist() == order
             assert_same(infos["key"], np.array([1.0, 1.0, 2.0]))
 
 

@@ -67,6 +67,8 @@ def test_the_bounds_of_rewards_grow():
     inner = numbers_env()
     inner.reward_range = (-1, 2)
     assert MaxAndSkipWrapper(inner, 4).reward_range == (-4.0, 8.0)
+    inner.reward_range = (1, 2)
+    assert MaxAndSkipWrapper(inner, 4).reward_range == (1.0, 8.0)  # an episode may end at the first of the four
 
 
 @pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])

@@ -52,6 +52,13 @@ def test_a_window_holds_the_last_samples(window):
         assert np.allclose(rms.mean, seen.mean(axis=0)) and np.allclose(rms.std, seen.std(axis=0) + 1e-4, atol=1e-5)
 
 
+def test_the_variance_in_a_window_is_never_below_zero():
+    rms = WindowMeanStd(3)
+    for sample in (1e8, 0.1, 0.1, 0.1):  # what is left of the first one when it drops out is rounding: -1
+        rms.update(np.array([sample]))
+    assert rms.std == 1e-4
+
+
 def noise(count=200, scale=2.0, offset=50.0):
     rng = np.random.default_rng(1)
     return [np.array([offset + scale * rng.normal(), rng.normal()], np.float32) for _ in range(count)]

@@ -80,6 +80,11 @@ class TestWarpFrame:
         obs, _ = check_obs(WarpFrameWrapper(Scripted(frames, space=space), 5))
         assert obs.dtype == dtype and np.allclose(obs, 7)
 
+    def test_means_of_whole_numbers_are_rounded(self):
+        frame = np.array([[0, 1], [1, 1]])
+        env = WarpFrameWrapper(Scripted([frame], space=spaces.Box(0, 1, (2, 2), np.int64)), size=1)
+        assert env.reset()[0].tolist() == [[1]]
+
     def test_tuples_stay_tuples(self):
         part = spaces.Box(0, 255, (20, 20, 3), np.uint8)
         frame = np.zeros((20, 20, 3), np.uint8)
@@ -206,6 +211,10 @@ class TestObsPlusPrevActRew:
     def test_w40_the_start_values_are_in_the_space(self, actions):
         check_obs(ObsPlusPrevActRewWrapper(numbers_env(actions=actions)))
 
+    def test_the_space_goes_no_further_than_the_actions(self):
+        env = ObsPlusPrevActRewWrapper(numbers_env(actions=spaces.MultiDiscrete([2, 3])))
+        assert env.observation_space["prev_action"] == spaces.Box(-1, np.array([1, 2]), dtype=np.int64)
+
     def test_containers_of_actions_are_refused(self):
         with pytest.raises(SpaceError):
             ObsPlusPrevActRewWrapper(numbers_env(actions=spaces.Tuple([spaces.Discrete(2)])))
@@ -272,7 +281,8 @@ class TestAllinObs:
         env.seed(3)
         env.reset()
         env.reset()
-        assert inner.seeds == [episode_seed(3, 0), episode_seed(3, 1)]
+        env.reset(seed=9)
+        assert inner.seeds == [episode_seed(3, 0), episode_seed(3, 1), 9]
 
     def test_around_an_env_without_spaces_yet(self):
         env = AllinObsWrapper(DingEnvWrapper(cfg={"env_id": "CartPole-v1"}))

@@ -29,7 +29,7 @@ from vecenv import (
     update_shape,
     wrappers,
 )
-from vecenv.wrappers.base import EnvWrapper
+from vecenv.wrappers.base import EnvWrapper, own_generator
 
 NAMES = {
     "noop_reset": "NoopResetWrapper",
@@ -280,6 +280,11 @@ class TestGymToGymnasium:
 def test_hybrid_action_wrapper_by_name():
     env = create_env_wrapper(HybridEnv(), {"type": "gym_hybrid_dict_action"})
     assert isinstance(env.action_space, spaces.Dict)
+
+
+def test_wrappers_with_one_seed_draw_different_numbers():
+    generators = own_generator(7, "noop_reset"), own_generator(7, "frame_crop"), np.random.default_rng(7)
+    assert len({generator.random() for generator in generators}) == 3
 
 
 def test_an_unfit_space_is_said_with_what_was_expected():
