@@ -163,6 +163,17 @@ def test_seeds_of_a_base_env_go_to_its_seed_method():
     assert env._seed == 8
 
 
+def test_the_action_space_of_a_base_env_is_its_own_to_seed():
+    def drawn_by(env):
+        env.action_space.seed(1)
+        adapt(env).seed(5)
+        return [env.action_space.sample() for _ in range(20)]
+
+    own, seeded = (spaces.Discrete(2, seed=seed) for seed in (1, 5))
+    assert drawn_by(Ding()) == [own.sample() for _ in range(20)]
+    assert drawn_by(Plain()) == [seeded.sample() for _ in range(20)]
+
+
 def test_seeds_of_an_old_env_by_episode():
     plain = Plain()
     env = adapt(plain)

@@ -127,6 +127,8 @@ def test_reward_space_by_range_clip_and_declaration():
     ranged.reward_range = (-20, 5)
     assert DingEnvWrapper(ranged).reward_space == spaces.Box(-20, 5, (1,), np.float32)
     assert DingEnvWrapper(ranged, {"rew_clip": True}).reward_space == spaces.Box(-10, 5, (1,), np.float32)
+    ranged.reward_range = (-30, -20)
+    assert DingEnvWrapper(ranged, {"rew_clip": True}).reward_space == spaces.Box(-10, -10, (1,), np.float32)
     declared = numbers_env()
     declared.reward_space = spaces.Box(0.0, 1.0, (2,), np.float64)
     assert DingEnvWrapper(declared).reward_space == spaces.Box(0.0, 1.0, (2,), np.float32)
@@ -372,6 +374,10 @@ def test_a_seed_starts_a_real_game_amid_lives():
     env.seed(4, False)
     env.reset()
     assert inner.seeds == [None, 4]
+    env.step(0)
+    assert env.step(0).done is True
+    env.reset(seed=6)
+    assert inner.seeds == [None, 4, 6]
 
 
 def test_a_misspelt_key_warns():

@@ -31,6 +31,8 @@ from vecenv.envs.adapt import adapt
 from vecenv.envs.agents import TwoAgentEnv
 from vecenv.envs.base import BaseEnv
 from vecenv.envs.batched import BatchedEnv
+from vecenv.envs.replay import EpisodeRecorder
+from vecenv.envs.seeding import EpisodeSeeds, episode_seed
 from vecenv.envs.state import KEEPER, Keeper, describe, dotted_name
 from vecenv.envs.state_known import KNOWN, UNCOVERED
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
@@ -397,6 +399,16 @@ def test_a_recording_goes_on_under_the_same_name(tmp_path):
     close(env, twin)
 
 
+def test_frames_of_an_episode_under_way_are_named(tmp_path):
+    pytest.importorskip("moviepy")
+    env = EpisodeRecorder(make("CartPole-v1", render_mode="rgb_array"), tmp_path)
+    env.reset(seed=3)
+    assert describe(env) == []  # without a step there would be no file either
+    env.step(0)
+    assert "2 frames of a video" in describe(env)[0]
+    env.close()
+
+
 def test_a_managers_reset_parameters_and_budget_of_episodes_go_on():
     maker = EnvMaker(make_cart_pole, 0, Settings(autoresets=True, abnormal_ends=False))
     env, twin = maker(), maker()
@@ -638,6 +650,23 @@ def test_a_foreign_subclass_of_a_known_class_is_not_called_complete():
     env.close()
 
 
+def test_what_an_unknown_wrapper_may_go_on_with_is_kept():
+    env, twin = (Tired(wrappers.TimeLimit(make("CartPole-v1"), 10)) for _ in range(2))
+    env.reset(seed=0)
+    env.step(0)
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert twin.env._elapsed_steps == 1  # its reset may be a step, as after a life lost
+    close(env, twin)
+
+
+@pytest.mark.parametrize("base, says", [(wrappers.TimeLimit, "more than TimeLimit"), (gymnasium.Wrapper, "unknown")])
+def test_a_class_that_a_later_gymnasium_may_have_is_not_called_complete(base, says):
+    later = type("Later", (base,), {"__module__": "gymnasium.wrappers.later"})
+    env = later(make("CartPole-v1"), *([5] if base is wrappers.TimeLimit else []))
+    assert says in describe(env)[0] and not KEEPER.capture(env).is_complete
+    env.close()
+
+
 class Nothing:
     """Neither generator nor hook."""
 
@@ -666,6 +695,19 @@ def test_generators_that_are_one_object_stay_one():
     assert twin.rng is not twin.np_random
     assert (twin.rng.random(), twin.np_random.random()) == (env.rng.random(), env.np_random.random())
     assert twin.np_random_seed == env.np_random_seed == 3
+
+
+def test_seeds_of_episodes_stay_the_object_that_others_hold():
+    class Shares(gymnasium.Env):
+        def __init__(self):
+            self.seeds = EpisodeSeeds()
+            self.next_seed = self.seeds.advance
+
+    env, twin = Shares(), Shares()
+    env.seeds.seed(5)
+    env.next_seed()
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert twin.next_seed() == env.next_seed() == episode_seed(5, 1)
 
 
 @pytest.mark.parametrize("bits", ["MT19937", "Philox", "SFC64", "PCG64DXSM"])
@@ -707,8 +749,12 @@ def test_a_transform_by_a_function_with_memory_is_named():
     env = make("CartPole-v1")
     pure = wrappers.TransformReward(env, lambda reward: reward * scale)
     assert describe(pure) == []
-    leaky = wrappers.TransformReward(env, lambda reward: seen.append(reward) or len(seen))
-    assert "may hold state" in describe(leaky)[0]
+    for leaky in (
+        lambda reward: seen.append(reward) or len(seen),
+        lambda reward, seen=[]: seen.append(reward) or len(seen),
+        lambda reward, *, seen=[]: seen.append(reward) or len(seen),
+    ):
+        assert "may hold state" in describe(wrappers.TransformReward(env, leaky))[0]
     env.close()
 
 
