@@ -188,6 +188,15 @@ def test_a_box_info_of_float64_is_float32_as_all_floats_are():
 # ---- further -----------------------------------------------------------------------------------------
 
 
+def test_a_seed_that_waits_is_for_the_next_reset_of_the_env_without_time_steps_too():
+    env = AlfGymWrapper(CountEnv())
+    face = env.plain_face()
+    env.seed(7)
+    assert [face.reset(seed=seed)[1]["seed"] for seed in (None, 8, None)] == [7, 8, 8]
+    env.seed(7)
+    assert face.reset(seed=9)[1]["seed"] == 9 and face.reset()[1]["seed"] == 9
+
+
 def test_a_seed_counts_for_the_next_reset_only():
     inner = CountEnv(2)
     env = AlfGymWrapper(inner)

@@ -151,6 +151,11 @@ def test_clipped_observations_at_every_depth():
     assert ObservationClipWrapper(numbers_env(), min_v=0, max_v=1).observation_space.high[0] == 1
 
 
+def test_clipped_images_keep_their_dtype():
+    env = ObservationClipWrapper(image_env())
+    assert run(env)[0].dtype == np.uint8 and env.observation_space.high.max() == 200
+
+
 @pytest.mark.parametrize("fields", [[], ["cam.left"], ["cam.left", "cam.right"]])
 def test_only_the_named_fields_are_mapped_and_the_envs_own_observation_stays(fields):
     inner = image_env(nested=True)
@@ -249,6 +254,13 @@ def test_random_crops_keep_their_place_for_an_episode_and_follow_the_seed():
     assert len(set(places(3))) > 2
     with pytest.raises(ValueError, match="cropping_fraction"):
         EpisodicRandomFrameCrop(image_env(), 1.0)
+
+
+def test_an_image_is_cropped_at_any_place_where_the_window_is_inside():
+    env = EpisodicRandomFrameCrop(image_env(3, 3), 0.7)
+    whole = env.env.observations[0]
+    crops = {env.reset(seed=seed)[0].tobytes() for seed in range(40)}
+    assert crops == {whole[y : y + 2, x : x + 2].tobytes() for y in (0, 1) for x in (0, 1)}
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -10,6 +10,7 @@ import pytest
 from tests.alf.same import covered
 from tests.vector.same import assert_same
 from vecenv.alf import AlfGymWrapper, BatchEnvironmentWrapper, ParallelAlfEnvironment, ThreadEnvironment, load
+from vecenv.alf.batch_infos import own_infos
 from vecenv.alf.batch_wrappers import stack
 from vecenv.envs.toys import ToyEnv
 
@@ -159,6 +160,11 @@ def test_numbers_that_were_told_once_are_there_in_every_later_step(make):
         assert ("name" in step.env_info["episode"]) is is_last
     stacked = np.stack([step.env_info["episode"]["r"] for step in steps[2:]])
     assert stacked.shape == (11, *outer) and stacked.dtype == np.float32
+
+
+def test_batches_are_laid_end_to_end_where_arrays_have_a_row_for_each_env():
+    infos = own_infos({"rows": np.zeros((3, 2, 4)), "others": np.zeros((3, 4))}, rows_per_env=2)
+    assert infos["rows"].shape == (6, 4) and infos["others"].shape == (3, 4)
 
 
 def test_zeros_are_arrays_of_their_own():

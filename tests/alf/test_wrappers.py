@@ -28,6 +28,7 @@ from vecenv.alf import (
     load,
 )
 from vecenv.envs.state import KEEPER, describe
+from vecenv.wrappers.base import own_generator
 
 
 class Echo(Scripted):
@@ -162,7 +163,7 @@ def test_a_lost_life_ends_the_value_but_not_the_episode():
 
         def step(self, action):
             obs, reward, *flags, info = super().step(action)
-            return obs, reward, *flags, {"lives": 3 - (self.step_count >= 2)}
+            return obs, reward, *flags, {"lives": 3 - (self.step_count == 2)}  # lost, and then won
 
     env = AtariTerminalOnLifeLossWrapper(AlfGymWrapper(Lives([np.zeros(1, np.float32)] * 5)))
     for _ in range(2):
@@ -225,6 +226,15 @@ def test_noise_lasts_for_two_steps_and_stays_in_bounds():
     env.reset()
     step = env.step(np.ones(2, np.float32))
     assert step.prev_action.tolist() == step.observation.tolist() != [1.0, 1.0], "what the env got"
+
+
+def test_noise_begins_anew_with_each_episode():
+    env = TemporallyCorrelatedNoiseWrapper(AlfGymWrapper(Echo(length=3, low=-9.0, high=9.0)), 0.5)
+    env.seed(5)
+    env.reset()
+    seen = [env.step(np.zeros(2, np.float32)).observation for _ in range(5)]
+    a, b, c, d, _, f, g = own_generator(5, "action_noise").normal(0, 0.5, (7, 2))
+    np.testing.assert_allclose(seen, [a + b, b + c, c + d, [0, 0], f + g], rtol=1e-6)
 
 
 @pytest.mark.parametrize("action", [9, -1, 27])
@@ -323,6 +333,14 @@ def test_an_action_names_its_task_and_another_task_begins_an_episode():
         env.step({"task_id": 2, "action": 0})
 
 
+def test_the_task_under_way_is_that_of_a_new_env_too():
+    env, twin = tasks(), tasks()
+    env.reset()
+    env.step({"task_id": 1, "action": 0})
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert twin.reset().prev_action["task_id"] == 1
+
+
 def test_tasks_must_be_alike_and_have_names_of_their_own():
     with pytest.raises(ValueError, match="different task names"):
         MultitaskWrapper([toy(), toy()], ["same", "same"])
@@ -368,6 +386,17 @@ def test_a_curriculum_prefers_the_task_that_makes_progress():
     assert env.task_probs[1] > 5 * env.task_probs[0] and env.task_probs.sum() == pytest.approx(1)
     with pytest.raises(ValueError, match="multitask"):
         CurriculumWrapper(toy())
+
+
+def test_a_curriculum_counts_progress_per_step():
+    """Each episode of either task earns one more per step than the one before."""
+    envs = [MultitaskWrapper([Learning(toy(length=1), 1), Learning(toy(length=3), 1)], ["short", "long"])]
+    env = CurriculumWrapper(BatchEnvironmentWrapper(envs), current_score_update_rate=1.0, past_score_update_rate=0.5,
+                            warmup_period=1, seed=0)  # fmt: skip
+    env.reset()
+    for _ in range(200):
+        env.step(np.zeros(1, np.int64))
+    assert env.task_probs == pytest.approx([0.5, 0.5], abs=0.01)
 
 
 @pytest.mark.parametrize(

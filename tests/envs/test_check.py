@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import random
@@ -115,6 +116,14 @@ def test_space_dtypes(dtype, good):
     else:
         with pytest.raises(AssertionError, match="observation_space/a/0: expected"):
             check_space_dtype(env)
+
+
+@pytest.mark.parametrize("low, good", [(0, True), (-1, False)])
+def test_int8_is_for_masks(low, good):
+    env = Ding()
+    env.observation_space = spaces.Box(low, 1, (2,), np.int8)
+    with contextlib.nullcontext() if good else pytest.raises(AssertionError, match="expected int64"):
+        check_space_dtype(env)
 
 
 def test_w37_uint8_images_are_allowed():

@@ -104,6 +104,13 @@ class GlobalDraws(Walk):
         return super().observe() + np.float32(np.random.random())
 
 
+class GlobalDrawUnderASeed(Walk):
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            np.random.random()
+        return super().reset(seed=seed)
+
+
 def test_an_env_that_ignores_its_seed_cannot_be_recovered():
     report = check_recovery(Entropic)
     assert report.verdict == "none" and "seeded episode differs, observation of its reset" in report.seeded
@@ -127,9 +134,10 @@ def test_a_state_that_no_fresh_env_takes():
     assert report.carried == "its state does not go into a fresh env: ZeroDivisionError: no"
 
 
-def test_draws_from_the_global_generators_are_noticed_and_leave_them_alone():
+@pytest.mark.parametrize("env_fn", [GlobalDraws, GlobalDrawUnderASeed])
+def test_draws_from_the_global_generators_are_noticed_and_leave_them_alone(env_fn):
     before = np.random.get_state()[2]
-    report = check_recovery(GlobalDraws)
+    report = check_recovery(env_fn)
     assert report.draws_globally and report.verdict == "any episode"
     assert np.random.get_state()[2] == before
     assert any("global" in line for line in report.lines())

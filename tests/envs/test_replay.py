@@ -12,7 +12,7 @@ import pytest
 
 from tests.scripted import numbers_env
 from vecenv import ConfigError, DependencyError, DingEnvWrapper
-from vecenv.envs.replay import EpisodeRecorder
+from vecenv.envs.replay import EpisodeRecorder, Recordable
 
 pytest.importorskip("moviepy")
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
@@ -234,6 +234,19 @@ def test_an_unwritable_path_is_an_error_naming_the_env(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="replay of Scripted: cannot make folder"):
         EpisodeRecorder(Painted(numbers_env()), tmp_path / "file" / "below")
+
+
+def test_an_env_brought_back_records_by_itself_under_the_same_name():
+    class Records(gymnasium.Wrapper):
+        def enable_save_replay(self, replay_path, token):
+            self.told = replay_path, token
+
+    env, twin = (Recordable(Records(numbers_env()), "token") for _ in range(2))
+    for folder in ("one", "two"):
+        env.replay_folder = folder
+        env.reset()
+    twin.set_state(env.get_state())
+    assert twin.env.told == env.env.told == ("two", "token-2")
 
 
 def test_a_missing_encoder_says_the_pip_command(tmp_path, monkeypatch):
