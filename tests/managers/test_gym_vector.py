@@ -60,6 +60,22 @@ def test_episodes_returns_and_observations(make):
     assert manager.env_episode_count == {0: 2, 1: 2} and manager.ready_obs == {}
 
 
+class Lacks(CountEnv):
+    """Its second reset asks for what it does not have."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options=options) if self.episode == 0 else self.no_such_thing
+
+
+def test_an_attribute_that_an_env_misses_is_named():
+    """It was the manager that was said to have no `ready_obs`."""
+    with GymVectorEnvManager(SyncVectorEnv([functools.partial(Lacks, 1)])) as manager:
+        manager.reset()
+        manager.step({0: 0})
+        with pytest.raises(AttributeError, match="no_such_thing"):
+            manager.ready_obs  # noqa: B018
+
+
 def test_calls_out_of_order_are_assertion_errors(make):
     manager = make()
     with pytest.raises(AssertionError):

@@ -20,6 +20,7 @@ from vecenv import (
     StateError,
     SyncSubprocessEnvManager,
 )
+from vecenv.envs.toys import CountEnv
 
 MANAGERS = [*IN_PROCESS, *WITH_WORKERS]
 WAITS_FOR_ALL = {"wait_num": 100, "step_wait_timeout": None, "num_workers": 2}
@@ -84,6 +85,20 @@ def test_an_error_of_the_reference_env_is_not_swallowed(manager_cls):
     assert manager.closed
 
 
+@pytest.mark.parametrize("name", ["env_ref", "observation_space"])
+def test_an_attribute_that_a_constructor_misses_is_named(manager_cls, name):
+    """It was called again and again, until the stack was full."""
+    calls = []
+
+    def make_env():
+        calls.append(1)
+        return ActorEnv().no_such_thing
+
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        getattr(manager_cls([make_env]), name)
+    assert len(calls) == 1
+
+
 def test_the_reference_env_is_closed_with_the_manager(manager_cls, tmp_path):
     manager = manager_cls([odd(notes=str(tmp_path))] * 2)
     mine = manager.env_ref.time_id
@@ -117,6 +132,21 @@ def test_an_env_without_an_inner_env_renders_in_any_mode(manager_cls):
         manager.launch()
         assert list(manager.ready_imgs) == [0, 1] and manager.ready_imgs[1].max() == 7
         assert manager.render("depth", [1])[1].max() == 9
+
+
+class RendersWhatItLacks(ActorEnv):
+    render_mode = "rgb_array"
+
+    def render(self):
+        return self.no_such_thing
+
+
+def test_an_attribute_that_a_renderer_misses_is_named(manager_cls):
+    """It was the manager that was said to have no `ready_imgs`."""
+    with make(manager_cls, [RendersWhatItLacks]) as manager:
+        manager.launch()
+        with pytest.raises(AttributeError, match="no_such_thing"):
+            manager.ready_imgs  # noqa: B018
 
 
 def test_an_env_that_does_not_render_is_said_to(manager_cls):
@@ -226,6 +256,45 @@ class RendersAfterAll(ActorEnv):
             open(stat, "w").close()
             raise ZeroDivisionError("once")
         return super().reset()
+
+
+class FailsOnce(CountEnv):
+    """The second reset fails, once for all that are built."""
+
+    def __init__(self, flag):
+        super().__init__()
+        self.flag = flag
+
+    def reset(self, *, seed=None, options=None):
+        if self.episode and not self.flag.exists():
+            self.flag.touch()
+            raise ZeroDivisionError("not this time")
+        return super().reset(seed=seed, options=options)
+
+
+def test_a_renewed_env_that_nobody_has_seeded_begins_with_another_seed(manager_cls, tmp_path):
+    cfg = {"max_retry": 2, "retry_type": "renew", "retry_waiting_time": 0}
+    with make(manager_cls, [functools.partial(FailsOnce, tmp_path / "failed")], **cfg) as manager:
+        manager.launch()
+        (first,) = manager.seed_given
+        manager.reset()
+        (second,) = manager.seed_given
+    assert isinstance(first, int) and isinstance(second, int) and first != second
+
+
+def built_once(flag):
+    if flag.exists():
+        raise OSError("there is only one")
+    flag.touch()
+    return ActorEnv()
+
+
+def test_an_env_that_cannot_be_built_anew_has_used_an_attempt_up(manager_cls, tmp_path):
+    cfg = {"max_retry": 2, "retry_type": "renew", "retry_waiting_time": 0}
+    with make(manager_cls, [functools.partial(built_once, tmp_path / "built")], **cfg) as manager:
+        manager.launch()
+        with pytest.raises(RuntimeError, match="2 attempts.*OSError: there is only one"):
+            manager.reset({0: {"stat": "error"}})
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])

@@ -85,6 +85,8 @@ class EnvAccess:
                 except BaseException:
                     env.close()
                     raise
+            except AttributeError as error:
+                self._raise_from_property(error)
             finally:
                 random.setstate(states[0])
                 np.random.set_state(states[1])
@@ -123,7 +125,10 @@ class EnvAccess:
                 source: Any = self._pool
                 reward_space = self._pool.reward_space
             else:
-                self.env_ref  # noqa: B018  # builds it
+                try:
+                    self.env_ref  # noqa: B018  # builds it
+                except AttributeError as error:
+                    self._raise_from_property(error)
                 source = self._env_reference
                 reward_space = reward_space_of(source)
             if reward_space is None:
@@ -181,7 +186,15 @@ class EnvAccess:
         # Copying and unpickling ask for names before there is an __init__ behind the object.
         if (name.startswith("__") and name.endswith("__")) or "_env_fn" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raised = self.__dict__.pop("_raised", None)
+        if raised is not None:
+            raise raised
         return self._read_from_envs(name)
+
+    def _raise_from_property(self, error: AttributeError) -> NoReturn:
+        """Raise an env's AttributeError: from a property Python takes it for a missing one and asks `__getattr__`."""
+        self.__dict__["_raised"] = error
+        raise error
 
     def _read_from_envs(self, name: str) -> Any:
         if self._pool is None:
@@ -213,7 +226,10 @@ class EnvAccess:
     @property
     def ready_imgs(self) -> dict[int, Any]:
         """Frames of the ready envs, {env_id: uint8 (H, W, 3)}."""
-        return self.render("rgb_array")
+        try:
+            return self.render("rgb_array")
+        except AttributeError as error:
+            self._raise_from_property(error)
 
     def render(self, mode: str = "rgb_array", env_ids: Sequence[int] | None = None) -> dict[int, Any]:
         """Render envs where they live; waits for their running steps.

@@ -120,7 +120,10 @@ class GymVectorEnvManager(EnvBooks):
     def ready_obs(self) -> dict[int, Any]:
         """Newest observation of each env that can be stepped, {env_id: obs}; {} when none can."""
         if not self.ready_obs_id and EnvState.RESET in self._env_states.values():
-            self._step_vector_env({})  # with all episodes over, this is what begins the next ones
+            try:
+                self._step_vector_env({})  # with all episodes over, this is what begins the next ones
+            except AttributeError as error:
+                self._raise_from_property(error)
         return {env_id: self._shown[env_id] for env_id in self.ready_obs_id}
 
     def _spaces(self) -> tuple[Any, Any, Any]:
