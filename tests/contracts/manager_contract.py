@@ -12,7 +12,7 @@ import pytest
 
 from tests.managers.fakes import actors
 from vecenv import BaseEnvTimestep, EnvState, HybridEnv, StateError, TreeArray, TwoAgentEnv
-from vecenv.envs.toys import CountEnv, KeepsAction, SpaceEnv
+from vecenv.envs.toys import CountEnv, KeepsAction, SpaceEnv, ToyEnv
 
 RUN, DONE, ERROR, VOID, NEED_RESET = (
     EnvState.RUN,
@@ -36,6 +36,15 @@ def as_dict(manager, timesteps):
 
 def _native(value):
     return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+class Painted(ToyEnv):
+    """Renders grey frames."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def render(self):
+        return np.full((4, 6, 3), 128, np.uint8)
 
 
 class ManagerContract:
@@ -375,6 +384,12 @@ class ManagerContract:
         manager.launch()
         assert manager._seed == [None] * 3
 
+    def test_a_seed_among_the_parameters_comes_first(self, make):
+        manager = make([CountEnv] * 2)
+        manager.seed(3)
+        manager.launch({0: {"seed": 77}, 1: None})
+        assert manager.seed_given[0] == 77 != manager.seed_given[1]
+
     def test_lists_dicts_and_their_owners(self, launched):
         manager = launched()
         seeds = [7, 3, 9]
@@ -443,9 +458,8 @@ class ManagerContract:
             manager.enable_save_figure(1, None)
 
     def test_frames_of_ready_envs(self, launched):
-        env_fn = functools.partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array")
-        pytest.importorskip("pygame")
-        manager = launched([env_fn] * 2)
+        env_fn = functools.partial(Painted, render_mode="rgb_array")
+        manager = launched([env_fn] * 2)  # without pygame, parts of which do not come up in two threads at once
         frames = manager.ready_imgs
         assert list(frames) == [0, 1] and frames[0].ndim == 3 and frames[0].dtype == np.uint8
         with pytest.raises(StateError, match="human"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import signal
 import numpy as np
 import pytest
 
-from tests.managers.fakes import actors
+from tests.managers.fakes import ActorEnv, actors
 from vecenv import (
     AsyncSubprocessEnvManager,
     ClosedError,
@@ -20,6 +21,7 @@ from vecenv import (
     WorkerDiedError,
 )
 from vecenv.envs.toys import CountEnv, HangInC, RaiseUnpicklableError, RaiseWeirdError, ToyEnv
+from vecenv.managers.shown import Shown
 
 MANAGERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
 
@@ -83,6 +85,21 @@ def test_a_dead_worker_is_named_and_everything_is_closed(launched):
     assert len(manager.step({0: 0})) == 1
 
 
+def test_a_closed_manager_has_let_go_of_the_memory(launched):
+    before = segments()
+    manager = launched()
+    manager.step({0: 0, 1: 0, 2: 0})
+    assert segments() > before
+    manager.close()
+    gc.collect()
+    assert segments() <= before
+
+
+def segments():
+    with open("/proc/self/maps") as maps:
+        return set(re.findall(r"/dev/shm/vecenv-\S+", maps.read()))
+
+
 def test_close_with_a_killed_worker(launched):
     """W21: BrokenPipeError left the other processes alive."""
     manager = launched()
@@ -141,6 +158,19 @@ def test_a_hanging_reset_beside_running_envs_is_tried_again_and_says_whose_episo
         manager.step({1: 0})
     manager.reset({1: None, 2: None})
     assert len(manager.step(dict.fromkeys(range(4), 0))) == 4
+
+
+def test_who_begins_again_because_another_one_hung_has_all_attempts(launched, tmp_path):
+    hung, failed = tmp_path / "hung", tmp_path / "failed"
+    manager = launched(
+        [functools.partial(_HangsOnce, hung), functools.partial(_FailsAfter, hung, failed)],
+        max_retry=2,
+        reset_timeout=0.5,
+        retry_waiting_time=0,
+        num_workers=1,
+    )
+    manager.reset({0: {"stat": "hang once"}})
+    assert failed.exists() and set(manager.env_states.values()) == {EnvState.RUN}
 
 
 def test_what_concerns_one_env_touches_no_other_worker(launched):
@@ -246,6 +276,16 @@ def test_views_of_envs_that_wait_do_not_expire(manager_cls, depth):
             assert [obs.tolist() for obs in manager.ready_obs.values()] == [[0, steps, 1], [1, 1, 1], [2, 1, 1]]
 
 
+@pytest.mark.parametrize("depth", [2, 4])
+def test_views_get_memory_of_their_own_before_the_batch_that_may_overwrite_them(depth):
+    shown, batch = Shown(2, depth), np.ones((2, 3))
+    shown.expect_batch()
+    shown.put([0, 1], batch, list(batch))
+    assert not any(shown.expect_batch() for _ in range(depth - 2))
+    assert shown.expect_batch().keys() == {0, 1}
+    assert not np.shares_memory(shown.rows[0], batch) and shown.rows[0].all()
+
+
 def test_an_abnormal_end_is_neither_counted_nor_reset(launched):
     manager = launched()
     manager.step({0: "abnormal_end", 1: 0, 2: 0})
@@ -289,6 +329,20 @@ class _HangsOnce:
                 return super().reset(stat)
 
         return Once({})
+
+
+class _FailsAfter(ActorEnv):
+    """Its first reset after `hung` was made fails."""
+
+    def __init__(self, hung, failed):
+        super().__init__()
+        self.hung, self.failed = hung, failed
+
+    def reset(self, stat=None):
+        if self.hung.exists() and not self.failed.exists():
+            self.failed.touch()
+            raise ZeroDivisionError("not this time")
+        return super().reset(stat)
 
 
 @pytest.mark.parametrize("max_retry", [1, 2])

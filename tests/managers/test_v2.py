@@ -79,6 +79,14 @@ def test_ready_obs_is_one_batch(launched):
     assert manager.done and manager.ready_obs.shape == (0, 3)  # W34: IndexError
 
 
+def test_ready_obs_is_the_newest_beside_an_env_that_raised(launched):
+    manager = launched(on_step_error="error")
+    manager.step([0, 0, 0])
+    with pytest.raises((LookupError, RuntimeError), match="cannot step"):
+        manager.step([0, "error", 0])
+    assert manager.ready_obs.tolist() == [[0, 2, 1], [2, 2, 1]]
+
+
 def test_the_batch_of_all_envs_is_not_copied(launched):
     manager = launched()
     manager.step([0, 0, 0])
