@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 pytest.importorskip("stable_baselines3")
@@ -21,6 +22,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecMonitor, VecNormalize
 
+from tests.scripted import Plain
 from tests.vector.same import assert_same
 from vecenv import ClosedError, ConfigError, SpaceError, StateError, VectorEnv, WorkerDiedError, WorkerTimeoutError
 from vecenv.envs.toys import AliasedObs, HangAtStep, RaiseAtStep, SegfaultAtStep, SpaceEnv, ToyEnv
@@ -155,6 +157,7 @@ def test_floats_for_spaces_of_whole_numbers(space, actions, backend):
         envs.reset()
         infos = envs.step(np.array(actions, np.float32))[3]
         np.testing.assert_array_equal([info["action"] for info in infos], np.array(actions, np.float32))
+        assert {np.asarray(info["action"]).dtype.kind for info in infos} == {"f" if isinstance(space, Box) else "i"}
 
 
 def test_floats_are_refused_by_a_strict_vec_env():
@@ -323,6 +326,13 @@ def test_attributes_are_found_below_and_tested_without_travelling(marked):
         marked.get_attr("number", 4)
 
 
+def test_attributes_of_an_old_env_are_set_in_the_env_itself():
+    with contextlib.closing(SB3VecEnv([Plain] * 2, backend="serial")) as envs:
+        envs.reset()
+        envs.set_attr("length", 1)
+        assert envs.step([0, 0])[2].tolist() == [True, True]
+
+
 def test_an_exception_of_a_method_arrives_as_itself(marked):
     with pytest.raises(LookupError, match="number 2") as caught:
         marked.env_method("fail", indices=[2, 3])
@@ -334,6 +344,7 @@ def test_wrappers_are_known_by_class_and_base_class(marked):
     assert marked.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [True] * 4
     assert marked.env_is_wrapped(gymnasium.Wrapper) == [True] * 4
     assert marked.env_is_wrapped(Monitor) == [False] * 4
+    assert marked.env_is_wrapped(CartPoleEnv) == [False] * 4  # the env itself is no layer around one
 
 
 # ---- with Stable-Baselines3's own ------------------------------------------------------------------

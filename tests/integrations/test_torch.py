@@ -73,6 +73,11 @@ def test_nested_observations_and_what_is_no_number():
     assert all(one is other for one, other in zip(as_tensors(kept), kept))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float32", "complex128"])
+def test_numbers_of_every_kind_become_tensors(dtype):
+    assert as_tensors(np.ones(2, dtype)).dtype == getattr(torch, dtype)
+
+
 def test_on_the_cpu_a_device_is_no_copy():
     array = np.arange(6.0).reshape(2, 3)
     moved = to_device({"a": (array,)}, "cpu")["a"][0]
