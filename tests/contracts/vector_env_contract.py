@@ -239,6 +239,14 @@ class VectorEnvContract:
         with pytest.raises(StateError, match="no env owes an answer; send actions or reset first"):
             envs.recv()
 
+    def test_the_ids_of_a_batch_belong_to_the_caller(self, open_envs):
+        envs = open_envs([functools.partial(CountEnv, None)] * 2)
+        envs.reset(seed=0)
+        kept = envs.step([0, 0], [1, 0])[4]["env_id"]
+        for _ in range(8):
+            envs.step([0, 0], [0, 1])
+        assert kept.tolist() == [1, 0]
+
     @pytest.mark.parametrize(
         "env_id, says",
         [
@@ -333,7 +341,7 @@ class VectorEnvContract:
         envs = open_envs(ToyEnv, autoreset_mode=DISABLED)
         with pytest.raises(StateError, match="reset all envs"):
             envs.reset(options={"reset_mask": np.array([True, False, False])})
-        envs.reset(seed=0)
+        envs.reset(seed=0, options={"reset_mask": np.array([True] * 3)})
         for mask, error in (
             ([True, True, True], TypeError),
             (np.array([1, 0, 0]), TypeError),
@@ -439,6 +447,15 @@ class VectorEnvContract:
             envs.step([0, 0])
         obs, _ = envs.reset(options={"reset_mask": np.array([False, True])})
         assert obs[0, STEPS] == 1
+
+    def test_an_end_beside_an_env_that_raises_is_not_forgotten(self, open_envs, tmp_path):
+        env_fns = [functools.partial(CountEnv, 1), functools.partial(RaiseAtStep, once=tmp_path / "done")]
+        envs = open_envs(env_fns, autoreset_mode=DISABLED)
+        envs.reset(seed=0)
+        with pytest.raises(ZeroDivisionError):
+            envs.step([0, 0])
+        with pytest.raises(StateError, match=r"envs \[0\] are over"):
+            envs.step([0, 0])
 
     def test_limits(self, open_envs):
         envs = open_envs([CountEnv, HangAtStep], step_timeout=0.1, close_timeout=0.1, on_failure="raise")
