@@ -23,6 +23,7 @@ from vecenv.errors import (
     WorkerTimeoutError,
     describe_exit,
     require,
+    warn_caller,
 )
 
 WHERE = {"worker_id": 3, "env_ids": (12, 13), "op": "step", "step_id": 481}
@@ -149,6 +150,13 @@ def test_require_says_the_command():
     )
     assert (caught.value.package, caught.value.extra) == ("no_such_module_here.part", "atari")
     assert isinstance(caught.value.__cause__, ImportError)
+
+
+def test_a_module_whose_name_begins_like_ours_is_the_callers():
+    code = compile("warn_caller('this line')", "theirs.py", "exec")
+    with pytest.warns(UserWarning, match="this line") as caught:
+        exec(code, {"__name__": "vecenv_tools", "warn_caller": warn_caller})
+    assert caught[0].filename == "theirs.py"
 
 
 def test_require_tells_broken_from_missing(tmp_path, monkeypatch):

@@ -110,6 +110,11 @@ def test_identifiers_do_not_collide():
     assert {key: leaf.item() for key, leaf in tree.items()} == {"a_b_": 1, "a_b": 2, "a_b__": 3}
 
 
+def test_a_list_of_trees_without_children_stays_one():
+    trees = [TreeArray(), TreeArray()]
+    assert TreeArray(infos=trees).infos is trees  # to NumPy it is an array of floats, (2, 0)
+
+
 def test_keys_of_trees_within_become_identifiers_too():
     tree = TreeArray({"info": TreeArray({"a.b": 1})}, identifiers=True)
     assert list(tree.info) == ["a_b"]

@@ -127,3 +127,20 @@ def test_before_the_first_time_step_there_is_none(make):
 
 def test_a_single_environment_is_one():
     assert not Plain().batched and Plain().batch_size == 1
+
+
+class Remembers(Plain):
+    state_names = ("kept",)
+
+    def __init__(self):
+        self.kept = []
+
+
+def test_a_state_is_a_copy():
+    env, twin = Remembers(), Remembers()
+    env.kept.append(1)
+    state = env.get_state()
+    env.kept.append(2)
+    twin.set_state(state)
+    twin.kept.append(3)
+    assert state == {"kept": [1]} and twin.kept == [1, 3]

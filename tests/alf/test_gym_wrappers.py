@@ -54,6 +54,12 @@ def run(env, action=0):
 # ---- episodes and rewards --------------------------------------------------------------------------------
 
 
+def test_what_the_env_declares_of_its_infos_stays_declared():
+    inner = numbers_env()
+    inner.info_space = spaces.Dict(speed=spaces.Box(0, 1, ()))
+    assert set(FrameSkip(inner, 2).info_space) == {"speed", "num_env_frames"}
+
+
 def test_a_non_episodic_env_never_ends():
     env = NonEpisodicEnv(numbers_env(2, truncate=True))
     env.reset()
@@ -207,6 +213,8 @@ def test_each_field_has_a_stack_of_its_own_and_vectors_stack_too():
     assert run(FrameStack(counts, 2))[0].tolist() == [1, 2, 1, 2]
     with pytest.raises(ValueError, match="channel_order"):
         FrameStack(numbers_env(), 2, "sideways")
+    shifted = FrameStack(Scripted([np.array([6, 2])], space=spaces.MultiDiscrete([3, 4], start=[5, 1])), 2)
+    assert shifted.observation_space.start.tolist() == [5, 1, 5, 1]
     with pytest.raises(ValueError, match="MultiDiscrete"):
         FrameStack(Scripted([0] * 4, space=spaces.Discrete(2)))
 

@@ -69,6 +69,11 @@ def test_specs_made_of_others():
     assert TensorSpec.from_array(np.zeros((5, 2, 3), np.uint8), 1) == plain and plain.dtype_str == "uint8"
 
 
+def test_bounds_cannot_be_written_to():
+    with pytest.raises(ValueError, match="read-only"):
+        BoundedTensorSpec((2,), "float32", [0, 0], [1, 1]).minimum[0] = 2
+
+
 def test_a_bound_of_minus_zero_is_zero():
     left, right = BoundedTensorSpec((2,), "float32", -0.0, 1), BoundedTensorSpec((2,), "float32", 0.0, 1)
     assert left == right and hash(left) == hash(right)

@@ -256,6 +256,12 @@ class ManagerContract:
         for env_id, (kept,) in enumerate(manager.kept):
             assert repr(kept) == repr(actions[env_id])
 
+    def test_keys_of_an_action_keep_their_order(self, launched):
+        space = gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2), b=gymnasium.spaces.Discrete(2))
+        manager = launched([functools.partial(KeepsAction, space)] * 2)
+        self.step(manager, {env_id: {"b": np.int64(1), "a": np.int64(0)} for env_id in (0, 1)})
+        assert [list(kept) for (kept,) in manager.kept] == [["b", "a"]] * 2
+
     @pytest.mark.parametrize(
         "space",
         [
@@ -540,10 +546,11 @@ class ManagerContract:
         manager = launched(on_step_error=policy)
         before = manager.time_id
         with pytest.raises(self.step_error):
-            manager.step({1: "error"})
-        assert manager.env_states == {0: RUN, 1: ERROR, 2: RUN}
-        assert (manager.time_id[1] != before[1]) is (policy == "renew")
-        manager.reset({1: None})
+            manager.step({1: "error", 2: "error"})
+        assert manager.env_states == {0: RUN, 1: ERROR, 2: ERROR}
+        is_new = [now != then for now, then in zip(manager.time_id, before)]
+        assert is_new == [False, *[policy == "renew"] * 2]
+        manager.reset({1: None, 2: None})
         assert len(self.step(manager)) == 3
 
     def test_a_hanging_reset_is_ended(self, make):

@@ -142,6 +142,18 @@ def test_a_tuple_observation_is_not_taken_for_obs_and_info():
     assert adapt(Pairs()).reset() == ((1, {"a": 0}), {})
 
 
+def test_a_tuple_observation_with_an_info_is_told_from_it():
+    class Pairs(Plain):
+        def __init__(self):
+            super().__init__()
+            self.observation_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2)])
+
+        def reset(self):
+            return (0, 1), {"level": 2}
+
+    assert adapt(Pairs()).reset() == ((0, 1), {"level": 2})
+
+
 def test_reset_info_of_a_base_env_is_passed_on():
     env = Ding()
     env.reset_info = {"level": 3}

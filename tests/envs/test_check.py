@@ -26,6 +26,7 @@ from vecenv import (
     demonstrate_correct_procedure,
 )
 from vecenv.envs.base import BaseEnvTimestep
+from vecenv.envs.check_data import equal
 
 
 def rules(error):
@@ -129,6 +130,11 @@ def test_int8_is_for_masks(low, good):
 def test_w37_uint8_images_are_allowed():
     check_space_dtype(Images())
     check_array_space(np.zeros((2, 2), np.uint8), spaces.Box(0, 255, (2, 2), np.uint8), "image")
+
+
+def test_a_number_that_is_none_equals_itself():
+    nan = np.array([1.0, np.nan])
+    assert equal({"a": (nan, np.nan)}, {"a": (nan.copy(), float("nan"))}) and not equal(nan, nan[::-1])
 
 
 def test_a_missing_space_is_a_violation():

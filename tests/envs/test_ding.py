@@ -236,6 +236,19 @@ def test_actions_are_reproducible_under_a_seed(cartpole):
     assert runs[0] == runs[1]
 
 
+def test_actions_are_the_same_of_every_env_that_nobody_has_seeded():
+    envs = DingEnvWrapper(numbers_env()), DingEnvWrapper(numbers_env())
+    first, second = ([int(env.random_action()[0]) for _ in range(20)] for env in envs)
+    assert first == second
+
+
+def test_a_state_tells_the_seed():
+    env, twin = DingEnvWrapper(numbers_env()), DingEnvWrapper(numbers_env())
+    env.seed(3, dynamic_seed=False)
+    twin.set_state(env.get_state())
+    assert (twin._seed, twin._dynamic_seed) == (3, False)  # where managers and programs read them
+
+
 def test_w6_reset_after_close_makes_the_env_again(cartpole):
     first = cartpole.reset()
     cartpole.close()

@@ -27,6 +27,13 @@ def test_running_statistics_reset_and_scalars():
     assert rms.mean == 0.0 and rms.std == pytest.approx(1.0001)
 
 
+def test_it_starts_as_if_epsilon_samples_had_been_seen():
+    rms = RunningMeanStd(epsilon=1.0)
+    rms.update(np.array([3.0]))
+    seen = np.array([-1.0, 1.0, 3.0, 3.0])  # mean 0 and variance 1, then twice the 3
+    assert rms.mean == seen.mean() and rms.std == pytest.approx(seen.std() + 1.0)
+
+
 def test_std_has_epsilon_added():
     assert RunningMeanStd(epsilon=0.5).std == 1.5
 

@@ -211,6 +211,12 @@ class TestObsPlusPrevActRew:
     def test_w40_the_start_values_are_in_the_space(self, actions):
         check_obs(ObsPlusPrevActRewWrapper(numbers_env(actions=actions)))
 
+    def test_no_reward_yet_is_in_the_space_and_rewards_of_several_agents_are_added(self):
+        inner = numbers_env(rewards=[np.array([1.0, 2.0])] * 10)
+        inner.reward_range = (1, 4)
+        _, stepped = check_obs(ObsPlusPrevActRewWrapper(inner))
+        assert stepped["prev_reward_extrinsic"].tolist() == [3.0]
+
     def test_the_space_goes_no_further_than_the_actions(self):
         env = ObsPlusPrevActRewWrapper(numbers_env(actions=spaces.MultiDiscrete([2, 3])))
         assert env.observation_space["prev_action"] == spaces.Box(-1, np.array([1, 2]), dtype=np.int64)
