@@ -205,6 +205,15 @@ class VectorEnvContract:
         with pytest.raises(StateError, match="recv"):
             envs.recv()
 
+    def test_waiting_for_more_than_is_under_way_is_no_pending_call(self, open_envs):
+        envs = open_envs(CountEnv)
+        envs.reset(seed=0)
+        envs.send([0], [1])
+        with pytest.raises(StateError) as caught:
+            envs.recv(2)
+        assert not isinstance(caught.value, AlreadyPendingCallError)
+        assert envs.recv(1)[4]["env_id"].tolist() == [1]
+
     def test_infos_of_some_envs(self, open_envs):
         envs = open_envs([functools.partial(CountEnv, length=None)] * 4)
         envs.reset(seed=10)
@@ -520,6 +529,8 @@ class VectorEnvContract:
             ({"autoreset_mode": "Sometimes"}, "autoreset_mode: expected one of"),
             ({"observation_mode": "mixed"}, "observation_mode: expected"),
             ({"num_workers": 0}, "num_workers"),
+            ({"max_concurrency": True}, "max_concurrency: expected a whole number"),
+            ({"batch_size": True}, "batch_size: expected a whole number"),
             ({"threads_per_worker": 0}, "threads_per_worker"),
             ({"depth": 1}, "depth"),
             ({"step_timeout": -1.0}, "step_timeout"),

@@ -39,6 +39,13 @@ def test_each_first_reset_is_told(order: str, backend: str) -> None:
         assert envs.seeds == before, "later ones go on as the generators do"
 
 
+def test_env_i_gets_the_seed_that_was_drawn_and_i() -> None:
+    with contextlib.closing(VectorEnv([cartpole] * 4, backend="serial")) as envs:
+        envs.async_reset([3, 1])
+        envs.recv(2)
+        assert envs.seeds[3] - envs.seeds[1] == 2 and envs.seeds[0] is None
+
+
 def test_an_env_reset_by_itself_can_be_brought_back() -> None:
     with contextlib.closing(VectorEnv([cartpole] * 2, num_workers=2)) as envs:
         for env_id in (1, 0):
