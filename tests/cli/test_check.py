@@ -78,6 +78,15 @@ MODULE = """
         def reset(self, *, seed=None, options=None):
             return super().reset(seed=seed)[0] * np.float32(np.random.random()), {}
 
+    class Closes(Family.Member):
+        times = 0
+
+        def close(self):
+            Closes.times += 1
+
+    def several():
+        return gymnasium.vector.SyncVectorEnv([Family.Member] * 2)
+
     def raising():
         raise RuntimeError("no license")
 
@@ -111,6 +120,15 @@ def test_a_good_env(check):
     assert code == 0 and out.endswith("CartPole-v1: keeps every rule\n")
     for part in ("pickling", "reset", "spaces", "step", "aliasing", "determinism", "gymnasium"):
         assert f"{part}: ok\n" in out
+
+
+def test_the_env_is_closed(check, here):
+    assert check("own_envs:Closes", "--no-spawn")[0] == 0 and sys.modules["own_envs"].Closes.times == 1
+
+
+def test_a_vector_env_is_no_single_env(check, here):
+    code, _, err = check("own_envs:several", "--no-spawn")
+    assert code == 2 and "makes no single env but a vector env" in err
 
 
 def test_every_violation_in_one_run(check, here):

@@ -121,6 +121,12 @@ class VectorEnvContract:
         assert [obs[0, STEPS] for obs in kept] == list(range(13))
         assert not any(np.may_share_memory(one, other) for one in kept for other in kept if one is not other)
 
+    def test_final_observations_belong_to_the_caller(self, open_envs):
+        envs = open_envs([functools.partial(CountEnv, 1)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+        envs.reset(seed=0)
+        kept = [envs.step([0] * 2)[4]["final_obs"][1] for _ in range(8)]
+        assert [obs[1] for obs in kept] == [*range(1, 9)]  # episodes
+
     def test_views_are_valid_until_depth_minus_one_later_batches(self, open_envs):
         envs = open_envs(functools.partial(CountEnv, length=None), copy=False, depth=4)
         kept = [envs.reset(seed=0)[0]]
@@ -397,6 +403,8 @@ class VectorEnvContract:
         assert envs.get_attr("brightness") == (1, 1, 1)
         envs.set_attr("brightness", [1, 2, 3])
         assert envs.get_attr("brightness") == (1, 2, 3)
+        envs.set_attr("brightness", (4, 5, 6))
+        assert envs.get_attr("brightness") == (4, 5, 6)
         envs.set_attr("brightness", 7)
         assert envs.call("brightness") == (7, 7, 7)
         assert envs.render() == ("light 7",) * 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import gymnasium
@@ -46,6 +47,7 @@ def test_episodes_returns_and_observations(make):
         for env_id, timestep in manager.step(dict.fromkeys(manager.ready_obs, 0)).items():
             seen[env_id].append(("step", int(timestep.obs[0]), int(timestep.obs[1])))
             assert timestep.reward.dtype == np.float32 and timestep.reward.shape == (1,)
+            assert "env_id" not in timestep.info  # which rows these are is the vector env's affair
             if timestep.done:
                 assert timestep.info["eval_episode_return"] == [3.0, 2.0][env_id]
                 assert timestep.info["terminated"] is True
@@ -58,6 +60,16 @@ def test_episodes_returns_and_observations(make):
         ]
         assert seen[env_id] == expected
     assert manager.env_episode_count == {0: 2, 1: 2} and manager.ready_obs == {}
+
+
+def test_fillers_are_not_drawn_from_the_space_that_the_caller_samples():
+    with GymVectorEnvManager(SyncVectorEnv(ENVS)) as manager:
+        manager.reset()
+        manager.seed(5)
+        twin = copy.deepcopy(manager.action_space)
+        for _ in range(4):  # one episode ends at the second step: the third begins the next with some action
+            manager.step(dict.fromkeys(manager.ready_obs, 0))
+        assert [manager.action_space.sample() for _ in range(20)] == [twin.sample() for _ in range(20)]
 
 
 class Lacks(CountEnv):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.managers.fakes import ActorEnv, actors
+from tests.mapped import segments
 from vecenv import (
     AsyncSubprocessEnvManager,
     ClosedError,
@@ -93,11 +94,6 @@ def test_a_closed_manager_has_let_go_of_the_memory(launched):
     manager.close()
     gc.collect()
     assert segments() <= before
-
-
-def segments():
-    with open("/proc/self/maps") as maps:
-        return set(re.findall(r"/dev/shm/vecenv-\S+", maps.read()))
 
 
 def test_close_with_a_killed_worker(launched):

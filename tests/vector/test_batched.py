@@ -134,7 +134,8 @@ def test_options_reach_the_envs():
 
     compare([Optional] * 4, 2, AutoresetMode.NEXT_STEP, options={"level": 3})
     options = {"reset_mask": np.array([True] * 4), "level": 4}
-    compare([functools.partial(Optional, 3)] * 4, 2, AutoresetMode.DISABLED, options=options)
+    env_fns = [functools.partial(Optional, length) for length in (3, 2, 3, 3)]  # so that masks are of some envs, too
+    compare(env_fns, 2, AutoresetMode.DISABLED, options=options)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

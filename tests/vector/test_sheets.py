@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.mapped import segments
 from vecenv.core.native import load
 from vecenv.envs.toys import NullEnv
 from vecenv.vector import VectorEnv
@@ -179,3 +181,16 @@ def test_a_sheet_that_does_not_fit_its_rows_is_refused() -> None:
     for fields in ([4, 0, 8], [0, 8, 8], [0, 0, 9], [0, 0]):
         with pytest.raises(ValueError, match="fit together"):
             fill(fields)
+
+
+@needs_native
+def test_after_close_the_memory_is_let_go_of() -> None:
+    before = segments()
+    made = VectorEnv([lambda i=i: TellingEnv(i) for i in range(3)], num_workers=1)
+    made.reset(seed=0)
+    for _ in range(6):
+        made.step(ACTIONS)
+    assert segments() > before
+    made.close()
+    gc.collect()
+    assert segments() <= before
