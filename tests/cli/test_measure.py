@@ -77,6 +77,12 @@ def test_a_loop_that_cannot_build_its_env_says_why():
         LoopProcesses([[RaiseAtInit]])
 
 
+def test_with_fewer_envs_than_cores_every_loop_of_the_ceiling_has_one(monkeypatch):
+    monkeypatch.setattr(measure, "usable_cores", lambda: 3)
+    monkeypatch.setattr(measure, "LoopMode", lambda name, shares: shares)
+    assert measure.ceiling_loops(["first", "second"]) == [["first"], ["second"], ["first"]]
+
+
 def test_the_ceiling_deals_the_envs_out_over_the_cores():
     mode = measure.ceiling_loops([ToyEnv] * (2 * usable_cores() + 1))
     assert mode._num_envs == 2 * usable_cores() + 1
