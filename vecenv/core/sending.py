@@ -81,6 +81,8 @@ class SendingPool(Waist):
         """Step envs with these very objects as actions; they travel pickled."""
         self._enter("send")
         try:
+            if self._recycler is not None:
+                self._recycle()
             ids = self._check_ids(env_ids)
             self._send_each(actions, self._ids if ids is None else ids, ordered)
         finally:
