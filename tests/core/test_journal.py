@@ -40,6 +40,14 @@ def test_requests_of_some_envs_in_any_order() -> None:
     assert told(journal, 2) == [(3, ["reset 3", 20, 21, 22])]
 
 
+def test_each_request_has_its_own_form() -> None:
+    journal = Journal(2, MANY)
+    for form in (0, 2, 1):
+        journal.note_steps((np.array([form, form]),), None, form)
+        journal.note_steps((np.array([form]),), np.array([1]), form)
+    assert [entry.flags for entry in journal.history(1, ()).attempts[0].entries] == [0, 0, 2, 2, 1, 1]
+
+
 def test_a_seeded_reset_is_a_start_once_it_has_been_answered() -> None:
     journal = two_envs()
     reset(journal, 9, [0], [7])
@@ -109,6 +117,13 @@ def test_a_state_whose_command_is_done_again_is_no_start_of_the_digest() -> None
     steps(journal, [13, 23])
     marked = [entry.step_id for entry in journal.history(0, ()).attempts[0].entries if entry.flags & CommandFlag.START]
     assert marked == [1]
+
+
+def test_a_call_is_not_asked_because_an_answer_is_in() -> None:
+    journal = two_envs()
+    journal.note_state(0, Start(7, b"state"), is_answered=False)
+    call(journal, 9, 0, None)
+    assert told(journal, 0, [7, 9]) == [(1, ["reset 1", 10, 11])]
 
 
 def test_the_last_letter_of_an_env_is_there_whatever_else_is_given_up() -> None:
@@ -215,3 +230,12 @@ def test_an_env_that_is_forgotten_begins_anew() -> None:
     assert told(journal, 0) == [(10, ["reset 10", 30])]
     assert kept(journal) == []
     assert told(journal, 1) == [(2, ["reset 2", 20, 21, 22])]
+
+
+def test_an_env_that_is_forgotten_does_not_go_back_to_an_older_start() -> None:
+    journal = two_envs()
+    journal.note_state(0, Start(7, b"a", False), is_answered=True)
+    journal.forget(0)
+    reset(journal, 9, [0], [None])
+    steps(journal, [30], [0])
+    assert told(journal, 0) == [(9, ["reset 9", 30])]

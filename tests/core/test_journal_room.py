@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.core.journals import MANY, call, reset, steps, told
+from tests.core.journals import MANY, call, reset, steps, told, two_envs
 from vecenv.core.journal import Journal, Start
 from vecenv.core.rows import CommandFlag, Op
 
@@ -42,15 +43,29 @@ def test_pages_that_are_written_again_hold_nothing_of_before() -> None:
     assert told(journal, 1)[0][1][1:] == [-number for number in range(12_000, 20_000)]
 
 
-def test_pages_are_not_written_again_with_actions_of_another_kind() -> None:
+@pytest.mark.parametrize("other", [np.full(1, 1.5, np.float32), np.full((1, 3), 1)], ids=["dtype", "shape"])
+def test_pages_are_not_written_again_with_actions_of_another_kind(other: Any) -> None:
     journal = Journal(1, MANY)
-    for dtype in (np.float32, np.int64):
+    for action in (other, np.full(1, 1)):
         for _ in range(30):
             reset(journal, journal._next_step_id, [0], [1])
             for _ in range(1_000):
-                journal.note_steps((np.full(1, 1.5, dtype),), None, 0)
+                journal.note_steps((action,), None, 0)
     entry = journal.history(0, ()).attempts[0].entries[-1]
     assert entry.payload == (np.int64(1).tobytes(),)
+
+
+def test_pages_are_written_again_with_actions_of_another_form() -> None:
+    journal = Journal(1, MANY)
+    dropped: set[int] = set()
+    for form in (1, 2):
+        for _ in range(30):
+            reset(journal, journal._next_step_id, [0], [1])
+            for _ in range(1_000):
+                journal.note_steps((np.full(1, 1),), None, form)
+                dropped.update(map(id, journal._spares))
+    assert dropped.intersection(map(id, journal._pages)), "no page was written again"
+    assert {entry.flags for entry in journal.history(0, ()).attempts[0].entries[1:]} == {2}
 
 
 def test_one_env_with_a_long_episode_does_not_keep_what_others_left_behind() -> None:
@@ -175,6 +190,14 @@ def test_the_size_is_that_of_what_is_there(monkeypatch: pytest.MonkeyPatch) -> N
     before = journal.nbytes
     journal._compact()
     assert journal.nbytes == before
+
+
+def test_of_states_that_may_not_be_all_only_the_newest_takes_room() -> None:
+    journal = two_envs()
+    before = journal.nbytes
+    for step_id in (3, 5, 7):
+        journal.note_state(0, Start(step_id, b"x" * 1000, False), is_answered=True)
+        assert journal.nbytes == before + 1000
 
 
 def test_starts_in_mail_are_gathered_before_anything_is_dropped() -> None:

@@ -193,3 +193,16 @@ def test_a_look_that_the_system_held_up_does_not_put_off_the_next_for_long(monke
     quickest = intervals[1]
     assert quickest == 500 * 40_000
     assert intervals[2:] == [500 * 50_000, 500 * 100_000, 500 * 200_000, 500 * 50_000]
+
+
+def test_the_first_look_which_finds_out_what_there_is_does_not_put_off_the_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(Keeper())
+    scene.reset(1, seeded=True)
+    clock = [0]
+    monkeypatch.setattr("vecenv.core.keeping.now_ns", lambda: clock.__setitem__(0, clock[0] + 50_000_000) or clock[0])
+    for step_id in (2, 3):
+        scene.reset(step_id, forced=True)
+    least = scene.slot.after[0]
+    assert scene.slot.after == [least, least, (0, 500 * 50_000_000)]

@@ -173,6 +173,12 @@ def test_failures_that_are_nobodys_have_a_larger_budget(monkeypatch: pytest.Monk
         books.recovery.judge(WorkerDiedError("idle"), -signal.SIGKILL, [])
 
 
+def test_failures_of_many_envs_are_not_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books(monkeypatch, max_restarts=1)
+    for env_id in range(20):
+        assert books.fail(5, env_id=env_id) == {}
+
+
 def test_a_successor_that_dies_by_itself_is_tried_once_more(books: Books) -> None:
     books.recovery.judge_start(WorkerDiedError("born dead", exitcode=SEGFAULT), 1)
     with pytest.raises(WorkerDiedError, match="born dead"):
@@ -214,6 +220,13 @@ def test_a_plan_has_the_history_before_what_is_left(books: Books) -> None:
     assert asked == [(0, 0), (1, 4)] and plans[1].seconds == 60.0
 
 
+def test_what_was_seen_last_is_from_before_all_that_is_left(books: Books) -> None:
+    asked: list[tuple[int, int]] = []
+    left = [(int(Op.RESET), 1, 6, 0), (int(Op.STEP), 1, 4, 0)]
+    books.recovery.plan([1], left, {}, lambda env_id, before: asked.append((env_id, before)))
+    assert asked == [(1, 4)]
+
+
 def test_a_plan_allows_ten_steps_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     books = Books(monkeypatch)
     books.recovery.limits = Limits(step=20.0)
@@ -240,6 +253,14 @@ def test_the_last_env_of_a_worker_ends_the_story_with_one_line(books: Books, cap
     counts = books.recovery.statistics()
     assert (counts["restarts"], counts["replayed"], counts["truncated"], counts["steps_replayed"]) == (1, 1, 1, 12)
     assert counts["replay_seconds"] == 0.5 and counts["log_nbytes"] == 0
+
+
+def test_that_states_may_lack_something_is_explained_once(books: Books, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "vecenv"):
+        books.recovery.note_outcome(0, Outcome("unproven"))
+        books.recovery.note_outcome(1, Outcome("unproven"))
+    (text,) = caplog.messages
+    assert text.startswith("env 0 was brought back from a state that may lack something")
 
 
 def test_two_failures_traced_to_an_env_make_it_an_outcast(books: Books) -> None:

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from tests.faults.tapes import mortal, play, undisturbed
 from vecenv import VectorEnv
-from vecenv.core import reproducer
+from vecenv.core import keeping, reproducer
 from vecenv.core.reproducer import Event, load, shorten, write
 from vecenv.core.rows import Autoreset, Op
 from vecenv.envs import toys
@@ -49,6 +49,40 @@ def test_an_episode_is_repeated_as_it_was(autoreset: Autoreset, tmp_path: Any) -
     assert sum(event.terminated for event in events) <= 3
 
 
+def test_an_episode_is_repeated_from_a_state(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "_LEAST_NS", 1)  # looked at as soon as the first episode ends
+    env_fn = functools.partial(toys.CountEnv, 4)
+    expected = undisturbed([env_fn], 8).rows[0]
+    with mortal([env_fn], context="fork", reproducer_dir=str(tmp_path)) as pool:
+        play(pool, 8)
+        pool._inbox.drain()  # the state has come by mail
+        events = events_of(file_of(pool))
+    assert [event.op for event in events] == ["autoreset", "step", "step", "step"]
+    assert [event.obs.tobytes() for event in events] == [row.obs[2] for row in expected[-4:]]
+
+
+class Closes(toys.CountEnv):
+    """Counts in each process how many of them have been closed there."""
+
+    num_closed = 0
+
+    def close(self) -> None:
+        Closes.num_closed += 1
+
+
+def test_its_env_is_closed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Closes, "num_closed", 0)
+    with mortal([Closes], reproducer_dir=str(tmp_path)) as pool:
+        play(pool, 3)
+        path = file_of(pool)
+    events_of(path)
+    events = load(path).run()
+    next(events)
+    assert Closes.num_closed == 1
+    events.close()
+    assert Closes.num_closed == 2
+
+
 def test_it_stops_before_a_step(tmp_path: Any) -> None:
     with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 6)
@@ -57,6 +91,11 @@ def test_it_stops_before_a_step(tmp_path: Any) -> None:
     assert len(everything) == 7
     part = events_of(path, until=everything[4].step_id)
     assert [event.step_id for event in part] == [event.step_id for event in everything[:4]]
+    paused: list[int] = []
+    events: list[Event] = []
+    for event in load(path).run(until=everything[4].step_id, pause=lambda: paused.append(len(events))):
+        events.append(event)
+    assert paused == [4] and len(events) == 7
 
 
 def test_calls_and_attributes_are_part_of_it(tmp_path: Any) -> None:
@@ -259,7 +298,7 @@ def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
         for action in (0, 1, 0, 1, 1):
             pool.send(np.array([action]))
             pool.recv()
-        told = pool._reproduce(0, Op.STEP, 7)
+        told, under_way = pool._reproduce(0, Op.STEP, 7), pool._reproduce(0, Op.STEP, 6)
         events = events_of(told.save("because"))
     assert [(event.op, event.seed, event.action) for event in events[:4]] == [
         ("reset", 17, None),
@@ -269,6 +308,15 @@ def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
     ]
     assert [(event.op, event.action) for event in events[4:]] == [("autoreset", None), ("step", 1)]
     assert (told.seed, told.actions) == (None, (1,)), "the episode began with an autoreset"
+    assert under_way.actions == (1,), "of the step that failed there is no answer"
+
+
+def test_seed_zero_is_a_seed_and_before_the_first_reset_there_is_none(tmp_path: Any) -> None:
+    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+        pool.start()
+        assert pool._reproduce(0, Op.CALL, 1)[:2] == (None, ())
+        play(pool, 2, seeds=[0], start=False)
+        assert pool._reproduce(0, Op.STEP, 3).seed == 0
 
 
 class RaisesInBetween(toys.CountEnv):
