@@ -355,6 +355,30 @@ def test_disabled_leaves_resets_to_the_caller(open_pool: OpenPool) -> None:
     assert again.env_ids.tolist() == [1] and again.flags & RowFlag.RESET and again.lengths.tolist() == [0]
 
 
+class StepsAnew(toys.CountEnv):
+    """Has another function as its step in each episode; its reward is the number of the episode."""
+
+    num_begun = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.num_begun += 1
+        self.step = functools.partial(self._step, float(self.num_begun))  # type: ignore[method-assign]
+        return super().reset(**kwargs)
+
+    def _step(self, reward: float, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, reward, *rest
+
+
+@pytest.mark.parametrize("final_obs", [False, True], ids=["", "final_obs"])
+@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP], ids=lambda mode: mode.name)
+def test_a_step_that_a_reset_replaces_is_used(autoreset: Autoreset, final_obs: bool, open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(StepsAnew, 2), 1, autoreset=autoreset, final_obs=final_obs)
+    reset(pool)
+    rewards = [pool.step(np.zeros(1, np.int64)).rewards.item() for _ in range(6)]
+    assert rewards == ([1, 1, 0, 2, 2, 0] if autoreset == Autoreset.NEXT_STEP else [1, 1, 2, 2, 3, 3])
+
+
 def test_reset_takes_seeds_and_arguments_per_env(open_pool: OpenPool) -> None:
     pool = open_pool(toys.ToyEnv, 3)
     big = 2**70

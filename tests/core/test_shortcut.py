@@ -65,6 +65,16 @@ def test_it_is_taken_once_the_env_has_been_reset_and_checked() -> None:
 
 
 @needs_known_release
+@pytest.mark.parametrize("check", ["checked_step", "checked_data_reuse"])
+def test_a_checker_that_is_not_done_is_stepped_through(check: str) -> None:
+    stand_in = warm(env := make())
+    if not hasattr(checker := env.env.env, check):
+        pytest.skip("this release of Gymnasium does not check that")
+    setattr(checker, check, False)
+    assert "common.py" in files_of(stand_in.step)
+
+
+@needs_known_release
 def test_wrappers_without_a_limit_are_left_out_too() -> None:
     stand_in = warm(OrderEnforcing(PassiveEnvChecker(make().unwrapped)))
     assert files_of(stand_in.step) == ["shortcut.py", "cartpole.py"]

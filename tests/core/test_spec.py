@@ -190,6 +190,19 @@ def test_a_converted_leaf_is_warned_about_once():
     assert "float64 is converted to the space's float32" in dict(told)["obs/position"]
 
 
+def test_extra_keys_are_left_out_with_a_word_where_nothing_else_is_wrong():
+    spec = Spec(FIXED_SPACES["dict"], "obs", ignores_extra=True)
+    told = []
+    spec.warn = lambda path, text: told.append((path, text))
+    with pytest.raises(SpaceError, match="expected a dict with keys"):
+        spec.conform({"position": np.zeros(2, np.float32), "more": 1})
+    assert told == []
+    for _ in range(2):
+        exact = spec.conform({"position": np.zeros(2, np.float32), "gear": 1, "more": 1})
+        assert exact.keys() == {"position", "gear"}
+    assert len(told) == 1 and "obs: keys ['more'] are not in the space" in told[0][1]
+
+
 def test_python_numbers_and_lists_are_converted_without_a_word():
     spec = Spec(FIXED_SPACES["dict"], "obs")
     with warnings.catch_warnings():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from vecenv.core import stacks
 from vecenv.core.stacks import StackFile
 
 PROGRAM = """
@@ -81,7 +82,28 @@ def test_each_answer_is_the_newest(scene: Scene) -> None:
     scene.wait_until_ready()
     told = [scene.file.ask(pid) for _ in range(50)]
     assert max(stack.count("in waits_in_python") for stack in told) >= 1
-    assert scene.file.read().count("in waits_in_python") > 1, "the file has them all"
+    in_all = scene.file.read().count("in waits_in_python")
+    assert in_all > 1, "the file has them all"
+    assert told[-1].count("in waits_in_python") < in_all
+
+
+def test_of_several_notes_the_last_one_counts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_armed", scene.file.fd)
+    assert scene.file.last_note() is None
+    for env_id in (3, 4):
+        stacks.note("construct", env_id)
+        found = scene.file.last_note()
+        assert found is not None and (found.phase, found.env_id) == ("construct", env_id)
+    assert scene.file.read() == "", "they are no stack"
+
+
+def test_of_each_thread_the_frames_of_the_engine_are_left_out(scene: Scene) -> None:
+    theirs, ours = '  File "env.py", line 1 in step', f'  File "{stacks.__file__}", line 1 in serve'
+    below = '  File "threading.py", line 1 in run'
+    threads = [["Thread 0x1 (most recent call first):", theirs], ["Thread 0x2 (most recent call first):", theirs]]
+    written = "\n".join(line for thread in threads for line in (*thread, ours, below))
+    os.write(scene.file.fd, written.encode())
+    assert scene.file.read().splitlines() == [*threads[0], *threads[1]]
 
 
 @pytest.mark.parametrize(("what", "says"), [("crashes", "Segmentation fault"), ("aborts", "Aborted")])

@@ -180,6 +180,28 @@ def test_streams_go_on_from_a_state() -> None:
     assert others.has_drawn(5)
 
 
+def test_a_second_gaussian_is_nobody_elses() -> None:
+    with Streams() as streams:
+        alone = streams.quick(1, random.gauss, 0, 1)
+    random.gauss(0, 1)
+    with Streams() as streams:
+        assert streams.quick(2, random.gauss, 0, 1) == alone, "the caller has one left over"
+    with Streams() as streams:
+        streams.command(0, random.gauss, 0, 1)
+        assert streams.quick(1, random.gauss, 0, 1) == alone, "env 0 has one left over"
+
+
+def test_an_env_that_is_forgotten_draws_what_it_drew_first() -> None:
+    drawn = []
+    with Streams() as streams:
+        for _ in range(2):
+            drawn.append(streams.command(0, random.random))
+            assert streams.has_drawn(0)
+            streams.forget(0)
+            assert not streams.has_drawn(0)
+    assert drawn[0] == drawn[1]
+
+
 def test_pools_within_the_envs_of_a_pool_leave_their_streams_alone() -> None:
     outer, inner = Streams(), Streams()
     with outer, outer.of(0):

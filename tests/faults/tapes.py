@@ -229,4 +229,5 @@ def stopped(pids: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # killed within the block
+                os.kill(pid, signal.SIGCONT)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.faults.tapes import kill, mortal, play, wait_until
+from tests.faults.tapes import kill, mortal, play, stopped, wait_until
 from vecenv import VectorEnv
 from vecenv.core.host import Host
 from vecenv.envs import toys
@@ -171,6 +171,21 @@ def test_a_reset_whose_letter_is_more_than_the_log_may_hold_is_made_again(implem
         batch = pool.recv(timeout=60)
         assert [info["size"] for info in batch.infos()] == [size, size]
         assert pool.statistics()["restarts"] == 1
+
+
+def test_a_step_that_was_overtaken_and_given_up_does_not_take_the_letter_of_the_reset(
+    implementation: str, tmp_path: Any
+) -> None:
+    with mortal([DiesInReset], num_workers=1, max_log_bytes=4096) as pool:
+        pool.start()
+        pool.reset(seeds=[0])
+        pool.recv()
+        with stopped(pool.worker_pids):
+            pool.send_objects([1], [0], ordered=False)
+            pool.reset(kwargs=[{"options": {"blob": b"x" * 50_000, "struck": str(tmp_path)}}], ordered=False)
+            kill(pool, 0)
+        (info,) = pool.recv(timeout=30).infos()
+        assert info["size"] == 50_000
 
 
 class Unloadable:

@@ -250,6 +250,7 @@ class Host:
             obs, info, reward = copy_arrays(obs), copy_arrays(info), self._reward(reward)
             self._begin_episode(env_id)
             first_obs, first_info = _pair(self._quick(env_id, self._envs[env_id].reset))
+            self._host(env_id)  # as after any reset
             self._publish(first_obs, reward, terminated, truncated, first_info, RowFlag.FINAL, obs, info)
         else:
             self._publish(obs, reward, terminated, truncated, info, 0)
