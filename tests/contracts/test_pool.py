@@ -326,6 +326,18 @@ def _calls_of(env: Any) -> list[str]:
     return list(env.unwrapped.calls)
 
 
+@pytest.mark.parametrize(
+    ("autoreset", "num_steps"), [(Autoreset.NEXT_STEP, 3), (Autoreset.SAME_STEP, 4)], ids=lambda value: str(value)
+)
+def test_statistics_count_steps_and_no_resets(autoreset: Autoreset, num_steps: int, open_pool: OpenPool) -> None:
+    pool = open_pool(count(2), 3, autoreset=autoreset)
+    reset(pool)
+    assert pool.statistics()["steps"] == 0
+    for _ in range(4):
+        pool.step(np.zeros(3, np.int64))
+    assert pool.statistics()["steps"] == 3 * num_steps
+
+
 def test_same_step_keeps_the_final_observation_of_an_env_that_reuses_its_buffer(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.AliasedObs, 3), 2, autoreset=Autoreset.SAME_STEP)
     alone = toys.ToyEnv(3)

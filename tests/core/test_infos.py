@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from vecenv.core.arena import INFO_KEYS
-from vecenv.core.infos import InfoColumns
+from vecenv.core.infos import InfoColumns, fitting
 
 
 class Table:
@@ -37,6 +38,18 @@ def test_each_number_has_a_cell_and_an_array_one_for_each_element() -> None:
 def test_a_key_has_cells_of_one_kind() -> None:
     assert Table().learn({"a": 1}, {"a": {"b": 1}}, {"a": np.zeros(2)}) == [("a", 0)]
     assert Table().learn({"a": {"b": 1}}, {"a": 1}, {"a": {"c": 1}}) == [("a/b", 0), ("a/c", 1)]
+
+
+def test_numbers_of_another_byte_order_have_no_cells() -> None:
+    foreign = np.dtype(np.int32).newbyteorder()
+    info = {"a": np.zeros(2, foreign), "b": np.zeros(2, foreign.newbyteorder())}
+    assert Table().learn(info) == []
+    assert list(fitting(info)) == ["b"]
+
+
+@pytest.mark.parametrize("key", ["a\x1fb", "a\x1e2", "\x1d", "a\0", "\ud800"])
+def test_keys_that_would_mean_something_else_in_the_table_have_no_cells(key: str) -> None:
+    assert Table().learn({key: 1}, {"b": {key: 1}}) == []
 
 
 def test_an_info_of_which_a_part_goes_by_mail_teaches_nothing() -> None:
