@@ -382,10 +382,9 @@ class StepsAnew(toys.CountEnv):
         return obs, reward, *rest
 
 
-@pytest.mark.parametrize("final_obs", [False, True], ids=["", "final_obs"])
 @pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP], ids=lambda mode: mode.name)
-def test_a_step_that_a_reset_replaces_is_used(autoreset: Autoreset, final_obs: bool, open_pool: OpenPool) -> None:
-    pool = open_pool(functools.partial(StepsAnew, 2), 1, autoreset=autoreset, final_obs=final_obs)
+def test_a_step_that_a_reset_replaces_is_used(autoreset: Autoreset, open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(StepsAnew, 2), 1, autoreset=autoreset)
     reset(pool)
     rewards = [pool.step(np.zeros(1, np.int64)).rewards.item() for _ in range(6)]
     assert rewards == ([1, 1, 0, 2, 2, 0] if autoreset == Autoreset.NEXT_STEP else [1, 1, 2, 2, 3, 3])

@@ -315,6 +315,22 @@ def test_an_env_named_twice_is_refused_and_owes_what_it_owed_before(ends):
     assert (hub.outstanding(), hub.owed(0)) == (1, owed)
 
 
+def test_a_request_for_which_no_block_is_free_changes_nothing(ends):
+    hub, slot = ends.hub(run_type=lambda block, start, stop: block), ends.slot()
+    for env_id in range(2):
+        slot.host(env_id, lambda action: (obs_of(0), 0.0, False, False, {}))
+    actions = (np.zeros(2, np.int64),)
+    lent = []
+    while (refusal := hub.send(actions, None, True, 0)) is None:
+        slot.serve()
+        lent.append(hub.recv(2, 2, 0)[0])
+        assert hub.lend(lent[-1])
+    assert refusal[0] == "no_block"
+    assert (hub.outstanding(), hub.owed(0), hub.owed(1)) == (0, (0, 0), (0, 0))
+    hub.take_back(lent[0])
+    assert hub.send(actions, None, True, 0) is None and hub.outstanding() == 2
+
+
 def test_calls_beyond_the_queue_are_refused_and_overwrite_nothing(ends):
     hub = ends.hub()
     many = np.zeros(1000, np.int64)

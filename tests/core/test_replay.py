@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.tapes import kill, mortal, play, wait_until
+from vecenv.core.replay import Replayer
 from vecenv.core.rows import Autoreset
+from vecenv.core.streams import Streams
 from vecenv.envs.toys import ToyEnv
 from vecenv.replaying import REPLAYING, is_replaying, replaying
 
@@ -139,6 +142,16 @@ class FailsToBegin(ToyEnv):
 @pytest.mark.parametrize("when", [4, 5, 6])
 def test_an_autoreset_that_raised_is_tried_again_when_it_is_repeated(when: int) -> None:
     assert marks_after([functools.partial(FailsToBegin, length=2)], 7, when) == [FOUND]
+
+
+def test_answers_are_compared_at_the_newest_one_before_the_command() -> None:
+    """A worker may die between the record of an answer and its row: then the command is made again."""
+    records: list[Any] = [(0, 0), (0, 0)]
+    slot: Any = SimpleNamespace(records=lambda env_id: (99, *records))
+    replayer = Replayer(slot, *[None] * 5, Streams())  # type: ignore[arg-type]
+    assert replayer.last_record(0, 5) == (0, 0)
+    records[:] = (5, 50), (4, 40)
+    assert replayer.last_record(0, 5) == (4, 40) and replayer.last_record(0, 6) == (5, 50)
 
 
 def test_the_mark_in_the_environment_is_taken_away() -> None:

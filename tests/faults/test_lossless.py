@@ -292,7 +292,15 @@ class Lurks(LookedAt):
 
 
 class Derails(LookedAt):
-    """Draws once more when the first episode is repeated."""
+    """Draws once more when the first episode is repeated, and writes down where it was closed."""
+
+    def __init__(self, folder: Any) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def close(self) -> None:
+        with open(self.folder / "closed", "a") as file:
+            file.write(f"{os.getpid()} ")
 
     def step(self, action: Any) -> Any:
         result = super().step(action)
@@ -310,10 +318,15 @@ def test_an_episode_is_not_taken_up_from_a_state_that_may_lack_something(impleme
     assert got.rows == expected.rows and [mark for _, mark in got.marks[0]] == ["replayed"]
 
 
-def test_an_episode_that_had_to_be_is_called_unproven(implementation: str, caplog: pytest.LogCaptureFixture) -> None:
-    with mortal([Derails] * 2) as pool:
+def test_an_episode_that_had_to_be_is_called_unproven(
+    implementation: str, caplog: pytest.LogCaptureFixture, tmp_path: Any
+) -> None:
+    with mortal([functools.partial(Derails, tmp_path)] * 2) as pool:
         got = play(pool, 14, before=kills({12: 0}))
         assert pool.statistics()["unproven"] == 1
+        pids = pool.worker_pids
+    closed = [int(pid) for pid in (tmp_path / "closed").read_text().split()]
+    assert [closed.count(pid) for pid in pids] == [2, 1], "the env that went astray is closed too"
     assert [mark for _, mark in got.marks[0]] == ["unproven"]
     assert "go on from a state that may lack something" in caplog.text
 

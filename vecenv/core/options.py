@@ -59,8 +59,8 @@ class FailurePolicy:
             outside, as the memory killer's does. 'truncate': end that episode honestly, truncated; 'raise'.
         recover_hangs: whether an operation over its limit is a failure like a death; else it
             raises WorkerTimeoutError.
-        max_restarts: how often one env may be the cause within `restart_window` seconds; failures that no
-            env is to blame for: ten times as often.
+        max_restarts: how often workers may fail with the same env at work within `restart_window`
+            seconds (with none at work: ten times as often).
         max_log_bytes: most memory for what is kept to bring envs to where they were.
         recovery_timeout: seconds that repeating one env's episode may take; None: the larger of
             60 s and ten step limits. Each repeated step has the limit of its own, too.
