@@ -692,6 +692,24 @@ def test_an_exception_comes_back_as_itself_and_the_others_step_on(open_pool: Ope
     pool.recv().raise_errors()
 
 
+class RaisesOnce(toys.CountEnv):
+    """Raises in its second step."""
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if self.elapsed_steps == 2:
+            raise ValueError("the second")
+        return result
+
+
+def test_a_step_that_raised_is_none_of_its_episode(open_pool: OpenPool) -> None:
+    pool = open_pool(RaisesOnce, 1)
+    reset(pool)
+    batches = [pool.step(np.zeros(1, np.int64)).copy() for _ in range(3)]
+    assert [batch.lengths.item() for batch in batches] == [1, 1, 2]
+    assert [batch.returns.item() for batch in batches] == [1.0, 1.0, 2.0]
+
+
 def test_all_envs_that_fail_in_one_step_are_reported(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.RaiseAtStep, 1), 3)
     reset(pool)

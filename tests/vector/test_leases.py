@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import mmap
 import os
 import signal
 
@@ -233,6 +234,21 @@ def test_after_close_they_stay_and_free_blocks_give_their_memory_back(locked):
         assert blocks.any(1).sum() == num_used
     else:
         assert 0 < blocks.any(1).sum() < num_used
+
+
+@pytest.mark.parametrize("num_pages", range(2, 6))
+def test_of_pages_that_are_larger_than_those_of_blocks_only_whole_ones_are_given_back(num_pages, monkeypatch):
+    envs = VectorEnv([Frames] * 6, backend="serial")
+    envs.reset(seed=1)
+    results = [envs.step([0] * 6) for _ in range(A_RING)]
+    kept = results[1][:4]
+    before = snapshot(kept)
+    assert is_lent(envs, kept[0])
+    del results
+    monkeypatch.setattr(mmap, "PAGESIZE", num_pages * mmap.PAGESIZE)
+    envs.close()
+    for array, then in zip(kept, before):
+        assert np.array_equal(array, then)
 
 
 def test_a_batch_that_was_received_before_another_thread_closed():
