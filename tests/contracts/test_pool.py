@@ -355,6 +355,27 @@ def test_same_step_keeps_the_final_observation_of_an_env_that_reuses_its_buffer(
     assert pool.recv().episodes.tolist() == [1, 1]
 
 
+class ReusesGraph(toys.ToyEnv):
+    """Shows a graph whose nodes lie in the same array all the time."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.observation_space = spaces.Graph(spaces.Box(-9.0, 9.0, (1,)), None)
+        self.nodes = np.zeros((3, 1), np.float32)
+
+    def observe(self) -> Any:
+        self.nodes[:] = self.elapsed_steps
+        return spaces.GraphInstance(self.nodes, None, None)
+
+
+def test_same_step_keeps_a_final_graph_of_an_env_that_reuses_its_arrays(open_pool: OpenPool) -> None:
+    pool = open_pool(ReusesGraph, 1, autoreset=Autoreset.SAME_STEP)
+    reset(pool)
+    pool.step(np.zeros(1, np.int64))
+    batch = pool.step(np.zeros(1, np.int64))
+    assert (batch.obs[0].nodes == 0).all() and (batch.final_obs[0].nodes == 2).all()
+
+
 def test_disabled_leaves_resets_to_the_caller(open_pool: OpenPool) -> None:
     pool = open_pool(count(2), 2, autoreset=Autoreset.DISABLED)
     reset(pool)
@@ -365,6 +386,24 @@ def test_disabled_leaves_resets_to_the_caller(open_pool: OpenPool) -> None:
     pool.reset([1])
     again = pool.recv()
     assert again.env_ids.tolist() == [1] and again.flags & RowFlag.RESET and again.lengths.tolist() == [0]
+
+
+@pytest.mark.parametrize("autoreset", list(Autoreset), ids=lambda mode: mode.name)
+def test_actions_that_travel_as_objects_end_episodes_as_others_do(autoreset: Autoreset, open_pool: OpenPool) -> None:
+    pool = open_pool(count(2), 1, autoreset=autoreset)
+    seen: list[list[tuple[int, int, bool]]] = []
+    for send in (lambda: pool.send(np.zeros(1, np.int64)), lambda: pool.send_objects([np.int64(0)], [0])):
+        reset(pool)
+        seen.append([])
+        for _ in range(7):
+            send()
+            batch = pool.recv()
+            flags = batch.row_flags.item() & (RowFlag.AUTORESET | RowFlag.FINAL)
+            seen[-1].append((flags, batch.lengths.item(), batch.terminated.item()))
+    assert seen[0] == seen[1]
+    begins, ends = RowFlag.AUTORESET, RowFlag.FINAL
+    flags = {Autoreset.NEXT_STEP: [0, 0, begins] * 3, Autoreset.SAME_STEP: [0, ends] * 4, Autoreset.DISABLED: [0] * 7}
+    assert [row[0] for row in seen[0]] == flags[autoreset][:7]
 
 
 class StepsAnew(toys.CountEnv):
@@ -794,6 +833,23 @@ def test_reset_that_raises_is_told_with_its_row(open_pool: OpenPool) -> None:
     pool = open_pool([count(), functools.partial(toys.RaiseAtReset, 1)])
     pool.reset()
     assert list(pool.recv().errors()) == [1]
+
+
+class RaisesInClose(toys.CountEnv):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def close(self) -> None:
+        raise ValueError(self.text)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_first_of_several_errors_in_close_is_raised(threads: int, open_pool: OpenPool) -> None:
+    env_fns = [functools.partial(RaisesInClose, f"of env {env_id}") for env_id in range(2)]
+    pool = open_pool(env_fns, num_workers=1, threads_per_worker=threads)
+    with pytest.raises(ValueError, match="of env 0"):
+        pool.close()
 
 
 def test_constructor_that_raises_closes_everything(open_pool: OpenPool) -> None:
