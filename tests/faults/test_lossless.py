@@ -17,7 +17,7 @@ from gymnasium import spaces
 from tests.faults.tapes import kill, mortal, play, stopped, undisturbed, wait_until
 from vecenv import DingEnvWrapper
 from vecenv.core.options import Limits
-from vecenv.core.rows import Autoreset
+from vecenv.core.rows import Autoreset, Op
 from vecenv.envs import toys
 from vecenv.replaying import is_replaying
 
@@ -329,6 +329,31 @@ def test_an_episode_that_had_to_be_is_called_unproven(
     assert [closed.count(pid) for pid in pids] == [2, 1], "the env that went astray is closed too"
     assert [mark for _, mark in got.marks[0]] == ["unproven"]
     assert "go on from a state that may lack something" in caplog.text
+
+
+def test_only_the_first_reset_of_a_new_env_is_given_a_seed() -> None:
+    """Later ones go on from where the env's own generator is."""
+    with mortal([toys.CountEnv] * 2) as pool:
+        pool.start()
+
+        def has_seed() -> list[bool]:
+            pool.reset()
+            return [seed >= 0 for seed in pool.recv().seeds.tolist()]
+
+        assert [has_seed(), has_seed()] == [[True, True], [False, False]]
+        pool.restart(0)
+        assert [has_seed(), has_seed()] == [[True, False], [False, False]]
+
+
+def test_a_seed_among_the_arguments_of_a_reset_is_a_seed_and_a_start() -> None:
+    with mortal([toys.CountEnv]) as pool:
+        pool.start()
+        for seed in (8, 9):
+            pool.reset(kwargs=[{"seed": seed}])
+            assert pool.recv().seeds.tolist() == [seed]
+            pool.step(np.zeros(1, np.int64))
+        (attempt,) = pool._journal.history(0, ()).attempts
+        assert [entry.op for entry in attempt.entries] == [Op.RESET, Op.STEP], "of the second episode alone"
 
 
 # ---- views --------------------------------------------------------------------------------------
