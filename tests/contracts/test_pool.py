@@ -731,16 +731,6 @@ def test_an_exception_comes_back_as_itself_and_the_others_step_on(open_pool: Ope
     pool.recv().raise_errors()
 
 
-class RaisesOnce(toys.CountEnv):
-    """Raises in its second step."""
-
-    def step(self, action: Any) -> Any:
-        result = super().step(action)
-        if self.elapsed_steps == 2:
-            raise ValueError("the second")
-        return result
-
-
 def test_a_step_that_raised_is_none_of_its_episode(open_pool: OpenPool) -> None:
     pool = open_pool(RaisesOnce, 1)
     reset(pool)
