@@ -37,8 +37,12 @@ LAYOUTS = {
 
 
 def limited(env_id=0):
-    """Episodes that the limit cuts off, and some that end right there; the discount is not 1."""
-    return TimeLimit(AlfGymWrapper(ToyEnv(3 + env_id), env_id, discount=0.9), 4)
+    """Episodes that the limit cuts off, and some that end right there."""
+    return TimeLimit(AlfGymWrapper(ToyEnv(3 + env_id), env_id), 4)
+
+
+def discounted(env_id=0):
+    return AlfGymWrapper(ToyEnv(3 + env_id), env_id, discount=0.9)
 
 
 def batch_of_two(env_id=0):
@@ -58,6 +62,7 @@ KINDS = [
     counting,
     alternating,
     limited,
+    discounted,
     covered,
     functools.partial(covered, make=alternating),
     VectorReward,

@@ -580,8 +580,9 @@ def test_a_stack_registered_for_pickling_goes_on_with_all_that_is_inside(adapter
     first_episode(env)
     snapshot = KEEPER.capture(env)
     assert snapshot.is_complete and KEEPER.spans_episodes(env) and describe(env) == []
-    identity = id(twin)
+    identity, twin.late = id(twin), "what the other has not"
     KEEPER.restore(twin, snapshot.state)
+    assert not hasattr(twin, "late")
     assert id(twin) == identity and twin.env.steps_ever == env.env.steps_ever > 0
     assert continue_run(twin) == continue_run(env)
     close(env, twin)
