@@ -23,7 +23,7 @@ from vecenv.alf import (
 from vecenv.alf.batch_wrappers import stack
 from vecenv.alf.known_infos import KnownInfos
 from vecenv.alf.nests import map_structure
-from vecenv.envs.toys import CountEnv, ToyEnv
+from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
 
 LAYOUTS = {
     "serial": {"backend": "serial"},
@@ -45,6 +45,12 @@ def discounted(env_id=0):
     return AlfGymWrapper(ToyEnv(3 + env_id), env_id, discount=0.9)
 
 
+def of_two_parts(env_id=0):
+    """Actions are dicts."""
+    actions = spaces.Dict(a=spaces.Discrete(3, start=1), b=spaces.Box(-1.0, 1.0, (2,), np.float32))
+    return AlfGymWrapper(SpaceEnv(spaces.Box(0, 1, (2,), np.float32), actions, length=3 + env_id), env_id)
+
+
 def batch_of_two(env_id=0):
     return BatchEnvironmentWrapper([counting(2 * env_id), counting(2 * env_id + 1)])
 
@@ -63,6 +69,7 @@ KINDS = [
     alternating,
     limited,
     discounted,
+    of_two_parts,
     covered,
     functools.partial(covered, make=alternating),
     VectorReward,
