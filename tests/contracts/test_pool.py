@@ -406,6 +406,15 @@ def test_actions_that_travel_as_objects_end_episodes_as_others_do(autoreset: Aut
     assert [row[0] for row in seen[0]] == flags[autoreset][:7]
 
 
+@pytest.mark.parametrize(("seed", "shown"), [(2**63 - 1, 2**63 - 1), (2**63, -1)], ids=["fits", "too large"])
+def test_a_seed_that_does_not_fit_its_column_is_used_all_the_same(seed: int, shown: int, open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 1)
+    batch = reset(pool, seeds=[seed])
+    batch.raise_errors()
+    assert batch.seeds.tolist() == [shown]
+    assert pool.call(lambda env: env.unwrapped.np_random_seed) == [seed]
+
+
 class StepsAnew(toys.CountEnv):
     """Has another function as its step in each episode; its reward is the number of the episode."""
 
