@@ -181,9 +181,11 @@ def test_a_step_that_was_overtaken_and_given_up_does_not_take_the_letter_of_the_
         pool.reset(seeds=[0])
         pool.recv()
         with stopped(pool.worker_pids):
+            pool.post([lambda env: 7])  # what stands first in the queue is known to be overtaken without a look
             pool.send_objects([1], [0], ordered=False)
             pool.reset(kwargs=[{"options": {"blob": b"x" * 50_000, "struck": str(tmp_path)}}], ordered=False)
             kill(pool, 0)
+        assert pool.wait_calls(30) == [7]
         (info,) = pool.recv(timeout=30).infos()
         assert info["size"] == 50_000
 
