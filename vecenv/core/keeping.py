@@ -85,7 +85,7 @@ class Keeping:
         if seeded:
             self._slot.start_digest(env_id)
         spans = self._spans[env_id] or self._streams.has_drawn(env_id)
-        is_start = seeded and (is_new or not spans)
+        is_start = seeded and not spans
         if is_new or is_start or not (seeded or forced or self._slot.is_look_due(env_id)):
             return
         self._look(env_id, step_id, env, is_fresh)
