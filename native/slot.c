@@ -149,6 +149,8 @@ slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (build_trees(self, obs, final_obs, action) < 0) {
         goto fail;
     }
+    /* what waits in the queue may have been overtaken already: look until it has been empty */
+    self->seen_superseded = load_acquire32(&lines_of(self)->num_superseded) - 1;
     return (PyObject *)self;
 fail:
     Py_DECREF(self);

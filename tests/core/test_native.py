@@ -331,6 +331,28 @@ def test_a_request_for_which_no_block_is_free_changes_nothing(ends):
     assert hub.send(actions, None, True, 0) is None and hub.outstanding() == 2
 
 
+def test_what_was_overtaken_before_a_slot_was_first_idle_is_dropped(ends):
+    """The counter of overtaken commands passes zero with the fourth reset, where a new slot once stood."""
+    hub, slot = ends.hub(), ends.slot()
+    made = []
+    for env_id in range(2):
+        slot.host(env_id, lambda action: made.append(action) or (obs_of(0), 0.0, False, False, {}))
+    zeros, none = np.zeros(2, np.int64), np.zeros(2, np.uint8)
+
+    def answer_resets():
+        for env_id in range(2):
+            assert slot.serve()[:3] == (events.COMMAND, env_id, rows.Op.RESET)
+            assert slot.publish(obs_of(0), 0.0, False, False, {}, rows.RowFlag.RESET, None)
+        assert hub.recv(2, 2, 0)[0][1:] == (0, 2)
+
+    assert hub.command(rows.Op.RESET, None, zeros, none, True) == 1
+    answer_resets()
+    assert hub.send((zeros,), None, True, 0) is None
+    assert hub.command(rows.Op.RESET, None, zeros, none, True) == 5
+    answer_resets()
+    assert made == []
+
+
 def test_calls_beyond_the_queue_are_refused_and_overwrite_nothing(ends):
     hub = ends.hub()
     many = np.zeros(1000, np.int64)

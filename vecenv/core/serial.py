@@ -105,8 +105,8 @@ class SerialPool(Pool):
             self._epoll = select.epoll()
             self._epoll.register(self._event_fd, select.EPOLLIN | select.EPOLLET)
             box = LocalMail()
-            slot = _LocalSlot(make_slot(attach, 0, memory, self._event_fd, False), box)
-            return _LocalHub(box, self._plan, memory, slots, self._event_fd, self._epoll.fileno(), 0), slot
+            hub = _LocalHub(box, self._plan, memory, slots, self._event_fd, self._epoll.fileno(), 0)
+            return hub, _LocalSlot(make_slot(attach, 0, memory, self._event_fd, False), box)
         from .twin_local import make_local_pair
 
         return make_local_pair(attach, memory, slots)
