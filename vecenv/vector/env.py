@@ -416,9 +416,9 @@ class VectorEnv(CallableEnvs):
 
     def _give_up_resets(self) -> None:
         """Forget resets that were not answered in time; the pool itself lets only steps be overtaken."""
-        for env_id in range(self.num_envs):
-            if self._pool._hub.owed(env_id)[0] == Op.RESET:
-                self._pool._hub.cancel(env_id)
+        late = [env_id for env_id in range(self.num_envs) if self._pool._hub.owed(env_id)[0] == Op.RESET]
+        if late:
+            self._pool.cancel(late)
 
     def _fill_seeds(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> list[int | None]:
         """Return the seeds of these envs' resets, drawn for those that begin unseeded, so that they can be told.
