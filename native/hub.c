@@ -27,6 +27,7 @@ hub_dealloc(PyObject *op)
     PyMem_Free(self->sender.before);
     PyMem_Free(self->sender.tails);
     PyMem_Free(self->sender.touched);
+    PyMem_Free(self->sender.crowded);
     PyMem_Free(self->ring.outstanding);
     PyMem_Free(self->ring.pieces);
     PyMem_Free(self->ring.late);
@@ -87,13 +88,14 @@ allocate(Hub *self, Py_ssize_t num_columns)
     self->sender.before = PyMem_Calloc(arena->num_envs, sizeof *self->sender.before);
     self->sender.tails = PyMem_Calloc(arena->num_slots, sizeof *self->sender.tails);
     self->sender.touched = PyMem_Calloc(arena->num_slots, 1);
+    self->sender.crowded = PyMem_Calloc(arena->num_slots, 1);
     ring->outstanding = PyMem_Calloc(arena->num_envs, sizeof *ring->outstanding);
     ring->pieces = PyMem_Calloc(ring->max_pieces, sizeof *ring->pieces);
     ring->late = PyMem_Calloc(ring->max_late, sizeof *ring->late);
     if (self->columns == NULL || self->leaves == NULL || self->dtypes == NULL
         || self->full == NULL || self->sender.slot_of == NULL
         || self->sender.ops == NULL || self->sender.before == NULL || self->sender.tails == NULL
-        || self->sender.touched == NULL
+        || self->sender.touched == NULL || self->sender.crowded == NULL
         || ring->outstanding == NULL || ring->pieces == NULL || ring->late == NULL) {
         PyErr_NoMemory();
         return -1;

@@ -163,15 +163,13 @@ vecenv_hub_cancel(PyObject *op, PyObject *arg)
     if (parse_env(self, arg, &env_id) < 0) {
         return NULL;
     }
-    if (self->ring.outstanding[env_id] != 0) {
-        self->ring.outstanding[env_id] = 0;
-        self->ring.num_outstanding--;
-    }
+    vecenv_cancel(&self->sender, env_id);
     Py_RETURN_NONE;
 }
 
 const char vecenv_hub_cancel_doc[] = PyDoc_STR(
-"cancel($self, env_id, /)\n--\n\nForget what an env owes; a late answer will be dropped.");
+"cancel($self, env_id, /)\n--\n\n"
+"Forget what an env owes: its slot drops the command, or the answer if it has begun.");
 
 /* ---- slots and the table of infos ------------------------------------------------ */
 
@@ -206,6 +204,24 @@ const char vecenv_hub_reap_doc[] = PyDoc_STR(
 "After the slot's process has ended and its mail is drained: void its unfinished rows\n"
 "and empty its queue. Its envs owe what they owed.");
 
+/* Whether a dead slot's first command was answered. Of one that nobody waits for, because it was
+ * delivered, overtaken or cancelled, only its record tells: each answer leaves one, and it is the
+ * newest that its env has. */
+static int
+is_dealt_with(const Hub *self, const vecenv_command *command)
+{
+    if (!vecenv_ring_is_answered(&self->ring, command)) {
+        return 0;
+    }
+    if (command->place != VECENV_CLAIM
+        || self->ring.outstanding[command->env_id] == command->step_id) {
+        return 1;
+    }
+    const vecenv_record *records = &self->arena.records[2 * command->env_id];
+    return load_acquire(&records[0].step_id) == command->step_id
+           || load_acquire(&records[1].step_id) == command->step_id;
+}
+
 PyObject *
 vecenv_hub_revive(PyObject *op, PyObject *args)
 {
@@ -223,8 +239,7 @@ vecenv_hub_revive(PyObject *op, PyObject *args)
     uint32_t tail = self->sender.tails[slot];
     if (head != tail) { /* the slot may have died after its answer, before it moved on */
         const vecenv_command *first = &queue[head & mask];
-        head += first->op == VECENV_OP_CALL ? is_answered != 0
-                                            : vecenv_ring_is_answered(&self->ring, first) != 0;
+        head += first->op == VECENV_OP_CALL ? is_answered != 0 : is_dealt_with(self, first) != 0;
     }
     vecenv_ring_reap_claims(&self->ring, slot, head, tail - head);
     clear_lines(self, slot, head);
@@ -296,6 +311,10 @@ vecenv_hub_move(PyObject *op, PyObject *args)
     }
     store_release32(&lines->head, kept);
     sender->slot_of[env_id] = to;
+    if (sender->crowded[from] && !sender->crowded[to]) {
+        sender->crowded[to] = 1;
+        sender->num_crowded++;
+    }
     /* a step among them may have been overtaken: have the new slot look */
     vecenv_word32 *superseded = &self->arena.slots[to].num_superseded;
     store_release32(superseded, load_acquire32(superseded) + 1);

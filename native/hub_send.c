@@ -10,6 +10,7 @@ refusal(int error, int64_t culprit)
     static const char *const reasons[] = {
         [-SEND_BAD_ENV] = "bad_env", [-SEND_BUSY] = "busy",
         [-SEND_NO_BLOCK] = "no_block", [-SEND_MIXED] = "mixed",
+        [-SEND_NO_ROOM] = "no_room",
     };
     return Py_BuildValue("(sL)", reasons[-error], (long long)culprit);
 }
@@ -145,8 +146,8 @@ const char vecenv_hub_send_doc[] = PyDoc_STR(
 "send($self, leaves, env_ids, ordered, flags, /)\n--\n\n"
 "Step envs with one array per action leaf, (n, *S) in request order.\n\n"
 "env_ids: int64 (n,) or None for all. ordered: rows stand in request order in a block of\n"
-"their own, else in finish order. Returns None, or ('bad_env', 'busy', 'mixed' or 'no_block',\n"
-"env_id) when refused.");
+"their own, else in finish order. Returns None, or ('bad_env', 'busy', 'mixed', 'no_block' or\n"
+"'no_room', env_id) when refused.");
 
 PyObject *
 vecenv_hub_command(PyObject *op, PyObject *args)

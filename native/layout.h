@@ -4,7 +4,7 @@
  *   control     4 lines of 64 bytes: open word | parent's wait | stop | info keys
  *   slots       3 lines each: parent writes | worker writes | who waits
  *   queues      per slot, `queue_size` commands of 32 bytes
- *   envs        per env, the newest step_id sent to it
+ *   envs        per env, the newest step_id sent to it; 0: that was cancelled
  *   mail up     per slot, a byte ring worker -> parent
  *   mail down   per slot, a byte ring parent -> worker
  *   records     per env, two lines about the answers it gave last
@@ -95,7 +95,7 @@ typedef struct {
 typedef struct {
     /* parent writes */
     vecenv_word32 tail;
-    vecenv_word32 num_superseded; /* commands of this slot that a reset overtook */
+    vecenv_word32 num_superseded; /* commands of this slot that were overtaken or cancelled */
     vecenv_word up_read;      /* bytes of mail up taken by the parent */
     vecenv_word down_written; /* bytes of mail down written by the parent */
     vecenv_word rung_ns;      /* monotonic clock when tail was last moved */
@@ -171,6 +171,7 @@ enum { VECENV_OP_NONE, VECENV_OP_STEP, VECENV_OP_RESET, VECENV_OP_CALL };
 #define VECENV_C_LETTER 0x0010 /* the payload lies in mail down */
 #define VECENV_C_SEED 0x0020   /* argument is a seed */
 #define VECENV_C_STATE 0x0040  /* look at the env's state before this reset */
+#define VECENV_C_GIVEN_UP 0x0100 /* in a journal: cancelled, so made and answered, or not */
 #define VECENV_C_START 0x0080  /* in a journal: the digest of the env's answers starts anew */
 enum {
     VECENV_FORM_NATIVE,  /* what gymnasium.vector.utils.iterate gives */

@@ -184,6 +184,7 @@ add_layout_constants(PyObject *module)
         {"C_SEED", VECENV_C_SEED},
         {"C_STATE", VECENV_C_STATE},
         {"C_START", VECENV_C_START},
+        {"C_GIVEN_UP", VECENV_C_GIVEN_UP},
         {"OP_STEP", VECENV_OP_STEP},
         {"OP_RESET", VECENV_OP_RESET},
         {"OP_CALL", VECENV_OP_CALL},

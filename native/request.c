@@ -99,6 +99,7 @@ vecenv_send(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
             vecenv_ring_filter(ring);
         }
         vecenv_ring_assign(ring, (uint32_t)what->count); /* there is a block, as was seen above */
+        ring->assigned_first = first;
     }
     self->next_step_id += (uint64_t)what->count;
     uint32_t block = what->ordered ? place_block(ring->assigned) : 0;
@@ -146,17 +147,33 @@ is_mixed(const vecenv_sender *self, const vecenv_request *what)
     return owed > 0;
 }
 
-/* Whether the queues have room for these calls. Steps and resets always fit, because an
- * env owes at most one answer; calls are owed by nobody, so they may take three quarters. */
+/* Stop looking for room in queues that have come to their end since. */
+static void
+look_at_crowded(vecenv_sender *self)
+{
+    for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
+        if (self->crowded[slot]
+            && load_acquire32(&self->arena->slots[slot].head) == self->tails[slot]) {
+            self->crowded[slot] = 0;
+            self->num_crowded--;
+        }
+    }
+}
+
+/* Whether the queues have room for these operations. Steps and resets always fit where nothing
+ * was cancelled, because an env owes at most one answer; calls are owed by nobody, so they may
+ * take three quarters. */
 static int
 has_room(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
 {
-    uint32_t limit = self->arena->queue_size - self->arena->queue_size / 4;
+    int is_call = what->op == VECENV_OP_CALL;
+    uint32_t limit = self->arena->queue_size - (is_call ? self->arena->queue_size / 4 : 0);
     size_t i = 0;
     for (; i < what->count; i++) {
         *culprit = vecenv_env_at(what->env_ids, i);
         uint32_t slot = self->slot_of[*culprit];
-        if (self->tails[slot] - load_acquire32(&self->arena->slots[slot].head) >= limit) {
+        if ((is_call || self->crowded[slot])
+            && self->tails[slot] - load_acquire32(&self->arena->slots[slot].head) >= limit) {
             break;
         }
         self->tails[slot]++; /* as if it were sent */
@@ -187,5 +204,33 @@ vecenv_refuse(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
     if (what->op == VECENV_OP_CALL) {
         return has_room(self, what, culprit) ? 0 : SEND_BUSY;
     }
-    return what->ordered && is_mixed(self, what) ? SEND_MIXED : 0;
+    if (what->ordered && is_mixed(self, what)) {
+        return SEND_MIXED;
+    }
+    if (self->num_crowded > 0) {
+        look_at_crowded(self);
+        return has_room(self, what, culprit) ? 0 : SEND_NO_ROOM;
+    }
+    return 0;
+}
+
+void
+vecenv_cancel(vecenv_sender *self, uint32_t env_id)
+{
+    vecenv_ring *ring = self->ring;
+    if (ring->outstanding[env_id] == 0) {
+        return;
+    }
+    uint32_t slot = self->slot_of[env_id];
+    ring->outstanding[env_id] = 0;
+    ring->num_outstanding--;
+    ring->is_thinned = 1;
+    /* no command has the step_id 0: see Slot.is_superseded */
+    store_release(&self->arena->newest[env_id], 0);
+    vecenv_word32 *count = &self->arena->slots[slot].num_superseded;
+    store_release32(count, load_acquire32(count) + 1);
+    if (!self->crowded[slot]) {
+        self->crowded[slot] = 1;
+        self->num_crowded++;
+    }
 }

@@ -8,7 +8,13 @@
 #include "ring.h"
 
 /* Why a request is refused. */
-enum { SEND_BAD_ENV = -1, SEND_BUSY = -2, SEND_NO_BLOCK = -3, SEND_MIXED = -4 };
+enum {
+    SEND_BAD_ENV = -1,
+    SEND_BUSY = -2,
+    SEND_NO_BLOCK = -3,
+    SEND_MIXED = -4,
+    SEND_NO_ROOM = -5 /* what was cancelled fills the queue, and its slot does not drop it */
+};
 
 /* The same operation for `count` envs. */
 typedef struct {
@@ -27,6 +33,8 @@ typedef struct {
     uint64_t *before;      /* per env, scratch: what it owed before the request */
     uint32_t *tails;       /* per slot, ours to count */
     uint8_t *touched;      /* per slot, scratch of vecenv_send; zeroed */
+    uint8_t *crowded;      /* per slot: its queue may hold what was cancelled; zeroed */
+    uint32_t num_crowded;  /* how many are */
     uint64_t next_step_id; /* from 1: 0 means nothing outstanding */
 } vecenv_sender;
 
@@ -38,6 +46,10 @@ int vecenv_refuse(vecenv_sender *self, const vecenv_request *what, int64_t *culp
  * request order. An env named twice and a ring without blocks are found here, and then
  * nothing has been sent. Actions must be in their columns before. */
 int vecenv_send(vecenv_sender *self, const vecenv_request *what, int64_t *culprit);
+
+/* Forget what an env owes. Its slot drops the command, or its answer if it has begun; what is
+ * in the queue until then is nobody's, so requests look for room as long as there is any. */
+void vecenv_cancel(vecenv_sender *self, uint32_t env_id);
 
 /* Env of the i-th entry of a request; env_ids NULL means 0, 1, 2, ... */
 static inline int64_t

@@ -93,7 +93,24 @@ vecenv_ring_assign(vecenv_ring *ring, uint32_t num_rows)
     }
     ring->assigned = place;
     ring->assigned_rows = num_rows;
+    ring->is_thinned = 0;
     return VECENV_OK;
+}
+
+int
+vecenv_ring_has_awaited(const vecenv_ring *ring)
+{
+    uint64_t place = ring->assigned;
+    for (uint32_t env_id = 0; env_id < ring->arena->num_envs; env_id++) {
+        /* nothing owed, or something else: below the first row, thus beyond the last */
+        uint64_t row = ring->outstanding[env_id] - ring->assigned_first;
+        if (row < ring->assigned_rows
+            && !vecenv_is_committed(ring->arena, place_epoch(place), place_block(place),
+                                    (uint32_t)row)) {
+            return 0;
+        }
+    }
+    return 1;
 }
 
 int

@@ -38,6 +38,8 @@ typedef struct {
     uint64_t chain[VECENV_CHAIN];
     uint64_t assigned; /* place of row 0 */
     uint32_t assigned_rows; /* 0: no ordered request under way */
+    uint64_t assigned_first; /* step_id of its first row; they count up */
+    int is_thinned; /* something was cancelled since: not all of its rows are awaited, perhaps */
     uint32_t num_free, depth, num_held, oldest_held;
     uint32_t pins[VECENV_MAX_BLOCKS];
     uint64_t epochs[VECENV_MAX_BLOCKS]; /* present or last epoch of each block */
@@ -70,6 +72,10 @@ int vecenv_ring_can_assign(const vecenv_ring *ring);
 /* Pin a block once more, until it is taken back; 0 if it is free. */
 int vecenv_ring_lend(vecenv_ring *ring, uint32_t block);
 void vecenv_ring_take_back(vecenv_ring *ring, uint32_t block);
+
+/* Whether all rows of the ordered request that are still awaited have been committed. Looks at
+ * every env, so it is for requests that are thinned. */
+int vecenv_ring_has_awaited(const vecenv_ring *ring);
 
 /* Move an assigned block to the pieces; rows not committed yet become late rows. */
 void vecenv_ring_finish_assigned(vecenv_ring *ring);

@@ -303,7 +303,8 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
         int plain = self->command.op == VECENV_OP_STEP
                     && !(self->command.flags & VECENV_C_LETTER)
                     && (!env->needs_reset || env->env != NULL);
-        if (!(self->command.flags & VECENV_C_LETTER) && is_superseded(self)) {
+        int is_over = self->command.op != VECENV_OP_CALL && is_superseded(self);
+        if (is_over && !(self->command.flags & VECENV_C_LETTER)) {
             vecenv_slot_drop(self);
             continue;
         }
@@ -311,7 +312,7 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
             if (self->command.op == VECENV_OP_STEP) { /* whose letter may hold an action */
                 self->command.argument = self->envs[self->command.env_id].needs_reset;
             }
-            return make_event(self, EVENT_COMMAND, Py_NewRef(Py_None));
+            return make_event(self, EVENT_COMMAND, Py_NewRef(is_over ? Py_True : Py_None));
         }
         PyObject *event = env->needs_reset ? autoreset(self) : step(self);
         if (event != NULL || self->command.op != VECENV_OP_NONE) { /* no event could be made of it */
@@ -324,7 +325,8 @@ const char vecenv_slot_serve_doc[] = PyDoc_STR(
 "serve($self, /)\n--\n\n"
 "Step envs until something needs Python; return that event.\n\n"
 "An event is (kind, env_id, op, step_id, argument, flags, result). EVENT_COMMAND: a reset,\n"
-"a call or a step with a letter is under way. EVENT_RESULT: a step returned `result`,\n"
+"a call or a step with a letter is under way; if `result` is True it was overtaken or\n"
+"cancelled, and only its letter has to be taken. EVENT_RESULT: a step returned `result`,\n"
 "which needs conversion, mail or an autoreset. EVENT_RAISED: it raised `result`.\n"
 "EVENT_STOP and EVENT_IDLE: nothing is under way. All but the last two must be finished\n"
 "by `publish` or `finish`. Sleeps without the GIL while the queue is empty.");

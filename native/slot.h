@@ -98,7 +98,8 @@ parse_env(const Slot *self, PyObject *env_id)
     return &self->envs[index];
 }
 
-/* The newest step_ids lie on lines that the parent writes at every send; the counter on
+/* Whether nobody waits for the command under way: a reset overtook it, or it was cancelled.
+ * The newest step_ids lie on lines that the parent writes at every send; the counter on
  * our own doorbell's line says whether they are worth a look at all. */
 static inline int
 is_superseded(const Slot *self)

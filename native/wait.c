@@ -163,7 +163,11 @@ vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_want *what)
         }
         if (ring->assigned_rows > 0) {
             *what = (vecenv_want){VECENV_WAIT_ALL, ring->assigned_rows, ring->assigned};
-            if (!is_there(self, what)) {
+            if (!is_there(self, what)
+                && !(ring->is_thinned && vecenv_ring_has_awaited(ring))) {
+                if (ring->is_thinned) {
+                    what->kind = VECENV_WAIT_ANY;
+                }
                 return 0;
             }
             vecenv_ring_finish_assigned(ring);

@@ -31,6 +31,7 @@ C_LETTER: int
 C_SEED: int
 C_STATE: int
 C_START: int
+C_GIVEN_UP: int
 
 OP_STEP: int
 OP_RESET: int

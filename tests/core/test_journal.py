@@ -64,6 +64,35 @@ def test_a_reset_without_a_seed_is_part_of_the_history() -> None:
     assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])]
 
 
+def doubtful(journal: Journal, env_id: int) -> list[int]:
+    (attempt,) = journal.history(env_id, ()).attempts
+    return [entry.step_id for entry in attempt.entries if entry.flags & CommandFlag.GIVEN_UP]
+
+
+def test_what_was_cancelled_is_marked_until_there_is_a_new_start() -> None:
+    journal = two_envs()
+    journal.give_up(0, 7)
+    assert doubtful(journal, 0) == [7] and doubtful(journal, 1) == []
+    assert journal.is_in_doubt(0) and not journal.is_in_doubt(1)
+    steps(journal, [30], [0])
+    assert doubtful(journal, 0) == [7] and told(journal, 0) == [(1, ["reset 1", 10, 11, 12, 30])]
+    reset(journal, 10, [0], [5])
+    steps(journal, [40], [0])
+    assert told(journal, 0) == [(10, ["reset 10", 40])]
+    assert doubtful(journal, 0) == [] and not journal.is_in_doubt(0)
+
+
+def test_nothing_begins_with_what_was_cancelled() -> None:
+    journal = two_envs()
+    reset(journal, 9, [0], [7])
+    journal.give_up(0, 9)
+    steps(journal, [30], [0])
+    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])] and doubtful(journal, 0) == [9]
+    journal.give_up(0, 10)
+    journal.note_state(0, Start(10, b"state"), True)  # it was on its way already
+    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])] and doubtful(journal, 0) == [9, 10]
+
+
 def test_a_state_is_a_start() -> None:
     journal = two_envs()
     journal.note_state(0, Start(7, b"state"), is_answered=False)

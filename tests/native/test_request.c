@@ -25,6 +25,7 @@ set_up(void)
     sender.before = calloc(ENVS, sizeof *sender.before);
     sender.tails = calloc(SLOTS, sizeof *sender.tails);
     sender.touched = calloc(SLOTS, 1);
+    sender.crowded = calloc(SLOTS, 1);
     for (uint32_t env_id = 0; env_id < ENVS; env_id++) {
         sender.slot_of[env_id] = env_id % SLOTS;
     }
@@ -38,6 +39,7 @@ tear_down(void)
     free(sender.before);
     free(sender.tails);
     free(sender.touched);
+    free(sender.crowded);
     free_books(made);
     free(arena.base);
 }
@@ -138,9 +140,100 @@ a_reset_takes_the_block_of_pieces_that_it_supersedes(void)
     tear_down();
 }
 
+/* What recv would wait for; VECENV_WAIT_NOT: nothing. */
+static uint32_t
+waits_for(uint32_t count)
+{
+    vecenv_waiter waiter = {.arena = &arena, .ring = ring};
+    vecenv_want what;
+    int status = vecenv_gather(&waiter, count, &what);
+    CHECK(status >= 0);
+    return status == 1 ? VECENV_WAIT_NOT : what.kind;
+}
+
+static void
+an_ordered_request_does_not_wait_for_what_was_cancelled(void)
+{
+    set_up();
+    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
+    uint64_t place = ring->assigned;
+    CHECK(work(1) == 2); /* slot 0 hangs in the step of env 0, and env 2 waits there */
+    CHECK(waits_for(1) == VECENV_WAIT_ALL);
+    vecenv_cancel(&sender, 0);
+    CHECK(load_acquire(&arena.newest[0]) == 0 && ring->num_outstanding == 3);
+    CHECK(waits_for(1) == VECENV_WAIT_ANY); /* envs 2 and 3 are still awaited, in this order */
+    CHECK(work(1) == 4);
+    CHECK(waits_for(1) == VECENV_WAIT_ANY);
+    vecenv_cancel(&sender, 2);
+    CHECK(waits_for(2) == VECENV_WAIT_NOT);
+    CHECK(ring->num_late == 2 && ring->assigned_rows == 0);
+    vecenv_piece run;
+    CHECK(vecenv_ring_deliver(ring, 2, &run) == VECENV_OK);
+    CHECK(env_ids_of(&arena, run.block)[run.start] == 1);
+    CHECK(env_ids_of(&arena, run.block)[run.start + 1] == 3);
+    CHECK(ring->num_outstanding == 0);
+    CHECK(ask(VECENV_OP_STEP, 0, (const int64_t[]){1}, 1) == 0); /* no ordered one in its way */
+    CHECK(work(1) == 5);
+    CHECK(waits_for(1) == VECENV_WAIT_NOT);
+    CHECK(ring->pins[place_block(place)] == 2); /* by the rows that slot 0 may write */
+    work(0);
+    work(0);
+    vecenv_ring_collect_late(ring);
+    CHECK(vecenv_ring_filter(ring) == 1 && ring->num_late == 0);
+    CHECK(ring->pins[place_block(place)] == 0);
+    tear_down();
+}
+
+static void
+a_cancelled_request_is_out_of_the_way(void)
+{
+    set_up();
+    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
+    for (uint32_t env_id = 0; env_id < ENVS; env_id++) {
+        vecenv_cancel(&sender, env_id);
+        vecenv_cancel(&sender, env_id); /* owes nothing any more */
+    }
+    CHECK(ring->num_outstanding == 0);
+    CHECK(load_acquire32(&arena.slots[0].num_superseded) == 2);
+    CHECK(ask(VECENV_OP_RESET, 0, (const int64_t[]){1}, 1) == 0);
+    CHECK(waits_for(1) == VECENV_WAIT_ANY && ring->assigned_rows == 0);
+    tear_down();
+}
+
+static void
+what_was_cancelled_never_fills_a_queue_beyond_its_end(void)
+{
+    set_up();
+    const int64_t hung[] = {0}, beside[] = {2}, other[] = {1};
+    uint32_t sent = 0;
+    int error;
+    while ((error = ask(VECENV_OP_STEP, 0, hung, 1)) == 0) {
+        vecenv_cancel(&sender, 0);
+        CHECK(++sent <= QUEUE);
+    }
+    CHECK(error == SEND_NO_ROOM && sent == QUEUE && ring->num_outstanding == 0);
+    uint64_t next = sender.next_step_id;
+    CHECK(ask(VECENV_OP_RESET, 1, NULL, ENVS) == SEND_NO_ROOM);
+    CHECK(ask(VECENV_OP_STEP, 0, beside, 1) == SEND_NO_ROOM);
+    CHECK(ask(VECENV_OP_CALL, 0, beside, 1) == SEND_BUSY);
+    CHECK(sender.next_step_id == next && ring->num_outstanding == 0);
+    CHECK(ask(VECENV_OP_STEP, 0, other, 1) == 0); /* in another queue */
+    vecenv_slot_lines *lines = &arena.slots[0];
+    store_release32(&lines->head, load_acquire32(&lines->head) + 1);
+    CHECK(ask(VECENV_OP_STEP, 0, beside, 1) == 0);
+    CHECK(ask(VECENV_OP_STEP, 0, hung, 1) == SEND_NO_ROOM);
+    store_release32(&lines->head, load_acquire32(&lines->tail));
+    CHECK(ask(VECENV_OP_STEP, 0, hung, 1) == 0);
+    CHECK(!sender.crowded[0] && sender.num_crowded == 0);
+    tear_down();
+}
+
 int
 main(void)
 {
+    an_ordered_request_does_not_wait_for_what_was_cancelled();
+    a_cancelled_request_is_out_of_the_way();
+    what_was_cancelled_never_fills_a_queue_beyond_its_end();
     a_reset_that_no_block_is_left_for_supersedes_nothing();
     a_reset_takes_the_block_of_what_it_supersedes();
     a_reset_takes_the_block_of_pieces_that_it_supersedes();

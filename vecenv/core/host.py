@@ -183,7 +183,11 @@ class Host:
         if kind == RESULT:
             self._answer_result(env_id, argument, result)
             return
-        letter: Any = mail.load(self._slot.letter()) if flags & CommandFlag.LETTER else None
+        data = self._slot.letter() if flags & CommandFlag.LETTER else None
+        if result is not None:  # overtaken or cancelled before it began: nobody waits for it
+            self._slot.finish()
+            return
+        letter: Any = None if data is None else mail.load(data)
         begins, seed = bool(argument), argument  # of a step, and of a reset
         if self._comeback is not None and env_id in self._comeback.replays:
             self._catch_up(env_id)

@@ -22,7 +22,7 @@ __all__ = ["Event", "Hub", "NativeHub", "Refusal", "SlotState"]
 
 
 class Refusal(NamedTuple):
-    """Why a request was not sent: 'bad_env', 'busy', 'mixed' or 'no_block', and the env."""
+    """Why a request was not sent: 'bad_env', 'busy', 'mixed', 'no_block' or 'no_room', and the env."""
 
     reason: str
     env_id: int
@@ -90,7 +90,7 @@ class Hub(Protocol):
         """Return (op, step_id) that an env owes; op NONE when nothing."""
 
     def cancel(self, env_id: int) -> None:
-        """Forget what an env owes."""
+        """Forget what an env owes: its slot drops the command, or the answer if it has begun."""
 
     def reap(self, slot: int) -> None:
         """Clear up after the process of a slot has ended."""

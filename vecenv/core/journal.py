@@ -119,6 +119,7 @@ class Journal:
         self._older: dict[int, Start] = {}  # the start before those that may not be complete
         self._uncertain: dict[int, list[int]] = {}  # step_ids of those, since then
         self._candidates: dict[int, Start] = {}  # starts whose command has not been answered yet
+        self._given_up: dict[int, set[int]] = {}  # by env: step_ids that were cancelled, made or not
         self._floor = np.zeros(num_envs, np.int64)  # first step_id still needed, per env
         #: by env: step_id and letter of the last reset or step that had one; kept whatever else is given up
         self._letters: dict[int, tuple[int, bytes]] = {}
@@ -216,6 +217,8 @@ class Journal:
         has_start = self._starts[env_id].step_id != _NEVER
         if start.step_id < (self._starts[env_id].step_id if has_start else self._dropped):
             return
+        if start.step_id in self._given_up.get(env_id, ()):
+            return
         if not has_start:
             self._floor[env_id] = min(start.step_id, self._floor[env_id])  # what follows is needed again
         later = self._candidates.get(env_id)
@@ -230,6 +233,17 @@ class Journal:
             self._uncertain.setdefault(env_id, []).append(start.step_id)
         if is_answered:
             self._confirm_one(env_id)
+
+    def give_up(self, env_id: int, step_id: int) -> None:
+        """Note that a command was cancelled: it may have been made or not, so nothing can begin with it."""
+        self._given_up.setdefault(env_id, set()).add(step_id)
+        candidate = self._candidates.get(env_id)
+        if candidate is not None and candidate.step_id == step_id:
+            self._drop_candidate(env_id)
+
+    def is_in_doubt(self, env_id: int) -> bool:
+        """Tell whether something was cancelled since the env's start: the next reset had better be one."""
+        return env_id in self._given_up
 
     def forget(self, env_id: int) -> None:
         """Begin anew with an env that has been built anew and is told everything again."""
@@ -276,6 +290,9 @@ class Journal:
         self.nbytes -= len(self._starts[env_id].state or b"")
         self._starts[env_id] = start
         self._floor[env_id] = floor
+        if env_id in self._given_up:
+            left = {step_id for step_id in self._given_up.pop(env_id) if step_id >= floor}
+            self._given_up.update({env_id: left} if left else {})
         rare = self._rare[env_id]
         if rare and rare[0].step_id < floor:
             self._rare[env_id] = [entry for entry in rare if entry.step_id >= floor]
@@ -368,6 +385,11 @@ class Journal:
             return history
         oldest = min(start.step_id for start in starts)
         entries = [entry for entry in self._entries(env_id, oldest) if entry.step_id not in queued]
+        doubtful = self._given_up.get(env_id, ())
+        entries = [
+            entry._replace(flags=entry.flags | CommandFlag.GIVEN_UP) if entry.step_id in doubtful else entry
+            for entry in entries
+        ]
         again = {_first_answer(start, entries) for start in starts}.union(self._uncertain.get(env_id, ()))
         entries = [
             entry._replace(flags=entry.flags | CommandFlag.START) if entry.step_id in again else entry

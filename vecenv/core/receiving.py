@@ -13,7 +13,7 @@ from .hub import Event, NativeHub, Refusal
 from .leases import Leases
 from .life import this_process
 from .mail import Answer
-from .rows import Form, RowFlag, Rows
+from .rows import Form, Op, RowFlag, Rows
 from .sending import SendingPool
 from .spec import Array
 
@@ -31,7 +31,9 @@ class ReceivingPool(SendingPool):
     """The half of a pool that waits; see `pool.Pool`."""
 
     def cancel(self, env_ids: Sequence[int] | Array | None = None) -> None:
-        """Forget what envs owe; answers that come late are dropped. Their state is unknown: reset them.
+        """Forget what envs owe: steps and resets that have not begun are not made, answers that come late are dropped.
+
+        The state of these envs is unknown: reset them.
 
         Raises:
             ConfigError: there is no such env; nothing was forgotten.
@@ -44,10 +46,20 @@ class ReceivingPool(SendingPool):
                 if not 0 <= env_id < self.num_envs:
                     self._refuse("cancel", Refusal("bad_env", env_id))
             for env_id in ids:
-                self._inbox.forget(self._hub.owed(env_id)[1])
-                self._hub.cancel(env_id)
+                self._give_up(env_id, *self._hub.owed(env_id))
         finally:
             self._lock.release()
+
+    def _give_up(self, env_id: int, op: int, step_id: int) -> None:
+        """Cancel what an env owes; nobody knows whether it will be made."""
+        if op == Op.NONE:
+            return
+        self._inbox.forget(step_id)
+        self._hub.cancel(env_id)
+        if op == Op.RESET and self._asked_seeds.get(env_id) is not None:
+            self._lost_seeds[env_id] = self._asked_seeds[env_id]
+        if self._journal is not None:
+            self._journal.give_up(env_id, step_id)
 
     def outstanding(self) -> int:
         """Return how many envs owe an answer."""

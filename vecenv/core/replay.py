@@ -222,6 +222,8 @@ class Replayer:
         seconds: float,
     ) -> None:
         start, entries, kept = attempt
+        answered = [step_id for step_id, _ in self._slot.records(env_id)[1:]]
+        entries = [one for one in entries if not one.flags & CommandFlag.GIVEN_UP or one.step_id in answered]
         pace = _Pace(seconds, len(entries))
         self._needs_reset = False
         for entry in kept:

@@ -293,6 +293,11 @@ def account(episode: Reproducer, op: int, spec: Spec, records: Array, folder: st
         folder: for the file, as for `write`.
     """
 
+    answered = (*records["step_id"].tolist(), episode.step_id)
+    episode.entries = [
+        one for one in episode.entries if not one.flags & CommandFlag.GIVEN_UP or one.step_id in answered
+    ]
+
     def save(why: str) -> str:
         if not episode.entries:
             raise ValueError("what the env was asked is more than max_log_bytes keeps")

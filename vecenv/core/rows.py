@@ -49,6 +49,7 @@ class CommandFlag:
     LETTER = 0x10  #: further values come by mail
     SEED = 0x20  #: the argument is a seed
     STATE = 0x40  #: a reset overtook a step: look at the env's state before it
+    GIVEN_UP = 0x100  #: in a journal only: cancelled, so it was made and answered, or not
     START = 0x80  #: in a journal only: the checksum of the env's answers starts anew
 
 

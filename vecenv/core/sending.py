@@ -112,7 +112,8 @@ class SendingPool(Waist):
 
         Args:
             env_ids: distinct ids; None for all.
-            seeds: one per env asked, None for unseeded.
+            seeds: one per env asked, None for unseeded; then the seed of a reset that was cancelled, which the env
+                may never have got, is used again.
             kwargs: further arguments of each env's `reset`, such as `{'options': ...}`.
             ordered: as for `send`.
             draw_seeds: give an env that is reset for the first time a seed if it has none, so
@@ -140,21 +141,28 @@ class SendingPool(Waist):
             flags = np.zeros(len(ids), np.uint8)
             letters: list[bytes | None] = [None] * len(ids)
             seeded = [False] * len(ids)
+            asked: list[Any] = []
             for i in range(len(ids)):
                 seed = None if seeds is None else seeds[i]
                 extra = {} if kwargs is None else dict(kwargs[i] or {})
-                if seed is not None and 0 <= seed < 2**63:
+                if seed is None and (not extra or (seeds is not None and "seed" not in extra)):
+                    seed = self._lost_seeds.get(int(ids[i]))
+                if isinstance(seed, int) and 0 <= seed < 2**63:
                     numbers[i], flags[i] = seed, CommandFlag.SEED
                 elif seed is not None:
                     extra["seed"] = seed
-                if overtaken and self._journal is not None:
+                if self._journal is not None and (overtaken or self._journal.is_in_doubt(int(ids[i]))):
                     flags[i] |= CommandFlag.STATE
                 if extra:
                     letters[i] = mail.dump(Letter(kwargs=extra))
                     seed = extra.get("seed", seed)
                 seeded[i] = seed is not None
+                asked.append(seed)
             self._command("reset", Op.RESET, ids, numbers, flags, letters, ordered, seeded=seeded)
             self._unseeded[ids] = False
+            for env_id, seed in zip(ids.tolist(), asked):
+                self._lost_seeds.pop(env_id, None)
+                self._asked_seeds[env_id] = seed
             for step_id in overtaken:
                 self._inbox.forget(step_id)
         finally:
@@ -227,6 +235,11 @@ class SendingPool(Waist):
             raise StateError(
                 f"{what}: {self._hub.outstanding()} envs still owe answers, and an ordered request must have the pool "
                 "to itself; receive them first, or send with ordered=False"
+            )
+        if refusal.reason == "no_room":
+            raise StateError(
+                f"{what}: the queue of env {env_id}'s worker is full of commands that were cancelled, and it does not "
+                "drop them; restart it"
             )
         raise StateError(f"{what}: late writers hold all blocks of the ring; restart the workers that do not answer")
 

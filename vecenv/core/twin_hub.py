@@ -197,7 +197,9 @@ class TwinHub:
         return (self._ledger.ops[env_id] if step_id else int(Op.NONE)), step_id
 
     def cancel(self, env_id: int) -> None:
-        """Forget what an env owes; a late answer will be dropped."""
+        """Forget what an env owes: its slot drops the command, or the answer if it has begun."""
+        if self._ledger.owed[env_id]:
+            self._words.newest[env_id] = 0  # no command has this step_id
         self._ledger.forget(env_id)
 
     def reap(self, slot: int) -> None:
