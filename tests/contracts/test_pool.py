@@ -987,7 +987,7 @@ def test_another_thread_is_refused_while_one_waits(open_pool: OpenPool) -> None:
         except BaseException as error:
             caught.append(error)
 
-    with pool._lock:
+    with pool._lock:  # as a call has it that waits
         thread = threading.Thread(target=intrude)
         thread.start()
         thread.join()

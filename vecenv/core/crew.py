@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import select
+import threading
 
 from ..errors import describe_exit
 from . import supervise
@@ -34,13 +35,13 @@ class Crew:
         self.epoll: select.epoll | None = None
         self.close_seconds: float | None = 5.0
         self.is_gone = False
+        self._bell = threading.RLock()  # entered again by a handler that rings amid a ring
 
     def end(self) -> None:
         """Stop all workers, kill those that do not end in time, close all descriptors."""
         if self.is_gone or os.getpid() != self.owner_pid:
             return
         deadline = Deadline(self.close_seconds)
-        self.is_gone = True
         try:
             if self.hub is not None:
                 self.hub.stop()
@@ -53,6 +54,7 @@ class Crew:
             for worker in self.workers:
                 worker.kill()
             self._release()
+            self.is_gone = True  # in the end: an interrupt leaves the rest to the finalizer
 
     def _end_one(self, worker: Worker, deadline: Deadline) -> None:
         if worker.is_dead:
@@ -81,11 +83,19 @@ class Crew:
             how = describe_exit(worker.exitcode)
             _LOG.warning("%s died during %s: %s\n%s", worker.name, worker.at_work("close")[0], how, worker.last_stack)
 
+    def ring(self) -> None:
+        """Wake the pool's wait, from another thread or a signal handler; does nothing once that is over."""
+        with self._bell:
+            if self.event_fd >= 0:
+                os.eventfd_write(self.event_fd, 1)
+
     def _release(self) -> None:
         if self.epoll is not None:
             self.epoll.close()
-        if self.event_fd >= 0:
-            os.close(self.event_fd)
+        with self._bell:
+            event_fd, self.event_fd = self.event_fd, -1
+            if event_fd >= 0:
+                os.close(event_fd)
         if self.segment is not None:
             self.segment.close_fd()
         self.hub = self.segment = None  # the mapping goes with the caller's last view

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import select
 from abc import abstractmethod
 
@@ -51,8 +50,7 @@ class MortalPool(Pool):
         """Workers work by themselves."""
 
     def _interrupt(self) -> None:
-        if self._crew.event_fd >= 0:
-            os.eventfd_write(self._crew.event_fd, 1)
+        self._crew.ring()
 
     def _has_dead(self) -> bool:
         return any(worker.is_dead for worker in self._crew.workers)
@@ -254,9 +252,11 @@ class MortalPool(Pool):
         """End a worker that does not answer, with all that its envs started; `close` need not wait for it then."""
         self._enter("kill")
         try:
+            self._begin("kill")
             self._end_worker(self._crew.workers[worker_id])
         finally:
-            self._lock.release()
+            self._busy = False
+            self._leave()
 
     def _end_worker(self, worker: Worker) -> None:
         self._unwatch(worker)
@@ -275,6 +275,7 @@ class MortalPool(Pool):
         """
         self._enter("restart")
         try:
+            self._begin("restart")
             old = self._crew.workers[worker_id]
             self._end_worker(old)
             self._inbox.drain()
@@ -289,7 +290,8 @@ class MortalPool(Pool):
                     self._journal.forget(env_id)
             self._start_again(old, {})
         finally:
-            self._lock.release()
+            self._busy = False
+            self._leave()
 
     def _lose_calls(self, worker: Worker) -> None:
         """Answer the calls that a worker took with it: nobody else ever would."""

@@ -67,6 +67,7 @@ class Host:
 
     Attributes:
         interrupted: the env whose command was given up because of a KeyboardInterrupt.
+        is_ending: the caller has closed the pool amid a command, in a signal handler; that may call `sys.exit`, too.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Host:
         self._infos = infos
         self._is_callers = is_callers
         self.interrupted: int | None = None  # the env whose command a Ctrl-C cut short
+        self.is_ending = False
         self._current = (0, 0)  # env_id and step_id of the command under way
         self._keeping: Keeping | None = None
         self._comeback: _Comeback | None = None
@@ -147,6 +149,7 @@ class Host:
 
         Raises:
             KeyboardInterrupt: in the caller's own process only; the command is given up.
+            SystemExit: there, while the pool is being closed.
         """
         while True:
             kind, env_id, op, step_id, argument, flags, result = self._slot.serve()
@@ -156,11 +159,15 @@ class Host:
             try:
                 self._handle(kind, env_id, op, argument, flags, result)
             except BaseException as error:  # everything an env may raise is its answer, SystemExit too
-                if self._is_callers and isinstance(error, KeyboardInterrupt):
+                if self._is_callers and self._is_of_caller(error):
                     self._slot.finish()
                     self.interrupted = env_id
                     raise
                 self._answer_error(op, error)
+
+    def _is_of_caller(self, error: BaseException) -> bool:
+        """Tell whether an exception came from a signal handler of the caller's, as far as one can know."""
+        return isinstance(error, KeyboardInterrupt) or (self.is_ending and isinstance(error, SystemExit))
 
     def close(self) -> None:
         """Close every env, all of them even if some raise; then raise the first such error."""

@@ -4,6 +4,10 @@
 
 A pool belongs to the process that made it and to one thread at a time; in a forked child it
 is inert, and its end there touches nothing.
+
+A signal handler runs in the middle of a call, in its thread, and may close the pool: then the call ends
+soon and closes it when it leaves. So the lock lets a thread in that has it; `_busy` says that it is at
+work with it. An exception that a handler raises between the two, as Ctrl-C does, locks nobody out but other threads.
 """
 
 from __future__ import annotations
@@ -37,7 +41,9 @@ class Life(ABC):
 
     def __init__(self) -> None:
         self._owner_pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._busy = False  # written by who has the lock: a call is under way, or the pool is closed
+        self._must_close = False  # `close` came amid a call, in its own thread
         self._open_in: object | None = None  # the process token while started and not closed
         self._closed = False
         self._closing = False
@@ -53,7 +59,7 @@ class Life(ABC):
 
     @abstractmethod
     def _interrupt(self) -> None:
-        """Make a wait in another thread return soon."""
+        """Make a wait in another thread, or one that a signal handler interrupts, return soon. May be repeated."""
 
     def start(self) -> None:
         """Build all envs and learn their spaces. Blocks at most `limits.construct` seconds.
@@ -68,14 +74,25 @@ class Life(ABC):
             raise StateError("start: the pool is started already")
         if self._closed or self._owner_pid != os.getpid():
             self._explain("start")
-        with self._lock:
-            try:
-                self._go()
-            except BaseException:
-                self._closed = True
-                self._shut_down()
-                raise
-            self._open_in = this_process[0]
+        self._enter("start")
+        try:
+            self._busy = True
+            self._start_once()
+        finally:
+            self._busy = False
+            self._leave()
+
+    def _start_once(self) -> None:
+        if self._open_in is not None or self._closed:  # by another thread, in the meantime
+            self._explain("start")
+        try:
+            self._go()
+            self._check_not_closing("start")
+        except BaseException:
+            self._closed = True
+            self._shut_down()
+            raise
+        self._open_in = this_process[0]
 
     def close(self, timeout: float | None = None) -> None:
         """End all envs and workers; idempotent, at most `timeout` seconds and a kill.
@@ -88,8 +105,9 @@ class Life(ABC):
             ConfigError: `timeout` is no number; nothing is closed.
             Exception: what an env's `close` raised, after everything has ended.
 
-        May be called from another thread: a waiting `recv` then raises ClosedError. Views of
-        batches that are valid, or were lent, stay readable.
+        May be called from another thread: a waiting `recv` then raises ClosedError. Also from a signal
+        handler, or an env of a `SerialPool`: amid a call of the pool it returns at once, and that call
+        closes the pool and raises ClosedError. Views of batches that are valid, or were lent, stay readable.
         """
         if self._owner_pid != os.getpid() or self._closed:
             return
@@ -98,12 +116,16 @@ class Life(ABC):
         self._close_timeout = timeout
         self._interrupt()
         with self._lock:
-            self._close_once()
+            if self._busy and not self._closed:  # by this very thread: else we would not be in here
+                self._must_close = True
+            else:
+                self._close_once()
 
     def _close_once(self) -> None:
         if not self._closed:  # nobody else did in the meantime
             self._closed = True
             self._open_in = None
+            self._busy = True  # whoever comes now is told, and need not wait
             self._shut_down()
 
     @property
@@ -118,9 +140,27 @@ class Life(ABC):
         self.close()
 
     def _enter(self, what: str) -> None:
-        """Guard a call: right process, open, started, one thread. The caller releases `_lock`."""
-        if self._open_in is not this_process[0] or not self._lock.acquire(False):
+        """Take the lock, as one thread at a time may. What follows is as in `post`: try, `_begin`, ..., `_leave`."""
+        if self._busy or not self._lock.acquire(False):
             self._explain(what)
+
+    def _begin(self, what: str) -> None:
+        """Guard a call that has the lock: right process, open, started."""
+        self._busy = True
+        if self._open_in is not this_process[0]:
+            self._explain(what)
+
+    def _leave(self) -> None:
+        """Give the lock back at the end of a call that is not `_busy` any more, and close if that was wanted."""
+        try:
+            if self._must_close:
+                self._close_once()
+        finally:
+            self._lock.release()
+
+    def _check_not_closing(self, what: str) -> None:
+        if self._closing:
+            raise ClosedError(f"{what}: the pool was closed meanwhile")
 
     def _explain(self, what: str) -> NoReturn:
         if self._owner_pid != os.getpid():
@@ -129,4 +169,12 @@ class Life(ABC):
             raise ClosedError(f"{what}: the pool is closed")
         if self._open_in is None:
             raise StateError(f"{what}: start the pool first")
+        if self._lock.acquire(False):
+            is_mine = self._busy  # nobody else is while we have the lock
+            self._lock.release()
+            if is_mine:
+                raise StateError(
+                    f"{what}: a call of this pool is under way in this thread; amid one, as in a signal handler, it "
+                    "may be closed but not used"
+                )
         raise StateError(f"{what}: another thread is using this pool; a pool belongs to one thread at a time")

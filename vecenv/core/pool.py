@@ -106,6 +106,7 @@ class Pool(ReceivingPool):
         """
         self._enter("call")
         try:
+            self._begin("call")
             if self._called:
                 raise StateError("call: earlier calls have not been waited for; call wait_calls first")
             chosen = self._check_ids(env_ids)
@@ -118,7 +119,8 @@ class Pool(ReceivingPool):
             first = self._command("call", Op.CALL, ids, numbers, 0, letters, False, names=names)
             self._called = dict(zip(ids.tolist(), range(first, first + len(ids))))
         finally:
-            self._lock.release()
+            self._busy = False
+            self._leave()
 
     def keep_states(self) -> None:
         """Have the state of each env kept here, amid its episode, if there is a way.
@@ -139,15 +141,20 @@ class Pool(ReceivingPool):
         check_timeout("timeout", timeout)
         self._enter("call")
         try:
+            self._begin("call")
             if not self._called:
                 raise StateError("wait_calls: no calls are under way")
             try:
-                return self._collect_calls(len(self._called), timeout)
+                results = self._collect_calls(len(self._called), timeout)
             finally:
                 self._inbox.forget_calls()
                 self._called = {}
         finally:
-            self._lock.release()
+            self._busy = False
+            self._leave()
+        if self._closed:
+            self._explain("call")
+        return results
 
     def _collect_calls(self, count: int, timeout: float | None) -> list[Any]:
         deadline = Deadline(timeout)

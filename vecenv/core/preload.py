@@ -6,9 +6,13 @@ at import and `import vecenv` itself loads nothing.
 
 from __future__ import annotations
 
+import signal
+
 from .threads import cap_environment
 
 cap_environment(1)
+if hasattr(signal, "pthread_sigmask"):  # the server starts with the first worker, while its parent takes no signals
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 import cloudpickle  # noqa: E402, F401
 import gymnasium  # noqa: E402, F401

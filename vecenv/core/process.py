@@ -18,7 +18,7 @@ from typing import Any
 
 import cloudpickle
 
-from ..errors import ConfigError, SpaceError, StateError, WorkerTimeoutError, add_notes
+from ..errors import ConfigError, SpaceError, WorkerTimeoutError, add_notes
 from . import reproducer, supervise
 from .clock import Deadline
 from .crew import Crew
@@ -182,8 +182,7 @@ class ProcessPool(MortalPool):
         deadline = Deadline(limit)
         waiting = {worker.control: worker for worker in workers}
         while waiting:
-            if self._closing:
-                raise StateError(f"{op}: the pool was closed while it started")
+            self._check_not_closing(op)
             left = deadline.seconds_left()
             ready = supervise.any_ready(list(waiting), 1.0 if left is None else min(left, 1.0))
             for control in ready:
@@ -336,8 +335,8 @@ class ProcessPool(MortalPool):
         workers = self._crew.workers
         if self._close_timeout is not None:
             self._crew.close_seconds = self._close_timeout
-        self._finalizer.detach()
         self._crew.end()
+        self._finalizer.detach()  # an interrupt above leaves what is left to it
         self._forget()
         for worker in workers:
             if worker.goodbye is not None and worker.goodbye.error is not None:

@@ -40,6 +40,7 @@ class ReceivingPool(SendingPool):
         """
         self._enter("cancel")
         try:
+            self._begin("cancel")
             chosen = self._check_ids(env_ids)
             ids = (self._ids if chosen is None else chosen).tolist()
             for env_id in ids:
@@ -48,7 +49,8 @@ class ReceivingPool(SendingPool):
             for env_id in ids:
                 self._give_up(env_id, *self._hub.owed(env_id))
         finally:
-            self._lock.release()
+            self._busy = False
+            self._leave()
 
     def _give_up(self, env_id: int, op: int, step_id: int) -> None:
         """Cancel what an env owes; nobody knows whether it will be made."""
@@ -90,9 +92,12 @@ class ReceivingPool(SendingPool):
             StateError: fewer envs than min_count owe an answer.
             ConfigError: an argument is no number.
         """
-        if self._open_in is not this_process[0] or not self._lock.acquire(False):
+        if self._busy or not self._lock.acquire(False):
             self._explain("recv")
         try:
+            self._busy = True
+            if self._open_in is not this_process[0]:
+                self._explain("recv")
             owed = self._hub.outstanding()
             if type(min_count) not in _COUNTS or type(timeout) not in _TIMES or timeout != timeout:
                 _check_wait(min_count, timeout)
@@ -100,9 +105,16 @@ class ReceivingPool(SendingPool):
             if not 1 <= least <= owed:
                 limits = f"min_count {least} is not in 1..{owed}, the number of envs that owe an answer"
                 raise StateError(f"recv: {limits if owed else 'no env owes an answer; send actions or reset first'}")
-            return self._take_rows(least, least if exact else max(least, max_count or self.num_envs), timeout)
+            batch = self._take_rows(least, least if exact else max(least, max_count or self.num_envs), timeout)
         finally:
-            self._lock.release()
+            self._busy = False
+            if self._must_close:
+                self._leave()
+            else:
+                self._lock.release()
+        if self._closed:
+            self._explain("recv")
+        return batch
 
     def lend(self, look: Callable[[Batch], _Views]) -> Leases[_Views] | None:
         """Return what gives batches away instead of copies of them; once per pool.
@@ -139,13 +151,23 @@ class ReceivingPool(SendingPool):
         Returns:
             All rows, in the order of env_ids.
         """
-        if self._open_in is not this_process[0] or not self._lock.acquire(False):
+        if self._busy or not self._lock.acquire(False):
             self._explain("step")
         try:
+            self._busy = True
+            if self._open_in is not this_process[0]:
+                self._explain("step")
             self._ask_steps(actions, None, True, Form.NATIVE)
-            return self._take_rows(self.num_envs, self.num_envs, None)
+            batch = self._take_rows(self.num_envs, self.num_envs, None)
         finally:
-            self._lock.release()
+            self._busy = False
+            if self._must_close:
+                self._leave()
+            else:
+                self._lock.release()
+        if self._closed:
+            self._explain("step")
+        return batch
 
     def _take_rows(self, least: int, most: int, timeout: float | None) -> Batch:
         """As `recv`, inside the guard."""

@@ -45,12 +45,19 @@ class SendingPool(Waist):
             SpaceError: the actions do not fit the space; nothing was sent.
             StateError: an env owes an answer already.
         """
-        if self._open_in is not this_process[0] or not self._lock.acquire(False):
+        if self._busy or not self._lock.acquire(False):
             self._explain("send")
         try:
+            self._busy = True
+            if self._open_in is not this_process[0]:
+                self._explain("send")
             self._ask_steps(actions, env_ids, ordered, form)
         finally:
-            self._lock.release()
+            self._busy = False
+            if self._must_close:
+                self._leave()
+            else:
+                self._lock.release()
 
     def _ask_steps(self, actions: Any, env_ids: Sequence[int] | Array | None, ordered: bool, form: Form) -> None:
         """As `send`, inside the guard."""
@@ -81,12 +88,14 @@ class SendingPool(Waist):
         """Step envs with these very objects as actions; they travel pickled."""
         self._enter("send")
         try:
+            self._begin("send")
             if self._recycler is not None:
                 self._recycle()
             ids = self._check_ids(env_ids)
             self._send_each(actions, self._ids if ids is None else ids, ordered)
         finally:
-            self._lock.release()
+            self._busy = False
+            self._leave()
 
     def _send_letters(self, actions: Any, ids: Array, ordered: bool) -> None:
         self._send_each(split_batch(self.action_space, actions, len(ids)), ids, ordered)
@@ -126,6 +135,7 @@ class SendingPool(Waist):
         """
         self._enter("reset")
         try:
+            self._begin("reset")
             if self._recycler is not None:
                 self._recycle()
             chosen = self._check_ids(env_ids)
@@ -166,7 +176,8 @@ class SendingPool(Waist):
             for step_id in overtaken:
                 self._inbox.forget(step_id)
         finally:
-            self._lock.release()
+            self._busy = False
+            self._leave()
 
     def _draw_seeds(self, ids: Array, seeds: Any, kwargs: Any) -> Any:
         """Give the first reset of an env a seed of ours where it has none: then it can be repeated."""

@@ -82,6 +82,7 @@ class SerialPool(Pool):
         self._streams = Streams()
         with self._streams:  # so that the caller's global generators are never touched
             for env_id, env_fn in enumerate(self.env_fns):
+                self._check_not_closing("start")
                 self._envs[env_id] = build_env(env_fn, self._adapt, self._streams.of(env_id))
         first = self._envs[0]
         self._adopt_spaces(first.observation_space, first.action_space, getattr(first, "reward_space", None))
@@ -116,6 +117,7 @@ class SerialPool(Pool):
         try:
             with self._streams:
                 self._serve()
+            self._check_not_closing("recv")
         except KeyboardInterrupt:
             if self._host.interrupted is not None:  # its answer will not come
                 self._hub.cancel(self._host.interrupted)
@@ -155,7 +157,11 @@ class SerialPool(Pool):
         return False
 
     def _interrupt(self) -> None:
-        """Envs run in the thread that receives; there is no sleep to end."""
+        """Envs run in the thread that receives: it ends after the command under way."""
+        host, hub = self._host, self.__dict__.get("_hub")
+        if host is not None and hub is not None:
+            host.is_ending = True
+            hub.stop()
 
     def place(self, slot: int) -> str:
         return "this process"

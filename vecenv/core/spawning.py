@@ -15,6 +15,7 @@ import importlib
 import io
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -104,8 +105,13 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
                 writer = self._fork(process_obj.modules)
             except _SERVER_IS_DEAD:  # it was killed, perhaps a moment ago: the next one is new
                 writer = self._fork(process_obj.modules)
-        with open(writer, "wb") as file:
-            file.write(data)
+        try:
+            with open(writer, "wb") as file:
+                file.write(data)
+        except BaseException:  # of a signal handler: the process would complain of what it was not told
+            os.kill(self.pid, signal.SIGKILL)
+            self.finalizer()
+            raise
 
     def _fork(self, modules: frozenset[str]) -> int:
         """Have a process forked, which waits for what it is to do; return the descriptor that it reads that from."""
@@ -120,7 +126,7 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
             self.finalizer = util.Finalize(self, util.close_fds, (os.dup(writer), self.sentinel))
             try:
                 self.pid = read_signed(self.sentinel)
-            except EOFError:
+            except BaseException:  # EOFError of a dead server, or a signal handler's
                 os.close(writer)
                 self.finalizer()
                 raise

@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from multiprocessing import reduction
+from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -184,9 +184,13 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
     stack = None
     try:
         stack = StackFile(f"vecenv worker {boot.worker_id}")
-        # A Ctrl-C between fork and setsid would reach the child too.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        if context != "fork":
+            resource_tracker.ensure_running()  # which else starts in there, and takes signals again
+        # A Ctrl-C between fork and setsid would reach the child too; and handlers that raise are to find nothing half
+        # done. Workers take these signals again.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
             process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

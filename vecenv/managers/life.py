@@ -154,9 +154,12 @@ class EnvLife(EnvBooks):
             raise StateError(f"launch: {type(self).__name__} is running; close it first")
         if reset_param is not None and len(reset_param) != self.env_num:
             raise ConfigError(f"launch: reset_param: expected {self.env_num} entries, got {len(reset_param)}")
-        pool = self._make_pool()
-        pool.start()
-        self._pool = pool
+        pool = self._pool = self._make_pool()  # there already for a `close` in the meantime, by a signal handler
+        try:
+            pool.start()
+        except BaseException:
+            self._pool = None
+            raise
         self._closed = False
         self._known_spaces = None
         self._seeds_in_use.clear()
