@@ -17,7 +17,7 @@ import threading
 from abc import ABC, abstractmethod
 from typing import NoReturn, TypeVar
 
-from ..errors import ClosedError, StateError
+from ..errors import ClosedError, StateError, add_notes
 from .clock import check_timeout
 
 __all__ = ["Life", "this_process"]
@@ -88,9 +88,12 @@ class Life(ABC):
         try:
             self._go()
             self._check_not_closing("start")
-        except BaseException:
+        except BaseException as error:
             self._closed = True
-            self._shut_down()
+            try:
+                self._shut_down()
+            except Exception as other:  # of an env's close: what the start failed for is the one to be heard of
+                add_notes(error, [f"closing what had been built raised {type(other).__name__}: {other}"])
             raise
         self._open_in = this_process[0]
 
