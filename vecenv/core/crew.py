@@ -51,8 +51,9 @@ class Crew:
                 with contextlib.suppress(OSError):
                     self._end_one(worker, deadline)
         finally:
+            deadline = supervise.end_deadline()
             for worker in self.workers:
-                worker.kill()
+                worker.kill(deadline)
             self._release()
             self.is_gone = True  # in the end: an interrupt leaves the rest to the finalizer
 

@@ -17,7 +17,7 @@ from abc import abstractmethod
 
 from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes, describe_exit
 from . import mail, supervise
-from .clock import Deadline, now_ns
+from .clock import now_ns
 from .crew import Crew
 from .hub import SlotState
 from .mail import Answer, Letter
@@ -75,9 +75,14 @@ class MortalPool(Pool):
 
     def _bury(self, worker: Worker) -> None:
         """Note a death: after the reap no write of the dead process can still arrive."""
-        self._unwatch(worker)
-        worker.reap(Deadline(None))
         self._attention = True
+        self._unwatch(worker)
+        try:
+            worker.bury()
+        except BaseException:  # Ctrl-C: the next wait is to hear of it again
+            if not worker.is_dead:
+                self._watch(worker)
+            raise
         self._inbox.drain()
         if self._recovery is not None:
             self._rescue(worker, self._death_of(worker), worker.exitcode)
@@ -138,7 +143,7 @@ class MortalPool(Pool):
         return self._died(worker, "call" if self._is_called(worker) else "idling", None)
 
     def _died(self, worker: Worker, op: str, env_id: int | None, step_id: int | None = None) -> WorkerDiedError:
-        worker.reap(Deadline(None))
+        worker.bury()
         exitcode = worker.exitcode
         what = worker.at_work(op)[0] if env_id is None else f"{op} of env {env_id} (command {step_id})"
         if op == "idling":

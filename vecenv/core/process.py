@@ -51,6 +51,7 @@ class ProcessPool(MortalPool):
     """Envs in worker processes, k per worker, with results in shared memory."""
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], *args: Any, **kwargs: Any) -> None:
+        supervise.check_may_start()
         super().__init__(env_fns, *args, **kwargs)
         if self.options.context not in supervise.START_METHODS:
             methods = supervise.START_METHODS

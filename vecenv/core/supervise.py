@@ -7,6 +7,7 @@ first workers and their replacements.
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -24,9 +25,15 @@ from . import mail
 from .clock import Deadline, now_ns
 from .spawning import START_METHODS, make_process
 from .stacks import Note, StackFile
-from .worker import Attach, Boot, Goodbye, Report, worker_main
+from .worker import Attach, Boot, Goodbye, Report, started_at, worker_main
 
 __all__ = ["START_METHODS", "Worker", "kill_tree", "start_worker", "usable_cores"]
+
+
+_LOG = logging.getLogger("vecenv")
+#: How long the end of a process that has been killed, and news of it, may take. It takes longer only where the system
+#: does not let go of it, as of one that waits for a dead file server, or where its fork server has been stopped.
+_END_SECONDS = 5.0
 
 
 @dataclass
@@ -35,6 +42,7 @@ class Worker:
 
     Attributes:
         pid: process id, also of its session and process group.
+        started: when it started, as `started_at` says; '': it had ended before anybody looked.
         pidfd: readable once the process has exited; -1 where the system has none.
         slots: indices of its slots.
         stack: where it writes its Python stack when it crashes or is asked to.
@@ -59,6 +67,10 @@ class Worker:
     goodbye: Goodbye | None = None
     failure: str = ""
     boot: Boot | None = field(default=None, repr=False)
+    started: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started = started_at(self.pid)
 
     @property
     def name(self) -> str:
@@ -92,24 +104,51 @@ class Worker:
         self.process.join(deadline.seconds_left())
         if self.process.is_alive() and not self._is_lost():
             return False
+        self._note_end()
+        return True
+
+    def _note_end(self) -> None:
         self.is_dead = True
         self.exitcode = self.process.exitcode
         try:
             self.release()
         finally:  # behind it: looking for them takes a descriptor
-            kill_tree(self.pid)  # what its envs started outlives it otherwise
-        return True
+            self._kill_tree()  # what its envs started outlives it otherwise
 
     def _is_lost(self) -> bool:
         """Tell whether the process has ended although it seems to run: someone else has waited for it."""
         return self.pidfd >= 0 and bool(any_ready([self.pidfd], 0.0))
 
-    def kill(self) -> None:
-        """End the process and everything in its session at once, then reap it."""
-        if not self.is_dead:
+    def bury(self) -> None:
+        """Reap a process that has ended, as far as one can know; one that has not after all is killed."""
+        if not self.reap(Deadline(_END_SECONDS)):
+            self.kill()
+
+    def kill(self, deadline: Deadline | None = None) -> None:
+        """End the process and everything in its session at once, then reap it.
+
+        A process that the system does not let go of until the deadline (None: some seconds) is left to it: it has
+        been killed, so it does nothing any more.
+        """
+        if self.is_dead:
+            return
+        self._kill_tree()
+        self._send_kill()
+        if not self.reap(deadline or Deadline(_END_SECONDS)):
+            _LOG.warning("%s (process %d) was killed and has not ended; it is left to the system", self.name, self.pid)
+            self._note_end()
+
+    def _send_kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if hasattr(signal, "pidfd_send_signal") and hasattr(os, "pidfd_open"):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            else:
+                self.process.kill()
+
+    def _kill_tree(self) -> None:
+        """Kill what the process has started; not if its id is another one's by now, which it has been free for."""
+        if self.started and started_at(self.pid) in ("", self.started):
             kill_tree(self.pid)
-            self.process.kill()
-            self.reap(Deadline(None))
 
     def release(self) -> None:
         """Close the parent's descriptors of this worker."""
@@ -137,6 +176,11 @@ class Worker:
             while self.goodbye is None and self.control.poll():
                 word = self.control.recv()
                 self.goodbye = word if isinstance(word, Goodbye) else None
+
+
+def end_deadline() -> Deadline:
+    """Return until when processes that are killed now should have ended."""
+    return Deadline(_END_SECONDS)
 
 
 def kill_tree(leader: int) -> None:
@@ -179,11 +223,12 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
         ConfigError: the system has no process or descriptor left.
     """
     ours, theirs = multiprocessing.Pipe()
-    inherited = (ours.fileno(), *siblings) if context == "fork" else ()
-    process = make_process(context, worker_main, (theirs, inherited), f"vecenv worker {boot.worker_id}", boot.modules)
-    stack = None
+    process = stack = worker = None
     try:
-        stack = StackFile(f"vecenv worker {boot.worker_id}")
+        inherited = (ours.fileno(), *siblings) if context == "fork" else ()
+        name = f"vecenv worker {boot.worker_id}"
+        process = make_process(context, worker_main, (theirs, inherited), name, boot.modules)
+        stack = StackFile(name)
         if context != "fork":
             resource_tracker.ensure_running()  # which else starts in there, and takes signals again
         # A Ctrl-C between fork and setsid would reach the child too; and handlers that raise are to find nothing half
@@ -195,25 +240,45 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
-        pidfd = os.pidfd_open(process.pid or -1) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
-    except OSError as error:
+        pid = process.pid or -1
+        pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
+        worker = Worker(boot.worker_id, boot.env_ids, slots, process, ours, pid, pidfd, stack, boot=boot)
+        boot.has_stack_file = worker.stack.fd >= 0
+        with contextlib.suppress(BrokenPipeError, ConnectionError):
+            # else it died at once: found by its pidfd, told by who waits for its report
+            worker.control.send(boot)
+            if boot.has_stack_file:
+                reduction.send_handle(worker.control, worker.stack.fd, worker.pid)
+    except BaseException as error:  # also of a signal handler
         theirs.close()
-        ours.close()
-        if process.pid is not None:
-            process.kill()
-            process.join()
-        if stack is not None:
-            stack.close()
-        raise ConfigError(f"worker {boot.worker_id} cannot be started: {error}; {_limits()}") from error
-    worker = Worker(boot.worker_id, boot.env_ids, slots, process, ours, process.pid or -1, pidfd, stack, boot=boot)
-    boot.has_stack_file = worker.stack.fd >= 0
-    try:
-        worker.control.send(boot)
-        if boot.has_stack_file:
-            reduction.send_handle(worker.control, worker.stack.fd, worker.pid)
-    except (BrokenPipeError, ConnectionError):
-        pass  # it died at once: found by its pidfd, told by who waits for its report
+        if worker is not None:
+            worker.kill()
+        else:
+            _discard(process, stack, ours)
+        if isinstance(error, OSError):
+            raise ConfigError(f"worker {boot.worker_id} cannot be started: {error}; {_limits()}") from error
+        raise
     return worker
+
+
+def _discard(process: Any, stack: StackFile | None, control: Connection) -> None:
+    """Let go of the parts of a worker that came to nothing."""
+    control.close()
+    if stack is not None:
+        stack.close()
+    if process is not None and process.pid is not None:
+        process.kill()
+        process.join(_END_SECONDS)
+
+
+def check_may_start() -> None:
+    """Raise ConfigError if Python lets this process have no children."""
+    if multiprocessing.current_process().daemon:
+        raise ConfigError(
+            f"{multiprocessing.current_process().name} is a daemonic process, as those of multiprocessing.Pool and of "
+            "torch's DataLoader are, and may not start workers; have the envs in the process itself "
+            "(backend='serial', or a manager of type 'base'), or start it with daemon=False"
+        )
 
 
 def _limits() -> str:
