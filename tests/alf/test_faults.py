@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import numpy as np
 import psutil
 import pytest
 
 from tests.alf.same import assert_same, covered, toy
+from tests.faults.tapes import kill
 from vecenv.alf import (
     AlfEnvironmentBaseWrapper,
     AlfGymWrapper,
@@ -201,6 +203,60 @@ def test_a_death_is_made_good_where_spare_envs_wait(tmp_path):
     for mine, theirs in zip(run(at=20, once=tmp_path / "died"), undisturbed, strict=True):
         assert_same(mine._replace(env_info={}), theirs._replace(env_info={}))
     assert (tmp_path / "died").exists()
+
+
+# ---- given up --------------------------------------------------------------------------------------
+
+
+class Unrepeatable(ToyEnv):
+    """Draws from the system's entropy, so that no episode of it can be brought back."""
+
+    def observe(self):
+        obs = super().observe()
+        obs[3] = float.fromhex(os.urandom(2).hex())
+        return obs
+
+
+def unrepeatable(env_id=0):
+    return AlfGymWrapper(Unrepeatable(10), env_id)
+
+
+def two_unrepeatable(env_id=0):
+    return BatchEnvironmentWrapper([unrepeatable(), unrepeatable()])
+
+
+def unrepeatable_tasks(env_id=0):
+    return OfTheFirstTask(MultitaskWrapper([unrepeatable(), unrepeatable()], ["one", "other"], env_id))
+
+
+@pytest.mark.parametrize(
+    ("make", "ahead", "steps"),
+    [
+        (unrepeatable, False, 2),
+        (functools.partial(covered, make=unrepeatable), False, 2),
+        (functools.partial(covered, make=unrepeatable), True, 0),
+        (unrepeatable_tasks, False, 0),
+        (two_unrepeatable, None, 2),
+        (two_unrepeatable, None, 0),
+    ],
+    ids=["plain", "covered", "covered, ahead", "tasks", "batches", "batches, first step"],
+)
+def test_an_episode_that_is_lost_in_a_crash_ends_with_a_last_step(make, ahead, steps):
+    """Else FIRST would come amid an episode, and a learner would take the two for one."""
+    with ParallelAlfEnvironment([make] * 2, tensors=False, num_workers=2, reset_ahead=ahead) as env:
+        size = env.batch_size
+        shown = env.reset()
+        for _ in range(steps):
+            shown = env.step(np.zeros(size, np.int64))
+        kill(env, 1)
+        lost, first = (env.step(np.ones(size, np.int64)) for _ in range(2))
+    half = size // 2
+    assert lost.step_type.tolist() == [1] * half + [2] * half and lost.step_type.dtype == np.int32
+    assert lost.discount.tolist() == [1.0] * size and lost.reward.tolist() == [1.0] * half + [0.0] * half
+    assert lost.prev_action.tolist() == [1] * size, "the action that was sent"
+    assert lost.observation[half:].tolist() == shown.observation[half:].tolist(), "what was seen last"
+    assert first.step_type.tolist() == [1] * half + [0] * half
+    assert first.prev_action.tolist() == [1] * half + [0] * half
 
 
 def test_after_close_nothing_works_and_the_error_says_why():

@@ -5,7 +5,8 @@
     time step          observation   reward    discount    step_type  FIRST    env_info
 
 Rows come in the order of the envs. What a `StepCarrier` sent has its step type and discount
-among the leaves; its batches of k rows are laid end to end.
+among the leaves; its batches of k rows are laid end to end. Where an episode was lost with its worker,
+those leaves are the ones that were seen last, and its end is made here.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Assembler:
         self._spec = pool.obs_spec
         self._root = pool.obs_spec.root
         self._size = size
-        self._is_batched = about.batch_size is not None
+        self._rows_per_env = about.batch_size
         self._is_timed = about.discount is not None
         # Started from and never written to.
         self._discounts = np.full(size, 1.0 if about.discount is None else about.discount, np.float32)
@@ -67,7 +68,7 @@ class Assembler:
             step_type, discount = self._timed(rows, flags, prev_action)
             observation = self._observed(rows)
         else:
-            step_type, discount, observation, prev_action = self._stepped(rows)
+            step_type, discount, observation, prev_action = self._stepped(rows, prev_action)
         reward = _own(rows.column("reward"), np.dtype(np.float32))
         if reward.shape != self._reward_shape:
             reward = reward.reshape(self._reward_shape)
@@ -95,10 +96,23 @@ class Assembler:
             return _own(rows.obs(0), self._leaf_dtype)
         return map_structure(lambda spec, view: _own(view, spec.dtype), self._observation_spec, self._nested(rows))
 
-    def _stepped(self, rows: Any) -> Any:
+    def _stepped(self, rows: Any, sent: Any) -> Any:
         # Spaces know no lists and no named tuples: the structure is that of the specs.
         observation, step_type, discount, prev_action = map_structure(self._flat, self._whole_spec, self._nested(rows))
+        truncated = rows.column("truncated")
+        if truncated.any():
+            lost = self._lost(truncated, step_type)
+            step_type[lost] = _LAST
+            discount[lost] = 1.0
+            map_structure(lambda _, own, leaf: own.__setitem__(lost, leaf[lost]), self._action_spec, prev_action, sent)
         return step_type, discount, observation, prev_action
+
+    def _lost(self, truncated: Array, step_type: Array) -> Array:
+        """Tell, bool (B,), whose episode was given up: the engine has ended it, not the environment."""
+        if self._rows_per_env is not None:  # a batch itself never says so: see `StepCarrier`
+            return np.repeat(truncated, self._rows_per_env)
+        lost: Array = truncated & (step_type != _LAST)
+        return lost
 
     def _nested(self, rows: Any) -> Any:
         return self._spec.batch(lambda leaf: rows.obs(leaf.index), lambda node: ())
@@ -106,7 +120,7 @@ class Assembler:
     def _flat(self, spec: Any, view: Array) -> Array:
         """Copy a leaf, with the rows of batches end to end."""
         own = np.array(view)
-        return own.reshape(self._size, *view.shape[2:]) if self._is_batched else own
+        return own.reshape(self._size, *view.shape[2:]) if self._rows_per_env is not None else own
 
 
 def _own(view: Array, dtype: np.dtype[Any]) -> Array:

@@ -65,7 +65,8 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
     Time steps are batched and belong to the caller. A step after an env's LAST one returns the
     FIRST of its next episode and ignores its action. A worker that dies or hangs is replaced, and its
-    envs go on where they were. An exception of an env is raised as itself,
+    envs go on where they were; an episode that cannot be brought back ends with a LAST step of discount 1,
+    all k of them where a batch of k was lost. An exception of an env is raised as itself,
     with the remote traceback; the next `step` or `reset` then starts all episodes anew. An action that
     does not fit is refused before anything is stepped, and changes nothing.
 
