@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.alf.same import covered
+from tests.faults.tapes import kill
 from tests.vector.same import assert_same
 from vecenv.alf import AlfGymWrapper, BatchEnvironmentWrapper, ParallelAlfEnvironment, ThreadEnvironment, load
 from vecenv.alf.batch_infos import own_infos
@@ -165,6 +166,31 @@ def test_numbers_that_were_told_once_are_there_in_every_later_step(make):
 def test_batches_are_laid_end_to_end_where_arrays_have_a_row_for_each_env():
     infos = own_infos({"rows": np.zeros((3, 2, 4)), "others": np.zeros((3, 4))}, rows_per_env=2)
     assert infos["rows"].shape == (6, 4) and infos["others"].shape == (3, 4)
+
+
+def test_what_stands_for_a_whole_batch_is_there_for_each_of_its_rows():
+    mixed = np.empty(2, object)
+    mixed[:] = [np.array([3, 4]), np.array([None, "x"], object)]
+    infos = {"recovered": np.array([None, "replayed"], object), "number": np.array([1, 2]), "mixed": mixed}
+    found = own_infos({**infos, "nested": {"count": np.array([5, 6])}}, rows_per_env=2)
+    assert found["recovered"].tolist() == [None, None, "replayed", "replayed"]
+    assert found["number"].tolist() == [1, 1, 2, 2] and found["nested"]["count"].tolist() == [5, 5, 6, 6]
+    assert found["mixed"].tolist() == [3, 4, None, "x"], "rows of their own"
+
+
+def test_recovered_batches_are_told_row_by_row():
+    make = functools.partial(batch_of_two, functools.partial(told, "a late key"))
+    with ParallelAlfEnvironment([make] * 2, tensors=False, num_workers=2) as env:
+        env.reset()
+        env.step(np.zeros(4, np.int64))
+        kill(env, 1)
+        infos = env.step(np.zeros(4, np.int64)).env_info
+    assert infos["recovered"].tolist() == [None, None, "replayed", "replayed"]
+    assert {len(value) for value in infos.values()} == {4}
+
+
+def batch_of_two(make, env_id=0):
+    return BatchEnvironmentWrapper([make(0), make(1)])
 
 
 def test_zeros_are_arrays_of_their_own():

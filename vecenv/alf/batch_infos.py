@@ -9,6 +9,7 @@ import numpy as np
 
 from vecenv.alf.gym_wrapper import TIME_LIMIT_KEY
 from vecenv.core.infos import is_mask
+from vecenv.core.spec import Array
 from vecenv.vector.infos import join_rows
 
 __all__ = ["own_infos", "stack_infos"]
@@ -19,7 +20,8 @@ def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, A
 
     Args:
         gathered: arrays (N, ...) with their masks, as of `vector.infos`.
-        rows_per_env: k where each env is itself a batch and arrays are (N, k, ...), else None.
+        rows_per_env: k where each env is itself a batch and arrays are (N, k, ...), else None. They become
+            (N * k, ...), and what stands for a whole batch, such as `recovered`, is there for each of its rows.
     """
     result: dict[str, Any] = {}
     for key, value in gathered.items():
@@ -28,10 +30,23 @@ def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, A
         if isinstance(value, dict):
             result[key] = own_infos(value, rows_per_env)
             continue
-        if rows_per_env is not None and value.ndim > 1 and value.shape[1] == rows_per_env:
-            value = value.reshape(-1, *value.shape[2:])
+        if rows_per_env is not None:
+            value = _end_to_end(value, rows_per_env)
         result[key] = value.astype(np.float32) if value.dtype == np.float64 else value
     return result
+
+
+def _end_to_end(value: Array, size: int) -> Array:
+    if value.ndim > 1:
+        return value.reshape(len(value) * size, *value.shape[2:]) if value.shape[1] == size else value
+    if value.dtype != object:
+        return np.repeat(value, size)
+    rows = np.full(len(value) * size, None, object)
+    for i, part in enumerate(value):
+        is_of_rows = isinstance(part, np.ndarray) and part.shape[:1] == (size,)
+        for j in range(size):
+            rows[i * size + j] = part[j] if is_of_rows else part
+    return rows
 
 
 def stack_infos(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
