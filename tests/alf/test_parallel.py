@@ -396,6 +396,34 @@ def test_batches_of_one_are_batches_too():
             env.step(np.ones(6, np.int64))
 
 
+class Hollow(ToyEnv):
+    """Has actions and infos without elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(-1, 1, (0,), np.float32)
+
+    def step(self, action):
+        return super().step(int(action.sum()))
+
+    def inform(self):
+        return {"none": np.zeros(0), "rows": np.zeros((3, 0))}
+
+
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_arrays_without_elements(is_batched):
+    def make(env_id=0):
+        envs = [AlfGymWrapper(Hollow()), AlfGymWrapper(Hollow())]
+        return BatchEnvironmentWrapper(envs) if is_batched else envs[0]
+
+    with parallel(make, backend="serial") as env:
+        size = env.batch_size
+        env.reset()
+        step = env.step(np.zeros((size, 0), np.float32))
+    assert step.reward.tolist() == [1.0] * size and step.prev_action.shape == (size, 0)
+    assert step.env_info["none"].shape == (size, 0) and step.env_info["rows"].shape == (size, 3, 0)
+
+
 def test_what_float32_cannot_hold_is_infinity():
     class Far(ToyEnv):
         observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)

@@ -230,8 +230,8 @@ class ParallelAlfEnvironment(AlfEnvironment):
         specs, outer = self._about.specs.prev_action, (self._size,)
         prev_action = fit_actions(specs, action, outer)
         if self._about.batch_size is not None:
-            count = self._pool.num_envs
-            return map_structure(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), prev_action), prev_action
+            shape = (self._pool.num_envs, self._about.batch_size)  # both: -1 of arrays without elements says nothing
+            return map_structure(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), prev_action), prev_action
         # the env's own dtypes, which may be wider than the specs'
         leaves = iter(self._pool.action_spec.leaves)
         given = map_structure(lambda spec, leaf: fit_action(spec, leaf, next(leaves).dtype, outer), specs, action)
