@@ -351,6 +351,23 @@ def test_tasks_must_be_alike_and_have_names_of_their_own():
     env.close()
 
 
+@pytest.mark.parametrize("cut", [lambda env: TimeLimit(env, 2), lambda env: _cut_after_two(env)])
+def test_an_episode_that_another_task_begins_is_not_cut_off_at_its_first_step(cut):
+    """The original counts on across tasks; its LAST in place of FIRST would end an episode that never began."""
+    env = cut(MultitaskWrapper([toy(length=9), toy(length=9)], ["one", "other"]))
+    env.reset()
+    types = [int(env.step({"task_id": task, "action": 0}).step_type) for task in (0, 1, 1, 1, 1, 1)]
+    assert types == [1, 0, 2, 0, 1, 2]
+
+
+def _cut_after_two(env):
+    env = RandomFirstEpisodeLength(env, 2, num_episodes=2)
+    env.seed(
+        next(seed for seed in range(99) if own_generator(seed, "first_length").integers(1, 3, 2).tolist() == [2, 2])
+    )
+    return env
+
+
 class Learning(AlfEnvironmentBaseWrapper):
     """Rewards grow from episode to episode, or stay."""
 

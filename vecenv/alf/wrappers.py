@@ -127,7 +127,9 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
 class CuttingWrapper(AlfEnvironmentBaseWrapper):
     """Counts the steps of each episode and cuts it off where a subclass says so.
 
-    The step after a LAST one, and a step before any reset, begin an episode.
+    The step after a LAST one, and a step before any reset, begin an episode. A FIRST step amid, as of a
+    `MultitaskWrapper` inside that is told another task, counts as any other, so that tasks that are left again
+    and again are cut off, too. It is never the one that is cut off, but the step after it.
     """
 
     def __init__(self, env: AlfEnvironment) -> None:
@@ -135,7 +137,7 @@ class CuttingWrapper(AlfEnvironmentBaseWrapper):
         self._num_steps: int | None = None  # None: the next step starts an episode
 
     def _must_cut(self, num_steps: int) -> bool:
-        """Tell whether an episode of so many steps ends here; asked once after each step."""
+        """Tell whether an episode of so many steps ends here; asked once after each step that begins none."""
         raise NotImplementedError
 
     def _reset(self) -> TimeStep:
@@ -147,7 +149,7 @@ class CuttingWrapper(AlfEnvironmentBaseWrapper):
             return self.reset()
         time_step = self._env.step(action)
         self._num_steps += 1
-        if self._must_cut(self._num_steps):
+        if not bool(time_step.is_first()) and self._must_cut(self._num_steps):
             time_step = _cut_off(time_step)
         if bool(time_step.is_last()):
             self._num_steps = None
