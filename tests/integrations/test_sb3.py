@@ -369,6 +369,51 @@ def test_make_vec_env_builds_it_with_monitors():
         assert episodes > 3
 
 
+class TenthsEnv(ToyEnv):
+    """Rewards whose sums are not the numbers that they stand for."""
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, 0.1, *rest
+
+
+@pytest.mark.parametrize("is_built", [False, True])
+def test_episode_statistics_are_those_of_monitors(is_built):
+    env_fns = [functools.partial(TenthsEnv, length) for length in (3, 4)]
+    options = {"episode_statistics": True, "num_workers": 1}
+    envs = SB3VecEnv(VectorEnv(env_fns, autoreset_mode="SameStep", **options) if is_built else env_fns,
+                     **{} if is_built else options)  # fmt: skip
+    monitors = DummyVecEnv([functools.partial(_monitored, env_fn) for env_fn in env_fns])
+    with contextlib.closing(envs), contextlib.closing(monitors):
+        for one in (envs, monitors):
+            one.seed(1), one.reset()
+        episodes = 0
+        for _ in range(12):
+            got, expected = (one.step(np.zeros(2, np.int64)) for one in (envs, monitors))
+            for info, other in zip(got[3], expected[3]):
+                if "episode" in other:
+                    episodes += 1
+                    seconds, others = info["episode"].pop("t"), other["episode"].pop("t")
+                    assert type(seconds) is float and 0 < seconds < others and seconds == round(seconds, 6)
+                    assert [type(value) for value in info["episode"].values()] == [float, int]
+            assert_same(got, expected)
+        assert episodes == 4 + 3
+
+
+def _monitored(env_fn):
+    return Monitor(env_fn())
+
+
+def test_statistics_of_two_sources_are_refused():
+    with contextlib.closing(
+        SB3VecEnv([lambda: _monitored(CARTPOLE)], backend="serial", episode_statistics=True)
+    ) as envs:
+        envs.reset()
+        with pytest.raises(ConfigError, match="'episode' already"):
+            for _ in range(20):
+                envs.step([1])
+
+
 def test_monitors_write_their_files(tmp_path):
     kwargs = {"env_kwargs": {"max_episode_steps": 10}, "monitor_dir": str(tmp_path), "vec_env_cls": SB3VecEnv}
     with contextlib.closing(make_vec_env("CartPole-v1", 2, **kwargs)) as envs:

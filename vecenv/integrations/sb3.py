@@ -23,6 +23,7 @@ from ..core.rows import RowFlag
 from ..core.spec import Array, Leaf
 from ..errors import ClosedError, ConfigError, StateError, require
 from ..vector.env import VectorEnv
+from ..vector.infos import check_no_statistics
 from ..vector.nested import row_of
 from .inside import AttributeGetter, AttributeSetter, AttributeTest, MethodCaller, WrapperTest, identity_of
 
@@ -70,7 +71,9 @@ class SB3VecEnv(_VecEnv):
             env_fns: one constructor per env; or a `vecenv.VectorEnv` with SAME_STEP autoreset, which then is this
                 object's to close.
             start_method: of the workers, by SubprocVecEnv's name for `context`.
-            **options: of `vecenv.VectorEnv`, such as `num_workers` and `step_timeout`.
+            **options: of `vecenv.VectorEnv`, such as `num_workers` and `step_timeout`. With `episode_statistics` the
+                info of an episode's last step has "episode": return "r", length "l" and seconds "t", as a `Monitor`
+                around the env gives them, but for "t", which are those of this episode.
 
         Raises:
             ConfigError: an option is wrong.
@@ -192,6 +195,7 @@ class SB3VecEnv(_VecEnv):
 
         Raises:
             StateError: there is none.
+            ConfigError: the envs give episode statistics themselves, and they were asked for here, too.
             WorkerTimeoutError, WorkerDiedError, Exception: as `reset`.
         """
         self._check_open("step_wait")
@@ -220,11 +224,15 @@ class SB3VecEnv(_VecEnv):
         final_infos, space, final_obs = batch.final_infos(), self.observation_space, batch.final_obs
         truncated = batch.truncated & ~batch.terminated
         reset_infos = list(self.reset_infos)
+        has_statistics = self.vector_env._results.has_statistics
         for env_id in np.flatnonzero(dones).tolist():
             reset_infos[env_id] = infos[env_id]
             info = final_infos[env_id]
             info["TimeLimit.truncated"] = bool(truncated[env_id])
             info["terminal_observation"] = row_of(space, final_obs, env_id)
+            if has_statistics:
+                check_no_statistics(info)
+                info["episode"] = _statistics_of(batch, env_id)
             infos[env_id] = info
         self.reset_infos = reset_infos
 
@@ -303,6 +311,15 @@ class SB3VecEnv(_VecEnv):
 
     def __getstate__(self) -> NoReturn:
         raise TypeError("an SB3VecEnv cannot be pickled or copied; build one from its env_fns")
+
+
+def _statistics_of(batch: Batch, row: int) -> dict[str, Any]:
+    """Return what a Monitor tells of an episode, its numbers rounded as there."""
+    return {
+        "r": round(float(batch.returns[row]), 6),
+        "l": int(batch.lengths[row]),
+        "t": round(float(batch.seconds[row]), 6),
+    }
 
 
 def _vector_env_of(env_fns: Any, options: dict[str, Any]) -> VectorEnv:

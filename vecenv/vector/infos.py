@@ -28,7 +28,7 @@ from ..errors import ConfigError
 from .nested import row_of
 from .sheets import Field, Sheets
 
-__all__ = ["InfoReader", "add_statistics", "join_rows", "spread_infos"]
+__all__ = ["InfoReader", "add_statistics", "check_no_statistics", "join_rows", "spread_infos"]
 
 Infos = dict[str, Any]
 
@@ -221,11 +221,7 @@ def add_statistics(infos: Infos, tally: tuple[Array, ...], dones: Array) -> None
     """
     if b"\1" not in dones.tobytes():  # a fifth of what any() takes
         return
-    if "episode" in infos or "_episode" in infos:
-        raise ConfigError(
-            "episode_statistics: the envs' infos have 'episode' already; leave out one of the two",
-            key="episode_statistics",
-        )
+    check_no_statistics(infos)
     # Only rows that end one are looked at: the others lie in caches of the cores that wrote them.
     rows = dones.nonzero()[0]
     episode = infos["episode"] = {}
@@ -233,6 +229,15 @@ def add_statistics(infos: Infos, tally: tuple[Array, ...], dones: Array) -> None
         values = episode[key] = np.zeros(len(dones), column.dtype)
         values[rows] = column[rows]
     infos["_episode"] = dones
+
+
+def check_no_statistics(infos: Infos) -> None:
+    """Raise ConfigError if the envs give statistics of episodes themselves."""
+    if "episode" in infos or "_episode" in infos:
+        raise ConfigError(
+            "episode_statistics: the envs' infos have 'episode' already; leave out one of the two",
+            key="episode_statistics",
+        )
 
 
 def spread_infos(infos: Infos, env_ids: Array, count: int) -> Infos:

@@ -38,12 +38,15 @@ class Results:
         copy: whether arrays belong to the caller or are views of the ring.
         tracks_ends: whether `ended` is kept, bool (N,): whose episode is over.
         has_statistics: whether infos get those of episodes that ended.
+
+    Attributes:
+        has_statistics: as given.
     """
 
     def __init__(self, pool: Pool, space: Space[Any], copy: bool, tracks_ends: bool, has_statistics: bool) -> None:
         self._infos = InfoReader(space, pool.num_envs)
         self._copy = copy
-        self._has_statistics = has_statistics
+        self.has_statistics = has_statistics
         self._root = pool.obs_spec.root
         self._is_plain = isinstance(self._root, Leaf)
         self._has_objects = pool.obs_spec.num_objects > 0
@@ -71,7 +74,7 @@ class Results:
         if flags & RowFlag.ERROR:
             batch.raise_errors()
         infos = self._infos.read(batch) if flags else {}
-        if self._has_statistics:
+        if self.has_statistics:
             add_statistics(infos, tally, terminations | truncations)
         if not self._copy:
             return obs, rewards, terminations, truncations, infos
@@ -105,7 +108,7 @@ class Results:
         self._last = None
 
     def _look_at(self, batch: Batch) -> _Views:
-        rows, views = batch.rows, _look(self._has_statistics, batch)
+        rows, views = batch.rows, _look(self.has_statistics, batch)
         is_whole_block = type(rows) is Run and rows.count == self._num_envs
         if is_whole_block and not self._has_objects and len(self._views) < _MAX_VIEWS:
             self._views[rows] = views
