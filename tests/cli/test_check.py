@@ -84,6 +84,10 @@ MODULE = """
         def close(self):
             Closes.times += 1
 
+    class ClosesBadly(Endless):
+        def close(self):
+            raise RuntimeError("cannot close")
+
     def several():
         return gymnasium.vector.SyncVectorEnv([Family.Member] * 2)
 
@@ -124,6 +128,13 @@ def test_a_good_env(check):
 
 def test_the_env_is_closed(check, here):
     assert check("own_envs:Closes", "--no-spawn")[0] == 0 and sys.modules["own_envs"].Closes.times == 1
+
+
+def test_an_env_that_cannot_be_closed_breaks_one_rule_more(check, here):
+    code, out, err = check("own_envs:ClosesBadly", "--no-spawn", "--max-steps", "20")
+    assert code == 1 and err == ""
+    assert "  endless: episode 0 did not end within 20 steps" in out, "what was found before is told"
+    assert "  close: RuntimeError raised: cannot close\n" in out
 
 
 def test_a_vector_env_is_no_single_env(check, here):
@@ -180,11 +191,16 @@ def test_arguments_reach_the_factory(check, here):
     [
         ("NoSuchEnv-v0", "NoSuchEnv"),
         ("no_such_module:thing", "cannot import 'no_such_module'"),
+        (":thing", "cannot import ''"),
+        (".own_envs:thing", "cannot import '.own_envs'"),
+        ("..:thing", "cannot import '..'"),
+        ("broken:thing", "ZeroDivisionError: division by zero"),
         ("own_envs:nothing", "has no function or class 'nothing'"),
         ("own_envs:raising", "RuntimeError: no license"),
     ],
 )
 def test_nonsense_is_one_line_and_exit_code_2(check, here, name, says):
+    (here / "broken.py").write_text("1 / 0")
     code, out, err = check(name)
     assert code == 2 and out == "" and says in err and err.count("\n") == 1
 

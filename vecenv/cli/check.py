@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     except CheckError as error:
         violations.extend(error.violations)
     finally:
-        env.close()
+        violations.extend(_close(env))
     if options.determinism:
         violations.extend(_print_recovery(env_fn, options.seed))
     for violation in violations:
@@ -71,6 +71,16 @@ def run(options: argparse.Namespace) -> int:
     count = len(violations)
     print(f"{options.env}: " + (f"{count} rule{'s' * (count > 1)} broken" if count else "keeps every rule"))
     return _BROKEN if violations else 0
+
+
+def _close(env: Any) -> list[Any]:
+    from vecenv.envs.check_data import Violation
+
+    try:
+        env.close()
+    except Exception as error:  # what was found before must be told, too
+        return [Violation("close", f"{type(error).__name__} raised: {error}")]
+    return []
 
 
 def _print_recovery(env_fn: Any, seed: int) -> list[Any]:
