@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import gymnasium
 import matplotlib.image
 import pytest
 
@@ -137,6 +138,57 @@ def test_env_kwargs_reach_the_env(run, tmp_path: Path):
 )
 def test_nonsense_is_one_line_and_exit_code_2(run, options: list[str], parts: list[str]):
     assert_one_line(run("bench", *options), 2, *parts)
+
+
+ODD_ENVS = """
+import gymnasium
+from gymnasium import spaces
+from vecenv.envs.toys import RaiseAtReset, RaiseAtStep, ToyEnv
+
+class ClosesBadly(ToyEnv):
+    def close(self):
+        raise RuntimeError("cannot close")
+
+class Sequences(ToyEnv):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Sequence(spaces.Discrete(3))
+
+    def observe(self):
+        return (1, 2)
+
+for kind in (RaiseAtReset, RaiseAtStep, ClosesBadly, Sequences):
+    gymnasium.register(f"Odd{kind.__name__}-v0", kind, disable_env_checker=True)
+"""
+
+NO_LOOPS = ("--skip", "plain", "--skip", "ceiling")
+ONLY_LOOPS = ("--skip", "gymnasium", "--skip", "sync", "--skip", "async")
+ONLY_VECENV = (*NO_LOOPS, "--skip", "gymnasium")
+
+
+@pytest.fixture
+def odd_envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "odd_envs.py").write_text(ODD_ENVS)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(gymnasium.registry)
+    yield
+    sys.modules.pop("odd_envs", None)
+    for name in set(gymnasium.registry) - before:
+        del gymnasium.registry[name]
+
+
+@pytest.mark.parametrize(
+    "name, skip, code, parts",
+    [
+        ("RaiseAtStep", ONLY_LOOPS, 1, ["plain loop raised ZeroDivisionError: toy env divides"]),
+        ("RaiseAtReset", ONLY_LOOPS, 1, ["plain loop raised ValueError: toy env cannot reset"]),
+        ("RaiseAtStep", ONLY_VECENV, 1, ["ZeroDivisionError raised: toy env"]),
+        ("ClosesBadly", (), 2, ["cannot close", "RuntimeError: cannot close"]),
+        ("Sequences", NO_LOOPS, 2, ["Sequence(Discrete(3)", "--skip gymnasium"]),
+    ],
+)
+def test_an_env_that_cannot_be_measured_is_one_line(run, odd_envs, name: str, skip, code: int, parts: list[str]):
+    assert_one_line(run(*SHORT, "--env", f"odd_envs:Odd{name}-v0", *skip), code, *parts)
 
 
 @pytest.mark.parametrize("flag, name", [("--json", "bench.json"), ("--plot", "bench.png")])

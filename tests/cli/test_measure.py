@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import sys
 from typing import Any
 
 import gymnasium
@@ -17,8 +18,8 @@ from vecenv.cli.loops import LoopProcesses
 from vecenv.cli.machine import cpu_seconds, describe_machine, usable_cores
 from vecenv.cli.measure import AsyncMode, Mode, SyncMode, Window
 from vecenv.cli.target import EnvMaker, action_batches, action_rows, check_env, take_rows
-from vecenv.envs.toys import BusyEnv, FrameEnv, RaiseAtInit, ToyEnv
-from vecenv.errors import ConfigError
+from vecenv.envs.toys import BusyEnv, FrameEnv, RaiseAtInit, RaiseAtReset, ToyEnv
+from vecenv.errors import ConfigError, EnvError, WorkerDiedError
 
 SECONDS = 0.02
 
@@ -72,14 +73,55 @@ def test_loop_processes_run_all_at_once_and_report_one_by_one(store: bool):
         loops.close()
 
 
-def test_a_loop_that_cannot_build_its_env_says_why():
-    with pytest.raises(RuntimeError, match="plain loop failed"):
-        LoopProcesses([[RaiseAtInit]])
+@pytest.mark.parametrize("crime", [RaiseAtInit, RaiseAtReset])
+def test_a_loop_that_cannot_build_its_env_says_why(crime):
+    with pytest.raises(EnvError, match="an env of a plain loop raised .*: toy env"):
+        LoopProcesses([[crime]])
+
+
+class Fails(ToyEnv):
+    """Raises in its fifth step what a broken link raises, too."""
+
+    def step(self, action):
+        if self.elapsed_steps == 4:
+            raise ConnectionResetError("no simulator")
+        return super().step(action)
+
+
+class Leaves(ToyEnv):
+    """Ends the interpreter in its fifth step, as a script does."""
+
+    def step(self, action):
+        return super().step(action) if self.elapsed_steps < 4 else sys.exit("enough")
+
+
+@pytest.mark.parametrize(
+    ("crime", "says"), [(Fails, "ConnectionResetError: no simulator"), (Leaves, "SystemExit: enough")]
+)
+def test_an_env_that_raises_while_loops_run_is_told(crime, says):
+    loops = LoopProcesses([[ToyEnv], [crime]])
+    try:
+        with pytest.raises(EnvError, match=f"an env of a plain loop raised {says}"):
+            loops.run(SECONDS)
+    finally:
+        loops.close()
+
+
+def test_a_loop_whose_process_is_killed_is_told():
+    loops = LoopProcesses([[ToyEnv]])
+    try:
+        loops._processes[0].kill()
+        loops._processes[0].wait()
+        with pytest.raises(WorkerDiedError, match="died: killed by SIGKILL") as caught:
+            loops.run(SECONDS)
+        assert caught.value.exitcode == -9
+    finally:
+        loops.close()
 
 
 def test_with_fewer_envs_than_cores_every_loop_of_the_ceiling_has_one(monkeypatch):
     monkeypatch.setattr(measure, "usable_cores", lambda: 3)
-    monkeypatch.setattr(measure, "LoopMode", lambda name, shares: shares)
+    monkeypatch.setattr(measure, "LoopMode", lambda name, shares, **options: shares)
     assert measure.ceiling_loops(["first", "second"]) == [["first"], ["second"], ["first"]]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vecenv.cli.options import count, key_value, seconds
-from vecenv.errors import ConfigError, require
+from vecenv.errors import ConfigError, EnvError, VecenvError, require
 
 if TYPE_CHECKING:
     from vecenv.cli.measure import Mode, Window
@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print, write; return exit code 0.
 
     Raises:
+        EnvError: an env raised while it was stepped or reset.
         ConfigError: options that contradict each other, an env that cannot be made, a file that cannot be written.
         DependencyError: rich, matplotlib or a package of the env is missing.
     """
@@ -79,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     about = machine.describe_machine()
     report.print_header(settings, about)
     windows: dict[str, list[Window]] = {}
-    with contextlib.ExitStack() as stack:
+    with _foreign_errors_told(), contextlib.ExitStack() as stack:
         modes = _open_modes(stack, maker, settings, options.skip)
         window_seconds = options.seconds / options.rounds
         with report.progress(len(modes) * options.rounds) as advance:
@@ -140,6 +141,17 @@ def _check_path(flag: str, path: Path) -> None:
         raise ConfigError(f"{flag} {path}: directory {str(path.parent)!r} does not exist")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ConfigError(f"{flag} {path}: not writable")
+
+
+@contextlib.contextmanager
+def _foreign_errors_told() -> Iterator[None]:
+    """Raise what comes out of a mode, as an env's exceptions do as themselves, as an error with one line's text."""
+    try:
+        yield
+    except VecenvError:
+        raise
+    except Exception as error:
+        raise EnvError(f"{type(error).__name__} raised: {error}") from error
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Plain loops: processes that step their envs one after another, with nothing shared. The yardstick of every ratio.
 
     parent --- start time, seconds ---> each process: (step, reset if done) over its envs until time is up
-    parent <-- steps, seconds, CPU seconds --- each process
+    parent <-- steps, seconds, CPU seconds, or what an env raised --- each process
 
 One process gives the plain loop, as many as there are cores give the ceiling of the machine.
 """
@@ -25,6 +25,7 @@ import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
 from vecenv.cli.target import EnvFn, action_rows
+from vecenv.errors import EnvError, WorkerDiedError, WorkerTimeoutError, describe_exit
 
 __all__ = ["LoopProcesses", "LoopResult", "serve"]
 
@@ -68,7 +69,8 @@ class LoopProcesses:
             laps: look at the clock after each round of the envs, unless rounds are so quick that it would show.
 
         Raises:
-            RuntimeError: a process could not build its envs.
+            EnvError: an env could not be built or reset.
+            WorkerDiedError, WorkerTimeoutError: a process has gone, or did not answer.
         """
         self._is_running = False
         self._links: list[Connection] = []
@@ -77,18 +79,23 @@ class LoopProcesses:
             for _ in shares:
                 self._start()
             for link, share in zip(self._links, shares):
-                link.send((cloudpickle.dumps(list(share)), store, laps))
+                _send(link, (cloudpickle.dumps(list(share)), store, laps))
             self._collect(_ANSWER_TIMEOUT)
         except BaseException:
             self.close()
             raise
 
     def run(self, seconds: float) -> list[LoopResult]:
-        """Let all loops run at once for `seconds`; blocks until the last has answered."""
+        """Let all loops run at once for `seconds`; blocks until the last has answered.
+
+        Raises:
+            EnvError: an env raised; nothing but `close` may follow, as after the others.
+            WorkerDiedError, WorkerTimeoutError: a process has gone, or did not answer.
+        """
         self._is_running = True
         start = time.monotonic() + _START_DELAY
         for link in self._links:
-            link.send((start, seconds))
+            _send(link, (start, seconds))
         answers = self._collect(_START_DELAY + seconds + _ANSWER_TIMEOUT)
         self._is_running = False
         return [LoopResult(*answer) for answer in answers]
@@ -122,32 +129,53 @@ class LoopProcesses:
     def _collect(self, timeout: float) -> list[Any]:
         deadline = time.monotonic() + timeout
         answers = []
-        for link in self._links:
+        for link, process in zip(self._links, self._processes):
             if not link.poll(max(0.0, deadline - time.monotonic())):
-                raise RuntimeError(f"a plain loop did not answer within {timeout:.0f} s")
+                raise WorkerTimeoutError(f"a plain loop did not answer within {timeout:.0f} s", timeout=timeout)
             try:
                 answer = link.recv()
             except (EOFError, OSError):
-                raise RuntimeError("a plain loop's process died") from None
+                raise _death_of(process) from None
             if isinstance(answer, str):
-                raise RuntimeError(f"a plain loop failed: {answer}")
+                raise EnvError(f"an env of a plain loop raised {answer}")
             answers.append(answer)
         return answers
+
+
+def _send(link: Connection, message: Any) -> None:
+    with contextlib.suppress(OSError):  # of a process that has gone, which is noticed where its answer is waited for
+        link.send(message)
+
+
+def _death_of(process: subprocess.Popen[bytes]) -> WorkerDiedError:
+    with contextlib.suppress(subprocess.TimeoutExpired):  # its end of the link is closed, so it is about to go
+        process.wait(_END_TIMEOUT)
+    return WorkerDiedError(
+        f"a plain loop's process died: {describe_exit(process.returncode)}", exitcode=process.returncode
+    )
 
 
 def serve(descriptor: int) -> None:
     """Be one of the processes: build the envs that come through the socket `descriptor`, then loop on command."""
     with contextlib.suppress(EOFError, OSError), Connection(descriptor) as link:  # both: the parent closed or is gone
-        try:
-            loop = _build_loop(*link.recv())
-        except Exception as error:
-            link.send(f"{type(error).__name__}: {error}")
-            return
-        link.send(None)
+        loop: _Loop | None = None
         while True:
-            start, seconds = link.recv()
-            time.sleep(max(0.0, start - time.monotonic()))
-            link.send(tuple(loop.run(seconds)))
+            request = link.recv()
+            answer: tuple[Any, ...] | None = None
+            try:
+                if loop is None:
+                    loop = _build_loop(*request)
+                else:
+                    answer = tuple(_run_at(loop, *request))
+            except BaseException as error:  # of an env: SystemExit is its answer, too
+                link.send(f"{type(error).__name__}: {error}")
+                return
+            link.send(answer)
+
+
+def _run_at(loop: _Loop, start: float, seconds: float) -> LoopResult:
+    time.sleep(max(0.0, start - time.monotonic()))
+    return loop.run(seconds)
 
 
 def _build_loop(payload: bytes, store: bool, laps: bool) -> _Loop:

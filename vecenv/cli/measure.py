@@ -25,6 +25,7 @@ from gymnasium.vector import AsyncVectorEnv
 from vecenv.cli.loops import LoopProcesses
 from vecenv.cli.machine import cpu_seconds, no_interrupts, usable_cores
 from vecenv.cli.target import EnvFn, action_batches, take_rows
+from vecenv.errors import ConfigError
 
 if TYPE_CHECKING:
     from vecenv.vector import VectorEnv
@@ -249,9 +250,19 @@ def ceiling_loops(env_fns: Sequence[EnvFn]) -> LoopMode:
 
 
 def gymnasium_async(env_fns: Sequence[EnvFn], *, copy: bool = True) -> SyncMode:
-    """Build Gymnasium's `AsyncVectorEnv`, one process per env."""
-    with no_interrupts():
-        envs = AsyncVectorEnv(env_fns, copy=copy)
+    """Build Gymnasium's `AsyncVectorEnv`, one process per env.
+
+    Raises:
+        ConfigError: it cannot be built, as for observations without a fixed shape, which do not fit its shared memory.
+    """
+    try:
+        with no_interrupts():
+            envs = AsyncVectorEnv(env_fns, copy=copy)
+    except Exception as error:  # TypeError, ValueError, or what a space of somebody's own raises
+        raise ConfigError(
+            f"Gymnasium's AsyncVectorEnv cannot be built: {type(error).__name__}: {error} Leave it out with "
+            "--skip gymnasium"
+        ) from error
     return SyncMode("gymnasium async", envs, [process.pid for process in envs.processes if process.pid])
 
 

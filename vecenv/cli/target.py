@@ -68,10 +68,14 @@ def check_env(maker: EnvMaker) -> EnvMaker:
         The same maker, but quiet: what a simulator prints when it is built has now been read once.
 
     Raises:
-        ConfigError: the name is unknown, or the env cannot be built with these arguments.
+        ConfigError: the name is unknown, or the env cannot be built with these arguments, or closed.
         DependencyError: the env needs a package that is not installed.
     """
-    build_env(maker, maker.env_name).close()
+    env = build_env(maker, maker.env_name)
+    try:
+        env.close()
+    except Exception as error:  # of any class, as below
+        raise ConfigError(f"cannot close {maker.env_name!r}: {type(error).__name__}: {error}") from error
     return dataclasses.replace(maker, quiet=True)
 
 
