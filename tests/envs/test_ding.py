@@ -259,7 +259,7 @@ def test_w6_reset_after_close_makes_the_env_again(cartpole):
 def test_w6_reset_after_close_without_env_id_is_a_clear_error():
     env = DingEnvWrapper(numbers_env())
     env.close()
-    with pytest.raises(StateError, match="closed, and without an env_id"):
+    with pytest.raises(StateError, match="closed, and an env that was given"):
         env.reset()
 
 
@@ -318,6 +318,49 @@ def test_w7_clone_of_what_cannot_be_copied_is_an_error():
     inner.stream = (number for number in range(3))
     with pytest.raises(StateError, match="cannot clone"):
         DingEnvWrapper(inner).clone()
+
+
+def length_of(env):
+    env.reset()
+    for step in range(1000):
+        if env.step(step % 2).done:
+            return step + 1
+    raise AssertionError("no end")
+
+
+def given_cartpole(steps=5, **kwargs):
+    return DingEnvWrapper(gymnasium.make("CartPole-v1", max_episode_steps=steps, **kwargs), cfg=CARTPOLE)
+
+
+def test_an_env_given_beside_an_env_id_is_the_one_that_is_cloned():
+    env = given_cartpole()
+    assert (length_of(env), length_of(env.clone()), length_of(env.clone().clone())) == (5, 5, 5)
+
+
+def test_an_env_given_beside_an_env_id_is_never_made_anew():
+    env = given_cartpole()
+    env.close()
+    with pytest.raises(StateError, match="closed"):
+        env.reset()
+    with pytest.raises(StateError, match="cannot clone"):
+        env.clone()
+
+
+def test_a_replay_of_an_env_given_beside_an_env_id_is_of_that_env_or_an_error(tmp_path):
+    env = given_cartpole()
+    env.enable_save_replay(str(tmp_path))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="render_mode"):
+            env.reset()
+    env.close()
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_clone_of_a_closed_wrapper_without_an_env_id_is_a_state_error():
+    env = DingEnvWrapper(numbers_env())
+    env.close()
+    with pytest.raises(StateError, match="cannot clone"):
+        env.clone()
 
 
 def test_clone_by_env_id_takes_the_caller():

@@ -38,7 +38,8 @@ class DingEnvWrapper(BaseEnv):
 
     Observations are arrays, float32 where the env has floats; rewards are float32 of shape (1,) (vector
     rewards keep their shape). With an id the three spaces are None until the first reset, and a closed
-    wrapper can be reset again; with an object they are there at once, and `close` is final.
+    wrapper can be reset again; with an object they are there at once, and `close` is final, whatever id the
+    config names: that one only decides default wrappers then.
 
     Config keys: `env_id`; `env_wrapper`, a name for `get_default_wrappers` or a list of wrapper configs and
     callables, applied in order; `act_scale`, actions come in [-1, 1]; `rew_clip`, rewards below -10 become -10;
@@ -86,6 +87,7 @@ class DingEnvWrapper(BaseEnv):
         self._seed: int | None = None  # None: never seeded
         self._dynamic_seed: bool = True
         self._seeds = EpisodeSeeds()
+        self._was_given = env is not None
         self._raw_env: gymnasium.Env[Any, Any] | None = None
         self._env: gymnasium.Env[Any, Any] | None = None
         self._recorder: EpisodeRecorder | None = None
@@ -111,8 +113,8 @@ class DingEnvWrapper(BaseEnv):
             options: passed on.
 
         Raises:
-            StateError: closed, and there is no env_id to make a new env from.
-            ConfigError: a replay is wanted and cannot be made.
+            StateError: closed, and the env was given as an object, so it cannot be made again.
+            ConfigError: a replay is wanted and cannot be made, as of an env object with another render_mode.
         """
         self._prepare()
         assert self._env is not None
@@ -190,11 +192,13 @@ class DingEnvWrapper(BaseEnv):
 
         Raises:
             ConfigError: unknown caller.
-            StateError: the env object cannot be copied.
+            StateError: the env object cannot be copied, or is closed.
         """
         cfg = {key: value for key, value in self._cfg.items() if key != "is_train"}
-        if self._raw_env is None or self._cfg.get("env_id"):
+        if not self._was_given:
             return type(self)(None, cfg, self._seed_api, caller)
+        if self._raw_env is None:
+            raise StateError(f"cannot clone {self!r}: it is closed, and its env is gone; clone before the close")
         try:
             raw_env = cloudpickle.loads(cloudpickle.dumps(self._raw_env))
         except Exception as error:
@@ -275,15 +279,16 @@ class DingEnvWrapper(BaseEnv):
     def _prepare(self) -> None:
         """Have an env, recording if that is wanted."""
         wants_replay = self._replay_path is not None and self._recorder is None
-        env_name = self._cfg.get("env_id")
-        if env_name and self._env is not None and wants_replay and self._env.render_mode != "rgb_array":
+        can_make = not self._was_given
+        if can_make and self._env is not None and wants_replay and self._env.render_mode != "rgb_array":
             self.close()  # made for no rendering: make it again for it
         if self._env is None:
-            if not env_name:
-                raise StateError(f"{self!r} is closed, and without an env_id its env cannot be made again")
+            if not can_make:
+                raise StateError(f"{self!r} is closed, and an env that was given cannot be made again")
             render_mode = "rgb_array" if wants_replay else self._cfg.get("render_mode")
             # There are envs whose constructors know no render_mode.
-            self._install(make_env(env_name, **({} if render_mode is None else {"render_mode": render_mode})))
+            options = {} if render_mode is None else {"render_mode": render_mode}
+            self._install(make_env(self._cfg["env_id"], **options))
         recorder = self._recorder
         if recorder is not None and recorder.video_folder != os.path.abspath(self._replay_path or DEFAULT_FOLDER):
             if recorder.recording:
