@@ -95,6 +95,54 @@ def test_flags_of_old_envs(done, info, flags):
     assert read_flags(done, info) == flags
 
 
+LIMIT = {"TimeLimit.truncated": True}
+
+
+@pytest.mark.parametrize(
+    "done, info, flags",
+    [
+        (np.array([True, True]), {"truncated": np.array([True, True])}, (False, True)),
+        (np.array([True, True]), {"truncated": np.array([True, False])}, (True, False)),
+        ([True, True], {"truncated": [True, True], "terminated": (False, False)}, (False, True)),
+        ([True, False], {}, (False, False)),
+        ({"a": False, "b": False}, {}, (False, False)),
+        ({"a": True, "b": False}, {}, (False, False)),
+        ({"a": True, "b": True}, {}, (True, False)),
+        ({"a": True, "b": np.array([True])}, {"truncated": {"a": True, "b": True}}, (False, True)),
+        ({"a": True, "__all__": False}, {}, (False, False)),
+        ({"a": False, "__all__": True}, {}, (True, False)),
+        ({"a": True, "b": True}, {"a": LIMIT, "b": LIMIT}, (False, True)),
+        ({"a": True, "b": True}, {"a": LIMIT, "b": {"TimeLimit.truncated": False}}, (True, False)),
+        (True, {"agent_infos": [LIMIT, LIMIT]}, (False, True)),
+        (True, {"agent_infos": [LIMIT, {}]}, (False, True)),
+        (True, {"agent_infos": 2}, (True, False)),
+        (True, {"agent_infos": [LIMIT, LIMIT], "truncated": False}, (False, True)),
+        (True, {"agent_infos": [{"terminated": True}, {"terminated": True}]}, (True, False)),
+    ],
+)
+def test_flags_of_several_agents(done, info, flags):
+    assert read_flags(done, info) == flags
+
+
+@pytest.mark.parametrize("done", ["yes", {"a": "yes"}, {}, [None, True], object()], ids=repr)
+def test_a_done_that_is_none_is_a_type_error(done):
+    with pytest.raises(TypeError, match="done: expected a bool"):
+        read_flags(done, {})
+
+
+def test_a_time_out_in_the_agents_infos_ends_the_episode_by_truncation():
+    class Team(Plain):
+        def step(self, action):
+            obs, reward, done, info = super().step(action)
+            return obs, reward, [done, done], [info, info]
+
+    env = adapt(Team(length=1, timeout=True))
+    env.reset()
+    _, _, terminated, truncated, info = env.step(0)
+    assert (terminated, truncated) == (False, True)
+    assert (info["terminated"], info["truncated"], info["TimeLimit.truncated"]) == (False, True, True)
+
+
 class FiveValues(Plain):
     """Plain object, new calls."""
 
@@ -112,6 +160,17 @@ def test_a_plain_object_with_new_calls():
     env = adapt(FiveValues())
     assert env.reset()[1] == {"fresh": True}
     assert env.step(0)[1:4] == (1.0, False, False)
+
+
+def test_ends_of_several_agents_with_new_calls():
+    class Team(FiveValues):
+        def step(self, action):
+            obs, reward, done, truncated, info = super().step(action)
+            return obs, reward, {"a": done, "b": True}, {"a": truncated, "b": False}, info
+
+    env = adapt(Team(length=2))
+    env.reset()
+    assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (True, False)]
 
 
 def test_an_old_class_that_derives_from_gymnasiums_is_recognised():

@@ -312,17 +312,46 @@ def read_flags(done: Any, info: Mapping[str, Any]) -> tuple[bool, bool]:
     """Tell (terminated, truncated) apart from an old env's done and what its info says.
 
     `info['truncated']` or `info['TimeLimit.truncated']` marks a time-out; without either an end is a
-    termination. An array of dones counts as done when all are; None (an abnormal timestep) as not done.
+    termination. Where the info itself says nothing of it, the infos of the agents do, if there are any: those
+    under `agent_infos`, or under the keys of a dict of dones. A sequence, an array or a dict of dones or flags
+    counts as set when all are, a dict with `__all__` by that; a done of None (an abnormal timestep) as not done.
+
+    Raises:
+        TypeError: done is none of these.
     """
     if not isinstance(done, bool):
-        done = done is not None and bool(np.all(done))
+        given, done = done, _is_done(done)
+        if isinstance(given, Mapping):
+            agents = [info[key] for key in given if isinstance(info.get(key), Mapping)]
+            info = {**info, "agent_infos": info.get("agent_infos", agents)}
     if not done:
         return False, False
-    truncated = bool(_flag(info.get("truncated")) or _flag(info.get("TimeLimit.truncated")))
-    terminated = _flag(info.get("terminated"))
+    truncated = bool(_said(info, "truncated") or _said(info, "TimeLimit.truncated"))
+    terminated = _said(info, "terminated")
     if terminated is None or not (terminated or truncated):
         terminated = not truncated
     return terminated, truncated
+
+
+def _is_done(done: Any) -> bool:
+    if done is None:
+        return False
+    value = _flag(done)
+    if value is None:
+        expected = "a bool, or a sequence, an array or a dict of them"
+        raise TypeError(f"done: expected {expected}, got {type(done).__name__}: {done!r}")
+    return value
+
+
+def _said(info: Mapping[str, Any], key: str) -> bool | None:
+    """Give a flag as the info itself has it, else as those of the agents' infos agree that say something of it."""
+    value = _flag(info.get(key))
+    if value is None:
+        agents = info.get("agent_infos")
+        parts = [part for part in agents if isinstance(part, Mapping)] if isinstance(agents, (list, tuple)) else []
+        told = [flag for flag in (_flag(part.get(key)) for part in parts) if flag is not None]
+        value = all(told) if told else None
+    return value
 
 
 def to_timestep(obs: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]) -> BaseEnvTimestep:
@@ -411,7 +440,7 @@ def step_reader(result: Any, *, notes_agents: bool = False) -> Callable[[Any], F
 
 def _read_five(result: Any) -> FiveTuple:
     obs, reward, terminated, truncated, info = result
-    return obs, reward, bool(terminated), bool(truncated), info
+    return obs, reward, _is_done(terminated), _is_done(truncated), info
 
 
 def _read_four(result: Any, notes_agents: bool = False) -> FiveTuple:
@@ -442,10 +471,18 @@ def _info_dict(info: Any) -> dict[str, Any]:
 
 
 def _flag(value: Any) -> bool | None:
+    """Read a flag, or several that count as set when all are; None for what is no flag, and for none at all."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    if isinstance(value, (int, np.ndarray, np.number)) and np.size(value) == 1:
-        return bool(np.any(value))
+    if isinstance(value, Mapping):
+        return _flag(value["__all__"] if "__all__" in value else list(value.values()))
+    if isinstance(value, (list, tuple)):
+        flags = [_flag(part) for part in value]
+        return None if not flags or None in flags else all(flags)
+    if isinstance(value, (int, float)) or hasattr(value, "__array__"):
+        array = np.asarray(value)
+        if array.size and array.dtype.kind in "biuf":
+            return bool(array.all())
     return None
 
 
