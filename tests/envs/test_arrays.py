@@ -81,6 +81,19 @@ def test_present_obs_of_nested_spaces():
     assert obs["a"].dtype == np.float32 and obs["b"][0].dtype == np.int64
 
 
+def test_present_obs_gives_arrays_of_their_own():
+    part = spaces.Box(0.0, 1.0, (1,), np.float32)
+    array = np.zeros(1, np.float32)
+    nested = {"a": (array, Pair(array, "text"))}
+    box = present_obs(array, part)
+    known = present_obs({"a": (array,)}, spaces.Dict({"a": spaces.Tuple([part])}))["a"][0]
+    unknown = present_obs(nested, None)["a"]
+    other = present_obs(array, spaces.MultiBinary(1))
+    assert isinstance(unknown[1], Pair) and unknown[1].b == "text"
+    for shown in (box, known, unknown[0], unknown[1].a, other):
+        assert shown.tolist() == [0.0] and not np.shares_memory(shown, array)
+
+
 @pytest.mark.parametrize("action", [1, np.int8(1), np.int32(1), np.uint8(1), np.array(1), np.array([1], np.int64)])
 def test_discrete_actions_become_int(action):
     normal = normalise_action(action, spaces.Discrete(2))

@@ -171,6 +171,22 @@ def test_vector_rewards_keep_their_shape():
     assert env.step(0).reward.tolist() == [1.0, 2.0]
 
 
+def test_observations_and_vector_rewards_are_not_the_envs_own_arrays():
+    class Rewrites(Scripted):
+        obs, pay = np.zeros(1, np.float32), np.zeros(2, np.float32)
+
+        def step(self, action):
+            _, _, *rest = super().step(action)
+            self.obs[:] = self.pay[:] = self.step_count
+            return (self.obs, self.pay, *rest)
+
+    env = DingEnvWrapper(Rewrites([np.zeros(1, np.float32)] * 5))
+    env.reset()
+    steps = [env.step(0) for _ in range(3)]
+    assert [step.obs.tolist() for step in steps] == [[1.0], [2.0], [3.0]]
+    assert [step.reward.tolist() for step in steps] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
+
+
 def test_seeds_static_dynamic_none():
     inner = numbers_env()
     env = DingEnvWrapper(inner)

@@ -58,6 +58,18 @@ def _sequence_to_ndarray(item: list[Any] | tuple[Any, ...], dtype: Any) -> Any:
     return type(item)(to_ndarray(value, dtype) for value in item)
 
 
+def copy_arrays(item: Any) -> Any:
+    """Give nested data with arrays of their own, so that an env may write on in its; other leaves are shared."""
+    if isinstance(item, np.ndarray):
+        return item.copy()
+    if isinstance(item, Mapping):
+        return {key: copy_arrays(value) for key, value in item.items()}
+    if isinstance(item, (list, tuple)):
+        parts = [copy_arrays(value) for value in item]
+        return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
+    return item
+
+
 def affine_transform(
     data: Any,
     action_clip: bool = True,
@@ -117,18 +129,18 @@ def present_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
 def present_obs(obs: Any, space: spaces.Space[Any] | None) -> Any:
     """Give the observation as arrays, float leaves as float32, by the env's (unconverted) space.
 
-    Arrays of the right dtype are passed on without a copy.
+    Every array is a fresh one: an env may write its next observation where this one lies.
     """
     if isinstance(space, spaces.Box):
         if np.issubdtype(space.dtype, np.floating):
             with np.errstate(over="ignore"):
-                return np.asarray(obs, dtype=np.float32)
-        return np.asarray(obs)
+                return np.array(obs, dtype=np.float32)
+        return np.array(obs)
     if isinstance(space, spaces.Dict) and isinstance(obs, Mapping):
         return {key: present_obs(value, space.spaces.get(key)) for key, value in obs.items()}
     if isinstance(space, spaces.Tuple) and isinstance(obs, (tuple, list)) and len(obs) == len(space.spaces):
         return tuple(present_obs(value, part) for value, part in zip(obs, space.spaces, strict=True))
-    return to_ndarray(obs)
+    return copy_arrays(to_ndarray(obs))
 
 
 def normalise_action(action: Any, space: spaces.Space[Any] | None) -> Any:

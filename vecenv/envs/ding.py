@@ -37,9 +37,9 @@ class DingEnvWrapper(BaseEnv):
     """A `BaseEnv` around an env object, or around an id to make the env from at the first reset.
 
     Observations are arrays, float32 where the env has floats; rewards are float32 of shape (1,) (vector
-    rewards keep their shape). With an id the three spaces are None until the first reset, and a closed
-    wrapper can be reset again; with an object they are there at once, and `close` is final, whatever id the
-    config names: that one only decides default wrappers then.
+    rewards keep their shape). Both are copies of the env's own, which it may write on in. With an id the three
+    spaces are None until the first reset, and a closed wrapper can be reset again; with an object they are there
+    at once, and `close` is final, whatever id the config names: that one only decides default wrappers then.
 
     Config keys: `env_id`; `env_wrapper`, a name for `get_default_wrappers` or a list of wrapper configs and
     callables, applied in order; `act_scale`, actions come in [-1, 1]; `rew_clip`, rewards below -10 become -10;
@@ -147,7 +147,7 @@ class DingEnvWrapper(BaseEnv):
         if obs is not None:
             obs = present_obs(obs, env.observation_space)
         if reward is not None:
-            reward = np.atleast_1d(np.asarray(reward, dtype=np.float32))
+            reward = np.array(reward, dtype=np.float32, ndmin=1)
             if self._cfg["rew_clip"]:
                 reward = np.maximum(reward, np.float32(REWARD_FLOOR))
         return to_timestep(obs, reward, terminated, truncated, info)
