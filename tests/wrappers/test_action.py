@@ -72,6 +72,42 @@ def test_the_bounds_of_rewards_grow():
 
 
 @pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])
+def test_a_declared_reward_space_grows_with_the_sums(wrap):
+    def space_over(low, high, shape=(1,), dtype=np.float32, repeats=4):
+        inner = numbers_env()
+        inner.reward_space = spaces.Box(low, high, shape, dtype)
+        return wrap(inner, repeats).reward_space
+
+    assert space_over(0.0, 1.0) == spaces.Box(0.0, 4.0, (1,), np.float32)
+    assert space_over(-1.0, 2.0, (2,)) == spaces.Box(-4.0, 8.0, (2,), np.float32)
+    assert space_over(1.0, 2.0) == spaces.Box(1.0, 8.0, (1,), np.float32)
+    assert space_over(0.0, 1.0, repeats=1) == spaces.Box(0.0, 1.0, (1,), np.float32)
+    assert space_over(0, 200, dtype=np.uint8) == spaces.Box(0, 800, (1,), np.float64)
+    assert space_over(-3e38, np.inf) == spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+@pytest.mark.parametrize("declared", [None, spaces.Discrete(3)])
+def test_sums_of_rewards_without_bounds_have_no_space(declared):
+    inner = numbers_env()
+    inner.reward_space = declared
+    assert MaxAndSkipWrapper(inner, 4).reward_space is None
+
+
+def test_frames_drawn_into_one_array_are_told_apart():
+    class Redraws(Scripted):
+        frame = np.zeros(2, np.float32)
+
+        def step(self, action):
+            obs, *rest = super().step(action)
+            self.frame[:] = obs
+            return (self.frame, *rest)
+
+    env = MaxAndSkipWrapper(Redraws([np.array(pair, np.float32) for pair in ((0, 0), (1, 5), (4, 2), (0, 0))]), 2)
+    env.reset()
+    assert env.step(0)[0].tolist() == [4.0, 5.0]
+
+
+@pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])
 def test_at_least_once(wrap):
     with pytest.raises(ConfigError, match="at least 1"):
         wrap(numbers_env(), 0)

@@ -27,6 +27,21 @@ def test_clip_of_arrays():
     assert rewards_of(env, 1)[0].tolist() == [-1.0, 1.0]
 
 
+def test_clip_of_arrays_fits_the_space_it_declares():
+    inner = numbers_env(rewards=[np.array([-2, 3])] * 11)
+    inner.reward_space = spaces.Box(-9, 9, (2,), np.int64)
+    env = ClipRewardWrapper(inner)
+    assert env.reward_space == spaces.Box(-1.0, 1.0, (2,), np.float32)
+    assert env.reward_space.contains(rewards_of(env, 1)[0])
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_clip_of_numbers_is_declared_as_one(shape):
+    inner = numbers_env()
+    inner.reward_space = spaces.Box(0.0, 9.0, shape, np.float32)
+    assert ClipRewardWrapper(inner).reward_space == spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
 @pytest.mark.parametrize("steps", [0, 1])
 def test_no_delay(steps):
     assert rewards_of(DelayRewardWrapper(numbers_env(3, rewards=[1.0, 2.0, 3.0, 0]), steps), 3) == [1.0, 2.0, 3.0]
@@ -50,6 +65,17 @@ def test_delay_of_arrays_and_its_bounds():
     first, second = rewards_of(env, 2)
     assert first.tolist() == [0, 0] and second.tolist() == [2, 2]
     assert env.reward_range == (-2.0, 4.0)
+
+
+def test_delay_declares_a_space_that_holds_the_sums():
+    inner = numbers_env(5, rewards=[np.array([3], np.int64)] * 6)
+    inner.reward_space = spaces.Box(2, 3, (1,), np.int64)
+    env = DelayRewardWrapper(inner, 3)
+    assert env.reward_space == spaces.Box(0.0, 9.0, (1,), np.float64)
+    rewards = rewards_of(env, 5)
+    assert [reward.tolist() for reward in rewards] == [[0.0], [0.0], [9.0], [0.0], [6.0]]
+    assert all(env.reward_space.contains(reward) for reward in rewards[1:])
+    assert DelayRewardWrapper(inner, 1).reward_space == inner.reward_space
 
 
 def test_a_negative_delay_is_refused():

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from vecenv.envs.arrays import copy_arrays
 from vecenv.errors import ConfigError, SpaceError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
-from vecenv.wrappers.base import EnvWrapper, reward_range
+from vecenv.wrappers.base import EnvWrapper, reward_range, summed_reward_space
 
 
 class RepeatWrapper(EnvWrapper):
@@ -28,22 +29,36 @@ class RepeatWrapper(EnvWrapper):
         low, high = reward_range(self.env)
         return min(low, low * self.repeats), max(high, high * self.repeats)
 
-    def _repeat(self, action: Any, frames: list[Any]) -> Any:
-        """Step until the last repeat or the end; gathers every observation in `frames`."""
+    @property
+    def reward_space(self) -> Any:
+        """Space of the sum, by what the env declares; None if that is nothing, or no Box."""
+        return summed_reward_space(self.env, self.repeats)
+
+    def _repeat(self, action: Any) -> tuple[Any, Any]:
+        """Step until the last repeat, the end or an abnormal timestep.
+
+        Returns:
+            What `_keep` gave of the last observation but one, None if there is none; and the five-tuple.
+        """
+        before: Any = None
         total: Any = 0.0
-        for _ in range(self.repeats):
+        for left in reversed(range(self.repeats)):
             obs, reward, terminated, truncated, info = self.env.step(action)
-            frames.append(obs)
             if reward is not None:
                 total = total + reward
-            if terminated or truncated:
+            if terminated or truncated or info.get("abnormal") or not left:
                 break
-        return obs, total, terminated, truncated, info
+            before = self._keep(obs)
+        return before, (obs, total, terminated, truncated, info)
+
+    def _keep(self, obs: Any) -> Any:
+        """Give what is needed of an observation once the next one is there."""
+        return None
 
 
 @ENV_WRAPPER_REGISTRY.register("action_repeat")
 class ActionRepeatWrapper(RepeatWrapper):
-    """Each action applied `action_repeat` times; rewards summed, None as 0; an end stops it."""
+    """Each action applied `action_repeat` times; rewards summed, None as 0; stops at an end."""
 
     def __init__(self, env: Any, action_repeat: int = 1) -> None:
         """Wrap.
@@ -56,7 +71,7 @@ class ActionRepeatWrapper(RepeatWrapper):
         self._set_repeats(action_repeat, "action_repeat")
 
     def step(self, action: Any) -> Any:
-        return self._repeat(action, [])
+        return self._repeat(action)[1]
 
 
 @ENV_WRAPPER_REGISTRY.register("max_and_skip")
@@ -74,11 +89,13 @@ class MaxAndSkipWrapper(RepeatWrapper):
         self._set_repeats(skip, "skip")
 
     def step(self, action: Any) -> Any:
-        frames: list[Any] = []
-        obs, total, terminated, truncated, info = self._repeat(action, frames)
-        if len(frames) > 1:
-            obs = np.maximum(frames[-2], frames[-1])
+        before, (obs, total, terminated, truncated, info) = self._repeat(action)
+        if before is not None and obs is not None:
+            obs = np.maximum(before, obs)
         return obs, total, terminated, truncated, info
+
+    def _keep(self, obs: Any) -> Any:
+        return copy_arrays(obs)  # the env may draw the next frame into the same array
 
 
 @ENV_WRAPPER_REGISTRY.register("gym_hybrid_dict_action")

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.envs.adapt import adapt, find_attr
+from vecenv.envs.adapt import adapt, find_attr, reward_space_of
 from vecenv.errors import ConfigError, SpaceError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
 
@@ -54,7 +54,7 @@ class ObsWrapper(EnvWrapper):
     """A wrapper that maps each observation on its own, by `observation`."""
 
     def observation(self, obs: Any) -> Any:
-        """Give the changed observation."""
+        """Give the changed observation; not asked for None, which an abnormal timestep has and keeps."""
         raise NotImplementedError
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -63,7 +63,9 @@ class ObsWrapper(EnvWrapper):
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return self.observation(obs), reward, terminated, truncated, info
+        if obs is not None:
+            obs = self.observation(obs)
+        return obs, reward, terminated, truncated, info
 
 
 @ENV_WRAPPER_REGISTRY.register("gym_to_gymnasium")
@@ -131,6 +133,27 @@ def reward_range(env: Env) -> tuple[float, float]:
     """Give the bounds of one step's reward as far as any layer declares them, else (-inf, inf)."""
     low, high = find_attr(env, "reward_range", (-np.inf, np.inf))
     return float(low), float(high)
+
+
+def summed_reward_space(env: Env, count: int, *, from_zero: bool = False) -> spaces.Space[Any] | None:
+    """Give the space of the sum of one to `count` rewards of the env; None where none is declared or it is no Box.
+
+    Args:
+        env: whose rewards are summed.
+        count: 0 and 1 give the env's own space.
+        from_zero: a sum of no reward at all, 0, is possible too.
+    """
+    declared = reward_space_of(env)
+    if count <= 1:
+        return declared
+    if not isinstance(declared, spaces.Box):
+        return None
+    low, high = declared.low.astype(np.float64), declared.high.astype(np.float64)
+    low = np.minimum(0.0 if from_zero else low, low * count)
+    high = np.maximum(0.0 if from_zero else high, high * count)
+    dtype = declared.dtype if np.issubdtype(declared.dtype, np.floating) else np.dtype(np.float64)
+    with np.errstate(over="ignore"):  # beyond float32's range it is infinity, which is what it means
+        return spaces.Box(low.astype(dtype), high.astype(dtype), declared.shape, dtype.type)
 
 
 def require_box(space: spaces.Space[Any], owner: str) -> spaces.Box:

@@ -148,6 +148,8 @@ class ObsNormWrapper(ObsWrapper):
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
+        if obs is None:  # of an abnormal timestep
+            return obs, reward, terminated, truncated, info
         self.data_count += 1
         self.rms.update(np.asarray(obs)[np.newaxis])
         return self.observation(obs), reward, terminated, truncated, info
@@ -218,7 +220,10 @@ class RewardNormWrapper(EnvWrapper):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        result: Any = self.env.step(action)
+        obs, reward, terminated, truncated, info = result
+        if reward is None:  # of an abnormal timestep
+            return obs, reward, terminated, truncated, info
         self.data_count += 1
         self.cum_reward = self.cum_reward * self.reward_discount + np.asarray(reward, dtype=np.float64).reshape(1)
         self.rms.update(self.cum_reward[np.newaxis])

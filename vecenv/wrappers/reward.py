@@ -7,35 +7,42 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 
+from vecenv.envs.adapt import reward_space_of
 from vecenv.errors import ConfigError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
-from vecenv.wrappers.base import EnvWrapper, reward_range
+from vecenv.wrappers.base import EnvWrapper, reward_range, summed_reward_space
 
 
 @ENV_WRAPPER_REGISTRY.register("clip_reward")
 class ClipRewardWrapper(EnvWrapper):
-    """The sign of each reward: -1.0, 0.0 or 1.0."""
+    """The sign of each reward: -1.0, 0.0 or 1.0; None, as of an abnormal timestep, stays None."""
 
     reward_range = (-1, 1)
 
     @property
     def reward_space(self) -> Any:
-        """float32 (1,) in [-1, 1]."""
-        return spaces.Box(-1.0, 1.0, (1,), np.float32)
+        """float32 in [-1, 1]; of the shape of the rewards that the env declares, (1,) for numbers."""
+        shape = getattr(reward_space_of(self.env), "shape", None)
+        return spaces.Box(-1.0, 1.0, shape or (1,), np.float32)
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
         return obs, self.reward(reward), terminated, truncated, info
 
     def reward(self, reward: Any) -> Any:
-        """Give the sign; a float for a number, an array for an array."""
+        """Give the sign; a float for a number, a float32 array for an array."""
+        if reward is None:
+            return None
         sign = np.sign(reward)
-        return sign if isinstance(reward, np.ndarray) and reward.ndim else float(sign)
+        return sign.astype(np.float32) if isinstance(reward, np.ndarray) and reward.ndim else float(sign)
 
 
 @ENV_WRAPPER_REGISTRY.register("delay_reward")
 class DelayRewardWrapper(EnvWrapper):
-    """Rewards held back: 0 until `delay_reward_step` steps or the end, then their sum; 0 or 1 change nothing."""
+    """Rewards held back: 0 until `delay_reward_step` steps or the end, then their sum; 0 or 1 change nothing.
+
+    A step whose reward is None, as of an abnormal timestep, is passed on and counts for nothing.
+    """
 
     state_names: ClassVar[tuple[str, ...]] = ("delay_reward_duration", "current_delay_reward")
 
@@ -62,13 +69,18 @@ class DelayRewardWrapper(EnvWrapper):
             return low, high
         return min(0.0, low * self.delay_reward_step), max(0.0, high * self.delay_reward_step)
 
+    @property
+    def reward_space(self) -> Any:
+        """Space of such sums, by what the env declares; None if that is nothing, or no Box."""
+        return summed_reward_space(self.env, self.delay_reward_step, from_zero=True)
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.delay_reward_duration, self.current_delay_reward = 0, 0.0
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        if self.delay_reward_step <= 1:
+        if self.delay_reward_step <= 1 or reward is None:
             return obs, reward, terminated, truncated, info
         self.delay_reward_duration += 1
         self.current_delay_reward = self.current_delay_reward + reward
@@ -76,7 +88,7 @@ class DelayRewardWrapper(EnvWrapper):
             reward = self.current_delay_reward
             self.delay_reward_duration, self.current_delay_reward = 0, 0.0
         else:
-            reward = np.zeros_like(reward) if isinstance(reward, np.ndarray) else 0.0
+            reward = np.zeros_like(self.current_delay_reward) if isinstance(reward, np.ndarray) else 0.0
         return obs, reward, terminated, truncated, info
 
 
