@@ -16,6 +16,7 @@ from vecenv import (
     ConfigError,
     DependencyError,
     DingEnvWrapper,
+    EvalEpisodeReturnWrapper,
     FlatObsWrapper,
     FrameStackWrapper,
     ObsPlusPrevActRewWrapper,
@@ -25,6 +26,7 @@ from vecenv import (
     SpaceError,
     TransposeWrapper,
     WarpFrameWrapper,
+    check_all,
 )
 from vecenv.envs.seeding import episode_seed
 
@@ -142,6 +144,32 @@ class TestFrameStack:
         obs, _ = check_obs(env)
         assert obs["a"].shape == (4, 2) and obs["b"].tolist() == [1, 1, 1, 1]
 
+    @pytest.mark.parametrize("kind", ["box", "dict", "tuple"])
+    def test_frames_written_into_one_array_are_told_apart(self, kind):
+        class Rewrites(Scripted):
+            array = np.zeros(1, np.float32)
+
+            def present(self, obs):
+                self.array[:] = obs
+                return {"box": self.array, "dict": {"a": self.array}, "tuple": (self.array,)}[kind]
+
+            def reset(self, **kwargs):
+                obs, info = super().reset(**kwargs)
+                return self.present(obs), info
+
+            def step(self, action):
+                obs, *rest = super().step(action)
+                return (self.present(obs), *rest)
+
+        part = spaces.Box(0, 9, (1,), np.float32)
+        space = {"box": part, "dict": spaces.Dict({"a": part}), "tuple": spaces.Tuple([part])}[kind]
+        env = FrameStackWrapper(Rewrites([np.array([float(i)], np.float32) for i in range(5)], space=space), 3)
+        env.reset()
+        env.step(0)
+        obs = env.step(0)[0]
+        frames = {"box": lambda: obs, "dict": lambda: obs["a"], "tuple": lambda: obs[0]}[kind]()
+        assert frames.ravel().tolist() == [0.0, 1.0, 2.0]
+
     def test_needs_a_frame(self):
         with pytest.raises(ConfigError, match="n_frames"):
             FrameStackWrapper(numbers_env(), 0)
@@ -211,6 +239,40 @@ class TestObsPlusPrevActRew:
     def test_w40_the_start_values_are_in_the_space(self, actions):
         check_obs(ObsPlusPrevActRewWrapper(numbers_env(actions=actions)))
 
+    @pytest.mark.parametrize(
+        "actions, action",
+        [
+            (spaces.Discrete(3), np.array([2])),
+            (spaces.Discrete(3), np.array(2)),
+            (spaces.Box(0.0, 2.0, (1,), np.float32), 1.0),
+            (spaces.MultiDiscrete([2, 3]), [1, 2]),
+        ],
+        ids=str,
+    )
+    def test_an_action_of_another_form_is_shown_in_the_spaces(self, actions, action):
+        env = ObsPlusPrevActRewWrapper(numbers_env(actions=actions))
+        env.reset()
+        obs = env.step(action)[0]
+        assert env.observation_space.contains(obs)
+        assert obs["prev_action"].ravel().tolist() == np.ravel(action).tolist()
+
+    @pytest.mark.parametrize("dtype, shown", [(np.uint8, np.int64), (np.uint32, np.int64), (np.uint64, np.float64)])
+    def test_unsigned_actions_have_room_for_none_yet(self, dtype, shown):
+        actions = spaces.Box(0, np.iinfo(dtype).max, (2,), dtype)
+        env = ObsPlusPrevActRewWrapper(numbers_env(actions=actions))
+        obs, stepped = check_obs(env)
+        assert obs["prev_action"].tolist() == [-1, -1] and stepped["prev_action"].dtype == shown
+        obs = env.step(np.array([0, 255], dtype))[0]
+        assert obs["prev_action"].tolist() == [0, 255]
+
+    def test_an_action_that_changes_later_is_remembered_as_it_was(self):
+        env = ObsPlusPrevActRewWrapper(numbers_env(actions=spaces.Box(0.0, 2.0, (1,), np.float32)))
+        env.reset()
+        action = np.ones(1, np.float32)
+        env.step(action)
+        action[:] = 2
+        assert env.get_state()["prev_action"].tolist() == [1.0]
+
     def test_no_reward_yet_is_in_the_space_and_rewards_of_several_agents_are_added(self):
         inner = numbers_env(rewards=[np.array([1.0, 2.0])] * 10)
         inner.reward_range = (1, 4)
@@ -260,6 +322,16 @@ class TestFlatObs:
             FlatObsWrapper(numbers_env())
 
 
+def two_rewards(env):
+    class Doubles(gymnasium.RewardWrapper):
+        reward_space = spaces.Box(0.0, 1.0, (2,), np.float32)
+
+        def reward(self, reward):
+            return np.array([reward, reward], np.float32)
+
+    return Doubles(env)
+
+
 class TestAllinObs:
     def test_around_a_base_env(self):
         env = AllinObsWrapper(Ding())
@@ -275,6 +347,53 @@ class TestAllinObs:
         first = env.reset()["reward"]
         then = env.step(0).obs["reward"]
         assert (first.dtype, first.shape) == (then.dtype, then.shape) == (np.float32, (1,))
+
+    @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+    def test_it_keeps_the_rules_it_is_checked_by(self, env_id):
+        env = AllinObsWrapper(EvalEpisodeReturnWrapper(gymnasium.make(env_id, max_episode_steps=9)))
+        check_all(env, spawn=False)
+        env.close()
+
+    def test_the_reward_is_an_array_of_its_own(self):
+        env = AllinObsWrapper(numbers_env(rewards=[2.5] * 11))
+        env.reset()
+        timestep = env.step(np.array([1]))
+        assert timestep.reward.dtype == np.float32 and timestep.reward.tolist() == [2.5]
+        assert not np.shares_memory(timestep.reward, timestep.obs["reward"])
+        assert env.env.actions == [1] and type(env.env.actions[0]) is int
+
+    def test_spaces_of_rewards(self):
+        inner = numbers_env(rewards=[np.array([1.5, 2.0])] * 11)
+        inner.reward_space = spaces.Box(1.0, 2.0, (2,), np.float64)
+        env = AllinObsWrapper(inner)
+        assert env.reward_space == spaces.Box(1.0, 2.0, (2,), np.float32)
+        assert env.observation_space["reward"] == spaces.Box(0.0, 2.0, (2,), np.float32)
+        env.reset()
+        assert env.reward_space.contains(env.step(0).reward)
+        inner.reward_space = spaces.Box(1.0, 2.0, (), np.float32)
+        assert AllinObsWrapper(inner).reward_space == spaces.Box(1.0, 2.0, (1,), np.float32)
+
+    def test_actions_for_a_base_env_are_its_own_to_read(self):
+        inner = Ding()
+        env = AllinObsWrapper(inner)
+        env.reset()
+        env.step(np.array([1]))
+        assert isinstance(inner.action, np.ndarray)
+
+    def test_an_action_of_parts_reaches_the_env_in_its_form(self):
+        inner = numbers_env(actions=spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]))
+        env = AllinObsWrapper(inner)
+        env.reset()
+        env.step((np.array([1]), 2))
+        assert inner.actions == [(1, 2)]
+
+    def test_vector_rewards_of_an_env_that_builds_itself_lazily(self):
+        env = AllinObsWrapper(DingEnvWrapper(cfg={"env_id": "CartPole-v1", "env_wrapper": [two_rewards]}))
+        assert env.reward_space is None
+        obs = env.reset()
+        assert env.reward_space.shape == (2,) and env.observation_space.contains(obs)
+        assert env.step(0).reward.tolist() == [1.0, 1.0]
+        env.close()
 
     def test_seed_goes_to_the_env_with_both_values(self):
         inner = Ding()

@@ -11,7 +11,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
-from vecenv.envs.adapt import reward_space_of, to_timestep
+from vecenv.envs.adapt import AdaptedEnv, reward_space_of, to_timestep
+from vecenv.envs.arrays import copy_arrays, normalise_action
 from vecenv.envs.base import BaseEnvTimestep
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.errors import ConfigError, SpaceError, require
@@ -117,7 +118,8 @@ class ScaledFloatFrameWrapper(ObsWrapper):
 class FrameStackWrapper(EnvWrapper):
     """The last `n_frames` observations stacked on a new first axis, oldest first; a fresh array each time.
 
-    After a reset all of them are the first observation. Works for every space Gymnasium can batch.
+    After a reset all of them are the first observation. Works for every space Gymnasium can batch. The None that
+    an abnormal timestep observes is passed on and is no frame.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("frames",)
@@ -139,12 +141,14 @@ class FrameStackWrapper(EnvWrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        self.frames.extend([obs] * self.n_frames)
+        self.frames.extend([copy_arrays(obs)] * self.n_frames)  # copies: an env may write on in its own
         return self._stacked(), info
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self.frames.append(obs)
+        if obs is None:
+            return obs, reward, terminated, truncated, info
+        self.frames.append(copy_arrays(obs))
         return self._stacked(), reward, terminated, truncated, info
 
     def _stacked(self) -> Any:
@@ -250,7 +254,8 @@ class ObsPlusPrevActRewWrapper(EnvWrapper):
     """Observations {'obs', 'prev_action', 'prev_reward_extrinsic'}: with the action and reward that led to them.
 
     At a reset they are -1 (one below the first action of a Discrete space that starts elsewhere) and 0, and
-    the space contains them.
+    the space contains them; actions of unsigned integers are shown as int64 for that. A reward of None counts as
+    0, and an observation of None, as of an abnormal timestep, is passed on as it is.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("prev_action", "prev_reward_extrinsic")
@@ -271,7 +276,7 @@ class ObsPlusPrevActRewWrapper(EnvWrapper):
                 "prev_reward_extrinsic": spaces.Box(min(low, 0.0), max(high, 0.0), (1,), np.float32),
             }
         )
-        self._action_dtype = prev_action_space.dtype
+        self._action_form = prev_action_space.shape, prev_action_space.dtype
         self.prev_action: Any = self._first_action
         self.prev_reward_extrinsic = 0.0
 
@@ -282,13 +287,18 @@ class ObsPlusPrevActRewWrapper(EnvWrapper):
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self.prev_action, self.prev_reward_extrinsic = action, float(np.sum(np.asarray(reward)))
-        return self._with_previous(obs), reward, terminated, truncated, info
+        shape, dtype = self._action_form
+        # Policies give a Discrete action as an array (1,) too.
+        self.prev_action = np.array(action, dtype=dtype).reshape(shape)
+        self.prev_reward_extrinsic = 0.0 if reward is None else float(np.sum(np.asarray(reward)))
+        if obs is not None:
+            obs = self._with_previous(obs)
+        return obs, reward, terminated, truncated, info
 
     def _with_previous(self, obs: Any) -> dict[str, Any]:
         return {
             "obs": obs,
-            "prev_action": np.array(self.prev_action, dtype=self._action_dtype),
+            "prev_action": np.array(self.prev_action, dtype=self._action_form[1]),
             "prev_reward_extrinsic": np.array([self.prev_reward_extrinsic], dtype=np.float32),
         }
 
@@ -303,9 +313,11 @@ def _with_no_action(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Any]:
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n) + 1, start=int(space.start) - 1), int(space.start) - 1
     if isinstance(space, spaces.Box):
-        low, high = np.minimum(space.low, -1), np.maximum(space.high, -1)
-        none_yet = np.full(space.shape, -1, space.dtype)
-        return spaces.Box(low, high, dtype=space.dtype.type), none_yet
+        unsigned = np.issubdtype(space.dtype, np.unsignedinteger)
+        dtype = np.promote_types(space.dtype, np.int64) if unsigned else space.dtype  # uint64 becomes float64
+        low, high = np.minimum(space.low.astype(dtype), -1), np.maximum(space.high.astype(dtype), -1)
+        none_yet = np.full(space.shape, -1, dtype)
+        return spaces.Box(low, high, dtype=dtype.type), none_yet
     if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
         high = space.nvec - 1 if isinstance(space, spaces.MultiDiscrete) else np.ones(space.shape)
         return spaces.Box(-1, high.astype(np.int64), space.shape, np.int64), np.full(space.shape, -1, np.int64)
@@ -373,35 +385,40 @@ class FlatObsWrapper(ObsWrapper):
 class AllinObsWrapper(EnvWrapper):
     """Observations {'obs', 'reward'} in `BaseEnv`'s dialect: bare from reset, `BaseEnvTimestep` from step.
 
-    The reward in the observation is float32 and has the reward space's shape, (1,) without one; 0 at a reset.
+    The reward is float32 and has the shape of the env's reward space, (1,) for numbers and without one; in the
+    observation of a reset it is 0. Of an abnormal timestep a reward of None is seen as 0, and an observation of
+    None is the whole observation.
     """
 
     uses_old_calls: ClassVar[bool] = True
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        declared = reward_space_of(self.env)
-        if isinstance(declared, spaces.Box):
-            low, high = np.minimum(declared.low, 0), np.maximum(declared.high, 0)
-        else:
-            bounds = reward_range(self.env)
-            low, high = np.full(1, min(bounds[0], 0.0)), np.full(1, max(bounds[1], 0.0))
-        self._reward_shape = low.shape
         self._seeds = EpisodeSeeds()
+        self._reward_space: spaces.Box | None = None
         self.reset_info: dict[str, Any] = {}
         """What the env's last reset gave as info."""
-        self._obs_reward_space = spaces.Box(low.astype(np.float32), high.astype(np.float32), dtype=np.float32)
-        self._set_space()
+        self._set_spaces()
 
-    def _set_space(self) -> None:
-        inner = self.env.observation_space
-        if inner is not None:  # an env that builds itself at its first reset has none before
-            self.observation_space = spaces.Dict({"obs": inner, "reward": self._obs_reward_space})
+    def _set_spaces(self) -> None:
+        inner: Any = self.env.observation_space
+        if inner is None:  # an env that builds itself at its first reset has none before
+            return
+        declared = reward_space_of(self.env)
+        if isinstance(declared, spaces.Box):
+            low, high = np.atleast_1d(declared.low), np.atleast_1d(declared.high)
+        else:
+            low, high = (np.full(1, bound) for bound in reward_range(self.env))
+        with np.errstate(over="ignore"):
+            low, high = low.astype(np.float32), high.astype(np.float32)
+        self._reward_space = spaces.Box(low, high, dtype=np.float32)
+        seen = spaces.Box(np.minimum(low, np.float32(0)), np.maximum(high, np.float32(0)), dtype=np.float32)
+        self.observation_space = spaces.Dict({"obs": inner, "reward": seen})
 
     @property
     def reward_space(self) -> Any:
-        """The env's own, or None."""
-        return reward_space_of(self.env)
+        """float32, by what the env declares; None as long as an env that builds itself lazily has no spaces."""
+        return self._reward_space
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """Pass both to the env if it has a `seed`, else give its resets seeds by `seeding.episode_seed`."""
@@ -417,15 +434,27 @@ class AllinObsWrapper(EnvWrapper):
         if seed is not None:
             reset_param.setdefault("seed", seed)
         obs, self.reset_info = self.env.reset(**reset_param)
-        if self._observation_space is None:
-            self._set_space()
-        return {"obs": obs, "reward": np.zeros(self._reward_shape, np.float32)}
+        if self._reward_space is None:
+            self._set_spaces()
+        return {"obs": obs, "reward": self._no_reward()}
 
     def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's dialect
-        """Give a `BaseEnvTimestep`."""
+        """Give a `BaseEnvTimestep`; the action may have the form that `BaseEnv.random_action` gives."""
+        actions = self.env.action_space
+        speaks_same = isinstance(self.env, AdaptedEnv)
+        if not speaks_same and (isinstance(action, np.ndarray) or isinstance(actions, (spaces.Dict, spaces.Tuple))):
+            action = normalise_action(action, actions)
         obs, reward, terminated, truncated, info = self.env.step(action)
-        seen = np.asarray(reward, dtype=np.float32).reshape(self._reward_shape)
-        return to_timestep({"obs": obs, "reward": seen}, reward, terminated, truncated, info)
+        seen = self._no_reward()
+        if reward is not None:
+            seen[...] = np.asarray(reward, dtype=np.float32).reshape(seen.shape)
+            reward = seen.copy()
+        if obs is not None:
+            obs = {"obs": obs, "reward": seen}
+        return to_timestep(obs, reward, terminated, truncated, info)
+
+    def _no_reward(self) -> Any:
+        return np.zeros((1,) if self._reward_space is None else self._reward_space.shape, np.float32)
 
     @staticmethod
     def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any) -> tuple[Any, Any, Any]:
