@@ -125,6 +125,22 @@ def test_w42_update_shape_of_hybrid_actions():
     }
 
 
+@pytest.mark.parametrize(
+    "env_id, act_shape, cfg",
+    [("CartPole-v1", 2, {}), ("CartPole-v1", (), {}), ("Pendulum-v1", 1, {"continuous": True})],
+)
+def test_w42_update_shape_of_lightzeros_observations(env_id, act_shape, cfg):
+    env = wrappers.LightZeroEnvWrapper(gymnasium.make(env_id), {"is_train": True, **cfg})
+    entry = {"type": "lightzero_env_wrapper", "kwargs": {"cfg": {"is_train": True, **cfg}}}
+    shapes, *others = update_shape(env.env.observation_space.shape, act_shape, (1,), [entry])
+    expected = {key: part.shape for key, part in env.observation_space.spaces.items()}
+    if act_shape == ():  # which does not tell how many actions there are
+        expected["action_mask"] = None
+    assert shapes == expected and others == [act_shape, (1,)]
+    assert update_shape((4,), 2, (1,), ["LightZeroEnvWrapper"])[0]["action_mask"] == (2,)
+    env.close()
+
+
 def test_w42_update_shape_evaluates_nothing():
     assert update_shape((1,), (), (1,), ["__import__('os').abort()"]) == ((1,), (), (1,))
 

@@ -81,7 +81,9 @@ class LightZeroEnvWrapper(EnvWrapper):
             self.episode_return += float(np.asarray(reward).sum())
         if terminated or truncated:
             info = {**info, "eval_episode_return": self.episode_return}
-        return self._lightzero_obs(obs), reward, terminated, truncated, info
+        if obs is not None:  # else the timestep is abnormal
+            obs = self._lightzero_obs(obs)
+        return obs, reward, terminated, truncated, info
 
     @property
     def legal_actions(self) -> Any:
@@ -97,6 +99,15 @@ class LightZeroEnvWrapper(EnvWrapper):
     def _lightzero_obs(self, obs: Any) -> dict[str, Any]:
         mask = None if self.continuous else np.ones(self._num_actions, np.int8)
         return {"observation": obs, "action_mask": mask, "to_play": ONE_PLAYER}
+
+    @staticmethod
+    def new_shape(
+        obs_shape: Any, act_shape: Any, rew_shape: Any, cfg: Mapping[str, Any] | None = None
+    ) -> tuple[Any, Any, Any]:
+        """As every wrapper's; the mask has a shape where the action's is a number, that of the actions, else None."""
+        is_count = isinstance(act_shape, (int, np.integer)) and not (cfg or {}).get("continuous", False)
+        mask = (int(act_shape),) if is_count else None
+        return {"observation": obs_shape, "action_mask": mask, "to_play": ()}, act_shape, rew_shape
 
 
 @ENV_WRAPPER_REGISTRY.register("action_discretization_env_wrapper")
