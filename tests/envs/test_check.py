@@ -14,8 +14,14 @@ from gymnasium import spaces
 
 from tests.scripted import Ding, Plain, numbers_env
 from vecenv import (
+    ActionRepeatWrapper,
     CheckError,
+    ClipRewardWrapper,
     DingEnvWrapper,
+    EvalEpisodeReturnWrapper,
+    FrameStackWrapper,
+    ObsNormWrapper,
+    ObsPlusPrevActRewWrapper,
     check_all,
     check_array_space,
     check_different_memory,
@@ -346,6 +352,92 @@ def test_an_observation_that_changes_later_is_found():
 
     with pytest.raises(AssertionError, match="was changed by that step"):
         check_obs_deepcopy(Changes())
+
+
+class WritesInTurn(Ding):
+    """Has several arrays, and writes each observation into the one it has not written into for longest."""
+
+    config = {"length": 20}
+    count = 2
+
+    def __init__(self, cfg=None):
+        super().__init__(cfg)
+        self.arrays = [np.zeros(2, np.float32) for _ in range(self.count)]
+
+    def fill(self, obs):
+        array = self.arrays[self._count % self.count]
+        array[:] = obs
+        return array
+
+    def reset(self):
+        return self.fill(super().reset())
+
+    def step(self, action):
+        timestep = super().step(action)
+        return timestep._replace(obs=self.fill(timestep.obs / (1 + self._count)))
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_observations_written_into_several_arrays_in_turn_are_found(count):
+    env = WritesInTurn()
+    env.arrays, env.count = [np.zeros(2, np.float32) for _ in range(count)], count
+    with pytest.raises(AssertionError, match=f"observations {count} steps apart, at step {count - 1}: share memory"):
+        check_obs_deepcopy(env)
+
+
+def test_an_observation_that_changes_much_later_is_found():
+    class Changes(WritesInTurn):
+        def step(self, action):
+            timestep = super().step(action)
+            return timestep._replace(obs=np.array(timestep.obs))
+
+    env = Changes()
+    with pytest.raises(AssertionError, match="the observation 2 steps before step 1 was changed by that step"):
+        check_obs_deepcopy(env)
+
+
+@pytest.mark.parametrize("obs", [np.array([2]), np.array([[2]])], ids=str)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_discrete_observation_with_an_array_around_it_is_found(obs, nested):
+    """A manager refuses it, with its int64 (), at launch."""
+    space = spaces.Discrete(5)
+    env = Answers(done=True, info={"eval_episode_return": 1.0})
+    env.observation_space = spaces.Dict({"a": spaces.Tuple([space])}) if nested else space
+    env.reset = lambda: {"a": (obs,)} if nested else obs
+    where = "/a/0" if nested else ""
+    with pytest.raises(CheckError, match=f"shape: observation of reset{where}: expected an integer of shape"):
+        check_reset(env)
+    env.reset = lambda: {"a": (2,)} if nested else np.int64(2)
+    check_reset(env)
+
+
+WRAPPERS = [
+    ActionRepeatWrapper,
+    ClipRewardWrapper,
+    EvalEpisodeReturnWrapper,
+    FrameStackWrapper,
+    ObsNormWrapper,
+    ObsPlusPrevActRewWrapper,
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_gymnasium_envs_in_wrappers_that_no_spec_can_make_pass(wrap):
+    env = wrap(gymnasium.make("CartPole-v1"))
+    check_all(env, episodes=1, spawn=False)
+    env.close()
+
+
+def test_what_gymnasiums_checker_finds_in_a_wrapped_env_is_said():
+    class Forgets(gymnasium.Wrapper):
+        def reset(self, *, seed=None, options=None):
+            return self.env.reset(options=options)
+
+    env = EvalEpisodeReturnWrapper(Forgets(gymnasium.make("CartPole-v1")))
+    with pytest.raises(CheckError) as error:
+        check_all(env, episodes=1, spawn=False)
+    assert "gymnasium" in rules(error)
+    env.close()
 
 
 def test_an_env_that_ignores_its_seed_is_found():

@@ -50,23 +50,31 @@ def dtype_violations(path: str, space: spaces.Space[Any]) -> Iterator[Violation]
             yield Violation("dtype", f"{path}: expected int64 (or uint8 for images), got {dtype}")
 
 
-def data_violations(data: Any, space: Any, name: str) -> Iterator[Violation]:
-    """Find where data do not fit a space, or a sequence or dict of spaces."""
+def data_violations(data: Any, space: Any, name: str, *, observed: bool = False) -> Iterator[Violation]:
+    """Find where data do not fit a space, or a sequence or dict of spaces.
+
+    Args:
+        data: what is checked.
+        space: what it should be in.
+        name: of the data, for messages.
+        observed: the data are an observation: there an integer of a Discrete space has no array (1,) around it,
+            which actions may have.
+    """
     parts = space.spaces if isinstance(space, (spaces.Dict, spaces.Tuple)) else space
     if isinstance(parts, Mapping):
         if not isinstance(data, Mapping) or set(data) != set(parts):
             yield Violation("structure", f"{name}: expected a dict of {sorted(parts)}, got {describe(data)}")
             return
         for key in parts:
-            yield from data_violations(data[key], parts[key], f"{name}/{key}")
+            yield from data_violations(data[key], parts[key], f"{name}/{key}", observed=observed)
     elif isinstance(parts, (list, tuple)):
         if not isinstance(data, (list, tuple)) or len(data) != len(parts):
             yield Violation("structure", f"{name}: expected a tuple of {len(parts)}, got {describe(data)}")
             return
         for index, (value, part) in enumerate(zip(data, parts, strict=True)):
-            yield from data_violations(value, part, f"{name}/{index}")
+            yield from data_violations(value, part, f"{name}/{index}", observed=observed)
     elif isinstance(space, spaces.Discrete):
-        yield from _discrete_violations(data, space, name)
+        yield from _discrete_violations(data, space, name, observed)
     elif isinstance(data, np.ndarray):
         yield from _array_violations(data, space, name)
     elif isinstance(space, (spaces.Box, spaces.MultiBinary, spaces.MultiDiscrete)):
@@ -78,13 +86,15 @@ def data_violations(data: Any, space: Any, name: str) -> Iterator[Violation]:
         yield Violation("bounds", f"{name}: {data!r} is not in {space}")
 
 
-def _discrete_violations(data: Any, space: spaces.Discrete, name: str) -> Iterator[Violation]:
+def _discrete_violations(data: Any, space: spaces.Discrete, name: str, observed: bool) -> Iterator[Violation]:
     array = np.asarray(data)
     if array.size != 1 or not np.issubdtype(array.dtype, np.integer):
         if not isinstance(data, (np.ndarray, np.generic, numbers.Number)):
             raise TypeError(f"{name}: expected an integer, got {type(data).__name__}")
         yield Violation("dtype", f"{name}: expected an integer, got {describe(data)}")
         return
+    if observed and array.shape != ():
+        yield Violation("shape", f"{name}: expected an integer of shape (), got {describe(data)}")
     low, high = int(space.start), int(space.start + space.n - 1)
     if not low <= int(array.item()) <= high:
         yield Violation("bounds", f"{name}: expected {low} to {high}, got {array.item()}")
