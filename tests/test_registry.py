@@ -1,6 +1,8 @@
 """Registries: names, duplicates, unknown names, constructors' own errors."""
 
+import pickle
 import sys
+import threading
 import types
 
 import pytest
@@ -119,6 +121,66 @@ def test_homes_are_imported_once_before_anything_else_happens(first, tmp_path, m
     with pytest.raises(UnknownNameError, match="did you mean 'cat'"):
         here.registry.get("cart")
     assert here.imports == ["home_of_animals_here"]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """Give a function that makes a registry with a home of this source, which knows it as `here.registry`."""
+    here = types.ModuleType("test_home_here")
+    monkeypatch.setitem(sys.modules, here.__name__, here)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(text):
+        (tmp_path / "home_of_animals.py").write_text(f"import test_home_here as here\n{text}")
+        here.registry = Registry("animal", ("home_of_animals",))
+        return here
+
+    yield make
+    sys.modules.pop("home_of_animals", None)
+
+
+def test_a_first_look_up_from_several_threads_waits_for_the_homes(home):
+    class Asked(str):
+        """A name that tells when it is looked up."""
+
+        def __hash__(self):
+            here.asked.set()
+            return super().__hash__()
+
+    here = home("here.begun.set()\nassert here.go.wait(30)\nhere.registry.register('cat', dict)\n")
+    here.begun, here.asked, here.go = (threading.Event() for _ in range(3))
+    found = []
+    first = threading.Thread(target=lambda: found.append(here.registry.get("cat")))
+    second = threading.Thread(target=lambda: found.append(here.registry.get(Asked("cat"))))
+    first.start()
+    assert here.begun.wait(30)
+    second.start()
+    assert here.asked.wait(30)
+    here.go.set()
+    first.join()
+    second.join()
+    assert found == [dict, dict]
+
+
+def test_a_home_that_fails_once_is_imported_again(home):
+    here = home("if not here.ready:\n    raise ImportError('first time')\nhere.registry.register('cat', dict)\n")
+    here.ready = False
+    for _ in range(2):
+        with pytest.raises(ImportError, match="first time"):
+            here.registry.get("cat")
+    here.ready = True
+    assert here.registry.get("cat") is dict and list(here.registry) == ["cat"]
+
+
+def test_a_home_may_look_up_while_it_is_imported(home):
+    here = home("here.registry.register('cat', dict)\nhere.seen = list(here.registry), 'dog' in here.registry\n")
+    assert here.registry.get("cat") is dict and here.seen == (["cat"], False)
+
+
+def test_a_registry_travels_by_value():
+    registry = Registry("animal")
+    registry.register("cat", dict)
+    assert pickle.loads(pickle.dumps(registry)).get("cat") is dict
 
 
 def test_repr(animals):

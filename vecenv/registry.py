@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, TypeVar, overload
@@ -11,6 +12,10 @@ from typing import Any, TypeVar, overload
 from vecenv.errors import ConfigError, UnknownNameError
 
 __all__ = ["ENV_MANAGER_REGISTRY", "ENV_REGISTRY", "ENV_WRAPPER_REGISTRY", "Registry"]
+
+# One for all, and re-entrant: a home registers and looks up too, in the thread that imports it. No attribute of a
+# registry, which would keep one in a user's main module from travelling to workers by value.
+_importing = threading.RLock()
 
 _T = TypeVar("_T", bound=Callable[..., Any])
 
@@ -36,6 +41,7 @@ class Registry:
         """
         self.kind = kind
         self._homes = homes
+        self._is_importing = False
         self._entries: dict[str, Callable[..., Any]] = {}
 
     @overload
@@ -118,9 +124,19 @@ class Registry:
         return f"Registry({self.kind!r}, {list(self._entries)})"
 
     def _import_homes(self) -> None:
-        homes, self._homes = self._homes, ()
-        for name in homes:
-            importlib.import_module(name)
+        """Import what registers vecenv's own, once; other threads wait, and what fails is tried again next time."""
+        if not self._homes:
+            return
+        with _importing:
+            if self._is_importing:  # by this thread, from inside of a home
+                return
+            self._is_importing = True
+            try:
+                for name in self._homes:
+                    importlib.import_module(name)
+                self._homes = ()
+            finally:
+                self._is_importing = False
 
     def _unknown(self, name: Any) -> UnknownNameError:
         known = self.keys()
