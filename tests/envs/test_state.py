@@ -20,8 +20,10 @@ import vecenv.wrappers
 from tests.releases import GYMNASIUM
 from vecenv import (
     ConfigError,
+    Connect4Env,
     DingEnvWrapper,
     StateError,
+    TicTacToeEnv,
     create_env_wrapper,
     register_pickled_state,
     register_state_adapter,
@@ -93,6 +95,12 @@ def skipping():
     return wrappers.MaxAndSkipObservation(ToyEnv(length=7), skip=4)
 
 
+def board(env_cls, **cfg):
+    env = env_cls(cfg)
+    env._warned = True  # of actions that are not legal, as many here are
+    return adapt(env)
+
+
 class Old:
     """Old Gym's calls, and generators under names of its own."""
 
@@ -137,6 +145,11 @@ STACKS = {
     "noop and delay": lambda: wrapped("CartPole-v1", {"type": "delay_reward", "kwargs": {"delay_reward_step": 3}}),
     "reward in obs": lambda: wrapped("CartPole-v1", {"type": "reward_in_obs"}),
     "agents": lambda: adapt(TwoAgentEnv({"mode": "single"})),
+    "board with itself": lambda: board(TicTacToeEnv),
+    "board with a rule bot": lambda: board(Connect4Env, battle_mode="play_with_bot_mode"),
+    "board with a searching bot": lambda: board(
+        TicTacToeEnv, battle_mode="eval_mode", bot_action_type="mcts", prob_random_action_in_bot=0.5
+    ),
     "count": lambda: CountEnv(length=20),
     "sampled space": lambda: SpaceEnv(spaces.Dict({"a": spaces.Box(0, 1, (3,)), "b": spaces.Discrete(9)})),
     "disguise": lambda: disguise(make("CartPole-v1")),

@@ -233,6 +233,8 @@ KNOWN: dict[str, Known] = {
     ),
     "vecenv.envs.agents.TwoAgentEnv": _RESTING,
     "vecenv.envs.agents.HybridEnv": _RESTING,
+    # Bots choose by the env's generator; each has one of its own too, for those who ask it without an env.
+    "vecenv.envs.board.env.BoardEnv": _RESTING_FAMILY,
     "vecenv.envs.toys.plain.ToyEnv": _RESTING_FAMILY,
     "vecenv.envs.toys.plain.CountEnv": attributes(
         *("seed_given", "episode"), lasts=SEED, is_whole=False, with_subclasses=True
