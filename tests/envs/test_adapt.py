@@ -234,6 +234,43 @@ def test_seeds_of_a_base_env_go_to_its_seed_method():
     assert env._seed == 8
 
 
+class NamesASeed(Ding):
+    """Notes which seeds came by which way."""
+
+    def __init__(self):
+        super().__init__()
+        self.given = []
+
+    def seed(self, seed, dynamic_seed=True):
+        self.given.append(("seed", seed))
+
+    def reset(self, seed=None):
+        self.given.append(("reset", seed))
+        return super().reset()
+
+
+def test_a_seed_is_passed_on_to_a_reset_that_names_it_and_holds_for_that_episode():
+    """It went to `seed`, and so began another sequence for good."""
+    env = NamesASeed()
+    adapted = adapt(env)
+    adapted.seed(5, False)
+    adapted.reset(seed=8)
+    adapted.reset()
+    assert env.given == [("seed", 5), ("reset", 8), ("reset", None)]
+
+
+def test_a_seed_for_one_reset_takes_the_place_of_that_episode_s_own():
+    class NoSeedMethod(NamesASeed):
+        seed = None
+
+    env = NoSeedMethod()
+    adapted = adapt(env)
+    adapted.seed(5, True)
+    for seed in (None, 8, None):
+        adapted.reset(seed=seed)
+    assert env.given == [("reset", episode_seed(5, 0)), ("reset", 8), ("reset", episode_seed(5, 2))]
+
+
 def test_the_action_space_of_a_base_env_is_its_own_to_seed():
     def drawn_by(env):
         env.action_space.seed(1)

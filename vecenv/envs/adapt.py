@@ -164,23 +164,27 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         """Start an episode; blocks as long as the env does.
 
         Args:
-            seed: given to the env's `seed` first; None leaves its generators as they are.
+            seed: passed on if the env's reset names it; a sequence begun by `seed` then goes on with the next
+                episode. Else it is given to the env's `seed` first. None leaves its generators as they are.
             options: passed on if the env's reset takes it, else ignored as unknown options are anywhere.
             **reset_param: passed on as they are.
 
         Returns:
             (obs, info); info is empty unless the env gives one, by its result or as `reset_info`.
         """
-        if seed is not None:
+        passes_on = seed is not None and self._reset_names_seed
+        if seed is not None and not passes_on:
             self.seed(seed)
         episode_seed = None if self._seeds is None else self._seeds.advance()
-        if episode_seed is not None:
+        if passes_on:
+            reset_param["seed"] = seed
+        elif episode_seed is not None:
             if self._has_seed:
                 self.env.seed(episode_seed)
             elif self._reset_takes_seed:
                 reset_param["seed"] = episode_seed
         offered, self._offered_seed = self._offered_seed, None
-        if offered is not None and episode_seed is None and self._reset_names_seed:
+        if offered is not None and not passes_on and episode_seed is None and self._reset_names_seed:
             reset_param.setdefault("seed", offered)
         if options is not None and self._reset_takes_options:
             reset_param["options"] = options
