@@ -164,6 +164,26 @@ def test_flags_at_the_end_of_an_episode_are_python_s_own(mode):
             assert not any(isinstance(value, np.bool_) for value in timestep.info.values())
 
 
+class TellsItsReturn(CountEnv):
+    """Its return is not the sum of its rewards, as that of a board game for one player."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, {**info, "eval_episode_return": -7.0} if terminated else info
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_the_return_that_an_env_tells_is_kept(mode):
+    """It was written over with the sum of the rewards."""
+    env_fns = [functools.partial(TellsItsReturn, 2), functools.partial(CountEnv, 2)]
+    envs = env_fns if mode is None else SyncVectorEnv(env_fns, autoreset_mode=mode)
+    with GymVectorEnvManager(envs, {"backend": "serial"}) as manager:
+        manager.reset()
+        manager.step({0: 0, 1: 0})
+        timesteps = manager.step({0: 0, 1: 0})
+        assert [timesteps[env_id].info["eval_episode_return"] for env_id in (0, 1)] == [-7.0, 2.0]
+
+
 def test_the_info_of_a_row_leaves_out_masks_and_what_they_deny():
     both = np.array([True, True])
     infos = {0: np.array([5, 6]), "_0": both, "a": {1: np.array([7, 0]), "_1": np.array([True, False])}, "_a": both}

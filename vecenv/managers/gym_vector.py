@@ -222,7 +222,7 @@ class GymVectorEnvManager(EnvBooks):
 
         Returns:
             {env_id: BaseEnvTimestep} of the envs asked; the info of a last timestep has
-            `eval_episode_return`, a float.
+            `eval_episode_return`: the env's own, or else the sum of the episode's rewards, a float.
 
         Raises:
             ClosedError: not reset yet, or closed.
@@ -273,7 +273,7 @@ class GymVectorEnvManager(EnvBooks):
         if done:
             if self._mode is AutoresetMode.SAME_STEP:
                 obs, info = info["final_obs"], info.get("final_info") or {}
-            info["eval_episode_return"] = float(self._returns[env_id])
+            info.setdefault("eval_episode_return", float(self._returns[env_id]))
             self._returns[env_id] = 0.0
             mark_end(info, *ends)
             info.update({key: value.item() for key, value in info.items() if isinstance(value, np.bool_)})
