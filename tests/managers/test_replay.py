@@ -201,6 +201,19 @@ def test_a_path_that_cannot_be_written_is_named_with_its_env(manager_cls, tmp_pa
     assert manager.closed
 
 
+@pytest.mark.parametrize("manager_cls", FACES)
+@pytest.mark.parametrize("retry_type", ["reset", "renew"])
+def test_a_recording_that_cannot_begin_is_not_taken_for_begun_in_the_next_attempt(manager_cls, retry_type, tmp_path):
+    """The second attempt launched in silence, without a video."""
+    (tmp_path / "file").write_text("")
+    cfg = {"max_retry": 3, "retry_waiting_time": 0, "retry_type": retry_type}
+    manager = manager_cls([functools.partial(Painted, 2)], cfg)
+    manager.enable_save_replay(tmp_path / "file" / "below")
+    with pytest.raises(RuntimeError, match=r"3 attempts.*cannot make folder"):
+        manager.launch()
+    assert manager.closed
+
+
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
 def test_a_missing_encoder_is_named_with_the_command_that_installs_it(manager_cls, tmp_path):
     manager = manager_cls([functools.partial(_without_moviepy)] * 1)
@@ -259,6 +272,23 @@ def test_an_env_that_records_by_itself_does_so_below_a_vector_env_too(tmp_path):
         manager.reset()
         play(manager)
     assert [num_frames(video) > 5 for video in tmp_path.glob("*-episode-0.mp4")] == [True]
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_below_a_vector_env_a_recording_that_could_not_begin_is_tried_again(backend, tmp_path):
+    """The second reset went on in silence, without a video."""
+    obstacle = tmp_path / "videos"
+    obstacle.write_text("")
+    cfg = {"episode_num": 1, "backend": backend}
+    with GymVectorEnvManager([functools.partial(Painted, 2)], cfg) as manager:
+        manager.enable_save_replay(obstacle / "below")
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="cannot make folder"):
+                manager.reset()
+        obstacle.unlink()
+        manager.reset()
+        play(manager)
+    assert [num_frames(video) for video in (obstacle / "below").glob("*-episode-0.mp4")] == [3]
 
 
 def test_a_vector_env_that_cannot_be_recorded(tmp_path):

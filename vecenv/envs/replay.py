@@ -183,18 +183,19 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
         return reward_space_of(self.env)
 
     def _prepare(self) -> None:
-        if self.replay_folder is None or self.replay_folder == self._records_to:
+        folder = self.replay_folder
+        if folder is None or folder == self._records_to:
             return
-        self._records_to = self.replay_folder
-        self._num_folders += 1
-        token = f"{self._token}-{self._num_folders}"
-        if enable_own(self.env, self.replay_folder, token):
-            return
-        if isinstance(self.env, EpisodeRecorder):
-            if self.env.recording:
-                self.env.stop_recording()
-            self.env = self.env.env
-        self.env = EpisodeRecorder(self.env, self.replay_folder, unique_name(self.env, token))
+        number = self._num_folders + 1
+        token = f"{self._token}-{number}"
+        if not enable_own(self.env, folder, token):
+            if isinstance(self.env, EpisodeRecorder):
+                if self.env.recording:
+                    self.env.stop_recording()
+                self.env = self.env.env
+                self._records_to = None
+            self.env = EpisodeRecorder(self.env, folder, unique_name(self.env, token))
+        self._records_to, self._num_folders = folder, number  # only now: what failed is tried again
 
     def get_state(self) -> dict[str, Any]:
         """Give the folders; the recorder inside has its own state."""

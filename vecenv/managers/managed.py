@@ -247,16 +247,20 @@ class ManagedEnv:
             self._adapted.seed(number, dynamic)
 
     def _record_to(self, folder: str) -> None:
-        self._replay_path = folder
-        self._num_recorders += 1  # each counts its episodes from 0
-        token = f"{self._replay_token}-{self._num_recorders}"
-        if enable_own(self.env, folder, token):
-            return
+        """Begin to record there; where that fails nothing is said to be recorded, and the next orders try again."""
+        number = self._num_recorders + 1  # each counts its episodes from 0
+        token = f"{self._replay_token}-{number}"
+        if not enable_own(self.env, folder, token):
+            self._put_recorder(folder, token)
+        self._replay_path, self._num_recorders = folder, number
+
+    def _put_recorder(self, folder: str, token: str) -> None:
         recorder = self._recorder
         if recorder is not None and recorder is self.env:  # of another folder, until now
             if recorder.recording:
                 recorder.stop_recording()
             self._bind(recorder.env)
+            self._replay_path = None
         try:
             self._recorder = EpisodeRecorder(self.env, folder, unique_name(self.env, token))
             self._bind(self._recorder)
