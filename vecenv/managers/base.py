@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn
 from ..core.batch import Batch, raise_first
 from ..core.rows import RowFlag
 from ..core.spec import Array
-from ..errors import ConfigError, EnvError, StateError
+from ..errors import ConfigError, EnvError, StateError, WorkerDiedError, WorkerTimeoutError, add_notes
 from ..registry import ENV_MANAGER_REGISTRY
 from .asides import ABNORMAL, AGENTS, abnormal_values, infos_of_agents
 from .managed import renew_env
@@ -269,11 +269,26 @@ class BaseEnvManager(EnvResets):
         policy = self._cfg["on_step_error"]
         for env_id in errors:
             self._set_state(env_id, EnvState.ERROR)
-        if policy == "renew":
-            self._call_envs(renew_env, "renew", sorted(errors))
-        elif policy == "close":
+        unbuilt = self._renew_failed(sorted(errors)) if policy == "renew" else None
+        if policy == "close":
             self._close_after(next(iter(errors.values())))
-        raise_first(self._present_errors(errors))
+        shown = self._present_errors(errors)
+        if unbuilt is not None:
+            first = shown[min(shown)]
+            first.__context__ = unbuilt
+            told = f"{type(unbuilt).__name__}: {unbuilt}"
+            add_notes(first, [f"it could not be built anew either, which its next reset tries again: {told}"])
+        raise_first(shown)
+
+    def _renew_failed(self, env_ids: list[int]) -> Exception | None:
+        """Build envs anew whose step failed; return what a constructor raised, if one did."""
+        try:
+            self._call_envs(renew_env, "renew", env_ids)
+        except (WorkerTimeoutError, WorkerDiedError):
+            raise
+        except Exception as error:
+            return error
+        return None
 
     def _present_errors(self, errors: dict[int, Exception]) -> dict[int, Exception]:
         """Return the exceptions that the caller is to see."""

@@ -9,6 +9,7 @@ steps do not pass through: the worker calls the env's own `step`.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 from collections.abc import Callable
@@ -82,7 +83,10 @@ class Orders:
 
 
 #: What a managed env remembers from one episode to the next.
-_BOOKS = ("_params", "_seed", "_episodes_left", "_first_seed", "_is_begun", "_waits", "_replay_token", "_num_recorders")
+_BOOKS = (
+    *("_params", "_seed", "_episodes_left", "_first_seed", "_is_begun", "_waits", "_replay_token", "_num_recorders"),
+    "_is_gone",
+)
 
 
 class ManagedKeeper:
@@ -94,6 +98,8 @@ class ManagedKeeper:
 
     def capture(self, managed: ManagedEnv) -> Snapshot | None:
         """Take the state out; None if there is no way."""
+        if managed.is_gone:  # what comes is made from nothing but the books
+            return Snapshot(cloudpickle.dumps((managed.get_books(), None)), True)
         inner = KEEPER.capture(managed.env)
         if inner is None:
             return None
@@ -103,7 +109,8 @@ class ManagedKeeper:
         """Put a captured state into an env that was built anew."""
         books, inner = cloudpickle.loads(state)
         managed.set_books(books)
-        KEEPER.restore(managed.env, inner)
+        if inner is not None:
+            KEEPER.restore(managed.env, inner)
 
 
 class EnvMaker:
@@ -147,7 +154,13 @@ class ManagedEnv:
         self._is_begun = False  # has been reset, so its generator is there
         self._waits = False  # the manager resets; the worker leaves a filler in its row
         self._filler: Any = None
+        self._is_gone = False  # the env was closed for a new one, which could not be built yet
         self._build()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no env until the next reset builds one."""
+        return self._is_gone
 
     def _build(self) -> None:
         env = adapt(self._env_fn())
@@ -178,6 +191,8 @@ class ManagedEnv:
         Raises:
             EnvError: an automatic reset failed; `op` is 'reset'.
         """
+        if self._is_gone:
+            self._build_successor()
         if orders is not None:
             self._obey(orders)
         elif self._settings.autoresets:
@@ -224,7 +239,8 @@ class ManagedEnv:
 
     def close(self) -> None:
         """Close the env."""
-        self.env.close()
+        if not self._is_gone:
+            self.env.close()
 
     # ---- orders --------------------------------------------------------------------------
 
@@ -271,23 +287,35 @@ class ManagedEnv:
         """Replace the env by a new one that goes on with the same orders, seeds included.
 
         Raises:
-            Exception: what the constructor raised; the old env is gone then.
+            Exception: what the constructor raised; the old env is gone then, and the next reset builds the new one.
         """
+        if not self._is_gone:
+            self._leave()
+        self._build_successor()
+
+    def _leave(self) -> None:
+        """Close the env, whatever that raises: it is given up."""
+        self._is_gone = True
+        with contextlib.suppress(Exception):
+            self.env.close()
+
+    def _build_successor(self) -> None:
+        self._build()
+        self._is_gone = False
+        self._is_begun = False
         episode = self._seeds.episode
         try:
-            self.env.close()
-        except Exception:  # it is given up because it fails
-            pass
-        self._build()
-        self._is_begun = False
+            if self._replay_path is not None:
+                self._record_to(self._replay_path)
+            if self._seed is not None:
+                number, dynamic = self._seed
+                # A sequence that starts at 0 again would repeat episodes; one from a derived seed does not.
+                self._start_seeds((episode_seed(number, episode, dynamic is not False), dynamic))
+        except Exception:
+            self._leave()
+            raise
         if self._first_seed is not None:  # with the same seed the same episode would come again
             self._first_seed = episode_seed(self._first_seed, episode)
-        if self._replay_path is not None:
-            self._record_to(self._replay_path)
-        if self._seed is not None:
-            number, dynamic = self._seed
-            # A sequence that starts at 0 again would repeat episodes; one from a derived seed does not.
-            self._start_seeds((episode_seed(number, episode, dynamic is not False), dynamic))
 
     # ---- state between episodes -----------------------------------------------------------
 
@@ -301,7 +329,10 @@ class ManagedEnv:
         for name in _BOOKS:
             setattr(self, name, books[name])
         self._seeds.set_state(books["_seeds"])
-        if books["_replay_path"] is not None:
+        if self._is_gone:
+            self._replay_path = books["_replay_path"]
+            self._leave()
+        elif books["_replay_path"] is not None:
             self._num_recorders -= 1  # the same one again
             self._record_to(books["_replay_path"])
 

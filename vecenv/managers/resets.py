@@ -196,7 +196,8 @@ class EnvResets(EnvLife):
         self._send_resets(ids)
 
     def _renew(self, env_ids: Sequence[int]) -> None:
-        """Build envs anew; one that cannot be built has used an attempt up."""
+        """Build envs anew; one that cannot be built has used an attempt up, and is to be built by its next reset."""
+        is_built = True
         for env_id in env_ids:
             try:
                 self._open_pool("renew").call(renew_env, [env_id])
@@ -207,6 +208,9 @@ class EnvResets(EnvLife):
                 self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
                 if self._attempts[env_id] <= 0:
                     self._give_up_reset(env_id, error)
+                is_built = False
+        if not is_built:
+            time.sleep(self._retry_waiting_time)
 
     def _give_up_reset(self, env_id: int, error: Exception) -> NoReturn:
         self._set_state(env_id, EnvState.ERROR)

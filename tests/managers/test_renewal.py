@@ -1,0 +1,100 @@
+"""Envs that cannot be built anew when they are to be: the old one is over, and the next reset tries again."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from tests.managers.fakes import IN_PROCESS, ActorEnv, actors
+from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, EnvState, SyncSubprocessEnvManager
+from vecenv.managers.managed import EnvMaker, ManagedKeeper, Orders, Settings
+
+FACES = [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager]
+
+
+class Closable(ActorEnv):
+    """Does nothing any more once it is closed; the first that is built cannot be reset with `stat` 'first'."""
+
+    def __init__(self, number):
+        super().__init__({"number": number})
+        self.build = number
+        self.is_closed = False
+
+    def reset(self, stat=None):
+        assert not self.is_closed, "a closed env is reset"
+        if stat == "first":
+            stat = "error" if self.build == 0 else None
+        return super().reset(stat)
+
+    def close(self):
+        self.is_closed = True
+
+
+def build(folder, fails):
+    """Build an env that knows how many were to be built before it; fail for these."""
+    number = len(list(folder.iterdir()))
+    (folder / str(number)).touch()
+    if number in fails:
+        raise OSError(f"no licence for {number}")
+    return Closable(number)
+
+
+def make(manager_cls, folder, fails, **cfg):
+    if manager_cls not in IN_PROCESS:
+        cfg["num_workers"] = 1
+    return manager_cls([functools.partial(build, folder, fails), *actors(1)], {"retry_waiting_time": 0, **cfg})
+
+
+@pytest.mark.parametrize("manager_cls", FACES)
+def test_what_could_not_be_built_is_built_by_the_next_attempt(manager_cls, tmp_path):
+    """The next attempt took the old env, which was closed."""
+    with make(manager_cls, tmp_path, {1}, max_retry=3, retry_type="renew") as manager:
+        manager.launch()
+        manager.reset({0: {"stat": "first"}})
+        assert manager.env_states[0] is EnvState.RUN and manager.build[:1] == [2]
+
+
+@pytest.mark.parametrize("manager_cls", FACES)
+def test_each_time_that_it_cannot_be_built_is_an_attempt(manager_cls, tmp_path):
+    manager = make(manager_cls, tmp_path, {1, 2, 3, 4}, max_retry=4, retry_type="renew")
+    manager.launch()
+    with pytest.raises(RuntimeError, match=r"4 attempts.*no licence for"):
+        manager.reset({0: {"stat": "first"}})
+    assert manager.closed and len(list(tmp_path.iterdir())) == 4  # one reset failed, then three buildings did
+
+
+@pytest.mark.parametrize("manager_cls", FACES)
+def test_a_step_that_failed_is_what_is_raised_also_if_there_is_no_successor(manager_cls, tmp_path):
+    """It was the constructor's exception; and the next reset took the old env, which was closed."""
+    with make(manager_cls, tmp_path, {1}, on_step_error="renew") as manager:
+        manager.launch()
+        kind = RuntimeError if manager_cls is BaseEnvManager else LookupError
+        with pytest.raises(kind, match="cannot step") as caught:
+            manager.step({0: "error"})
+        error = caught.value
+        assert isinstance(error.__context__, OSError) and "no licence for 1" in str(error.__context__)
+        if hasattr(error, "__notes__"):  # Python 3.11 and later
+            assert any("could not be built anew" in note for note in error.__notes__)
+        assert manager.env_states == {0: EnvState.ERROR, 1: EnvState.RUN}
+        manager.reset({0: None})
+        assert manager.env_states[0] is EnvState.RUN and manager.build[:1] == [2]
+
+
+def test_a_state_kept_without_an_env_gives_the_same_successor(tmp_path):
+    """As a crash of the worker makes it: the one that was built for it is not used."""
+    settings = Settings(autoresets=False, abnormal_ends=False)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    managed = EnvMaker(functools.partial(build, tmp_path / "a", {1}), 0, settings)()
+    managed.reset(orders=Orders({}, seed=(5, True)))
+    with pytest.raises(OSError, match="no licence"):
+        managed.renew()
+    snapshot = ManagedKeeper().capture(managed)
+    twin = EnvMaker(functools.partial(build, tmp_path / "b", {}), 0, settings)()
+    ManagedKeeper().restore(twin, snapshot.state)
+    unused = twin.env.env
+    managed.reset()
+    twin.reset()
+    assert unused.is_closed and not twin.env.env.is_closed
+    assert twin.env.env.seed_calls == managed.env.env.seed_calls and len(managed.env.env.seed_calls) == 1
