@@ -61,7 +61,9 @@ class BaseEnvManager(EnvResets):
         Raises:
             ClosedError: not launched.
             StateError: an env is not in RUN.
-            RuntimeError: an env raised in every attempt; it is in ERROR, the others go on.
+            RuntimeError: an env raised in every attempt; it is in ERROR, the others go on. What they answered is
+                in the attribute `timesteps` of whatever an env's failed step raises, {env_id: timestep} in the
+                order asked.
         """
         if self._closed:
             self._open_pool("step")  # says so
@@ -255,7 +257,7 @@ class BaseEnvManager(EnvResets):
             self._check_reset_errors(errors)
             timesteps.update(zip(again, self._take(again, batch, blanks, skip=errors)))
         if errors:
-            self._fail_steps(errors)
+            self._fail_steps(errors, {env_id: timesteps[env_id] for env_id in ids if env_id not in errors})
         return [timesteps[env_id] for env_id in ids]
 
     def _check_reset_errors(self, errors: dict[int, Exception]) -> None:
@@ -264,8 +266,12 @@ class BaseEnvManager(EnvResets):
             if isinstance(error, EnvError) and error.op == "reset":
                 self._give_up_reset(env_id, error)
 
-    def _fail_steps(self, errors: dict[int, Exception]) -> NoReturn:
-        """Raise for envs whose step failed, after doing what `on_step_error` says."""
+    def _fail_steps(self, errors: dict[int, Exception], timesteps: dict[int, Any]) -> NoReturn:
+        """Raise for envs whose step failed, after doing what `on_step_error` says.
+
+        Args:
+            timesteps: of the others in that call, which the caller gets with the exception: they are not made again.
+        """
         policy = self._cfg["on_step_error"]
         for env_id in errors:
             self._set_state(env_id, EnvState.ERROR)
@@ -278,7 +284,12 @@ class BaseEnvManager(EnvResets):
             first.__context__ = unbuilt
             told = f"{type(unbuilt).__name__}: {unbuilt}"
             add_notes(first, [f"it could not be built anew either, which its next reset tries again: {told}"])
+        vars(shown[min(shown)])["timesteps"] = dict(zip(timesteps, self._hand_out(list(timesteps.values()))))
         raise_first(shown)
+
+    def _hand_out(self, timesteps: list[Any]) -> list[Any]:
+        """Give timesteps the form that the caller is to have."""
+        return timesteps
 
     def _renew_failed(self, env_ids: list[int]) -> Exception | None:
         """Build envs anew whose step failed; return what a constructor raised, if one did."""

@@ -181,7 +181,9 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
             ClosedError: not launched.
             StateError: an env is not in RUN, or has not answered yet.
             TimeoutError: an env took longer than `step_timeout`; the manager is closed.
-            Exception: what an env raised; the manager is closed unless `on_step_error` says else.
+            Exception: what an env raised; the manager is closed unless `on_step_error` says else. Then the
+                timesteps that have come are in its attribute `timesteps`, {env_id: timestep}; else the next call
+                returns them.
         """
         self._open_pool("step")
         if not isinstance(actions, Mapping):
@@ -253,7 +255,8 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
                 self._arrived[env_id] = timestep
         if errors:
             self._check_reset_errors(errors)
-            self._fail_steps(errors)
+            is_last = self._cfg["on_step_error"] == "close"  # else the next call returns what has come
+            self._fail_steps(errors, dict(sorted(self._arrived.items())) if is_last else {})
 
     def _reset_ended(self, ids: Sequence[int]) -> None:
         EnvResets._reset_ended(self, ids)  # answered later: `_absorb`

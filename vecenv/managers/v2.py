@@ -117,14 +117,18 @@ class TreeSteps(EnvLife):
 
         Raises:
             SpaceError: a wrong number of actions.
-            Exception: as `step` of the manager with dicts.
+            Exception: as `step` of the manager with dicts; `timesteps`, {env_id: tree}, has what the other envs
+                answered where one raised.
         """
         self._open_pool("step")
         ids, values = self._read_actions(actions)
         if not ids:
             return []
-        trees = self._step_envs(ids, values)
-        return list(map(_as_treetensor, trees)) if self._gives_treetensors else trees
+        return self._hand_out(self._step_envs(ids, values))
+
+    def _hand_out(self, timesteps: list[Any]) -> list[Any]:
+        """Give trees of the library that was asked for."""
+        return list(map(_as_treetensor, timesteps)) if self._gives_treetensors else timesteps
 
     if TYPE_CHECKING:
 
