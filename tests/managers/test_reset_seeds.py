@@ -9,6 +9,7 @@ import pytest
 
 from tests.managers.fakes import ActorEnv
 from vecenv import BaseEnvManager, DingEnvWrapper, SyncSubprocessEnvManager
+from vecenv.envs.toys import CountEnv
 
 MANAGERS = [BaseEnvManager, SyncSubprocessEnvManager]
 
@@ -53,3 +54,64 @@ def test_a_seed_for_one_episode_leaves_those_to_come_as_they_were(manager_cls):
         manager.reset({0: None})
         assert np.array_equal(manager.ready_obs[0], first) and not np.array_equal(other, first)
         assert (manager._seed, manager._dynamic_seed) == ([5], [False])
+
+
+class Transient(CountEnv):
+    """Episodes of one step; notes the seeds of its resets, of which some fail once for all."""
+
+    def __init__(self, fails):
+        super().__init__(1)
+        self.fails, self.resets, self.given = set(fails), 0, []
+
+    def reset(self, *, seed=None, options=None):
+        self.resets += 1
+        if self.resets in self.fails:
+            raise ZeroDivisionError("not this time")
+        self.given.append(seed)
+        return super().reset(seed=seed, options=options)
+
+
+class OldTransient(ActorEnv):
+    """The same in the old dialect, with a `seed` that knows nothing of episodes."""
+
+    def __init__(self, fails):
+        super().__init__({"length": 1})
+        self.fails, self.resets, self.given = set(fails), 0, []
+
+    def seed(self, seed):
+        self.newest = seed
+
+    def reset(self):
+        self.resets += 1
+        if self.resets in self.fails:
+            raise ZeroDivisionError("not this time")
+        self.given.append(self.newest)
+        return super().reset()
+
+
+class DingTransient(DingEnvWrapper):
+    """The same, which makes its seeds itself."""
+
+    def __init__(self, fails):
+        self.inner = Transient(fails)
+        super().__init__(self.inner, {"env_wrapper": None})
+
+    @property
+    def given(self):
+        return self.inner.given
+
+
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+@pytest.mark.parametrize("env_cls", [Transient, OldTransient, DingTransient])
+def test_a_reset_that_failed_has_not_used_up_the_episode_s_seed(manager_cls, env_cls):
+    """The episode after it had the seed of the one after that, so that a hiccup changed all that came."""
+    given = []
+    for fails in ((), (2, 4), (1,)):
+        cfg = {"max_retry": 2, "retry_waiting_time": 0}
+        with make(manager_cls, functools.partial(env_cls, fails), **cfg) as manager:
+            manager.seed(5, dynamic_seed=True)
+            manager.launch()
+            for _ in range(3):
+                manager.step({0: 0})
+            given += manager.given
+    assert given[0] == given[1] == given[2] and len(set(given[0])) == 4

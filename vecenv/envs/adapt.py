@@ -10,6 +10,7 @@ Inside, everything is the five-tuple; `to_timestep` is the way back to DI-engine
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -172,26 +173,30 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         Returns:
             (obs, info); info is empty unless the env gives one, by its result or as `reset_info`.
         """
-        passes_on = seed is not None and self._reset_names_seed
-        if seed is not None and not passes_on:
-            self.seed(seed)
-        episode_seed = None if self._seeds is None else self._seeds.advance()
-        if passes_on:
-            reset_param["seed"] = seed
-        elif episode_seed is not None:
-            if self._has_seed:
-                self.env.seed(episode_seed)
-            elif self._reset_takes_seed:
-                reset_param["seed"] = episode_seed
-        offered, self._offered_seed = self._offered_seed, None
-        if offered is not None and not passes_on and episode_seed is None and self._reset_names_seed:
-            reset_param.setdefault("seed", offered)
+        if seed is not None:
+            if self._reset_names_seed:
+                reset_param["seed"] = seed
+            else:
+                self.seed(seed)
         if options is not None and self._reset_takes_options:
             reset_param["options"] = options
-        result = self.env.reset(**reset_param)
+        result = self._reset_env(reset_param, is_seeded=self._reset_names_seed and seed is not None)
         if self._read_reset is None:
             self._read_reset = _reset_reader(result, self)
         return self._read_reset(result)
+
+    def _reset_env(self, reset_param: dict[str, Any], *, is_seeded: bool) -> Any:
+        offered, self._offered_seed = self._offered_seed, None
+        with contextlib.nullcontext() if self._seeds is None else self._seeds.beginning() as episode_seed:
+            if is_seeded:
+                episode_seed = None
+            elif offered is not None and episode_seed is None and self._reset_names_seed:
+                reset_param.setdefault("seed", offered)
+            if episode_seed is not None and self._has_seed:
+                self.env.seed(episode_seed)
+            elif episode_seed is not None and self._reset_takes_seed:
+                reset_param["seed"] = episode_seed
+            return self.env.reset(**reset_param)
 
     def step(self, action: Any) -> Any:
         """Advance the env and give the five-tuple.

@@ -119,15 +119,15 @@ class DingEnvWrapper(BaseEnv):
         self._prepare()
         assert self._env is not None
         first = self._seeds.episode == 0
-        planned = self._seeds.advance()
-        episode_seed = planned if seed is None else check_seed(seed)
-        if not self._seed_api:
-            episode_seed = None
-        if episode_seed is not None:
-            self._env.action_space.seed(episode_seed)
-            if first or seed is not None:
-                self._forget_lives()
-        obs, self.reset_info = self._env.reset(seed=episode_seed, options=options)
+        with self._seeds.beginning() as planned:
+            episode_seed = planned if seed is None else check_seed(seed)
+            if not self._seed_api:
+                episode_seed = None
+            if episode_seed is not None:
+                self._env.action_space.seed(episode_seed)
+                if first or seed is not None:
+                    self._forget_lives()
+            obs, self.reset_info = self._env.reset(seed=episode_seed, options=options)
         return present_obs(obs, self._env.observation_space)
 
     def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # DI-engine's dialect

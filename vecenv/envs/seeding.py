@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import numbers
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -83,6 +85,27 @@ class EpisodeSeeds:
         """Give the next episode's seed, or None if never seeded, and move on by one."""
         episode, self.episode = self.episode, self.episode + 1
         return None if self.base is None else episode_seed(self.base, episode, self.dynamic)
+
+    @contextlib.contextmanager
+    def beginning(self) -> Iterator[int | None]:
+        """As `advance`, around the reset that it is for: one that raises has not had its seed, and the next one has.
+
+        Example:
+            >>> seeds = EpisodeSeeds()
+            >>> seeds.seed(5)
+            >>> with contextlib.suppress(OSError), seeds.beginning() as failed:
+            ...     raise OSError
+            >>> with seeds.beginning() as seed:
+            ...     pass
+            >>> seed == failed, seeds.episode
+            (True, 1)
+        """
+        before = self.get_state()
+        try:
+            yield self.advance()
+        except BaseException:
+            self.set_state(before)
+            raise
 
     def get_state(self) -> dict[str, Any]:
         """Give what `set_state` takes; picklable."""

@@ -219,8 +219,11 @@ class ManagedEnv:
             ) from error
 
     def _begin_episode(self) -> tuple[Any, dict[str, Any]]:
+        with self._seeds.beginning() as seed:
+            return self._reset_env(seed)
+
+    def _reset_env(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         params = dict(self._params)
-        seed = self._seeds.advance()
         first_seed = None if self._is_begun or self._came_seeded else self._first_seed
         if self._adapted is None:
             if seed is None:

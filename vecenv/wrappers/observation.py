@@ -430,10 +430,10 @@ class AllinObsWrapper(EnvWrapper):
 
     def reset(self, **reset_param: Any) -> Any:  # BaseEnv's dialect
         """Start an episode and give its first observation alone."""
-        seed = self._seeds.advance()
-        if seed is not None:
-            reset_param.setdefault("seed", seed)
-        obs, self.reset_info = self.env.reset(**reset_param)
+        with self._seeds.beginning() as seed:
+            if seed is not None:
+                reset_param.setdefault("seed", seed)
+            obs, self.reset_info = self.env.reset(**reset_param)
         if self._reward_space is None:
             self._set_spaces()
         return {"obs": obs, "reward": self._no_reward()}
