@@ -49,6 +49,24 @@ class Lamp(ToyEnv):
         return f"light {self.brightness}"
 
 
+class Reluctant(CountEnv):
+    """Raises from its next resets and steps, as often as it was told; does nothing then."""
+
+    bad_resets = bad_steps = 0
+
+    def reset(self, **kwargs):
+        if self.bad_resets:
+            self.bad_resets -= 1
+            raise ValueError("no reset")
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        if self.bad_steps:
+            self.bad_steps -= 1
+            raise ValueError("no step")
+        return super().step(action)
+
+
 class VectorEnvContract:
     """Subclasses set `backend`; tests open envs by the fixture, which closes them."""
 
@@ -473,6 +491,70 @@ class VectorEnvContract:
             envs.step([0, 0])
         with pytest.raises(StateError, match=r"envs \[0\] are over"):
             envs.step([0, 0])
+
+    @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
+    @pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
+    def test_an_env_that_raises_has_shown_what_it_did_before(self, open_envs, mode, copy):
+        envs = open_envs([functools.partial(Reluctant, None)] * 3, autoreset_mode=mode, copy=copy, depth=2)
+        envs.reset(seed=0)
+        for _ in range(4):
+            shown = envs.step([0] * 3)[0].copy()
+        envs.set_attr("bad_steps", [0, 2, 0])
+        for steps in (5, 6):
+            with pytest.raises(ValueError, match="no step"):
+                envs.step([0] * 3)
+            assert envs.observations[:, STEPS].tolist() == [steps, 4, steps]
+            assert_same(envs.observations[1], shown[1])
+        obs, _ = envs.reset(options={"reset_mask": np.array([True, False, False])})
+        assert obs[:, STEPS].tolist() == [0, 4, 6]
+        assert envs.step([0] * 3)[0][:, STEPS].tolist() == [1, 5, 7]
+
+    def test_a_reset_of_some_that_raised_is_no_batch_of_all(self, open_envs):
+        envs = open_envs([functools.partial(Reluctant, None)] * 3, autoreset_mode=DISABLED)
+        envs.reset(seed=0)
+        envs.step([0] * 3)
+        envs.set_attr("bad_resets", [0, 1, 0])
+        with pytest.raises(ValueError, match="no reset"):
+            envs.reset(options={"reset_mask": np.array([False, True, True])})
+        assert envs.observations[:, STEPS].tolist() == [1, 1, 0]
+        obs, infos = envs.reset(options={"reset_mask": np.array([True, True, False])})
+        assert obs[:, STEPS].tolist() == [0, 0, 0] and infos["_steps"].tolist() == [True, True, False]
+
+    def test_rows_that_raised_in_the_order_they_finish_are_of_no_reset(self, open_envs):
+        envs = open_envs([functools.partial(Reluctant, None)] * 3)
+        envs.reset(seed=0)
+        envs.set_attr("bad_steps", [0, 1, 0])
+        envs.send([0] * 3)
+        with pytest.raises(ValueError, match="no step"):
+            envs.recv()
+        assert envs.observations is None
+        with pytest.raises(StateError, match="reset all envs"):
+            envs.reset(options={"reset_mask": np.array([False, True, False])})
+
+    def test_a_first_reset_that_raised_is_made_up_for_by_one_of_those_envs(self, open_envs):
+        envs = open_envs([functools.partial(Reluctant, None)] * 3)
+        envs.set_attr("bad_resets", [0, 2, 0])
+        for mask in (None, np.array([False, True, True])):
+            with pytest.raises(ValueError, match="no reset"):
+                envs.reset(seed=0, options=None if mask is None else {"reset_mask": mask})
+            assert envs.observations is None
+            with pytest.raises(StateError, match="failed before they showed any"):
+                envs.reset(options={"reset_mask": np.array([True, False, False])})
+        obs, _ = envs.reset(seed=0, options={"reset_mask": np.array([False, True, False])})
+        assert obs[:, 2].tolist() == [0, 1, 2]  # the seeds
+        assert_same(envs.observations, obs)
+
+    def test_an_episode_whose_reset_raised_is_still_over(self, open_envs):
+        envs = open_envs([functools.partial(Reluctant, 1)] * 2, autoreset_mode=DISABLED)
+        envs.reset(seed=0)
+        envs.step([0] * 2)
+        envs.set_attr("bad_resets", [1, 0])
+        with pytest.raises(ValueError, match="no reset"):
+            envs.reset()
+        with pytest.raises(StateError, match=r"envs \[0\] are over"):
+            envs.step([0] * 2)
+        envs.reset(options={"reset_mask": np.array([True, False])})
+        assert envs.step([0] * 2)[2].all()
 
     def test_limits(self, open_envs):
         envs = open_envs([CountEnv, HangAtStep], step_timeout=0.1, close_timeout=0.1, on_failure="raise")

@@ -79,5 +79,8 @@ class CallableEnvs(PendingEnvs):
 
     @property
     def observations(self) -> Any:
-        """A copy of the last observations of all envs; None if the last batch was not of all."""
+        """A copy of the last observations of all envs, with the ones before of envs that raised.
+
+        None after a batch of some envs, or if an env raised before it showed any.
+        """
         return self._results.copy_last() if self._results.has_last() else None

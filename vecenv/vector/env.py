@@ -356,10 +356,10 @@ class VectorEnv(CallableEnvs):
         """Begin a reset; `reset_wait` gives its results."""
         self._check_idle("reset_async")
         env_ids, options = read_mask(options, self.num_envs)
-        if env_ids is not None and not self._results.has_last():
+        if env_ids is not None and not self._results.has_last(env_ids):
             raise StateError(
                 "reset: rows outside reset_mask repeat the last observations of all envs, but the last batch was not "
-                "of all; reset all envs, or some by async_reset(env_id)"
+                "of all, or some have failed before they showed any; reset all envs, or some by async_reset(env_id)"
             )
         self._reset("reset_async", seed, options, env_ids, ordered=True)
         self._pending = "reset"

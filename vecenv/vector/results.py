@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from ..core.batch import Batch
+from ..core.batch import Batch, raise_first
 from ..core.pool import Pool
 from ..core.rows import RowFlag, Run
 from ..core.spec import Array, Leaf
@@ -58,11 +58,14 @@ class Results:
         self.ended = np.zeros(pool.num_envs, np.bool_) if tracks_ends else None
 
     def deliver(self, batch: Batch) -> Step:
-        """Return the results of a batch, rows in its order.
+        """Return the results of a batch of all envs, rows in the order of their ids.
 
         Raises:
             Exception: what the lowest of the envs raised that did.
         """
+        flags = batch.flags & _NEWS
+        if flags & RowFlag.ERROR:
+            self._fail(batch, self._own_last(batch))
         self._last = batch
         views = self._views.get(batch.rows)
         if views is None:
@@ -70,9 +73,6 @@ class Results:
         obs, rewards, terminations, truncations, env_ids, tally = views
         if self.ended is not None:
             self.ended[env_ids] = terminations | truncations
-        flags = batch.flags & _NEWS
-        if flags & RowFlag.ERROR:
-            batch.raise_errors()
         infos = self._infos.read(batch) if flags else {}
         if self.has_statistics:
             add_statistics(infos, tally, terminations | truncations)
@@ -86,13 +86,34 @@ class Results:
         obs = obs.copy() if self._is_plain else own(self._root, obs)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
+    def _fail(self, batch: Batch, last: _Merged | None) -> None:
+        """Raise what envs raised, once it is noted what the others have shown.
+
+        Args:
+            batch: rows of envs that raised mean nothing, and theirs are what they were.
+            last: observations of all envs before it, to be written over; None: there are none, or nobody knows whose
+                rows these are.
+        """
+        errors = batch.errors()
+        good = batch.take(np.flatnonzero(~np.isin(batch.env_ids, list(errors))))
+        if self.ended is not None:
+            self.ended[good.env_ids] = good.terminated | good.truncated
+        self._last = last
+        if last is not None:
+            last.obs = merge(self._root, last.obs, good.obs, good.env_ids)
+            last.unknown -= set(good.env_ids.tolist())
+        if errors:
+            raise_first(errors)
+
     def own_obs(self, batch: Batch) -> Any:
         """Return a batch's observations as the caller's own: lent, or copied."""
         lent = None if self._leases is None else self._leases.take(batch.rows)
         return own(self._root, batch.obs) if lent is None else view(self._root, lent[0], _rows_of(batch))
 
     def deliver_some(self, batch: Batch) -> Step:
-        """Return the same for a batch of any envs, with their ids in the infos."""
+        """Return the same for a batch of any envs in any order, with their ids in the infos."""
+        if batch.flags & RowFlag.ERROR:
+            self._fail(batch, None)
         result = self.deliver(batch)
         self._last = None  # its rows are not those of all envs in order
         views = self._views.get(batch.rows)
@@ -128,14 +149,23 @@ class Results:
 
     # ---- resets of some envs ----------------------------------------------------------------
 
-    def has_last(self) -> bool:
-        """Tell whether the last batch had a row of every env."""
+    def has_last(self, env_ids: Array | None = None) -> bool:
+        """Tell whether the last observations of all envs are known, those of `env_ids` aside."""
+        if isinstance(self._last, _Merged) and self._last.unknown:
+            return env_ids is not None and self._last.unknown <= set(env_ids.tolist())
         return self._last is not None
 
     def copy_last(self) -> Any:
         """Return a copy of the last observations of all envs."""
         assert self._last is not None, "has_last() was not asked"
         return own(self._root, self._last.obs)
+
+    def _own_last(self, batch: Batch) -> _Merged:
+        """Return a copy of the last observations, to be written over with those of a batch of all envs."""
+        last = self._last
+        if last is None or (isinstance(last, Batch) and not last.is_valid()):
+            return _Merged(own(self._root, batch.obs), frozenset(range(self._num_envs)))
+        return _Merged(own(self._root, last.obs), last.unknown if isinstance(last, _Merged) else frozenset())
 
     def deliver_into(self, last: Any, batch: Batch, env_ids: Array) -> tuple[Any, dict[str, Any]]:
         """Return observations and infos of all envs: those of the batch among the last ones.
@@ -145,6 +175,9 @@ class Results:
             batch: its rows are those of `env_ids`, in this order.
             env_ids: int64 (B,).
         """
+        if batch.flags & RowFlag.ERROR:
+            unknown = self._last.unknown if isinstance(self._last, _Merged) else frozenset()
+            self._fail(batch, _Merged(last, unknown))
         obs, _, _, _, infos = self.deliver(batch)
         obs = merge(self._root, last, obs, env_ids)
         self._last = _Merged(obs)
@@ -163,7 +196,8 @@ def _rows_of(batch: Batch) -> slice:
 
 
 class _Merged:
-    """Stands where a batch would: observations put together from several."""
+    """Stands where a batch would: observations put together from several; rows of `unknown` envs mean nothing."""
 
-    def __init__(self, obs: Any) -> None:
+    def __init__(self, obs: Any, unknown: frozenset[int] = frozenset()) -> None:
         self.obs = obs
+        self.unknown = unknown
