@@ -556,6 +556,15 @@ class VectorEnvContract:
         envs.reset(options={"reset_mask": np.array([True, False])})
         assert envs.step([0] * 2)[2].all()
 
+    def test_a_single_env_is_stepped_by_its_id_after_an_end(self, open_envs):
+        envs = open_envs([functools.partial(CountEnv, length) for length in (1, 5)], autoreset_mode=DISABLED)
+        envs.reset(seed=0)
+        envs.step([0] * 2)
+        envs.send([0], 1)
+        assert envs.recv()[0][0, STEPS] == 2
+        with pytest.raises(StateError, match=r"envs \[0\] are over"):
+            envs.send([0], 0)
+
     def test_limits(self, open_envs):
         envs = open_envs([CountEnv, HangAtStep], step_timeout=0.1, close_timeout=0.1, on_failure="raise")
         envs.reset(seed=0)

@@ -139,7 +139,7 @@ class Results:
         """Raise StateError if an episode of these envs is over; does nothing unless ends are tracked."""
         if self.ended is None or not self.ended.any():
             return
-        asked = range(self._num_envs) if env_ids is None else np.asarray(env_ids).tolist()
+        asked = range(self._num_envs) if env_ids is None else np.atleast_1d(env_ids).tolist()
         over = [env_id for env_id in asked if 0 <= env_id < self._num_envs and self.ended[env_id]]
         if over:
             raise StateError(
