@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 import pytest
+from gymnasium.error import AlreadyPendingCallError
 
 from tests.contracts.vector_env_contract import STEPS, VectorEnvContract
 from vecenv import ConfigError, VectorEnv, WorkerDiedError
@@ -47,6 +48,19 @@ class TestProcess(VectorEnvContract):
         envs.step_async([0, 0])
         with pytest.raises(multiprocessing.TimeoutError):
             envs.step_wait(timeout=0.05)
+
+    @pytest.mark.parametrize("moment", ["step", "reset"])
+    def test_a_reset_of_some_gives_up_nothing_of_others(self, open_envs, moment):
+        hang = HangAtStep if moment == "step" else functools.partial(HangAtReset, at=2)
+        envs = open_envs([functools.partial(CountEnv, None), hang], num_workers=2, close_timeout=0.1)
+        envs.reset(seed=0)
+        envs.step_async([0, 0]) if moment == "step" else envs.reset_async()
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.step_wait(timeout=0.05) if moment == "step" else envs.reset_wait(timeout=0.05)
+        with pytest.raises(AlreadyPendingCallError, match=r"envs \[1\] still owe an answer"):
+            envs.reset(options={"reset_mask": np.array([True, False])})
+        with pytest.raises(AlreadyPendingCallError, match=f"env 0 still owes the answer to a {moment}"):
+            envs.step([0, 0])
 
     def test_the_others_go_on_while_one_hangs(self, open_envs):
         envs = open_envs([functools.partial(CountEnv, None), HangAtStep], num_workers=2, close_timeout=0.1)

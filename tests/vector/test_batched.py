@@ -386,6 +386,48 @@ def test_what_a_reset_by_mask_leaves_alone_is_what_was_shown_last(copy, num_fail
         assert envs.reset(options={"reset_mask": first_half})[0][2:].tolist() == shown[2:].tolist()
 
 
+class RaisesAtReset(RaisesAtFour):
+    """Raises at so many resets from now on."""
+
+    bad_resets = 0
+
+    def reset(self, **kwargs):
+        if self.bad_resets:
+            self.bad_resets -= 1
+            raise ValueError("no reset")
+        return super().reset(**kwargs)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("is_masked", [True, False], ids=["mask", "all"])
+def test_a_reset_that_raised_in_one_batch_is_one_of_the_others(mode, is_masked):
+    env_fns = batches([RaisesAtReset] * 6, 2, autoreset_mode=mode)
+    with contextlib.closing(BatchedVectorEnv(env_fns, backend="serial")) as envs:
+        envs.reset(seed=1)
+        for _ in range(3):
+            envs.step(np.zeros(6, np.int64))
+        envs.set_attr("bad_resets", [0, 0, 1, 0, 0, 0])
+        mask = np.array([not is_masked] * 2 + [True] * 4)
+        with pytest.raises(ValueError, match="no reset"):
+            envs.reset(options={"reset_mask": mask})
+        obs, _ = envs.reset(options={"reset_mask": np.arange(6) // 2 == 1})
+        assert obs[:, 0].tolist() == [3 if is_masked else 0] * 2 + [0] * 4
+        assert envs.step(np.zeros(6, np.int64))[0][:, 0].tolist() == [4 if is_masked else 1] * 2 + [1] * 4
+
+
+def test_a_reset_of_some_gives_up_nothing_of_other_batches():
+    env_fns = batches([CountEnv, HangAtStep], 1)
+    with contextlib.closing(BatchedVectorEnv(env_fns, num_workers=2, close_timeout=0.1)) as envs:
+        envs.reset(seed=1)
+        envs.step_async([0, 0])
+        with pytest.raises(WorkerTimeoutError):
+            envs.step_wait(timeout=0.05)
+        with pytest.raises(AlreadyPendingCallError, match=r"batches \[1\] still owe an answer"):
+            envs.reset(options={"reset_mask": np.array([True, False])})
+        with pytest.raises(AlreadyPendingCallError, match="still owes the answer to a step"):
+            envs.step([0, 0])
+
+
 def test_batches_of_different_autoreset_modes_are_refused():
     modes = (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
     env_fns = [functools.partial(SyncVectorEnv, [CountEnv] * 2, autoreset_mode=mode) for mode in modes]

@@ -20,8 +20,8 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from ..core.batch import Batch
 from ..core.options import Limits, PoolOptions
-from ..core.rows import Autoreset, RowFlag, Run
-from ..core.spec import Array, Leaf, pick_rows
+from ..core.rows import Autoreset, Op, RowFlag, Run
+from ..core.spec import Array, Leaf
 from ..envs.batched import BatchedAssignment, BatchedCall, Inner, adapt_batched, inner_of, render
 from ..envs.state import KEEPER
 from ..errors import ConfigError, StateError
@@ -220,7 +220,7 @@ class BatchedVectorEnv(PendingEnvs):
         """Wait for the step that `step_async` began; return and raise as `step` does.
 
         Args:
-            timeout: seconds to wait; then the step is given up, and a reset must come next.
+            timeout: seconds to wait; then the step is given up, and a reset of all envs must come next.
         """
         return self._deliver(self._recv("step", timeout))
 
@@ -235,7 +235,7 @@ class BatchedVectorEnv(PendingEnvs):
 
     def _deliver(self, batch: Batch) -> Step:
         if batch.flags & RowFlag.ERROR:
-            self._keep_last(batch)
+            self._keep_last(batch, None if self._last_rows is None else own(self._node, self._last_rows))
             batch.raise_errors()
         if batch.flags and batch.truncated.any():  # to the engine these are no ends of episodes
             return self._deliver_lost(batch)
@@ -277,13 +277,16 @@ class BatchedVectorEnv(PendingEnvs):
         obs = flatten(self.single_observation_space, rows)
         return obs, rewards, terminations, truncations, join_infos(infos, self.batch_size)
 
-    def _keep_last(self, batch: Batch) -> None:
-        """Have resets by mask repeat what batches have shown last, where some have failed to show anything."""
-        failed = batch.errors()
-        if self._last_rows is not None:
-            well = np.array([i for i in range(self._pool.num_envs) if i not in failed], np.int64)
-            rows = pick_rows(self._node, batch.obs[0], well)
-            self._last_rows = merge(self._node, own(self._node, self._last_rows), rows, well)
+    def _keep_last(self, batch: Batch, last: Any) -> None:
+        """Have resets by mask repeat what batches have shown last, where some have failed to show anything.
+
+        Args:
+            batch: some of its rows are of batches that raised.
+            last: the rows of all batches before it, to be written over; None: there are none.
+        """
+        if last is not None:
+            good = batch.take(np.flatnonzero(~np.isin(batch.env_ids, list(batch.errors()))))
+            self._last_rows = merge(self._node, last, good.obs[0], good.env_ids)
 
     def _look_at(self, batch: Batch) -> _Views:
         """Return views of a whole batch; those of a block are kept, as making them costs more than copying them."""
@@ -324,7 +327,7 @@ class BatchedVectorEnv(PendingEnvs):
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in every env, or in those of a mask.
 
-        Steps that are under way are given up.
+        What has not answered in time is given up, if it is of batches that are reset.
 
         Args:
             seed: an int: batch w gets `seed + w * k`, so that a vector env which counts up gives env i `seed + i`. A
@@ -362,9 +365,9 @@ class BatchedVectorEnv(PendingEnvs):
                 is_of_all = "reset_mask" not in (kwargs.get("options") or {})
                 is_of_all = is_of_all and not (isinstance(one, list) and None in one)
                 kwargs["seed" if is_of_all else "seed_of_some"] = one
-        if self._pool.outstanding():
-            self._pool.cancel()
         chosen = range(self._pool.num_envs) if asked is None else asked.tolist()
+        if self._pool.outstanding():
+            self._give_up("reset_async", chosen, [Op.STEP, Op.RESET], "batches")
         try:
             self._pool.reset(asked, kwargs=[each[i] for i in chosen], draw_seeds=False)
         except StateError as error:
@@ -390,12 +393,13 @@ class BatchedVectorEnv(PendingEnvs):
         """Wait for the reset that `reset_async` began; return and raise as `reset` does.
 
         Args:
-            timeout: seconds to wait; then the reset is given up, and another must come next.
+            timeout: seconds to wait; then the reset is given up, and another of all these batches must come next.
         """
         asked = self._asked
-        last = None if asked is None or self._last_rows is None else own(self._node, self._last_rows)
+        last = None if self._last_rows is None else own(self._node, self._last_rows)
         batch = self._recv("reset", timeout)  # what views of the ring showed may end here
-        if batch.flags:
+        if batch.flags & RowFlag.ERROR:
+            self._keep_last(batch, last)
             batch.raise_errors()
         rows = batch.obs[0]
         if asked is not None and last is not None:

@@ -259,7 +259,7 @@ class VectorEnv(CallableEnvs):
         """Wait for the step that `step_async` began; return and raise as `step` does.
 
         Args:
-            timeout: seconds to wait; then the step is given up, and a reset must come next.
+            timeout: seconds to wait; then the step is given up, and a reset of all envs must come next.
         """
         self._check_pending("step")
         return self._results.deliver(self._recv("step_wait", timeout))
@@ -332,7 +332,7 @@ class VectorEnv(CallableEnvs):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in every env, or in those of a mask.
 
-        Steps that are under way by `send` are given up, and so is what has not answered in time.
+        Steps of these envs that are under way by `send` are given up, and so is what has not answered in time.
 
         Args:
             seed: env i gets `seed + i`, or `seed[i]`; None: generators go on from where they are.
@@ -345,7 +345,8 @@ class VectorEnv(CallableEnvs):
 
         Raises:
             ConfigError, TypeError: wrong number of seeds, or no proper mask.
-            AlreadyPendingCallError, WorkerTimeoutError, WorkerDiedError, Exception: as `step`.
+            AlreadyPendingCallError: an earlier call is not answered yet, or an env outside the mask owes an answer.
+            WorkerTimeoutError, WorkerDiedError, Exception: as `step`.
         """
         self.reset_async(seed, options)
         return self.reset_wait()
@@ -369,7 +370,7 @@ class VectorEnv(CallableEnvs):
         """Wait for the reset that `reset_async` began; return and raise as `reset` does.
 
         Args:
-            timeout: seconds to wait; then the reset is given up, and another must come next.
+            timeout: seconds to wait; then the reset is given up, and another of all these envs must come next.
         """
         self._check_pending("reset")
         env_ids, results = self._waiting, self._results
@@ -403,9 +404,9 @@ class VectorEnv(CallableEnvs):
 
     def _reset(self, what: str, seed: Any, options: dict[str, Any] | None, env_ids: Any, ordered: bool) -> None:
         seeds = read_seeds(seed, self.num_envs)
-        if ordered and self._pool.outstanding():
-            self._give_up_resets()
         chosen = range(self.num_envs) if env_ids is None else env_ids.tolist()
+        if ordered and self._pool.outstanding():
+            self._give_up(what, chosen, [Op.RESET], "envs")
         asked = self._fill_seeds(seeds, chosen)
         kwargs = None if options is None else [{"options": options}] * len(asked)
         try:
@@ -413,12 +414,6 @@ class VectorEnv(CallableEnvs):
         except StateError as error:
             self._explain(what, error)
         self._note_seeds(asked, chosen)
-
-    def _give_up_resets(self) -> None:
-        """Forget resets that were not answered in time; the pool itself lets only steps be overtaken."""
-        late = [env_id for env_id in range(self.num_envs) if self._pool._hub.owed(env_id)[0] == Op.RESET]
-        if late:
-            self._pool.cancel(late)
 
     def _fill_seeds(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> list[int | None]:
         """Return the seeds of these envs' resets, drawn for those that begin unseeded, so that they can be told.

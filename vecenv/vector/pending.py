@@ -12,7 +12,7 @@ import abc
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 import gymnasium
@@ -22,6 +22,7 @@ from ..core.clock import check_timeout
 from ..core.options import PoolOptions
 from ..core.pool import Pool
 from ..core.process import ProcessPool
+from ..core.rows import Op
 from ..core.serial import SerialPool
 from ..errors import ClosedError, ConfigError, SpaceError, StateError
 from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
@@ -118,6 +119,25 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if what != "recv" and self._pool.outstanding():
             raise PendingCallError(str(error), name=what) from error
         raise error
+
+    def _give_up(self, what: str, ids: Sequence[int], ops: Collection[Op], kind: str) -> None:
+        """Forget what is owed by the pool's envs that are to be reset, and has not been waited for.
+
+        Args:
+            what: the call that resets.
+            ids: of the pool's envs.
+            ops: the operations to forget; the pool itself lets steps be overtaken.
+            kind: what the pool's envs are, in the plural.
+
+        Raises:
+            PendingCallError: others owe an answer, too; nothing was forgotten.
+        """
+        owed = {i: Op(self._pool._hub.owed(i)[0]) for i in range(self._pool.num_envs)}
+        others = [i for i, op in owed.items() if op != Op.NONE and i not in ids]
+        if others:
+            raise PendingCallError(f"{what}: {kind} {others} still owe an answer; reset them, too", name=what)
+        if left := [i for i, op in owed.items() if op in ops]:
+            self._pool.cancel(left)
 
     # ---- end ---------------------------------------------------------------------------------
 
