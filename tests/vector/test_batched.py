@@ -316,6 +316,48 @@ def test_an_unseeded_first_reset_is_told():
         assert_same(envs.reset(seed=envs.seeds[0]), first)
 
 
+def test_nones_are_no_seeds():
+    with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, backend="serial")) as envs:
+        first = envs.reset(seed=[None] * 8)  # these vector envs take no lists
+        assert envs.seeds[1] == envs.seeds[0] + 4
+        known = envs.seeds
+        assert (envs.reset(seed=[None] * 8)[0] != first[0]).any()
+        assert envs.seeds == known
+        assert_same(envs.reset(seed=known[0]), first)
+        with pytest.raises(gymnasium.error.Error, match="integer"):
+            envs.reset(seed=[None] * 4 + [1, 2, 3, 4])
+        assert envs.reset()[0].shape == (8, 4)
+
+
+def test_a_first_reset_draws_what_it_is_not_given():
+    with contextlib.closing(BatchedVectorEnv(batches([CountEnv] * 6, 2), backend="serial")) as envs:
+        seeds = [1, None, 3, 4, None, None]
+        first = envs.reset(seed=seeds)
+        (one, drawn), given, last = envs.seeds
+        assert one == 1 and given == [3, 4] and last == drawn + 3
+        assert envs.get_attr("np_random_seed") == (1, drawn, 3, 4, drawn + 3, drawn + 4)
+        envs.reset(seed=[None, 7, None, None, None, 8])
+        assert envs.seeds == ([1, 7], given, [last, 8])
+        assert_same(envs.reset(seed=[1, drawn, 3, 4, drawn + 3, drawn + 4]), first)
+
+
+def seeded_before(env_fn):
+    envs = env_fn()
+    envs.reset(seed=8)
+    return envs
+
+
+@pytest.mark.parametrize("seed", [None, [None] * 4], ids=["none", "nones"])
+@pytest.mark.parametrize("env_fn", [CARTPOLES, batches([ToyEnv] * 4, 4)[0]], ids=["vectorised", "single"])
+def test_vector_envs_keep_the_generators_they_have(env_fn, seed):
+    with (
+        contextlib.closing(BatchedVectorEnv([functools.partial(seeded_before, env_fn)])) as envs,
+        contextlib.closing(seeded_before(env_fn)) as twin,
+    ):
+        assert_same(envs.reset(seed=seed), twin.reset())
+        assert envs.seeds == (None,)
+
+
 def test_the_end():
     envs = BatchedVectorEnv([CARTPOLES] * 2)
     with pytest.raises(TypeError, match="cannot be pickled"):

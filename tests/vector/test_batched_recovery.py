@@ -157,6 +157,13 @@ def test_resets_in_between_are_repeated_too(reseed: dict[str, Any]) -> None:
     assert_lossless([toys(DISABLED)] * 2, 30, {12: 0, 25: 1}, reseed={10: reseed}, seed=[1, 2, 3, 4, 5, 6])
 
 
+@pytest.mark.parametrize("seed", [None, [None] * 6, [1, None, 3, None, None, None]], ids=["none", "nones", "some"])
+def test_a_first_reset_without_seeds_can_be_repeated(seed: Any) -> None:
+    with opened([toys(NEXT)] * 2, num_workers=2) as envs:
+        _, marks = play(envs, 5, {2: 0, 4: 1}, seed=seed)
+    assert marks == ["replayed"] * 2
+
+
 @pytest.fixture
 def keeps_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batched_module, "_KEEP_EVERY", 10)

@@ -18,7 +18,18 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-__all__ = ["BatchedAssignment", "BatchedCall", "BatchedEnv", "Inner", "adapt_batched", "inner_of", "render"]
+from .adapt import has_generator
+
+__all__ = [
+    "BatchedAssignment",
+    "BatchedCall",
+    "BatchedEnv",
+    "Inner",
+    "adapt_batched",
+    "have_generators",
+    "inner_of",
+    "render",
+]
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,14 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
 def inner_of(env: BatchedEnv) -> Inner:
     """Return what there is to know of the vector env."""
     return env.inner
+
+
+def have_generators(env: BatchedEnv) -> list[bool]:
+    """Tell of each env whether it has made or been given its generator already; of some vector envs all share one."""
+    inside = getattr(env.env.unwrapped, "envs", None)
+    if isinstance(inside, list | tuple) and len(inside) == env.inner.num_envs:
+        return [has_generator(one) for one in inside]
+    return [has_generator(env.env)] * env.inner.num_envs
 
 
 def render(env: BatchedEnv) -> Any:

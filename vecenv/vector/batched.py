@@ -22,7 +22,7 @@ from ..core.batch import Batch
 from ..core.options import Limits, PoolOptions
 from ..core.rows import Autoreset, Op, RowFlag, Run
 from ..core.spec import Array, Leaf
-from ..envs.batched import BatchedAssignment, BatchedCall, Inner, adapt_batched, inner_of, render
+from ..envs.batched import BatchedAssignment, BatchedCall, Inner, adapt_batched, have_generators, inner_of, render
 from ..envs.state import KEEPER
 from ..errors import ConfigError, StateError
 from .arguments import read_failures, read_mask, read_seeds
@@ -67,7 +67,8 @@ class BatchedVectorEnv(PendingEnvs):
     Attributes:
         num_envs: of all batches together.
         batch_size: k, envs of one batch.
-        seeds: the seed that each batch was last given, None where it got none. An unseeded first reset draws them:
+        seeds: the seed that each batch was last given, an int or a list of k, None where it got none. A first reset
+            draws what it is not given, but for envs that have their generators already; after an unseeded one
             `reset(seed=envs.seeds[0])` then repeats the run.
         implementation: 'native' or 'python', what moves the data.
     """
@@ -331,7 +332,7 @@ class BatchedVectorEnv(PendingEnvs):
 
         Args:
             seed: an int: batch w gets `seed + w * k`, so that a vector env which counts up gives env i `seed + i`. A
-                list has one per env; batch w gets its share of it, if it takes lists.
+                list has one per env; batch w gets its share of it, if it takes lists, and no seed if that is all None.
             options: passed to every batch. Of `reset_mask`, bool (N,), each batch gets its share, and one without a
                 True is left alone: its rows repeat the last observations; unless the vector envs' autoreset mode is
                 DISABLED, large ones as the caller has left them.
@@ -372,22 +373,49 @@ class BatchedVectorEnv(PendingEnvs):
             self._pool.reset(asked, kwargs=[each[i] for i in chosen], draw_seeds=False)
         except StateError as error:
             self._explain("reset_async", error)
-        given = {i: seeds[i] for i in chosen if seeds[i] is not None}
-        self.seeds = tuple(given.get(i, known) for i, known in enumerate(self.seeds))
+        self._note_seeds({i: seeds[i] for i in chosen})
         self._was_reset = True
         self._asked, self._pending = asked, "reset"
 
     def _read_seeds(self, seed: Any) -> list[Any]:
-        """Return the seed of each batch: an int, a list of k, or None."""
+        """Return the seed of each batch: an int, a list of k, or None.
+
+        In a first reset there are drawn ones where none are given, so that they can be told.
+        """
         size, count = self.batch_size, self._pool.num_envs
-        if seed is None and self._was_reset:
-            return [None] * count
-        if seed is None:
-            seed = self._draw_seed()
         if isinstance(seed, int | np.integer):
             return [int(seed) + i * size for i in range(count)]
         seeds = read_seeds(seed, self.num_envs)
-        return [seeds[i * size : (i + 1) * size] for i in range(count)]
+        is_given = [one is not None for one in seeds]
+        if not self._was_reset and not all(is_given):
+            self._fill_seeds(seeds)
+        found: list[Any] = []
+        for start in range(0, self.num_envs, size):
+            share = seeds[start : start + size]
+            if any(is_given[start : start + size]) or (None in share and any(one is not None for one in share)):
+                found.append(share)
+            else:
+                found.append(share[0])  # which not only those take that take lists
+        return found
+
+    def _fill_seeds(self, seeds: list[int | None]) -> None:
+        """Draw seeds for envs that get none; one that has its generator already keeps it, as in VectorEnv."""
+        keeps = [one for found in self._pool.call(have_generators, pure=True) for one in found]
+        new = [i for i, one in enumerate(seeds) if one is None and not keeps[i]]
+        first = self._draw_seed() if new else 0
+        for i in new:
+            seeds[i] = first + i
+
+    def _note_seeds(self, given: dict[int, Any]) -> None:
+        """Remember the seeds of batches that were sent; an env that got none has the one it had."""
+        known = list(self.seeds)
+        for i, one in given.items():
+            before = known[i]
+            if isinstance(one, list) and None in one and before is not None:
+                each = before if isinstance(before, list) else range(before, before + self.batch_size)
+                one = [old if new is None else new for new, old in zip(one, each)]
+            known[i] = before if one is None else one
+        self.seeds = tuple(known)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Wait for the reset that `reset_async` began; return and raise as `reset` does.
