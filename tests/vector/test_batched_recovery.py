@@ -66,6 +66,14 @@ class Tally(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.sum = state
 
 
+class TallyInPart(Tally):
+    """Begins again at 0 where it is asked to."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.sum[(options or {}).get("reset_mask", slice(None))] = 0
+        return super().reset()
+
+
 @contextlib.contextmanager
 def opened(env_fns: Sequence[EnvFn], **kwargs: Any) -> Iterator[BatchedVectorEnv]:
     with contextlib.closing(BatchedVectorEnv(env_fns, **kwargs)) as envs:
@@ -252,6 +260,34 @@ def test_a_lost_batch_waits_for_its_reset_where_the_mode_is_that() -> None:
         with contextlib.closing(toys(DISABLED)()) as twin:
             np.testing.assert_array_equal(obs[:3], twin.reset(seed=3)[0])
         assert envs.call("get_wrapper_attr", "elapsed_steps")[:3] == (0, 0, 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("is_told", [True, False], ids=["after its end", "at once"])
+def test_a_lost_batch_begins_anew_whatever_the_mask(mode: AutoresetMode, is_told: bool) -> None:
+    with opened([toys(mode)] * 2, **LOST) as envs:
+        play(envs, 60, {})
+        kill(envs, 0)
+        if is_told:
+            envs.step(np.zeros(6, np.int64))
+        mask = np.array([False, True, False] + [True] * 3)
+        _, infos = envs.reset(options={"reset_mask": mask})
+        if not (is_told and mode == SAME):  # there the step began all of them
+            assert infos["recovered"].tolist()[:3] == ["restarted"] * 3
+            assert envs.call("get_wrapper_attr", "elapsed_steps") == (0,) * 6
+        assert not envs.step(np.zeros(6, np.int64))[3].any()
+        assert envs.call("get_wrapper_attr", "elapsed_steps")[:3] == (1, 1, 1)
+
+
+@pytest.mark.usefixtures("keeps_often")
+def test_a_batch_that_came_back_to_a_state_is_reset_in_part() -> None:
+    with opened([TallyInPart], failures={"max_log_bytes": 3000}) as envs:
+        envs.reset(seed=1)
+        for _ in range(200):  # more than is kept, so the state is what it comes back from
+            envs.step(np.ones(3, np.int64))
+        kill(envs, 0)
+        obs, infos = envs.reset(options={"reset_mask": np.array([False, True, False])})
+        assert obs.tolist() == [200, 0, 200] and infos["recovered"].tolist() == ["replayed"] * 3
 
 
 def test_after_a_loss_the_next_death_costs_nothing_again() -> None:

@@ -72,6 +72,7 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
     Attributes:
         env: the vector env.
         inner: its number of envs and their spaces.
+        has_begun: whether all its envs have been reset; until then there is no reset of some of them.
     """
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
@@ -87,6 +88,7 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
         self.metadata = env.metadata
         self.render_mode = env.render_mode
         self._no_ends = np.zeros(count, np.bool_)
+        self.has_begun = False
 
     def reset(
         self,
@@ -100,11 +102,15 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
         Args:
             seed: for all, or a list with one for each of its envs, if it takes lists. What they do from here on
                 depends on nothing else.
-            options: the vector env's own.
+            options: the vector env's own. A `reset_mask` is left out where this env stands in for one whose episodes
+                are lost, all of them: so all begin anew.
             seed_of_some: in its place where some envs get no seed, or are not reset.
         """
         given: Any = seed if seed_of_some is None else seed_of_some
+        if options and "reset_mask" in options and not self.has_begun:
+            options = {key: value for key, value in options.items() if key != "reset_mask"} or None
         obs, infos = self.env.reset(seed=given, options=options)
+        self.has_begun = True
         return (as_arrays(obs), self._no_ends, self._no_ends), infos
 
     def step(self, action: Any) -> Any:

@@ -207,7 +207,7 @@ KNOWN: dict[str, Known] = {
     _ENVS + "classic_control.cartpole.CartPoleVectorEnv": attributes(
         *("state", "steps", "prev_done", "steps_beyond_terminated", "low", "high"), lasts=EPISODE
     ),
-    "vecenv.envs.batched.BatchedEnv": Known(rests=False),
+    "vecenv.envs.batched.BatchedEnv": attributes("has_begun", lasts=SEED, rests=False),
     # ---- envs ----
     **{
         f"{_ENVS}{name}": _RESTING

@@ -129,6 +129,7 @@ class BatchedVectorEnv(PendingEnvs):
         self.implementation = pool.implementation
         self.seeds: tuple[Any, ...] = (None,) * pool.num_envs
         self._asked: Array | None = None  # the batches that a reset under way is of, None for all
+        self._in_part: list[int] = []  # those of which it leaves envs alone
         self._last_rows: Any = None
         self._was_reset = False
         self._num_steps = 0
@@ -242,7 +243,7 @@ class BatchedVectorEnv(PendingEnvs):
             return self._deliver_lost(batch)
         views = self._views.get(batch.rows) or self._look_at(batch)
         self._last_rows, obs, rewards, terminations, truncations = views
-        infos = self._infos_of(batch, None) if batch.flags else {}
+        infos = join_infos(self._infos_by_batch(batch), self.batch_size) if batch.flags else {}
         if not self.copy:
             return obs, rewards, terminations, truncations, infos
         lent = None if self._leases is None else self._leases.take(batch.rows)
@@ -308,13 +309,6 @@ class BatchedVectorEnv(PendingEnvs):
         """Return the caller's observations of W rows of k envs."""
         return flatten(self.single_observation_space, own(self._node, rows) if self.copy else rows)
 
-    def _infos_of(self, batch: Batch, asked: Array | None) -> dict[str, Any]:
-        found = self._infos_by_batch(batch)
-        if asked is not None:
-            by_id = dict(zip(asked.tolist(), found))
-            found = [by_id.get(i) for i in range(self._pool.num_envs)]
-        return join_infos(found, self.batch_size)
-
     def _infos_by_batch(self, batch: Batch) -> list[dict[str, Any] | None]:
         """Return the infos of each batch; the mark of a recovery has a mask, as all infos of single envs have."""
         found = [info or None for info in batch.infos()]
@@ -335,7 +329,8 @@ class BatchedVectorEnv(PendingEnvs):
                 list has one per env; batch w gets its share of it, if it takes lists, and no seed if that is all None.
             options: passed to every batch. Of `reset_mask`, bool (N,), each batch gets its share, and one without a
                 True is left alone: its rows repeat the last observations; unless the vector envs' autoreset mode is
-                DISABLED, large ones as the caller has left them.
+                DISABLED, large ones as the caller has left them. Of a batch whose episodes are lost all envs begin
+                anew; `infos["recovered"]` says 'restarted' of them.
 
         Returns and raises what `VectorEnv.reset` does.
         """
@@ -347,7 +342,7 @@ class BatchedVectorEnv(PendingEnvs):
         self._check_idle("reset_async")
         env_ids, rest = read_mask(options, self.num_envs)
         each: list[dict[str, Any]] = [{} if rest is None else {"options": rest} for _ in range(self._pool.num_envs)]
-        asked = None
+        asked, in_part = None, []
         if env_ids is not None:
             mask = np.zeros(self.num_envs, np.bool_)
             mask[env_ids] = True
@@ -355,11 +350,10 @@ class BatchedVectorEnv(PendingEnvs):
             asked = np.flatnonzero(masks.any(1))
             for i, own_mask in enumerate(masks):
                 if not own_mask.all():
+                    in_part.append(i)
                     each[i] = {"options": {**(rest or {}), "reset_mask": own_mask}}
-            if self._last_rows is None and len(asked) < len(masks):
-                raise StateError(
-                    "reset: a reset_mask leaves batches alone that have no observation yet; reset all first"
-                )
+            if self._last_rows is None:
+                raise StateError("reset: a reset_mask leaves envs alone that have no observation yet; reset all first")
         seeds = self._read_seeds(seed)
         for kwargs, one in zip(each, seeds):
             if one is not None:
@@ -375,7 +369,7 @@ class BatchedVectorEnv(PendingEnvs):
             self._explain("reset_async", error)
         self._note_seeds({i: seeds[i] for i in chosen})
         self._was_reset = True
-        self._asked, self._pending = asked, "reset"
+        self._asked, self._in_part, self._pending = asked, in_part, "reset"
 
     def _read_seeds(self, seed: Any) -> list[Any]:
         """Return the seed of each batch: an int, a list of k, or None.
@@ -433,7 +427,14 @@ class BatchedVectorEnv(PendingEnvs):
         if asked is not None and last is not None:
             rows = merge(self._node, last, rows, asked)
         self._last_rows = rows
-        return self._own(rows), self._infos_of(batch, asked)
+        infos = self._infos_by_batch(batch)
+        if asked is not None:
+            by_id = dict(zip(asked.tolist(), infos))
+            infos = [by_id.get(i) for i in range(self._pool.num_envs)]
+        for i in self._in_part:  # of a batch whose episodes are lost all begin anew, those outside the mask, too
+            if (info := infos[i]) is not None and info.get("recovered") == "truncated":
+                info["recovered"] = "restarted"
+        return self._own(rows), join_infos(infos, self.batch_size)
 
     # ---- calling -----------------------------------------------------------------------------
 
