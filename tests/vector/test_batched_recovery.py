@@ -252,6 +252,37 @@ def test_a_lost_batch_begins_in_the_same_step_where_the_mode_is_that() -> None:
         assert envs.call("get_wrapper_attr", "elapsed_steps")[:3] == (1, 1, 1)
 
 
+class NoNewStart(ToyEnv):
+    """Raises from its first reset if that is unseeded and there is a file, which it takes away."""
+
+    def __init__(self, length: int, path: Any) -> None:
+        super().__init__(length)
+        self.path = path
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        if seed is None and not self.num_resets and self.path.exists():
+            self.path.unlink()
+            raise ValueError("no new start")
+        return super().reset(seed=seed, options=options)
+
+
+def test_a_lost_batch_that_cannot_begin_in_the_same_step_begins_in_the_next(tmp_path: Any) -> None:
+    path = tmp_path / "there"
+    env_fns = [functools.partial(NoNewStart, n, path) for n in (50, 60, 70)]
+    with opened([functools.partial(SyncVectorEnv, env_fns, autoreset_mode=SAME)] * 2, **LOST) as envs:
+        play(envs, 45, {})
+        kill(envs, 0)
+        path.touch()
+        with pytest.raises(ValueError, match="no new start"):
+            envs.step(np.zeros(6, np.int64))
+        _, rewards, terminations, truncations, infos = envs.step(np.zeros(6, np.int64))
+        assert not rewards[:3].any() and not terminations.any() and not truncations.any()
+        assert infos["recovered"].tolist() == ["restarted"] * 3 + [None] * 3
+        assert envs.call("get_wrapper_attr", "elapsed_steps") == (0, 0, 0, 47, 47, 47)
+        envs.step(np.zeros(6, np.int64))
+        assert envs.call("get_wrapper_attr", "elapsed_steps") == (1, 1, 1, 48, 48, 48)
+
+
 def test_a_lost_batch_waits_for_its_reset_where_the_mode_is_that() -> None:
     with opened([toys(DISABLED)] * 2, **LOST) as envs:
         _, (_, _, terminations, truncations, _) = lose(envs)

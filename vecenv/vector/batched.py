@@ -258,7 +258,11 @@ class BatchedVectorEnv(PendingEnvs):
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
     def _deliver_lost(self, batch: Batch) -> Step:
-        """Deliver a step after which some batches could not be brought back: all their envs end, truncated."""
+        """Deliver a step after which some batches could not be brought back: all their envs end, truncated.
+
+        Raises:
+            Exception: SAME_STEP: what the reset of such a batch raised; the next step resets it once more.
+        """
         rows, _, rewards, terminations, truncations = _look(self.single_observation_space, batch)
         ends = np.repeat(batch.truncated, self.batch_size)
         terminations, truncations, rewards = terminations & ~ends, truncations | ends, rewards.copy()
@@ -268,9 +272,12 @@ class BatchedVectorEnv(PendingEnvs):
         if self._resets_at_once:
             last = flatten(self.single_observation_space, own(self._node, rows))
             finals = list(iterate(self.observation_space, last))
-            self._pool.reset(lost, draw_seeds=False)
+            # To the engine the step after an end only resets, whatever its action. If that raises, so does the next.
+            self._pool.send_objects([None] * len(lost), lost)
             first = self._pool.recv()
-            first.raise_errors()
+            if first.flags & RowFlag.ERROR:
+                self._keep_last(first, rows)
+                first.raise_errors()
             for i, info in zip(lost.tolist(), self._infos_by_batch(first)):
                 own_finals = finals[i * self.batch_size : (i + 1) * self.batch_size]
                 infos[i] = {**(info or {}), **final_infos(own_finals, infos[i] or {})}
