@@ -211,8 +211,7 @@ step(Slot *self)
     if (result == NULL) {
         return make_event(self, EVENT_RAISED, take_exception());
     }
-    vecenv_word *num_steps = &lines_of(self)->num_steps;
-    store_release(num_steps, load_acquire(num_steps) + 1);
+    count_env_step(self);
     PyObject *reset_result = NULL;
     int status = answer_step(self, result, &reset_result);
     if (status == TREE_ODD && reset_result != NULL) {

@@ -268,6 +268,17 @@ PyDoc_STRVAR(action_doc,
 "A new action object out of the row of actions of the env of the command under way, in the\n"
 "form that the command asks for or another; or out of a tuple of bytes, one per leaf.");
 
+static PyObject *
+slot_count_step(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    count_env_step((Slot *)op);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(count_step_doc,
+"count_step($self, /)\n--\n\n"
+"Count a step that was made outside serve(), which counts its own.");
+
 /* ---- the type -------------------------------------------------------------------- */
 
 static PyMethodDef slot_methods[] = {
@@ -279,6 +290,7 @@ static PyMethodDef slot_methods[] = {
     {"wake_on", slot_wake_on, METH_O, wake_on_doc},
     {"set_seed", slot_set_seed, METH_VARARGS, set_seed_doc},
     {"action", slot_action, METH_VARARGS, action_doc},
+    {"count_step", slot_count_step, METH_NOARGS, count_step_doc},
     {"mail", vecenv_slot_mail, METH_O, vecenv_slot_mail_doc},
     {"letter", vecenv_slot_letter, METH_NOARGS, vecenv_slot_letter_doc},
     {"keep_records", vecenv_slot_keep_records, METH_VARARGS, vecenv_slot_keep_records_doc},

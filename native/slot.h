@@ -116,6 +116,14 @@ is_state_due(const hosted_env *env)
     return env->state_after_ns > 0 && env->busy_ns >= env->state_after_ns;
 }
 
+/* An env of this slot has been stepped, by whomever; what raised or was repeated does not count. */
+static inline void
+count_env_step(const Slot *self)
+{
+    vecenv_word *num_steps = &lines_of(self)->num_steps;
+    store_release(num_steps, load_acquire(num_steps) + 1);
+}
+
 /* ---- row.c ----------------------------------------------------------------------- */
 
 typedef struct {

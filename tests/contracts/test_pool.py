@@ -338,6 +338,29 @@ def test_statistics_count_steps_and_no_resets(autoreset: Autoreset, num_steps: i
     assert pool.statistics()["steps"] == 3 * num_steps
 
 
+class Spoken(toys.ToyEnv):
+    """Takes words, which travel by letters, one per action; raises at "bad"."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.action_space = gymnasium.spaces.Text(5)
+
+    def step(self, action: Any) -> Any:
+        if action == "bad":
+            raise ValueError(action)
+        return super().step(0)
+
+
+def test_statistics_count_steps_by_letters(open_pool: OpenPool) -> None:
+    pool = open_pool(Spoken, 3, autoreset=Autoreset.NEXT_STEP)
+    reset(pool)
+    for words in [("one", "two", "three")] * 3 + [("four", "bad", "five")]:
+        pool.send(words)
+        batch = pool.recv()
+    assert list(batch.errors()) == [1]
+    assert pool.statistics()["steps"] == 3 * 2 + 2
+
+
 def test_same_step_keeps_the_final_observation_of_an_env_that_reuses_its_buffer(open_pool: OpenPool) -> None:
     pool = open_pool(functools.partial(toys.AliasedObs, 3), 2, autoreset=Autoreset.SAME_STEP)
     alone = toys.ToyEnv(3)

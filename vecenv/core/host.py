@@ -216,7 +216,9 @@ class Host:
             self._answer_reset(env_id, {}, RowFlag.AUTORESET)
         else:
             action = letter.action if letter is not None else self._slot.action()
-            self._answer_step(env_id, self._quick(env_id, self._envs[env_id].step, action))
+            result = self._quick(env_id, self._envs[env_id].step, action)
+            self._slot.count_step()
+            self._answer_step(env_id, result)
 
     def _begin_episode(self, env_id: int, *, seeded: bool = False, forced: bool = False) -> None:
         """Do what comes before a reset."""

@@ -40,7 +40,7 @@ class _LocalSlot:
     def __init__(self, slot: Any, box: LocalMail) -> None:
         self.serve, self.publish, self.finish = slot.serve, slot.publish, slot.finish
         self.host, self.set_seed, self.action = slot.host, slot.set_seed, slot.action
-        self.watch = slot.watch
+        self.watch, self.count_step = slot.watch, slot.count_step
         self.mail = box.up.append
         self.letter = box.down.popleft
 

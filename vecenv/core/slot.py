@@ -52,6 +52,9 @@ class Slot(ReplaySlot, Protocol):
     def watch(self, words: Watched, drew: Callable[[int], object] | None, /) -> None:
         """Call drew(env_id) right after a step or autoreset that changed one of these words."""
 
+    def count_step(self) -> None:
+        """Count a step that the host has made."""
+
     def set_seed(self, env_id: int, seed: int) -> None:
         """Record the seed of the episode that begins."""
 

@@ -139,7 +139,7 @@ class TwinSlot:
                 self._look_for_draw()
         except BaseException as error:  # the host decides which of them are the env's answer
             return self._event(RAISED, error)
-        self._progress[NUM_STEPS_WORD] += 1
+        self.count_step()
         try:
             is_answered = self._answer_step(env, result)
         except Exception as error:  # a flag without truth value
@@ -260,6 +260,10 @@ class TwinSlot:
         if any(word.value != value for word, value in self._watched):
             assert self._drew is not None and self._command is not None
             self._drew(self._command.env_id)
+
+    def count_step(self) -> None:
+        """Count a step that was made outside `serve`, which counts its own."""
+        self._progress[NUM_STEPS_WORD] += 1
 
     def set_seed(self, env_id: int, seed: int) -> None:
         """Record the seed of the episode that begins; rows carry it. -1: unseeded."""
