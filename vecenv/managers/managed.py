@@ -463,7 +463,7 @@ class Render:
         if fixed == self.mode:
             return env.render()
         render = find_attr(env.unwrapped, "render")
-        if fixed is None and callable(render) and "mode" in inspect.signature(render).parameters:
+        if callable(render) and "mode" in inspect.signature(render).parameters:
             return render(mode=self.mode)
         own = original(env)
         held = get_own(own, "_env")  # where DI-engine's envs keep what they are made of

@@ -191,6 +191,57 @@ def test_managers_save_replays_and_render(manager_cls, tmp_path):
         assert [picture.shape for picture in pictures.values()] == [(48, 48, 3)] * 2
 
 
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
+def test_pictures_of_games_that_are_saved_are_given_too(manager_cls, tmp_path):
+    with manager_cls([_fast_tictactoe]) as manager:
+        manager.enable_save_replay(str(tmp_path))
+        manager.launch()
+        assert [picture.shape for picture in manager.ready_imgs.values()] == [(48, 48, 3)]
+        for action in (0, 3, 1, 4, 2):
+            manager.step({0: action})
+        (path,) = manager.saved_path
+    assert imageio_frames(path) == 6  # and none of those asked for
+
+
+def imageio_frames(path):
+    return len(iio.imread(path, index=None))
+
+
+def test_a_replay_begins_with_the_next_game(tmp_path):
+    env = _fast_tictactoe()
+    env.reset()
+    env.step(0)
+    env.enable_save_replay(str(tmp_path))
+    env.step(3)
+    assert env.frames == [] and env.render_mode is None
+    play_out(env, [1, 4, 2])
+    assert env.saved_path is None and not any(tmp_path.iterdir())
+    env.reset()
+    play_out(env, [0, 3, 1, 4, 2])
+    assert [Path(env.saved_path)] == list(tmp_path.iterdir()) and imageio_frames(env.saved_path) == 6
+
+
+def test_another_folder_is_for_the_next_game_too(tmp_path):
+    env = _fast_tictactoe()
+    env.enable_save_replay(str(tmp_path / "a"))
+    env.reset()
+    env.enable_save_replay(str(tmp_path / "b"))
+    for folder in "ab":
+        play_out(env, [0, 3, 1, 4, 2])
+        assert Path(env.saved_path).parent == tmp_path / folder
+        env.reset()
+
+
+def test_a_replay_of_the_next_game_is_none_of_a_simulated_one(tmp_path):
+    env = _fast_tictactoe()
+    env.reset()
+    env.enable_save_replay(str(tmp_path))
+    other = env.simulate_action(0)
+    other.reset()
+    play_out(other, [0, 3, 1, 4, 2])
+    assert not any(tmp_path.iterdir())
+
+
 def _fast_tictactoe():
     return TicTacToeEnv({"screen_scaling": 2})
 

@@ -10,7 +10,6 @@ The rules are in `positions`, the bots in `bots` and `rule_bots`.
 from __future__ import annotations
 
 import copy
-import numbers
 import random
 import sys
 import warnings
@@ -25,15 +24,15 @@ from vecenv.config import deep_merge_dicts, warn_unknown_keys
 from vecenv.envs.arrays import normalise_action
 from vecenv.envs.base import BaseEnv, BaseEnvTimestep, copy_env_cfg
 from vecenv.envs.board.bots import Bot
+from vecenv.envs.board.configs import EVAL, SELF_PLAY, check_config
 from vecenv.envs.board.positions import PLAYERS, Position, Rules
-from vecenv.envs.board.recording import RENDER_MODES, SAVED_FORMATS, Window, save_frames
+from vecenv.envs.board.recording import RENDER_MODES, Window, save_frames
 from vecenv.envs.replay import DEFAULT_FOLDER
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.errors import ConfigError, SpaceError, StateError
 
 __all__ = ["BoardEnv"]
 
-SELF_PLAY, PLAY_WITH_BOT, EVAL = MODES = ("self_play_mode", "play_with_bot_mode", "eval_mode")
 #: What `to_play` is where the agent always has the same seat.
 ONE_SEAT = -1
 # Keys that configs of envs have beside those in an env's `config`.
@@ -112,7 +111,7 @@ class BoardEnv(BaseEnv):
         """
         warn_unknown_keys(cfg or {}, (*self.config, *OTHER_KEYS), type(self).__name__)
         self._cfg = deep_merge_dicts(self.config, dict(cfg or {}))
-        self._check_config()
+        check_config(self._cfg, self.bots, type(self).__name__)
         self.battle_mode: str = self._cfg.battle_mode
         self.render_mode: str | None = self._cfg.render_mode
         self.rules: Rules = self._make_rules()
@@ -126,30 +125,9 @@ class BoardEnv(BaseEnv):
         """Pictures of this game so far, uint8 (height, width, 3), in 'image_savefile_mode'."""
         self.saved_path: str | None = None
         """The newest file that `save_render_output` wrote."""
+        self._replay_folder: str | None = None  # for the games from the next reset on; None for no change
         self._window: Window | None = None
         self._set_spaces()
-
-    def _check_config(self) -> None:
-        cfg = self._cfg
-        choices = {
-            "battle_mode": MODES,
-            "battle_mode_in_simulation_env": MODES,
-            "illegal_action": ("random", "raise"),
-            "render_mode": (None, *RENDER_MODES),
-            "replay_format": SAVED_FORMATS,
-        }
-        for key, allowed in choices.items():
-            if cfg[key] not in allowed:
-                raise ConfigError(f"{key}: expected one of {allowed}, got {cfg[key]!r}", key=key)
-        for key in ("prob_random_agent", "prob_expert_agent", "prob_random_action_in_bot"):
-            if not isinstance(cfg[key], numbers.Real) or not 0 <= cfg[key] <= 1:
-                raise ConfigError(f"{key}: expected 0 to 1, got {cfg[key]!r}", key=key)
-        if cfg.prob_random_agent > 0 and cfg.prob_expert_agent > 0:
-            raise ConfigError("prob_random_agent and prob_expert_agent: only one may be above 0")
-        if cfg.bot_action_type not in self.bots:
-            raise NotImplementedError(
-                f"{type(self).__name__} has no bot {cfg.bot_action_type!r}; there are {sorted(self.bots)}"
-            )
 
     # ---- what a game defines ---------------------------------------------------------------
 
@@ -246,6 +224,9 @@ class BoardEnv(BaseEnv):
         self.start_player_index = player
         self._position = position
         self.frames = []
+        if self._replay_folder is not None:
+            self._cfg.replay_path, self._replay_folder = self._replay_folder, None
+            self.render_mode = "image_savefile_mode"
         self._show_move()
         if self.battle_mode != SELF_PLAY and player == 1:
             self._play(self._other_action())
@@ -418,7 +399,7 @@ class BoardEnv(BaseEnv):
         other._position = self.position.play(int(action))
         other._seeds = copy.copy(self._seeds)
         other._generator = copy.copy(self._generator)
-        other.render_mode, other.frames, other._window = None, [], None
+        other.render_mode, other._replay_folder, other.frames, other._window = None, None, [], None
         if self.battle_mode != self._cfg.battle_mode_in_simulation_env:
             other.battle_mode = self._cfg.battle_mode_in_simulation_env
             other._set_spaces()
@@ -487,8 +468,7 @@ class BoardEnv(BaseEnv):
 
     def enable_save_replay(self, replay_path: str | None = None) -> None:
         """Save each game from the next reset on; None means './video'."""
-        self._cfg.replay_path = DEFAULT_FOLDER if replay_path is None else replay_path
-        self.render_mode = "image_savefile_mode"
+        self._replay_folder = DEFAULT_FOLDER if replay_path is None else replay_path
 
     def close(self) -> None:
         """Close the window and forget the game; a reset begins another."""
