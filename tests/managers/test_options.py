@@ -128,6 +128,27 @@ def test_attributes_of_envs_in_this_process_are_the_very_objects():
         assert manager.kept == [[7, "seen"], [7]]
 
 
+class Namesake(ActorEnv):
+    """Has names of its own that what hosts it has too."""
+
+    def __init__(self):
+        super().__init__()
+        self._seeds, self._has_seed, self.notes_agents, self.env = [1, 2], "mine", 7, "inner"
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
+def test_attributes_are_those_of_the_envs_and_not_of_what_hosts_them(manager_cls):
+    with manager_cls([Namesake, Namesake], {}) as manager:
+        manager.launch()
+        found = [manager._seeds, manager._has_seed, manager.notes_agents, manager.env]
+        assert found == [[[1, 2]] * 2, ["mine"] * 2, [7] * 2, ["inner"] * 2]
+    with manager_cls([ActorEnv], {}) as manager:
+        manager.launch()
+        for name in ("_seeds", "notes_agents", "env", "offer_seed"):
+            with pytest.raises(AttributeError, match="neither"):
+                getattr(manager, name)
+
+
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 @pytest.mark.parametrize("limit", [float("inf"), threading.TIMEOUT_MAX, 10**400], ids=["inf", "most", "more"])
 def test_limits_that_never_come_are_none(manager_cls, limit):

@@ -25,6 +25,12 @@ from vecenv.envs.own import get_own
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.errors import SpaceError, StateError
 
+#: What `AdaptedEnv` has in the place of its env's own.
+_TRANSLATED = frozenset(
+    ("reset", "step", "seed", "close", "render", "observation_space", "action_space", "reward_space")
+    + ("render_mode", "metadata", "spec", "np_random", "unwrapped")
+)
+
 FiveTuple = tuple[Any, Any, bool, bool, dict[str, Any]]
 
 #: Info key that says, where it is asked for, that the env gave a sequence of infos: True a tuple, False a list.
@@ -112,8 +118,13 @@ def reward_space_of(env: Any) -> spaces.Space[Any] | None:
 
 
 def find_attr(env: Any, name: str, default: Any = None) -> Any:
-    """Look a name up in an env and the layers under it, outermost first (Gymnasium's wrappers do not forward)."""
+    """Look a name up in an env and the layers under it, outermost first (Gymnasium's wrappers do not forward).
+
+    What `AdaptedEnv` has for itself is passed over: the env in it may have attributes of these names.
+    """
     while env is not None:
+        if isinstance(env, AdaptedEnv) and name not in _TRANSLATED:
+            env = env.env
         try:
             return getattr(env, name)
         except AttributeError:
