@@ -128,6 +128,17 @@ def test_attributes_of_envs_in_this_process_are_the_very_objects():
         assert manager.kept == [[7, "seen"], [7]]
 
 
+@pytest.mark.parametrize("max_retry", [1, 2])
+def test_reset_inplace_is_a_key_of_managers_with_workers_only(max_retry):
+    """In this process the observation that ended the episode went into the info, too."""
+    BaseEnvManager(actors(1), {"reset_inplace": True, "auto_reset": False})
+    with BaseEnvManager(actors(1, length=1), {"reset_inplace": True, "max_retry": max_retry}) as manager:
+        manager.launch()
+        timestep = manager.step({0: 0})[0]
+        assert timestep.done and timestep.obs.tolist() == [0, 1, 1] and "final_obs" not in timestep.info
+        assert manager.ready_obs[0].tolist() == [0, 0, 2]
+
+
 class Namesake(ActorEnv):
     """Has names of its own that what hosts it has too."""
 

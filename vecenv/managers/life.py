@@ -93,13 +93,14 @@ class EnvLife(EnvBooks):
         fns = read_env_fns(env_fn, name)
         warn_unknown_keys(cfg or {}, (*self.config, *OTHER_KEYS), name)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
-        check_config(self._cfg, name)
+        check_config(self._cfg, name, has_inplace="reset_inplace" in self.config)
         self._env_fn = fns
         self._max_retry = max(1, int(self._cfg["max_retry"]))
         self._retry_type: str = self._cfg["retry_type"]
         self._retry_waiting_time: float = self._cfg["retry_waiting_time"]
         self._auto_reset = bool(self._cfg["auto_reset"])
-        self._reset_inplace = bool(self._cfg.get("reset_inplace", False))
+        # A key of the classes with workers; a config for those means nothing by it elsewhere.
+        self._reset_inplace = "reset_inplace" in self.config and bool(self._cfg["reset_inplace"])
         self._has_layout = bool(self._cfg.get("shared_memory", True))
         self._copies = bool(self._cfg.get("copy_on_get", True))
         self._open_books(len(fns), self._cfg["episode_num"])

@@ -107,12 +107,13 @@ def read_env_fns(env_fn: Any, owner: str) -> list[Callable[[], Any]]:
     return fns
 
 
-def check_config(cfg: Config, owner: str) -> None:
+def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
     """Raise ConfigError for the first value that makes no sense.
 
     Args:
         cfg: merged over the defaults.
         owner: name of the manager's class, for messages.
+        has_inplace: whether `reset_inplace` is a key of that class.
     """
     for key, choices in _CHOICES.items():
         if key in cfg and cfg[key] not in choices:
@@ -134,7 +135,7 @@ def check_config(cfg: Config, owner: str) -> None:
         raise _error(owner, "max_retry", "an integer", cfg["max_retry"])
     if not (_is_number(cfg["retry_waiting_time"]) and 0 <= cfg["retry_waiting_time"] <= MOST_SECONDS):
         raise _error(owner, "retry_waiting_time", f"seconds from 0 to {MOST_SECONDS:g}", cfg["retry_waiting_time"])
-    if cfg.get("reset_inplace") and not cfg["auto_reset"]:
+    if has_inplace and cfg.get("reset_inplace") and not cfg["auto_reset"]:
         raise ConfigError(f"{owner}: reset_inplace=True needs auto_reset=True", key="reset_inplace")
 
 
