@@ -79,13 +79,14 @@ class Lacks(CountEnv):
         return super().reset(seed=seed, options=options) if self.episode == 0 else self.no_such_thing
 
 
-def test_an_attribute_that_an_env_misses_is_named():
+@pytest.mark.parametrize("name", ["ready_obs", "ready_obs_id"])
+def test_an_attribute_that_an_env_misses_is_named(name):
     """It was the manager that was said to have no `ready_obs`."""
     with GymVectorEnvManager(SyncVectorEnv([functools.partial(Lacks, 1)])) as manager:
         manager.reset()
         manager.step({0: 0})
         with pytest.raises(AttributeError, match="no_such_thing"):
-            manager.ready_obs  # noqa: B018
+            getattr(manager, name)
 
 
 def test_calls_out_of_order_are_assertion_errors(make):
@@ -162,6 +163,21 @@ def test_flags_at_the_end_of_an_episode_are_python_s_own(mode):
             flags = [timestep.info[key] for key in ("terminated", "truncated", "TimeLimit.truncated")]
             assert [flag is expected for flag, expected in zip(flags, (True, False, False))] == [True] * 3
             assert not any(isinstance(value, np.bool_) for value in timestep.info.values())
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("way", ["ready_obs_id", "step", "random_action"])
+def test_a_loop_that_never_asks_for_observations_gets_on(num_envs, way):
+    """With all episodes over at once there was no env to step, and nothing began the next ones."""
+    with GymVectorEnvManager(SyncVectorEnv([functools.partial(CountEnv, 3)] * num_envs), {"episode_num": 3}) as manager:
+        manager.reset()
+        steps = 0
+        for _ in range(13):
+            if way == "step" and EnvState.RUN not in manager.env_states.values():
+                assert manager.step({}) == {}
+            actions = manager.random_action() if way == "random_action" else dict.fromkeys(manager.ready_obs_id, 0)
+            steps += len(manager.step(actions))
+        assert manager.done and steps == 9 * num_envs and manager.ready_obs_id == []
 
 
 class TellsItsReturn(CountEnv):

@@ -118,13 +118,33 @@ class GymVectorEnvManager(EnvBooks):
 
     @property
     def ready_obs(self) -> dict[int, Any]:
-        """Newest observation of each env that can be stepped, {env_id: obs}; {} when none can."""
-        if not self.ready_obs_id and EnvState.RESET in self._env_states.values():
+        """Newest observation of each env that can be stepped, {env_id: obs}; {} when none can.
+
+        As `ready_obs_id` it steps a vector env in NEXT_STEP mode all of whose episodes are over.
+        """
+        return {env_id: self._shown[env_id] for env_id in self._begin_if_all_are_over()}
+
+    @property
+    def ready_obs_id(self) -> list[int]:
+        """Ids of the envs that can be stepped, ascending.
+
+        Where all episodes are over, a vector env in NEXT_STEP mode is stepped first: that begins the next ones.
+        """
+        return self._begin_if_all_are_over()
+
+    def _begin_if_all_are_over(self) -> list[int]:
+        """Give the ids of the envs that can be stepped, for a property."""
+        if self._only_awaits():
             try:
-                self._step_vector_env({})  # with all episodes over, this is what begins the next ones
+                self._step_vector_env({})
             except AttributeError as error:
                 self._raise_from_property(error)
-        return {env_id: self._shown[env_id] for env_id in self.ready_obs_id}
+        return super().ready_obs_id
+
+    def _only_awaits(self) -> bool:
+        """Whether no env can be stepped, and some can once the vector env has been."""
+        states = self._env_states.values()
+        return EnvState.RESET in states and EnvState.RUN not in states
 
     def _spaces(self) -> tuple[Any, Any, Any]:
         if self._known_spaces is None:
@@ -218,7 +238,7 @@ class GymVectorEnvManager(EnvBooks):
 
         Args:
             actions: {env_id: action}. Over a vector env that was passed in, every env in RUN must
-                be there: it cannot step some only.
+                be there: it cannot step some only. {} begins the next episodes where all are over.
 
         Returns:
             {env_id: BaseEnvTimestep} of the envs asked; the info of a last timestep has
@@ -234,7 +254,7 @@ class GymVectorEnvManager(EnvBooks):
         if not isinstance(actions, Mapping):
             raise ConfigError(f"step: expected a dict of actions by env id, got {type(actions).__name__}")
         if not actions:
-            return {}
+            return self._step_vector_env({}) if self._only_awaits() else {}
         states = {env_id: self._env_states.get(env_id, EnvState.VOID).name for env_id in actions}
         if any(state != "RUN" for state in states.values()):
             raise StateError(f"step: envs must be in RUN, got {states}")
