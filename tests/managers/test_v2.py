@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from tests.managers.fakes import actors
+from tests.managers.fakes import ActorEnv, actors
 from vecenv import (
     AsyncSubprocessEnvManager,
     BaseEnvManager,
@@ -101,6 +101,42 @@ def test_dict_observations_and_actions_are_trees(launched):
     trees = manager.step(action)
     assert trees[1].obs.a.shape == (2,) and trees[1].obs.b.shape == ()
     assert manager.ready_obs.b.shape == (2,) and manager.ready_obs[1].a.shape == (2,)
+
+
+class Echo(ActorEnv):
+    """Takes nested actions with tuples, also one in a dict."""
+
+    def __init__(self):
+        super().__init__()
+        box, choice = gymnasium.spaces.Box(0, 1, (2,), np.float32), gymnasium.spaces.Discrete(3)
+        tuples = gymnasium.spaces.Tuple([choice, box])
+        self.action_space = gymnasium.spaces.Tuple([tuples, gymnasium.spaces.Dict({"a": tuples, "b": choice})])
+
+
+def as_stack(actions):
+    return TreeArray.stack([TreeArray(_0=action[0], _1=action[1]) for action in actions])
+
+
+def as_dict(actions):
+    return {env_id: TreeArray(_0=action[0], _1=action[1]) for env_id, action in enumerate(actions)}
+
+
+def as_treetensors(actions):
+    pytest.importorskip("treetensor")
+    return as_stack(actions).to_treetensor()
+
+
+@pytest.mark.parametrize("form", [as_stack, as_dict, as_treetensors])
+def test_tuples_reach_the_env_as_tuples(launched, form):
+    """They were dicts with the keys '_0' and '_1' there."""
+    manager = launched([Echo] * 2)
+    actions = [manager.action_space.sample() for _ in range(2)]
+    manager.step(form(actions))
+    for ((inner, rest),), (wanted, others) in zip(manager.kept, actions):
+        assert type(inner) is tuple and type(rest) is dict and list(rest) == ["a", "b"] and type(rest["a"]) is tuple
+        got, expected = (inner[0], rest["a"][0], rest["b"]), (wanted[0], others["a"][0], others["b"])
+        assert [int(value) for value in got] == [int(value) for value in expected]
+        assert np.array_equal(inner[1], wanted[1]) and np.array_equal(rest["a"][1], others["a"][1])
 
 
 def test_info_keys_are_identifiers(launched):

@@ -136,7 +136,7 @@ class TreeSteps(EnvLife):
 
     def _read_actions(self, actions: Any) -> tuple[list[int], list[Any]]:
         if isinstance(actions, Mapping) and all(isinstance(key, int | np.integer) for key in actions):
-            return list(actions), [_plain(action) for action in actions.values()]
+            return list(actions), [self._plain(action) for action in actions.values()]
         ids = self.ready_obs_id
         if isinstance(actions, Mapping | TreeArray) or hasattr(actions, "json"):
             actions = TreeArray(actions).split()
@@ -144,12 +144,16 @@ class TreeSteps(EnvLife):
             raise SpaceError(f"actions: expected one per ready env {ids}, got {actions!r}", path="actions")
         values = list(actions)
         if not _SIMPLE.issuperset(map(type, values)):
-            values = [_plain(action) for action in values]
+            values = [self._plain(action) for action in values]
         if len(values) != len(ids):
             raise SpaceError(
                 f"actions: expected {len(ids)}, one per ready env {ids}, got {len(values)}", path="actions"
             )
         return ids, values
+
+    def _plain(self, action: Any) -> Any:
+        """Give a tree as the nested value that an env expects."""
+        return _untree(self._open_pool("step").action_spec.root, action.json()) if hasattr(action, "json") else action
 
 
 _SIMPLE = frozenset((bool, int, float, np.bool_, np.int64, np.float32, np.float64))
@@ -183,9 +187,17 @@ def _as_treetensor(tree: TreeArray) -> Any:
     return TreeArray({**dict(tree.items()), **dict(info.items())}).to_treetensor()
 
 
-def _plain(action: Any) -> Any:
-    """Give a tree as the nested dict that an env expects."""
-    return action.json() if hasattr(action, "json") else action
+def _untree(node: Node, value: Any) -> Any:
+    """Undo what a tree does to a value of the space: tuples became dicts `_0`, `_1`, and keys strings."""
+    if not isinstance(value, dict):
+        return value
+    if isinstance(node, TupleNode) and value.keys() == {f"_{i}" for i in range(len(node.children))}:
+        return tuple(_untree(child, value[f"_{i}"]) for i, child in enumerate(node.children))
+    if isinstance(node, DictNode):
+        known = {str(key): (key, child) for key, child in zip(node.keys, node.children)}
+        if value.keys() == known.keys():
+            return {key: _untree(child, value[name]) for name, (key, child) in known.items()}
+    return value
 
 
 def _as_tree(nested: Any) -> Any:
