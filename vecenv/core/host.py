@@ -64,6 +64,7 @@ class Host:
         streams: the global random generators of these envs.
         infos: which infos travel.
         is_callers: whether this is the caller's own process, where a KeyboardInterrupt is the caller's Ctrl-C.
+        dump_answer: pickles what envs give, as `mail.dump_answer` does.
 
     Attributes:
         interrupted: the env whose command was given up because of a KeyboardInterrupt.
@@ -80,6 +81,7 @@ class Host:
         infos: Infos = Infos.ALL,
         *,
         is_callers: bool = False,
+        dump_answer: Callable[[mail.Answer], bytes] = mail.dump_answer,
     ) -> None:
         self._slot = slot
         self._envs = envs
@@ -89,6 +91,7 @@ class Host:
         self._autoreset = autoreset
         self._infos = infos
         self._is_callers = is_callers
+        self._dump_answer = dump_answer
         self.interrupted: int | None = None  # the env whose command a Ctrl-C cut short
         self.is_ending = False
         self._current = (0, 0)  # env_id and step_id of the command under way
@@ -275,7 +278,7 @@ class Host:
             self._keeping.amid_episode(env_id, self._current[1], self._envs[env_id], forced=function is look_now)
         value = self._streams.command(env_id, function, self._envs[env_id])
         self._host(env_id)  # as after a reset
-        self._slot.mail(mail.dump_answer(mail.Answer(self._current[1], env_id, value=value)))
+        self._slot.mail(self._dump_answer(mail.Answer(self._current[1], env_id, value=value)))
         self._slot.finish()
 
     # ---- coming back ------------------------------------------------------------------
@@ -389,7 +392,7 @@ class Host:
         if self._obs.num_objects:
             answer.objects = thawed(self._obs.objects(obs))
             answer.final_objects = None if final_obs is None else thawed(self._obs.objects(final_obs))
-        self._slot.mail(mail.dump_answer(answer))
+        self._slot.mail(self._dump_answer(answer))
         flags |= RowFlag.MAIL
         written = self._slot.publish(exact_obs, exact_reward, *ends, None, flags, exact_final)
         assert written, "a row of conforming values was refused"

@@ -103,8 +103,11 @@ class SendingPool(Waist):
     def _send_each(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
         if len(actions) != len(ids):
             raise SpaceError(f"actions: expected {len(ids)}, one per env, got {len(actions)}", path="actions")
-        letters = [mail.dump(Letter(action=action)) for action in actions]
+        letters = [self._dump_letter(Letter(action=action)) for action in actions]
         self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), 0, letters, ordered)
+
+    def _dump_letter(self, letter: Letter) -> bytes:
+        return mail.dump(letter)
 
     def reset(
         self,
@@ -164,7 +167,7 @@ class SendingPool(Waist):
                 if self._journal is not None and (overtaken or self._journal.is_in_doubt(int(ids[i]))):
                     flags[i] |= CommandFlag.STATE
                 if extra:
-                    letters[i] = mail.dump(Letter(kwargs=extra))
+                    letters[i] = self._dump_letter(Letter(kwargs=extra))
                     seed = extra.get("seed", seed)
                 seeded[i] = seed is not None
                 asked.append(seed)

@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import SpaceError
 from .host import Host
 from .hub import Hub, NativeHub
+from .mail import Answer, dump_answer
 from .native import implementation
 from .pool import Pool
 from .shm import private_segment
@@ -96,8 +97,13 @@ class SerialPool(Pool):
         self._hub, slot = self._make_ends(attach, memory)
         options = self.options
         self._host = Host(
-            slot, self._envs, self._plan, options.autoreset, self._streams, options.infos, is_callers=True
+            *(slot, self._envs, self._plan, options.autoreset, self._streams, options.infos),
+            is_callers=True,
+            dump_answer=self._dump_answer,
         )
+
+    def _dump_answer(self, answer: Answer) -> bytes:
+        return dump_answer(answer)
 
     def _make_ends(self, attach: Attach, memory: Any) -> tuple[Hub, Any]:
         slots = [0] * self.num_envs

@@ -1,16 +1,21 @@
-"""Held calls: in this process, a call gets the very objects that the caller gave, and gives back the very result.
+"""Held calls and objects: in this process nothing has to be pickled, and what cannot be is passed on as it is.
 
-A pool pickles what it is to call and what comes of it, also where the envs live in its own process. A held call
-pickles as the number of itself, and keeps its results here.
+A pool pickles what it is to call, what it tells envs and what comes of it, also where the envs live in its own
+process. A held call pickles as the number of itself, and keeps its results here; so does a held object, which
+becomes itself again where it is unpickled.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["HeldCall"]
+from ..core import mail
+from ..core.serial import SerialPool
+
+__all__ = ["HeldCall", "HoldingPool"]
 
 _held: weakref.WeakValueDictionary[int, HeldCall] = weakref.WeakValueDictionary()
 
@@ -37,3 +42,64 @@ class HeldCall:
 
 def _find(number: int) -> HeldCall:
     return _held[number]
+
+
+_objects: weakref.WeakValueDictionary[int, _HeldObject] = weakref.WeakValueDictionary()
+
+
+class _HeldObject:
+    """Stands in for one object in a pickle that is read once; `holder` has it until then."""
+
+    def __init__(self, value: Any, holder: set[_HeldObject]) -> None:
+        self.value = value
+        self.holder = holder
+        holder.add(self)
+        _objects[id(self)] = self
+
+    def __reduce__(self) -> tuple[Callable[[int], Any], tuple[int]]:
+        return _take, (id(self),)
+
+
+def _take(number: int) -> Any:
+    held = _objects[number]
+    held.holder.discard(held)
+    return held.value
+
+
+class HoldingPool(SerialPool):
+    """Passes on the very objects where they cannot be pickled: actions, parameters of resets, infos, observations.
+
+    All else is copied, so that neither side sees what the other does to it later.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._under_way: set[_HeldObject] = set()
+
+    def _dump_letter(self, letter: mail.Letter) -> bytes:
+        try:
+            return mail.dump(letter)
+        except Exception:  # whatever the class of an object does when it is to be pickled
+            return mail.dump(self._hold_fields(letter, ("kwargs", "action")))
+
+    def _dump_answer(self, answer: mail.Answer) -> bytes:
+        try:
+            return mail.dump_answer(answer)
+        except Exception:
+            names = ("info", "final_info", "objects", "final_objects", "value")
+            return mail.dump_answer(self._hold_fields(answer, names))
+
+    def _hold_fields(self, message: Any, names: Iterable[str]) -> Any:
+        return dataclasses.replace(message, **{name: self._hold(getattr(message, name)) for name in names})
+
+    def _hold(self, value: Any) -> Any:
+        """Put held objects in the place of the parts that cannot be pickled."""
+        try:
+            mail.dump(value)
+            return value
+        except Exception:
+            if type(value) is dict:
+                return {key: self._hold(part) for key, part in value.items()}
+            if type(value) in (list, tuple):
+                return type(value)(map(self._hold, value))
+            return _HeldObject(value, self._under_way)

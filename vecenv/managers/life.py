@@ -27,7 +27,7 @@ from .access import has_attribute
 from .actions import packer_of
 from .books import EnvBooks
 from .build import builder_of
-from .held import HeldCall
+from .held import HeldCall, HoldingPool
 from .managed import CallMethod, EnvMaker, ManagedKeeper, Orders, ReadAttribute, Settings, leave_resets
 from .options import (
     BASE_CONFIG,
@@ -222,7 +222,7 @@ class EnvLife(EnvBooks):
         return self._pool_class()(self._makers, pool_options(self._cfg, autoreset), keeper=ManagedKeeper())
 
     def _pool_class(self) -> type[Pool]:
-        return SerialPool
+        return HoldingPool
 
     def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
         if not isinstance(function, ReadAttribute | CallMethod) or not isinstance(self._open_pool(what), SerialPool):

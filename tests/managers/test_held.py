@@ -1,0 +1,77 @@
+"""In this process nothing has to be pickled: what cannot be is passed on as it is, and all else is copied."""
+
+from __future__ import annotations
+
+import threading
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.managers.fakes import ActorEnv
+from vecenv import BaseEnvManager, BaseEnvManagerV2, BaseEnvTimestep
+from vecenv.envs.toys import UnpicklableInfo
+
+
+@pytest.fixture(params=["native", "twin"])
+def implementation(request, monkeypatch):
+    if request.param == "twin":
+        monkeypatch.setenv("VECENV_IMPLEMENTATION", "python")
+
+
+class Locks(ActorEnv):
+    """Passes on what it is given; its infos have a lock and an array of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock, self.array, self.params = threading.Lock(), np.zeros(2), []
+
+    def reset(self, **params):
+        self.params.append(params)
+        return super().reset()
+
+    def step(self, action):
+        obs, reward, done, info = super().step(action)
+        return BaseEnvTimestep(obs, reward, done, {**info, "nested": {"lock": self.lock, "array": self.array}})
+
+
+@pytest.mark.usefixtures("implementation")
+@pytest.mark.parametrize("max_retry", [1, 2])
+def test_infos_actions_and_parameters_may_be_what_cannot_be_pickled(max_retry):
+    """Infos were an error of an env that had stepped, and actions a bare TypeError."""
+    lock, array = threading.Lock(), np.zeros(2)
+    with BaseEnvManager([Locks, Locks], {"max_retry": max_retry}) as manager:
+        manager.launch({0: {"lock": lock}, 1: None})
+        for _ in range(6):  # beyond the end of an episode
+            timesteps = manager.step({0: {"lock": lock, "array": array}, 1: 0})
+            for env_id, timestep in timesteps.items():
+                nested = timestep.info["nested"]
+                assert nested["lock"] is manager.lock[env_id]
+                assert nested["array"] is not manager.array[env_id]  # copied as ever
+        assert [params["lock"] is lock for params in manager.params[0]] == [True, True]
+        kept = manager.kept[0][0]
+        assert kept["lock"] is lock and np.array_equal(kept["array"], array) and kept["array"] is not array
+        assert not manager._pool._under_way  # nothing is held any longer than it takes to be read
+
+
+class LockedObs(ActorEnv):
+    """Observes a lock."""
+
+    def _obs(self):
+        return {"lock": self.__dict__.setdefault("lock", threading.Lock())}
+
+
+def test_observations_without_a_layout_too():
+    with BaseEnvManager([LockedObs], {"shared_memory": False}) as manager:
+        manager.launch()
+        obs = manager.step({0: 0})[0].obs
+        assert obs["lock"] is manager.lock[0] and manager.ready_obs[0]["lock"] is manager.lock[0]
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, BaseEnvManagerV2])
+def test_a_gymnasium_env_whose_info_has_a_lock_is_not_in_error(manager_cls):
+    with manager_cls([lambda: gymnasium.wrappers.TimeLimit(UnpicklableInfo(at=1), 3)]) as manager:
+        manager.launch()
+        for _ in range(4):
+            manager.step({0: 0})
+        assert manager.env_episode_count == {0: 1}
