@@ -12,19 +12,9 @@ from gymnasium import spaces
 
 from tests.scripted import Ding, Plain, numbers_env
 from vecenv import ConfigError, DingEnvWrapper, GymToGymnasiumWrapper, SpaceError, StateError
-from vecenv.envs.adapt import (
-    AGENTS,
-    AdaptedEnv,
-    adapt,
-    convert_space,
-    ensure_spaces,
-    find_attr,
-    is_abnormal,
-    original,
-    read_flags,
-    to_timestep,
-)
+from vecenv.envs.adapt import AdaptedEnv, adapt, convert_space, ensure_spaces, find_attr, original
 from vecenv.envs.base import BaseEnvTimestep
+from vecenv.envs.results import AGENTS, is_abnormal, read_flags, to_timestep
 from vecenv.envs.seeding import episode_seed
 
 

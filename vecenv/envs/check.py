@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.envs.adapt import adapt, convert_space, ensure_spaces, has_old_calls, is_abnormal, step_reader
+from vecenv.envs.adapt import adapt, convert_space, ensure_spaces, has_old_calls
 from vecenv.envs.arrays import action_to_ndarray
 from vecenv.envs.check_data import (
     CONTAINERS,
@@ -31,6 +31,7 @@ from vecenv.envs.check_data import (
     leaf_spaces,
     memory_violations,
 )
+from vecenv.envs.results import is_abnormal, step_reader
 from vecenv.errors import VecenvError
 
 __all__ = [

@@ -12,12 +12,13 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.config import deep_merge_dicts, warn_unknown_keys
-from vecenv.envs.adapt import adapt, find_attr, reward_space_of, to_timestep
+from vecenv.envs.adapt import adapt, find_attr, reward_space_of
 from vecenv.envs.arrays import action_to_ndarray, normalise_action, present_obs, present_space, scale_action
 from vecenv.envs.base import BaseEnv, BaseEnvTimestep, copy_env_cfg
 from vecenv.envs.own import get_own
 from vecenv.envs.registered import make_env
 from vecenv.envs.replay import DEFAULT_FOLDER, EpisodeRecorder, unique_name
+from vecenv.envs.results import to_timestep
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.errors import ConfigError, StateError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..envs.adapt import AGENTS, is_abnormal
+from ..envs.results import AGENTS, is_abnormal
 
 __all__ = ["ABNORMAL", "AGENTS", "REWARD", "abnormal_values", "add_to_info", "infos_of_agents", "set_reward_aside"]
 

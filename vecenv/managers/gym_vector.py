@@ -24,9 +24,10 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.infos import is_mask
-from ..envs.adapt import AGENTS, AdaptedEnv, adapt_built, find_attr
+from ..envs.adapt import AdaptedEnv, adapt_built, find_attr
 from ..envs.base import BaseEnvTimestep
 from ..envs.replay import Recordable, folders_by_env, make_token
+from ..envs.results import AGENTS
 from ..errors import ClosedError, ConfigError, StateError
 from ..registry import ENV_MANAGER_REGISTRY
 from .asides import infos_of_agents

@@ -11,9 +11,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
-from vecenv.envs.adapt import AdaptedEnv, reward_space_of, to_timestep
+from vecenv.envs.adapt import AdaptedEnv, reward_space_of
 from vecenv.envs.arrays import copy_arrays, normalise_action
 from vecenv.envs.base import BaseEnvTimestep
+from vecenv.envs.results import to_timestep
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.errors import ConfigError, SpaceError, require
 from vecenv.registry import ENV_WRAPPER_REGISTRY
