@@ -9,7 +9,7 @@
     inside     what is sent to the workers
     make       by name, also by Gymnasium's `make_vec`
     by_id      where Gymnasium finds that
-    batched    a vector env of vector envs, `BatchedVectorEnv`; batched_data: its reshaping
+    batched    a vector env of vector envs, `BatchedVectorEnv`; batched_calling, batched_data: its calls, its reshaping
 
 Stands above the waist: a batch of the pool comes in, Gymnasium's five-tuple goes out.
 """

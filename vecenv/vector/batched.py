@@ -22,13 +22,13 @@ from ..core.batch import Batch
 from ..core.options import Limits, PoolOptions
 from ..core.rows import Autoreset, Op, RowFlag, Run
 from ..core.spec import Array, Leaf
-from ..envs.batched import BatchedAssignment, BatchedCall, Inner, adapt_batched, have_generators, inner_of, render
+from ..envs.batched import Inner, adapt_batched, have_generators, inner_of
 from ..envs.state import KEEPER
 from ..errors import ConfigError, StateError
 from .arguments import read_failures, read_mask, read_seeds
+from .batched_calling import CallableBatches
 from .batched_data import final_infos, flatten, join_infos, split_actions
 from .nested import merge, own, view
-from .pending import PendingEnvs, check_callable
 from .results import NUM_LEASES, Step
 
 __all__ = ["BatchedVectorEnv"]
@@ -41,7 +41,7 @@ _KEEP_EVERY = 500
 _Views = tuple[Any, Any, Array, Array, Array]
 
 
-class BatchedVectorEnv(PendingEnvs):
+class BatchedVectorEnv(CallableBatches):
     """W vector envs of k envs each, in worker processes, stepped together.
 
     For envs that are vectorised themselves: in NumPy, in C++, on a GPU. Autoreset and infos are those of the vector
@@ -442,60 +442,6 @@ class BatchedVectorEnv(PendingEnvs):
             if (info := infos[i]) is not None and info.get("recovered") == "truncated":
                 info["recovered"] = "restarted"
         return self._own(rows), join_infos(infos, self.batch_size)
-
-    # ---- calling -----------------------------------------------------------------------------
-
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method, or read an attribute, of every env.
-
-        Returns:
-            One result per env, if the vector envs have a `call` of their own as Gymnasium's do; else one per batch:
-            what the vector env's own method or attribute gave.
-
-        Raises:
-            AlreadyPendingCallError: an earlier call is not answered yet.
-            Exception: what the method raised in the lowest batch, with the remote traceback.
-        """
-        self._check_idle("call")
-        check_callable(name)
-        results = self._ask("call", [BatchedCall(name, args, kwargs)] * self._pool.num_envs)
-        if all(is_each for is_each, _ in results):
-            return tuple(value for _, values in results for value in values)
-        return tuple(values for _, values in results)
-
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute of every env, or of every batch, as `call` does."""
-        return self.call(name)
-
-    def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of every env, or of every batch if the vector envs have no `set_attr` of their own.
-
-        Args:
-            name: of the attribute.
-            values: a list or tuple with one value per env, or one value for all.
-        """
-        self._check_idle("set_attr")
-        each = [values] * self._pool.num_envs
-        if isinstance(values, list | tuple):
-            if len(values) != self.num_envs:
-                raise ConfigError(
-                    f"set_attr: expected {self.num_envs} values, one per env, got {len(values)}", key=name
-                )
-            size = self.batch_size
-            each = [values[i : i + size] for i in range(0, self.num_envs, size)]
-        self._ask("set_attr", [BatchedAssignment(name, value) for value in each])
-
-    def render(self) -> tuple[Any, ...]:
-        """Return what each env renders; None for a batch that renders nothing."""
-        self._check_idle("render")
-        found = self._ask("render", [render] * self._pool.num_envs)
-        return tuple(frame for frames in found for frame in ([None] * self.batch_size if frames is None else frames))
-
-    def _ask(self, what: str, functions: list[Callable[[Any], Any]]) -> list[Any]:
-        try:
-            return self._pool.call_each(functions)
-        except StateError as error:
-            self._explain(what, error)
 
 
 def _look(space: Any, batch: Batch) -> _Views:
