@@ -22,7 +22,7 @@
 #include "atomics.h"
 
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
-#define VECENV_ABI 6
+#define VECENV_ABI 7
 #define VECENV_LINE 64
 #define VECENV_INFO_KEYS 32      /* cells for infos: numbers, elements of arrays */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
@@ -148,7 +148,8 @@ typedef struct {
     uint64_t digest; /* of all its answers since a known start, see digest.h */
     vecenv_tally tally;
     int64_t began_ns; /* when the env's episode began */
-    uint8_t pad[VECENV_LINE - 56];
+    uint32_t is_over; /* that episode has ended, and no answer has begun another */
+    uint8_t pad[VECENV_LINE - 60];
 } vecenv_record;
 
 _Static_assert(sizeof(vecenv_record) == VECENV_LINE, "a record is a line");

@@ -261,9 +261,7 @@ vecenv_slot_publish(PyObject *op, PyObject *args)
     row.final_obs = final_obs == Py_None ? NULL : final_obs;
     row.final_info = final_info == Py_None ? NULL : final_info;
     hosted_env *env = &self->envs[self->command.env_id];
-    /* An autoreset that raised has begun nothing: the next step tries again. */
-    int is_left = (row.flags & VECENV_F_ERROR) && self->command.op == VECENV_OP_STEP;
-    int is_done = row.terminated || row.truncated || (is_left && env->needs_reset);
+    int is_done = is_over_after(self, env, &row);
     int status = vecenv_slot_answer(self, &row);
     if (status == TREE_ERROR) {
         return NULL;

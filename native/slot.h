@@ -157,6 +157,15 @@ unstage(Slot *self)
     self->final_cells.used = 0;
 }
 
+/* Whether the env's episode is over once the command under way is answered with this row. An
+ * autoreset that raised has begun nothing: the next step tries again. */
+static inline int
+is_over_after(const Slot *self, const hosted_env *env, const answer *row)
+{
+    int is_left = (row->flags & VECENV_F_ERROR) && self->command.op == VECENV_OP_STEP;
+    return row->terminated || row->truncated || (is_left && env->needs_reset);
+}
+
 /* ---- slot_records.c -------------------------------------------------------------- */
 
 /* Note the answer that stands in self->held and self->reward; its row comes next. */

@@ -49,6 +49,7 @@ vecenv_slot_keep_record(Slot *self, hosted_env *env, const answer *row, size_t n
     record->digest = env->digest;
     record->tally = env->tally;
     record->began_ns = env->began_ns;
+    record->is_over = !(row->flags & VECENV_F_FINAL) && is_over_after(self, env, row);
     store_release(&record->step_id, step_id);
 }
 
@@ -163,6 +164,7 @@ vecenv_slot_resume(PyObject *op, PyObject *args)
         return NULL;
     }
     const vecenv_record *records = &self->arena.records[2 * (env - self->envs)];
+    uint32_t is_over = 0;
     env->needs_reset = needs_reset;
     for (uint32_t i = 0; step_id != 0 && i < 2; i++) {
         if (load_acquire(&records[i].step_id) == step_id) {
@@ -170,14 +172,16 @@ vecenv_slot_resume(PyObject *op, PyObject *args)
             env->began_ns = records[i].began_ns;
             env->digest = records[i].digest;
             env->turn = i + 1;
+            is_over = records[i].is_over;
         }
     }
-    Py_RETURN_NONE;
+    return PyBool_FromLong(is_over != 0);
 }
 
 const char vecenv_slot_resume_doc[] = PyDoc_STR(
 "resume($self, env_id, step_id, needs_reset, /)\n--\n\n"
-"Go on where the record of step_id says that the env was; 0: with no record.");
+"Go on where the record of step_id says that the env was; 0: with no record.\n\n"
+"True: its episode was over then.");
 
 PyObject *
 vecenv_slot_look_after(PyObject *op, PyObject *args)

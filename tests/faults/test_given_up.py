@@ -75,6 +75,65 @@ def test_an_episode_that_cannot_be_repeated_ends_truncated(why: str, implementat
         assert got.rows[2:] == undisturbed([env_fn] * 4, 14).rows[2:]
 
 
+@pytest.mark.parametrize("moment", ["step", "call", "reset"])
+@pytest.mark.parametrize("why", ["entropy", "log"])
+def test_an_episode_that_has_ended_does_not_end_again(why: str, moment: str, implementation: str) -> None:
+    env_fn = Entropic if why == "entropy" else toys.ToyEnv
+    options = {} if why == "entropy" else {"max_log_bytes": 100}
+    with mortal([env_fn] * 4, **options) as pool:
+        got = play(pool, 10)
+        assert [row[10].ended for row in got.rows] == [(True, False)] * 4
+        kill(pool, 0)
+        if moment == "call":
+            assert pool.call(lambda env: 7) == [7] * 4
+        pool.reset() if moment == "reset" else pool.send(np.zeros(4, np.int64))
+        batch = pool.recv()
+        flag = RowFlag.RESET if moment == "reset" else RowFlag.AUTORESET
+        assert (batch.row_flags & flag).all() and not batch.rewards.any() and not batch.truncated.any()
+        assert batch.lengths.tolist() == [0] * 4 and batch.episodes.tolist() == [1] * 4
+        assert [info.get("recovered") for info in batch.infos()] == ["restarted"] * 2 + [None] * 2
+        for number in range(1, 11):
+            pool.send(np.zeros(4, np.int64))
+            batch = pool.recv()
+            assert batch.flags & RowFlag.ERROR == 0 and batch.lengths.tolist() == [number] * 4
+        assert batch.terminated.all()
+        counts = pool.statistics()
+    assert (counts["restarts"], counts["truncated"]) == (1, 0)
+
+
+def test_an_end_that_was_told_is_known_where_the_caller_resets(implementation: str) -> None:
+    with mortal([Entropic] * 2, autoreset=DISABLED) as pool:
+        assert play(pool, 10).rows[0][10].ended == (True, False)
+        kill(pool, 0)
+        pool.reset()
+        assert [info.get("recovered") for info in pool.recv().infos()] == ["restarted", None]
+        kill(pool, 0)
+        pool.send(np.zeros(2, np.int64))
+        assert pool.recv().truncated.tolist() == [True, False], "this one had only begun"
+
+
+def test_an_autoreset_that_raised_is_still_to_come_after_a_death(implementation: str, tmp_path: Any) -> None:
+    path = tmp_path / "there"
+
+    class Reluctant(Entropic):
+        def reset(self, **kwargs: Any) -> Any:
+            if path.exists():
+                raise ValueError("no reset")
+            return super().reset(**kwargs)
+
+    with mortal([Reluctant] * 2) as pool:
+        play(pool, 10)
+        path.touch()
+        pool.send(np.zeros(2, np.int64))
+        assert set(pool.recv().errors()) == {0, 1}
+        kill(pool, 0)
+        path.unlink()
+        pool.send(np.zeros(2, np.int64))
+        batch = pool.recv()
+        assert (batch.row_flags & RowFlag.AUTORESET).all() and not batch.truncated.any()
+        assert [info.get("recovered") for info in batch.infos()] == ["restarted", None]
+
+
 def test_an_episode_that_cannot_be_repeated_ends_truncated_in_same_step_mode(implementation: str) -> None:
     with mortal([Entropic] * 2, autoreset=SAME) as pool:
         got = play(pool, 14, before=kill_at(5))

@@ -237,6 +237,30 @@ def test_a_lost_batch_ends_truncated_and_begins_with_the_next_step(copy: bool) -
         assert envs.statistics()["truncated"] == 1
 
 
+@pytest.mark.parametrize("copy", [True, False], ids=["copy", "views"])
+@pytest.mark.parametrize("lengths", [(5, 5, 5), (5, 60, 60)], ids=["all", "some"])
+def test_envs_of_a_lost_batch_that_had_ended_do_not_end_again(lengths: Sequence[int], copy: bool) -> None:
+    env_fns = [functools.partial(ToyEnv, n) for n in lengths]
+    lost = functools.partial(SyncVectorEnv, env_fns, autoreset_mode=NEXT)
+    zeros = np.zeros(6, np.int64)
+    with opened([lost, toys(NEXT)], copy=copy, failures={"max_log_bytes": 1}) as envs:
+        envs.reset(seed=1)
+        for _ in range(5):
+            last, _, ended, *_ = (array.copy() for array in envs.step(zeros)[:4])
+        assert ended[:3].tolist() == [n == 5 for n in lengths]
+        kill(envs, 0)
+        obs, rewards, terminations, truncations, infos = envs.step(zeros)
+        assert not terminations[:3].any() and not rewards[:3].any()
+        assert truncations[:3].tolist() == [n != 5 for n in lengths]
+        if all(ended[:3]):
+            assert infos["recovered"].tolist() == ["restarted"] * 3 + [None] * 3
+        else:
+            np.testing.assert_array_equal(obs[:3], last[:3])
+            assert envs.step(zeros)[4]["recovered"].tolist() == ["restarted"] * 3 + [None] * 3
+        assert envs.call("get_wrapper_attr", "elapsed_steps")[:3] == (0, 0, 0)
+        assert envs.step(zeros)[1][:3].tolist() == [1, 1, 1]
+
+
 def test_a_lost_batch_begins_in_the_same_step_where_the_mode_is_that() -> None:
     with opened([toys(SAME)] * 2, **LOST) as envs:
         last, (obs, _, terminations, truncations, infos) = lose(envs)

@@ -29,7 +29,7 @@ from .spec import Array, Spec
 __all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "ArenaPlan", "BlockViews"]
 
 MAGIC = 0x766E6365766E6501
-ABI = 6
+ABI = 7
 LINE = 64
 PAGE = 4096
 INFO_KEYS = 32
@@ -62,8 +62,9 @@ _TALLY = np.dtype([("episode", "<i8"), ("length", "<i8"), ("seed", "<i8"), ("ret
 #: One of an env's two records, as in native/layout.h.
 _RECORD = np.dtype(
     {
-        "names": ["step_id", "digest", "episode", "length", "seed", "return"],
-        "formats": ["<u8", "<u8", "<i8", "<i8", "<i8", "<f8"],
+        "names": ["step_id", "digest", "episode", "length", "seed", "return", "is_over"],
+        "formats": ["<u8", "<u8", "<i8", "<i8", "<i8", "<f8", "<u4"],
+        "offsets": [0, 8, 16, 24, 32, 40, 56],
         "itemsize": LINE,
     }
 )

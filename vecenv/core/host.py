@@ -10,7 +10,7 @@ this same class.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -293,12 +293,18 @@ class Host:
         self._envs[env_id] = env
         comeback.needs_reset = needs_reset
         is_lost = outcome.kind == "truncated"
-        self._slot.resume(env_id, comeback.replayer.last_record(env_id, step_id)[0], needs_reset or is_lost)
+        last_id, _ = comeback.replayer.last_record(env_id, step_id)
+        was_over = self._slot.resume(env_id, last_id, needs_reset or is_lost)
         if comeback.replayer.starts_digest:
             self._slot.start_digest(env_id)
         if is_lost:
-            self._lost[env_id] = replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
-            self._marks[env_id] = TRUNCATED
+            self._marks[env_id] = RESTARTED if was_over else TRUNCATED
+            if was_over:  # and its end has been told: there is nothing to lose
+                outcome = replace(outcome, kind=RESTARTED)
+            if was_over and self._autoreset == Autoreset.NEXT_STEP:
+                comeback.needs_reset = True
+            else:
+                self._lost[env_id] = replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
         elif outcome.kind == "unproven" or (replay.mark and outcome.kind == "replayed"):
             self._marks[env_id] = outcome.kind
         self._host(env_id)
@@ -312,6 +318,7 @@ class Host:
         The next one is not the one that would have come, and is a new start.
         """
         last = self._obs.batch(lambda leaf: shown[leaf.index], lambda node: None)
+        self._marks[env_id] = TRUNCATED
         if self._autoreset == Autoreset.SAME_STEP:
             self._marks[env_id] = RESTARTED
             self._begin_episode(env_id, forced=True)

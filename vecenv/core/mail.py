@@ -74,9 +74,9 @@ class Outcome:
 
     Attributes:
         kind: 'replayed'; 'unproven', from a state that may lack something, though all answers agree;
-            'truncated'; or 'fresh': nothing was to be repeated.
+            'truncated'; 'restarted': the same, but the episode was over; or 'fresh': nothing was to be repeated.
         num_steps: commands repeated.
-        reason: why it was truncated, in words.
+        reason: why it was truncated or restarted, in words.
     """
 
     kind: str

@@ -249,6 +249,8 @@ class Recovery:
         self._replay_seconds += outcome.seconds
         if outcome.kind == "truncated":
             _LOG.warning("env %d: its episode could not be brought back: %s", env_id, outcome.reason)
+        if outcome.kind == "restarted":
+            _LOG.warning("env %d: the episode after its last one is a new start: %s", env_id, outcome.reason)
         if outcome.kind == "unproven" and self._counts["unproven"] == 1:
             _LOG.warning(_UNPROVEN, env_id)
         rescue = self._rescues.pop(env_id, None)
@@ -269,10 +271,15 @@ def _summary(rescue: _Rescue) -> str:
     seconds = (now_ns() - rescue.began_ns) / _NS
     steps = sum(outcome.num_steps for outcome in rescue.outcomes)
     lost = sum(outcome.kind == "truncated" for outcome in rescue.outcomes)
+    anew = sum(outcome.kind == "restarted" for outcome in rescue.outcomes)
     unproven = sum(outcome.kind == "unproven" for outcome in rescue.outcomes)
     end = "nothing was lost"
-    if lost or unproven:
-        parts = ((lost, "ended truncated"), (unproven, "go on from a state that may lack something"))
+    if lost or anew or unproven:
+        parts = (
+            (lost, "ended truncated"),
+            (anew, "begin anew"),
+            (unproven, "go on from a state that may lack something"),
+        )
         end = f"of {len(rescue.outcomes)} episodes " + ", ".join(f"{count} {what}" for count, what in parts if count)
     return f"{rescue.what}; replaced, {steps} commands repeated, {end} ({seconds:.3g} s)"
 

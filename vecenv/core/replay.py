@@ -74,8 +74,8 @@ class ReplaySlot(Protocol):
     def records(self, env_id: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
         """Return the digest, and both records as (step_id, digest)."""
 
-    def resume(self, env_id: int, step_id: int, needs_reset: bool) -> None:
-        """Go on where the record of step_id says that the env was; 0: with no record."""
+    def resume(self, env_id: int, step_id: int, needs_reset: bool) -> bool:
+        """Go on where the record of step_id says that the env was; 0: with no record. True: its episode was over."""
 
     def action(self, form: int = ..., leaves: tuple[bytes, ...] = ..., /) -> Any:
         """Return a new action object out of the row of the env of the command under way, or out of these leaves."""

@@ -1,6 +1,6 @@
 """Twin records: what native/slot_records.c does, without C; see there and native/layout.h.
 
-    records     per env two of 64 bytes: step_id | digest | episode | length | seed | return
+    records     per env two of 64 bytes: step_id | digest | episode | length | seed | return | . | is_over
 
 Digests are checksums of whole leaves here: samples would save nothing in Python.
 """
@@ -60,7 +60,7 @@ class Records:
             value = zlib.crc32(bytes((flags & _ESSENTIAL, terminated, truncated)), value)
         return value
 
-    def write(self, env_id: int, step_id: int, env: HostedBooks) -> None:
+    def write(self, env_id: int, step_id: int, env: HostedBooks, is_over: bool) -> None:
         """Note the answer to a command; its row comes next."""
         record = self._records[env_id, env.turn & 1]
         env.turn += 1
@@ -68,6 +68,7 @@ class Records:
         record["digest"] = env.digest
         for name, value in zip(_TALLY, (env.episode, env.length, env.seed, env.episode_return)):
             record[name] = value
+        record["is_over"] = is_over
         record["step_id"] = step_id
 
     def pairs(self, env_id: int) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -75,10 +76,13 @@ class Records:
         one, other = ((int(record["step_id"]), int(record["digest"])) for record in self._records[env_id])
         return one, other
 
-    def read(self, env_id: int, step_id: int, env: HostedBooks) -> None:
-        """Put the books of an env where the record of step_id says that they were."""
+    def read(self, env_id: int, step_id: int, env: HostedBooks) -> bool:
+        """Put the books of an env where the record of step_id says that they were; tell if its episode was over."""
+        is_over = False
         for turn, record in enumerate(self._records[env_id]):
             if step_id and int(record["step_id"]) == step_id:
                 env.episode, env.length, env.seed = (int(record[name]) for name in _TALLY[:3])
                 env.episode_return, env.digest = float(record["return"]), int(record["digest"])
                 env.turn = turn + 1
+                is_over = bool(record["is_over"])
+        return is_over

@@ -189,13 +189,19 @@ class TwinSlot:
         if exact is None:
             return False
         env = self._envs[command.env_id]
+        is_over = self._is_over_after(env, terminated, truncated, flags)
         if not self._is_superseded():
             self._write_row(env, *exact, terminated, truncated, flags)
             self._say((ROW_FRAME, command.env_id, command.step_id))
         self._end()
-        is_left = flags & RowFlag.ERROR and command.op == Op.STEP and env.needs_reset  # an autoreset that raised
-        env.needs_reset = bool(terminated or truncated or is_left) and self._autoreset == Autoreset.NEXT_STEP
+        env.needs_reset = is_over and self._autoreset == Autoreset.NEXT_STEP
         return True
+
+    def _is_over_after(self, env: _HostedEnv, terminated: bool, truncated: bool, flags: int) -> bool:
+        """Tell whether the episode is over after this answer; an autoreset that raised has begun nothing."""
+        assert self._command is not None
+        is_left = flags & RowFlag.ERROR and self._command.op == Op.STEP and env.needs_reset
+        return bool(terminated or truncated or is_left)
 
     def _exact(self, obs: Any, reward: Any, final_obs: Any) -> tuple[Held, Array] | None:
         """Return the leaves and the reward of an answer; None if one needs conversion first."""
@@ -240,7 +246,8 @@ class TwinSlot:
         if self._records.is_kept:
             starts, env.starts_digest = env.starts_digest, False
             env.digest = self._records.digest_of(env.digest, starts, held, reward, terminated, truncated, flags)
-            self._records.write(row, command.step_id, env)
+            is_over = not flags & RowFlag.FINAL and self._is_over_after(env, terminated, truncated, flags)
+            self._records.write(row, command.step_id, env, is_over)
 
     def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
         """Step env_id by this function from now on."""
@@ -305,11 +312,11 @@ class TwinSlot:
         """Return the digest, and both records as (step_id, digest)."""
         return (self._envs[env_id].digest, *self._records.pairs(env_id))
 
-    def resume(self, env_id: int, step_id: int, needs_reset: bool) -> None:
-        """Go on where the record of step_id says that the env was; 0: with no record."""
+    def resume(self, env_id: int, step_id: int, needs_reset: bool) -> bool:
+        """Go on where the record of step_id says that the env was; 0: with no record. True: its episode was over."""
         env = self._envs[env_id]
         env.needs_reset = needs_reset
-        self._records.read(env_id, step_id, env)
+        return self._records.read(env_id, step_id, env)
 
     def look_after(self, env_id: int, busy_ns: int) -> None:
         """Say after how much of the env's own time its state is to be looked at."""

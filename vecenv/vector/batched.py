@@ -51,8 +51,8 @@ class BatchedVectorEnv(CallableBatches):
     were asked since their last reset with a seed of all their envs, or since their last state. States are kept now and
     then of Gymnasium's CartPoleVectorEnv, and of classes that have `get_state()` and `set_state(state)`, or an adapter
     (`vecenv.register_state_adapter`, `vecenv.register_pickled_state`), which must cover the episodes under way, too.
-    Where neither is left, or the answers differ, all k episodes of the batch end truncated, and new ones begin as
-    the autoreset mode has it. Errors and lines of the log number batches, not the envs in them.
+    Where neither is left, or the answers differ, all k episodes of the batch that have not ended end truncated, and
+    new ones begin as the autoreset mode has it. Errors and lines of the log number batches, not the envs in them.
 
     Example:
         >>> import functools
@@ -164,6 +164,7 @@ class BatchedVectorEnv(CallableBatches):
         self._plain_shape = None if shape is None else (self.num_envs, *shape)
         # Resets of ended envs repeat other batches' last observations: here they must be what they were.
         is_reset_by_mask = inner.autoreset_mode == AutoresetMode.DISABLED
+        self._resets_in_next = inner.autoreset_mode == AutoresetMode.NEXT_STEP
         self._resets_at_once = inner.autoreset_mode == AutoresetMode.SAME_STEP
         look = functools.partial(_look, self.single_observation_space)
         self._leases = pool.lend(look) if self.copy and not is_reset_by_mask else None
@@ -260,28 +261,33 @@ class BatchedVectorEnv(CallableBatches):
     def _deliver_lost(self, batch: Batch) -> Step:
         """Deliver a step after which some batches could not be brought back: all their envs end, truncated.
 
+        NEXT_STEP: not those whose ends have been told already; and a batch of nothing but those begins at once.
+
         Raises:
-            Exception: SAME_STEP: what the reset of such a batch raised; the next step resets it once more.
+            Exception: what the reset of a batch raised that begins in this step; the next one resets it once more.
         """
         rows, _, rewards, terminations, truncations = _look(self.single_observation_space, batch)
         ends = np.repeat(batch.truncated, self.batch_size)
-        terminations, truncations, rewards = terminations & ~ends, truncations | ends, rewards.copy()
+        told: Array = ends & (terminations | truncations) & self._resets_in_next  # these rows repeat the last ones
+        is_over: Array = told.reshape(-1, self.batch_size).all(axis=1)
+        terminations, truncations, rewards = terminations & ~ends, (truncations | ends) & ~told, rewards.copy()
         infos = self._infos_by_batch(batch)
         lost = np.flatnonzero(batch.truncated)
         rows = own(self._node, rows)
-        if self._resets_at_once:
+        begins = lost if self._resets_at_once else lost[is_over[lost]]
+        if len(begins):
             last = flatten(self.single_observation_space, own(self._node, rows))
             finals = list(iterate(self.observation_space, last))
             # To the engine the step after an end only resets, whatever its action. If that raises, so does the next.
-            self._pool.send_objects([None] * len(lost), lost)
+            self._pool.send_objects([None] * len(begins), begins)
             first = self._pool.recv()
             if first.flags & RowFlag.ERROR:
                 self._keep_last(first, rows)
                 first.raise_errors()
-            for i, info in zip(lost.tolist(), self._infos_by_batch(first)):
+            for i, info in zip(begins.tolist(), self._infos_by_batch(first)):
                 own_finals = finals[i * self.batch_size : (i + 1) * self.batch_size]
-                infos[i] = {**(info or {}), **final_infos(own_finals, infos[i] or {})}
-            rows = merge(self._node, rows, first.obs[0], lost)
+                infos[i] = info if is_over[i] else {**(info or {}), **final_infos(own_finals, infos[i] or {})}
+            rows = merge(self._node, rows, first.obs[0], begins)
         self._last_rows = rows
         obs = flatten(self.single_observation_space, rows)
         return obs, rewards, terminations, truncations, join_infos(infos, self.batch_size)

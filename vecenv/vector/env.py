@@ -137,7 +137,8 @@ class VectorEnv(CallableEnvs):
             on_failure: 'recover': a worker that dies, or hangs beyond a limit, is replaced, its envs
                 are brought to where they were, and the call goes on as if nothing had happened;
                 `infos["recovered"]` says so: 'replayed'; 'unproven', from a state that may lack something;
-                'truncated' and then 'restarted', given up. 'raise': WorkerDiedError or WorkerTimeoutError.
+                'truncated' and then 'restarted', given up; only 'restarted', if its end had been told already.
+                'raise': WorkerDiedError or WorkerTimeoutError.
             failures: more about that, as `core.options.FailurePolicy` says it: on_repeat, max_restarts,
                 restart_window, max_log_bytes, recovery_timeout, recycle_after, reproducer_dir.
             strict: refuse actions and observations of other dtypes, or with keys that their space lacks, instead of
