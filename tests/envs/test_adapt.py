@@ -114,7 +114,7 @@ def test_flags_of_several_agents(done, info, flags):
     assert read_flags(done, info) == flags
 
 
-@pytest.mark.parametrize("done", ["yes", {"a": "yes"}, {}, [None, True], object()], ids=repr)
+@pytest.mark.parametrize("done", ["yes", {"a": "yes"}, {}, [None, True], object], ids=repr)
 def test_a_done_that_is_none_is_a_type_error(done):
     with pytest.raises(TypeError, match="done: expected a bool"):
         read_flags(done, {})
