@@ -269,7 +269,7 @@ class BatchedVectorEnv(CallableBatches):
         rows, _, rewards, terminations, truncations = _look(self.single_observation_space, batch)
         ends = np.repeat(batch.truncated, self.batch_size)
         told: Array = ends & (terminations | truncations) & self._resets_in_next  # these rows repeat the last ones
-        is_over: Array = told.reshape(-1, self.batch_size).all(axis=1)
+        is_over = np.all(told.reshape(-1, self.batch_size), axis=1)
         terminations, truncations, rewards = terminations & ~ends, (truncations | ends) & ~told, rewards.copy()
         infos = self._infos_by_batch(batch)
         lost = np.flatnonzero(batch.truncated)
