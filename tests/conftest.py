@@ -37,6 +37,16 @@ def start_method(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.hookimpl(tryfirst=True)  # before those that are slow are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the twin's faults to `-m slow`, but for its lossless ones: what recovers is the same Python over both."""
+    for item in items:
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        is_fault = item.path.parent.name == "faults" and item.path.name != "test_lossless.py"
+        if is_fault and params.get("implementation") == "python" and load() is not None:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(params=["native", "python"])
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each half of the engine: in C, and its twin in Python; for tests of what both promise."""

@@ -1250,7 +1250,7 @@ import os, numpy as np, functools
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.process import ProcessPool
 from vecenv.envs import toys
-pool = ProcessPool([functools.partial(toys.BusyEnv, 200_000.0)], PoolOptions(limits=Limits(step=2.0)))
+pool = ProcessPool([functools.partial(toys.BusyEnv, 200_000.0)], PoolOptions(limits=Limits(step=3.0)))
 pool.start(); pool.reset(); pool.recv()
 pool.send(np.zeros(1, np.int64))
 os.kill(pool.worker_pids[0], 19)
@@ -1265,7 +1265,7 @@ pool.close()
     while not sleeps_in_wait(parent.pid):
         os.sched_yield()  # it looks at its deadlines before it sleeps, and so knows later how long it was away
     os.kill(parent.pid, signal.SIGSTOP)
-    threading.Event().wait(2.3)  # the length of the stop is what is tested
+    threading.Event().wait(3.3)  # the length of the stop is what is tested
     os.kill(worker, signal.SIGCONT)
     os.kill(parent.pid, signal.SIGCONT)
     out, _ = parent.communicate(timeout=30)

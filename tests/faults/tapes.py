@@ -101,7 +101,7 @@ def frozen(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, dict):
-        return tuple((key, frozen(part)) for key, part in value.items())
+        return tuple((key, frozen(value[key])) for key in sorted(value, key=repr))  # whose order nobody promises
     if isinstance(value, tuple | list):
         return type(value).__name__, *map(frozen, value)
     return value
