@@ -23,6 +23,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
 from tests.spaces import ALL_SPACES, FIXED_SPACES
+from tests.unreadable import Unreadable, UnreadableInfo
 from vecenv.core import watchdog
 from vecenv.core.clock import now_ns
 from vecenv.core.native import load
@@ -798,24 +799,6 @@ def test_an_info_that_cannot_be_pickled_is_an_error_of_its_env(open_pool: OpenPo
     reset(pool)
     pool.send(np.zeros(2, np.int64))
     assert list(pool.recv().errors()) == [0]
-
-
-class Unreadable:
-    """Pickles, and cannot be made again."""
-
-    def __reduce__(self) -> Any:
-        return _refuse_to_be_made, ()
-
-
-def _refuse_to_be_made() -> None:
-    raise LookupError("nothing of that kind here")
-
-
-class UnreadableInfo(toys.CountEnv):
-    """Tells something in its second step that cannot be unpickled."""
-
-    def inform(self) -> dict[str, Any]:
-        return {"odd": Unreadable()} if self.elapsed_steps == 2 else super().inform()
 
 
 def test_an_info_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:

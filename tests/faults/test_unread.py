@@ -10,27 +10,10 @@ import numpy as np
 import pytest
 
 from tests.faults.tapes import mortal
+from tests.unreadable import UnreadableInfo
 from vecenv.core.options import Limits
 from vecenv.envs import toys
 from vecenv.errors import EnvError
-
-
-class Unreadable:
-    """Pickles, and cannot be made again."""
-
-    def __reduce__(self) -> Any:
-        return _refuse_to_be_made, ()
-
-
-def _refuse_to_be_made() -> None:
-    raise LookupError("nothing of that kind here")
-
-
-class UnreadableInfo(toys.CountEnv):
-    """Tells something in its second step that cannot be unpickled."""
-
-    def inform(self) -> dict[str, Any]:
-        return {"odd": Unreadable()} if self.elapsed_steps == 2 else super().inform()
 
 
 class WideObservation(toys.CountEnv):
