@@ -5,36 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
-from tests.isolated.test_programs import assert_gone, program, run
-
-MORE = """
-    import logging
-    from vecenv.core.options import FailurePolicy
-    logging.getLogger("vecenv").setLevel(logging.ERROR)
-    def recovering(num_envs=4, env_fn=toys.CountEnv, context="forkserver", num_workers=2):
-        failures = FailurePolicy(on_failure="recover", max_restarts=10000)
-        options = PoolOptions(num_workers=num_workers, context=context, failures=failures, limits=Limits(close=1.0))
-        pool = ProcessPool([env_fn] * num_envs, options)
-        pool.start()
-        pool.reset()
-        pool.recv().raise_errors()
-        return pool
-    def strike(pool, worker_id):
-        os.kill(pool.worker_pids[worker_id], signal.SIGKILL)
-        for _ in range(3):
-            pool.send(np.zeros(pool.num_envs, np.int64))
-            pool.recv().raise_errors()
-"""
-
-
-def recovering(body: str) -> str:
-    return program(MORE) + textwrap.dedent(body)
-
+from .programs import assert_gone, recovering, run
 
 ENDS = {
     "closed": ("pool.close()", 0, ""),

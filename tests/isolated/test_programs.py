@@ -9,41 +9,9 @@ import sys
 import textwrap
 from pathlib import Path
 
-import psutil
 import pytest
 
-LINES = """
-    import os, sys, signal
-    from vecenv.core.options import Limits, PoolOptions
-    from vecenv.core.process import ProcessPool
-    from vecenv.envs import toys
-    import numpy as np
-    def segments():
-        return sum(name.startswith(f"vecenv-{os.getpid()}-") for name in os.listdir("/dev/shm"))
-    def start(env_fn=toys.CountEnv, num_envs=4, context="forkserver", num_workers=2, **limits):
-        options = PoolOptions(num_workers=num_workers, context=context, limits=Limits(**limits))
-        pool = ProcessPool([env_fn] * num_envs, options)
-        pool.start()
-        pool.reset()
-        pool.recv().raise_errors()
-        return pool
-"""
-
-
-def program(body: str) -> str:
-    return textwrap.dedent(LINES) + textwrap.dedent(body)
-
-
-def run(source: str, tmp_path: Path, how: str = "file", timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    if how == "-c":
-        command, stdin = [sys.executable, "-W", "error", "-c", source], None
-    elif how == "stdin":
-        command, stdin = [sys.executable, "-W", "error", "-"], source
-    else:
-        script = tmp_path / "script.py"
-        script.write_text(source)
-        command, stdin = [sys.executable, "-W", "error", str(script)], None
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, cwd=tmp_path)
+from .programs import assert_gone, program, run
 
 
 @pytest.mark.parametrize("how", ["file", "-c", "stdin"])
@@ -125,18 +93,6 @@ def test_however_a_program_ends_it_leaves_nothing(end: str, start_method: str, t
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 2
     assert_gone(pids)
-
-
-def assert_gone(pids: list[int]) -> None:
-    processes = []
-    for pid in pids:
-        try:
-            processes.append(psutil.Process(pid))
-        except psutil.NoSuchProcess:
-            continue
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    alive = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
-    assert alive == []
 
 
 @pytest.mark.parametrize("env", ["toys.HangInC", "toys.HangAtStep", "toys.SpawnsChild"])

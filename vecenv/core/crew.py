@@ -16,6 +16,7 @@ from . import supervise
 from .clock import Deadline
 from .hub import Hub
 from .shm import Segment
+from .signals import held
 from .supervise import Worker
 
 __all__ = ["Crew"]
@@ -45,17 +46,18 @@ class Crew:
         try:
             if self.hub is not None:
                 self.hub.stop()
-            else:  # still constructing: there is nothing to wait for
+            else:  # still starting: there is nothing to wait for
                 deadline = Deadline(0.0)
             for worker in self.workers:
                 with contextlib.suppress(OSError):
                     self._end_one(worker, deadline)
         finally:
-            deadline = supervise.end_deadline()
-            for worker in self.workers:
-                worker.kill(deadline)
-            self._release()
-            self.is_gone = True  # in the end: an interrupt leaves the rest to the finalizer
+            with held():
+                deadline = supervise.end_deadline()
+                for worker in self.workers:
+                    worker.kill(deadline)
+                self._release()
+                self.is_gone = True
 
     def _end_one(self, worker: Worker, deadline: Deadline) -> None:
         if worker.is_dead:

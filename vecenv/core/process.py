@@ -31,6 +31,7 @@ from .recovery import Recovery
 from .recycling import Recycler
 from .replay import Replay
 from .shm import Segment
+from .signals import held
 from .spawning import modules_of
 from .spec import foreign_registrations
 from .supervise import Worker
@@ -94,15 +95,17 @@ class ProcessPool(MortalPool):
                 env_fns=pickled[worker_id],
                 **common,
             )
-            crew.workers.append(self._spawn(boot, list(mine)))
+            self._spawn(boot, list(mine))
         reports = self._await_reports(crew.workers)
         self._adopt_report(reports[0])
         for worker, report in zip(crew.workers, reports):
             self._compare(worker, report)
-        self._open_arena(slots)
+        with held():
+            self._open_arena(slots)
         for worker in crew.workers:
             self._attach(worker, slots[worker.worker_id])
         self._await_ready(crew.workers)
+        crew.hub = self._hub
 
     def _assign_slots(self, shares: list[list[int]]) -> list[list[tuple[int, list[int]]]]:
         """Give each worker its slots, one per thread, each with a run of the worker's envs."""
@@ -156,11 +159,16 @@ class ProcessPool(MortalPool):
         }
 
     def _spawn(self, boot: Boot, slots: list[int]) -> Worker:
+        """Start a worker, as a new one of the crew or in the place of its last one."""
         siblings = [worker.control.fileno() for worker in self._crew.workers if not worker.control.closed]
         siblings += [worker.pidfd for worker in self._crew.workers if worker.pidfd >= 0]
         if self._crew.epoll is not None:
             siblings.append(self._crew.epoll.fileno())
-        return supervise.start_worker(boot, slots, self.options.context, tuple(siblings))
+        with held():
+            worker = supervise.start_worker(boot, slots, self.options.context, tuple(siblings))
+            self._crew.workers[boot.worker_id : boot.worker_id + 1] = [worker]
+        worker.brief()
+        return worker
 
     def _await_reports(self, workers: list[Worker]) -> list[Report]:
         """Wait until every worker has built its envs; raise the first error by worker_id."""
@@ -249,7 +257,6 @@ class ProcessPool(MortalPool):
             from .twin_socket import SocketHub
 
             self._hub = SocketHub(self._plan, segment.memory, self._slot_of, crew.workers, crew.event_fd)
-        crew.hub = self._hub
         if self._recovery is not None and self.options.failures.recycle_after:
             self._recycler = Recycler(self.options.failures.recycle_after, self._plan, segment.memory)
 
@@ -285,7 +292,6 @@ class ProcessPool(MortalPool):
         assert old.boot is not None
         try:
             worker = self._spawn(old.boot, old.slots)
-            self._crew.workers[old.worker_id] = worker
             self._compare(worker, self._await_reports([worker])[0])
             slots = [(slot, [i for i in old.env_ids if self._slot_of[i] == slot]) for slot in old.slots]
             self._attach(worker, slots, replays)

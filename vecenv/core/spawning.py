@@ -15,7 +15,6 @@ import importlib
 import io
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -105,13 +104,8 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
                 writer = self._fork(process_obj.modules)
             except _SERVER_IS_DEAD:  # it was killed, perhaps a moment ago: the next one is new
                 writer = self._fork(process_obj.modules)
-        try:
-            with open(writer, "wb") as file:
-                file.write(data)
-        except BaseException:  # of a signal handler: the process would complain of what it was not told
-            os.kill(self.pid, signal.SIGKILL)
-            self.finalizer()
-            raise
+        with open(writer, "wb") as file:
+            file.write(data)
 
     def _fork(self, modules: frozenset[str]) -> int:
         """Have a process forked, which waits for what it is to do; return the descriptor that it reads that from."""

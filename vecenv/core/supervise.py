@@ -23,6 +23,7 @@ from typing import Any
 from ..errors import ConfigError
 from . import mail
 from .clock import Deadline, now_ns
+from .signals import held
 from .spawning import START_METHODS, make_process
 from .stacks import Note, StackFile
 from .worker import Attach, Boot, Goodbye, Report, started_at, worker_main
@@ -82,6 +83,23 @@ class Worker:
             return f"worker {self.worker_id} (envs {ids[0]}-{ids[-1]})"
         return f"worker {self.worker_id} (envs {', '.join(map(str, ids))})"
 
+    def brief(self) -> None:
+        """Send a new worker its first word: what it is to build, and where it writes its stack.
+
+        Raises:
+            ConfigError: the system has no descriptor left.
+        """
+        assert self.boot is not None
+        self.boot.has_stack_file = self.stack.fd >= 0
+        try:
+            self.control.send(self.boot)
+            if self.boot.has_stack_file:
+                reduction.send_handle(self.control, self.stack.fd, self.pid)
+        except ConnectionError:
+            pass  # it died at once: found by its pidfd, told by who waits for its report
+        except OSError as error:
+            raise _no_start(self.worker_id, error) from error
+
     def hand_over(self, attach: Attach, descriptors: Iterable[int]) -> None:
         """Send the plan and the descriptors it is mapped from."""
         self.control.send_bytes(mail.dump(attach))  # a space may be of a class of the caller's script
@@ -108,12 +126,13 @@ class Worker:
         return True
 
     def _note_end(self) -> None:
-        self.is_dead = True
-        self.exitcode = self.process.exitcode
-        try:
-            self.release()
-        finally:  # behind it: looking for them takes a descriptor
-            self._kill_tree()  # what its envs started outlives it otherwise
+        with held():
+            self.is_dead = True
+            self.exitcode = self.process.exitcode
+            try:
+                self.release()
+            finally:  # behind it: looking for them takes a descriptor
+                self._kill_tree()  # what its envs started outlives it otherwise
 
     def _is_lost(self) -> bool:
         """Tell whether the process has ended although it seems to run: someone else has waited for it."""
@@ -211,7 +230,7 @@ def _session_members(session: int) -> list[int]:
 
 
 def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int, ...]) -> Worker:
-    """Start the process of one worker and send it its first word.
+    """Start the process of one worker. Called with handlers of signals held; it is to be briefed next.
 
     Args:
         boot: what it is to build.
@@ -222,48 +241,42 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
     Raises:
         ConfigError: the system has no process or descriptor left.
     """
-    ours, theirs = multiprocessing.Pipe()
-    process = stack = worker = None
+    process = stack = ours = theirs = None
     try:
+        ours, theirs = multiprocessing.Pipe()
         inherited = (ours.fileno(), *siblings) if context == "fork" else ()
         name = f"vecenv worker {boot.worker_id}"
         process = make_process(context, worker_main, (theirs, inherited), name, boot.modules)
         stack = StackFile(name)
         if context != "fork":
             resource_tracker.ensure_running()  # which else starts in there, and takes signals again
-        # A Ctrl-C between fork and setsid would reach the child too; and handlers that raise are to find nothing half
-        # done. Workers take these signals again.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        # A Ctrl-C between fork and setsid would reach the child too, which takes these signals again.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
             process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
         pid = process.pid or -1
         pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
-        worker = Worker(boot.worker_id, boot.env_ids, slots, process, ours, pid, pidfd, stack, boot=boot)
-        boot.has_stack_file = worker.stack.fd >= 0
-        with contextlib.suppress(BrokenPipeError, ConnectionError):
-            # else it died at once: found by its pidfd, told by who waits for its report
-            worker.control.send(boot)
-            if boot.has_stack_file:
-                reduction.send_handle(worker.control, worker.stack.fd, worker.pid)
-    except BaseException as error:  # also of a signal handler
-        theirs.close()
-        if worker is not None:
-            worker.kill()
-        else:
-            _discard(process, stack, ours)
+        return Worker(boot.worker_id, boot.env_ids, slots, process, ours, pid, pidfd, stack, boot=boot)
+    except BaseException as error:
+        _discard(process, stack, ours)
         if isinstance(error, OSError):
-            raise ConfigError(f"worker {boot.worker_id} cannot be started: {error}; {_limits()}") from error
+            raise _no_start(boot.worker_id, error) from error
         raise
-    return worker
+    finally:
+        if theirs is not None:
+            theirs.close()
 
 
-def _discard(process: Any, stack: StackFile | None, control: Connection) -> None:
+def _no_start(worker_id: int, error: OSError) -> ConfigError:
+    return ConfigError(f"worker {worker_id} cannot be started: {error}; {_limits()}")
+
+
+def _discard(process: Any, stack: StackFile | None, control: Connection | None) -> None:
     """Let go of the parts of a worker that came to nothing."""
-    control.close()
+    if control is not None:
+        control.close()
     if stack is not None:
         stack.close()
     if process is not None and process.pid is not None:

@@ -38,6 +38,7 @@ from .infos import Infos
 from .native import load, say_nothing
 from .replay import Keeper, Replay
 from .rows import Autoreset
+from .signals import let_go
 from .spec import register_missing
 from .stacks import arm, note
 from .streams import Own, Streams
@@ -369,6 +370,7 @@ def _let_fork_server_end() -> None:
 def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
     """Run one worker from its first word to its last; `inherited` descriptors are closed."""
     os.setsid()
+    let_go()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})

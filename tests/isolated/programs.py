@@ -1,0 +1,81 @@
+"""Programs: the sources that tests of whole processes run, and what is left of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+
+LINES = """
+    import os, sys, signal
+    from vecenv.core.options import Limits, PoolOptions
+    from vecenv.core.process import ProcessPool
+    from vecenv.envs import toys
+    import numpy as np
+    def segments():
+        return sum(name.startswith(f"vecenv-{os.getpid()}-") for name in os.listdir("/dev/shm"))
+    def start(env_fn=toys.CountEnv, num_envs=4, context="forkserver", num_workers=2, **limits):
+        options = PoolOptions(num_workers=num_workers, context=context, limits=Limits(**limits))
+        pool = ProcessPool([env_fn] * num_envs, options)
+        pool.start()
+        pool.reset()
+        pool.recv().raise_errors()
+        return pool
+"""
+
+
+def program(body: str) -> str:
+    """Return a program with pools in it."""
+    return textwrap.dedent(LINES) + textwrap.dedent(body)
+
+
+MORE = """
+    import logging
+    from vecenv.core.options import FailurePolicy
+    logging.getLogger("vecenv").setLevel(logging.ERROR)
+    def recovering(num_envs=4, env_fn=toys.CountEnv, context="forkserver", num_workers=2):
+        failures = FailurePolicy(on_failure="recover", max_restarts=10000)
+        options = PoolOptions(num_workers=num_workers, context=context, failures=failures, limits=Limits(close=1.0))
+        pool = ProcessPool([env_fn] * num_envs, options)
+        pool.start()
+        pool.reset()
+        pool.recv().raise_errors()
+        return pool
+    def strike(pool, worker_id):
+        os.kill(pool.worker_pids[worker_id], signal.SIGKILL)
+        for _ in range(3):
+            pool.send(np.zeros(pool.num_envs, np.int64))
+            pool.recv().raise_errors()
+"""
+
+
+def recovering(body: str) -> str:
+    """Return a program whose pools bring their workers back."""
+    return program(MORE) + textwrap.dedent(body)
+
+
+def run(source: str, tmp_path: Path, how: str = "file", timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    if how == "-c":
+        command, stdin = [sys.executable, "-W", "error", "-c", source], None
+    elif how == "stdin":
+        command, stdin = [sys.executable, "-W", "error", "-"], source
+    else:
+        script = tmp_path / "script.py"
+        script.write_text(source)
+        command, stdin = [sys.executable, "-W", "error", str(script)], None
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, cwd=tmp_path)
+
+
+def assert_gone(pids: list[int]) -> None:
+    processes = []
+    for pid in pids:
+        try:
+            processes.append(psutil.Process(pid))
+        except psutil.NoSuchProcess:
+            continue
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    alive = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    assert alive == []
