@@ -27,13 +27,13 @@ vecenv_attach(vecenv_arena *arena, const Py_buffer *mapping)
 }
 
 static PyObject *
-watch_parent(PyObject *Py_UNUSED(module), PyObject *arg)
+watch_parent(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    int pidfd = PyObject_AsFileDescriptor(arg);
-    if (pidfd < 0) {
+    int pid, pidfd;
+    if (!PyArg_ParseTuple(args, "ii", &pid, &pidfd)) {
         return NULL;
     }
-    int error = vecenv_watch_parent(pidfd);
+    int error = vecenv_watch_parent((pid_t)pid, pidfd);
     if (error != 0) {
         errno = error;
         return PyErr_SetFromErrno(PyExc_OSError);
@@ -42,8 +42,8 @@ watch_parent(PyObject *Py_UNUSED(module), PyObject *arg)
 }
 
 PyDoc_STRVAR(watch_parent_doc,
-"watch_parent(pidfd, /)\n--\n\n"
-"Kill this process group once the process behind `pidfd` has exited (a native thread).");
+"watch_parent(pid, pidfd, /)\n--\n\n"
+"Kill this process group once the process `pid` behind `pidfd` has exited (a native thread).");
 
 PyDoc_STRVAR(timesteps_doc,
 "timesteps(type, obs, rewards, /)\n--\n\n"
@@ -128,7 +128,7 @@ static PyMethodDef module_methods[] = {
     {"fill_sheet", (PyCFunction)(void (*)(void))vecenv_fill_sheet, METH_FASTCALL, fill_sheet_doc},
     {"kind_of", vecenv_kind_of, METH_O, kind_of_doc},
     {"trees", vecenv_trees, METH_VARARGS, trees_doc},
-    {"watch_parent", watch_parent, METH_O, watch_parent_doc},
+    {"watch_parent", watch_parent, METH_VARARGS, watch_parent_doc},
     {"exchange", exchange, METH_VARARGS, exchange_doc},
     {NULL, NULL, 0, NULL},
 };

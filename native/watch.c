@@ -5,8 +5,10 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define WATCH_STACK_NBYTES 65536
@@ -14,6 +16,7 @@
 #define END_MS 200
 
 static int parent_fd = -1;
+static pid_t parent_pid;
 static pid_t forker; /* the parent, or its fork server */
 
 static void *
@@ -26,21 +29,31 @@ watch(void *argument)
     return NULL;
 }
 
-/* Runs before the env goes on, which may stop itself again before the watcher has had its turn. */
+/* Runs before the env goes on, which may stop itself again before the watcher has had its turn.
+ * Where the signal has come to another thread, of a BLAS or of the env, the env's does go on: then
+ * there is no time to wait, or it is made to wait as well. */
 static void
 on_continue(int number)
 {
     int before = errno;
     struct pollfd parent = {.fd = parent_fd, .events = POLLIN};
+    bool is_orphan = getppid() != forker;
     (void)number;
-    if (poll(&parent, 1, getppid() == forker ? 0 : END_MS) > 0) {
+    if (is_orphan && forker == parent_pid) {
+        kill(0, SIGKILL);
+    }
+    pid_t process = getpid();
+    if (is_orphan && syscall(SYS_gettid) != process) {
+        syscall(SYS_tgkill, process, process, SIGCONT);
+    }
+    if (poll(&parent, 1, is_orphan ? END_MS : 0) > 0) {
         kill(0, SIGKILL);
     }
     errno = before;
 }
 
 int
-vecenv_watch_parent(int pidfd)
+vecenv_watch_parent(pid_t pid, int pidfd)
 {
     /* A stopped process runs no thread, so its watcher sleeps on. The kernel continues it when
      * the process that forked it ends: the parent, or the fork server, which ends with the
@@ -48,6 +61,7 @@ vecenv_watch_parent(int pidfd)
      * it. */
     struct sigaction action = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
     parent_fd = pidfd;
+    parent_pid = pid;
     forker = getppid();
     if (sigaction(SIGCONT, &action, NULL) < 0 || prctl(PR_SET_PDEATHSIG, SIGCONT) < 0) {
         return errno;

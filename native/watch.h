@@ -2,10 +2,12 @@
 #ifndef VECENV_WATCH_H
 #define VECENV_WATCH_H
 
+#include <sys/types.h>
+
 /* Start a detached thread that kills this process group with SIGKILL as soon as
- * `pidfd` (of the parent) says that it has exited. The group is this process and what
+ * `pidfd` (of the parent, `pid`) says that it has exited. The group is this process and what
  * its envs started, because every worker leads a session of its own. A process that is
  * stopped is continued for that. Takes over the descriptor. Returns 0, or an errno. */
-int vecenv_watch_parent(int pidfd);
+int vecenv_watch_parent(pid_t pid, int pidfd);
 
 #endif

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vecenv.core import spawning
+from vecenv.core import spawning, stacks
 from vecenv.core.native import load
 
 # Every process that a test starts inherits this, so strays are known that have lost their parent.
@@ -23,7 +23,7 @@ _MARK = f"VECENV_TEST_RUN={uuid.uuid4()}"
 os.environ.update([_MARK.split("=")])
 
 # How long what is going away may take; nothing waits that long unless something is left.
-_GRACE_SECONDS = 2.0
+_GRACE_SECONDS = 10.0
 
 _SHM = Path("/dev/shm")
 
@@ -54,6 +54,13 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         pytest.skip("the extension was not built")
     monkeypatch.setenv("VECENV_IMPLEMENTATION", request.param)
     return str(request.param)
+
+
+@pytest.fixture
+def patient_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the stack of a hung worker waited for, however crowded the machine is."""
+    monkeypatch.setattr(stacks, "_PATIENCE_SECONDS", 20.0)
+    monkeypatch.setattr(stacks, "_NAP_SECONDS", 0.05)  # it is whole when it has not grown for so long
 
 
 @pytest.fixture(autouse=True)

@@ -273,6 +273,7 @@ def test_what_an_env_started_goes_with_its_worker(end: str, open_pool: OpenPool)
     assert psutil.wait_procs(children, timeout=5)[1] == []
 
 
+@pytest.mark.usefixtures("patient_stacks")
 def test_an_env_that_hangs_in_close_is_named(open_pool: OpenPool, caplog: pytest.LogCaptureFixture) -> None:
     pool = open_pool([count, count, count, functools.partial(toys.HangAtStep, moment="close")])
     run(pool, steps=1)

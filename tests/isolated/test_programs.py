@@ -121,12 +121,21 @@ def test_a_killed_parent_takes_busy_workers_and_their_children_along(env: str, t
 def test_a_killed_parent_takes_stopped_workers_along(
     implementation: str, stops: str, start_method: str, tmp_path: Path
 ) -> None:
-    """A stopped process hears nothing by itself: the kernel continues it when the process that forked it has ended."""
+    """A stopped process hears nothing by itself: the kernel continues it when the process that forked it has ended.
+
+    It tells any thread of it, also those of envs and of numeric libraries.
+    """
     source = program(
         f"""
+        import threading
+        class StopSelf(toys.StopSelf):
+            def __init__(self):
+                super().__init__()
+                for _ in range(3):
+                    threading.Thread(target=threading.Event().wait, daemon=True).start()
         os.environ["VECENV_IMPLEMENTATION"] = {implementation!r}
         outside = {stops!r} == "from outside"
-        pool = start(toys.CountEnv if outside else toys.StopSelf, context={start_method!r})
+        pool = start(toys.CountEnv if outside else StopSelf, context={start_method!r})
         print(*pool.worker_pids, flush=True)
         if outside:
             os.kill(pool.worker_pids[1], signal.SIGSTOP)

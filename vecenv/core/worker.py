@@ -245,10 +245,17 @@ def _watch(boot: Boot) -> None:
     if started_at(boot.parent_pid) != boot.parent_started:
         os.killpg(0, signal.SIGKILL)
     if boot.implementation == "native":
-        load().watch_parent(pidfd)
+        load().watch_parent(boot.parent_pid, pidfd)
     else:
-        forker = os.getppid()  # all as native/watch.c does
-        signal.signal(signal.SIGCONT, lambda *_: _end_with(pidfd, 0 if os.getppid() == forker else _END_MS))
+        forker = os.getppid()  # all as native/watch.c does, but that handlers run in the env's thread anyway
+
+        def on_continue(*_: object) -> None:
+            is_orphan = os.getppid() != forker
+            if is_orphan and forker == boot.parent_pid:
+                os.killpg(0, signal.SIGKILL)
+            _end_with(pidfd, _END_MS if is_orphan else 0)
+
+        signal.signal(signal.SIGCONT, on_continue)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
         threading.Thread(target=_end_with, args=(pidfd,), daemon=True).start()
 
