@@ -125,17 +125,24 @@ def test_restart_may_fail_and_be_tried_again(implementation: str, tmp_path: Path
         assert_gone_until_restarted(pool, "RuntimeError: license server is down")
 
 
-def test_a_successor_with_other_spaces_is_refused(implementation: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "error", "says"),
+    [("spaces", SpaceError, "SpaceError: env 0"), ("interrupt", KeyboardInterrupt, "KeyboardInterrupt")],
+)
+def test_a_successor_that_is_refused_or_interrupted_is_gone(
+    how: str, error: type[BaseException], says: str, implementation: str, tmp_path: Path
+) -> None:
+    """Refused for other spaces; a Ctrl-C comes amid its start."""
     file = tmp_path / "other"
-    with mortal([licensed(file, "spaces")] * 4) as pool:
+    with mortal([licensed(file, how)] * 4) as pool:
         play(pool, 2)
         file.touch()
         kill(pool, 0)
         pool.send(np.zeros(4, np.int64))
-        with pytest.raises(SpaceError, match="env 0"):
+        with pytest.raises(error):
             pool.recv(timeout=PATIENCE)
         file.unlink()
-        assert_gone_until_restarted(pool, "SpaceError: env 0")
+        assert_gone_until_restarted(pool, says)
 
 
 def test_no_descriptors_are_left_for_a_successor(implementation: str, tmp_path: Path) -> None:
@@ -146,19 +153,6 @@ def test_no_descriptors_are_left_for_a_successor(implementation: str, tmp_path: 
         with no_descriptors_left(), pytest.raises(ConfigError, match="worker 0 cannot be started: .*ulimit -n"):
             pool.recv(timeout=PATIENCE)
         assert_gone_until_restarted(pool, "ConfigError: worker 0 cannot be started")
-
-
-def test_ctrl_c_while_a_successor_starts(implementation: str, tmp_path: Path) -> None:
-    file = tmp_path / "hangs"
-    with mortal([licensed(file, "interrupt")] * 4) as pool:
-        play(pool, 2)
-        file.touch()
-        kill(pool, 0)
-        pool.send(np.zeros(4, np.int64))
-        with pytest.raises(KeyboardInterrupt):
-            pool.recv(timeout=PATIENCE)
-        file.unlink()
-        assert_gone_until_restarted(pool, "KeyboardInterrupt")
 
 
 def test_an_env_that_was_to_have_a_worker_of_its_own_cannot_be_built(implementation: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ConfigError
 
-__all__ = ["MOST_SECONDS", "NEVER_NS", "Deadline", "check_timeout", "limit_of", "now_ns"]
+__all__ = ["MOST_SECONDS", "NEVER_NS", "Deadline", "check_timeout", "is_number", "limit_of", "now_ns"]
 
 #: A deadline that does not come: far enough for any run, small enough for C's int64.
 NEVER_NS = 2**62
@@ -26,9 +26,14 @@ def limit_of(timeout: float | None) -> float | None:
     return None if timeout is None or timeout > MOST_SECONDS else timeout
 
 
+def is_number(value: Any) -> bool:
+    """Whether this is a real number, which NaN is not."""
+    return isinstance(value, numbers.Real) and bool(value == value)
+
+
 def check_timeout(name: str, timeout: Any) -> None:
-    """Raise ConfigError unless this is a number of seconds, which NaN is not, or None."""
-    if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout == timeout):
+    """Raise ConfigError unless this is a number of seconds or None."""
+    if timeout is not None and not is_number(timeout):
         raise ConfigError(f"{name}: expected seconds or None, got {timeout!r}", key=name)
 
 

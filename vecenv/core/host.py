@@ -9,7 +9,8 @@ this same class.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +30,7 @@ from .spec import Array, Spec
 from .stacks import note
 from .streams import Own, Streams
 
-__all__ = ["Host"]
+__all__ = ["Host", "close_all"]
 
 #: Seeds that fit the column; larger ones are used all the same and shown as unknown.
 _MANY_SEEDS = 2**63
@@ -174,16 +175,13 @@ class Host:
 
     def close(self) -> None:
         """Close every env, all of them even if some raise; then raise the first such error."""
-        first: BaseException | None = None
-        for env_id, env in self._envs.items():
-            try:
-                note("close", env_id)
-                self._streams.command(env_id, env.close)
-            except BaseException as error:  # the others must be closed too; raised below
-                first = first or error
+        envs = dict(self._envs)
         self._envs.clear()
-        if first is not None:
-            raise first
+        close_all(functools.partial(self._close, env_id, env) for env_id, env in envs.items())
+
+    def _close(self, env_id: int, env: Any) -> None:
+        note("close", env_id)
+        self._streams.command(env_id, env.close)
 
     # ---- commands ---------------------------------------------------------------------
 
@@ -458,6 +456,18 @@ class _Swapped:
     def reset(self) -> Any:
         with self._own:
             return self._env.reset()
+
+
+def close_all(closes: Iterable[Callable[[], object]]) -> None:
+    """Call all of these, also if some raise; then raise the first such error."""
+    first: BaseException | None = None
+    for close in closes:
+        try:
+            close()
+        except BaseException as error:  # the others must be closed too; raised below
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def _pair(result: Any) -> tuple[Any, Any]:

@@ -154,7 +154,10 @@ class Life(ABC):
             self._explain(what)
 
     def _leave(self) -> None:
-        """Give the lock back at the end of a call that is not `_busy` any more, and close if that was wanted."""
+        """Give the lock back at the end of a call that is not `_busy` any more, and close if that was wanted.
+
+        Calls of every round, as `step`, release the lock themselves where nothing is to be closed.
+        """
         try:
             if self._must_close:
                 self._close_once()

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigError
-from .clock import limit_of
+from .clock import is_number, limit_of
 from .infos import Infos
 from .rows import Autoreset, Op
 
 __all__ = ["FailurePolicy", "Limits", "PoolOptions", "check_env_fns", "check_options", "is_positive"]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real)
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class Limits:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if _is_number(value):  # else `check_options` says what it should be
+            if is_number(value):  # else `check_options` says what it should be
                 object.__setattr__(self, field.name, limit_of(value))
 
     def of(self, op: int) -> float | None:
@@ -162,7 +157,7 @@ def check_options(options: PoolOptions) -> None:
 
 def is_positive(value: Any) -> bool:
     """Tell whether a value is a number above 0; NaN is not."""
-    return _is_number(value) and bool(value > 0)
+    return is_number(value) and bool(value > 0)
 
 
 def _check_failures(policy: FailurePolicy) -> None:

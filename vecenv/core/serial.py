@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any
 
 from ..errors import SpaceError
-from .host import Host
+from .host import Host, close_all
 from .hub import Hub, NativeHub
 from .mail import Answer, dump_answer
 from .native import implementation
@@ -181,25 +181,13 @@ class SerialPool(Pool):
                 if self._host is not None:
                     self._host.close()
                 else:
-                    close_all(self._envs or {})
+                    close_all(env.close for env in (self._envs or {}).values())
         finally:
             if self._epoll is not None:
                 self._epoll.close()
                 os.close(self._event_fd)
             self._host = self._envs = self._epoll = None
             self._forget()
-
-
-def close_all(envs: dict[int, Any]) -> None:
-    """Close every env, all of them even if some raise; then raise the first such error."""
-    first: BaseException | None = None
-    for env in envs.values():
-        try:
-            env.close()
-        except BaseException as error:  # the others must be closed too; raised below
-            first = first or error
-    if first is not None:
-        raise first
 
 
 def check_same_spaces(envs: dict[int, Any]) -> None:

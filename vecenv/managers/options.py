@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..config import Config
-from ..core.clock import MOST_SECONDS
+from ..core.clock import MOST_SECONDS, is_number
 from ..core.options import FailurePolicy, Limits, PoolOptions, is_positive
 from ..core.rows import Autoreset
 from ..errors import ConfigError
@@ -122,7 +122,7 @@ def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
         if key in cfg:
             check_limit(key, cfg[key], owner)
     patience = cfg.get("step_wait_timeout")
-    if patience is not None and not (_is_number(patience) and patience >= 0):
+    if patience is not None and not (is_number(patience) and patience >= 0):
         raise _error(owner, "step_wait_timeout", "seconds of at least 0, or None", patience)
     check_counts(cfg, owner)
     if "restart_window" in cfg and not is_positive(cfg["restart_window"]):
@@ -133,7 +133,7 @@ def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
     _check_recycling(cfg.get("recycle_after"), owner)
     if not isinstance(cfg["max_retry"], numbers.Integral):
         raise _error(owner, "max_retry", "an integer", cfg["max_retry"])
-    if not (_is_number(cfg["retry_waiting_time"]) and 0 <= cfg["retry_waiting_time"] <= MOST_SECONDS):
+    if not (is_number(cfg["retry_waiting_time"]) and 0 <= cfg["retry_waiting_time"] <= MOST_SECONDS):
         raise _error(owner, "retry_waiting_time", f"seconds from 0 to {MOST_SECONDS:g}", cfg["retry_waiting_time"])
     if has_inplace and cfg.get("reset_inplace") and not cfg["auto_reset"]:
         raise ConfigError(f"{owner}: reset_inplace=True needs auto_reset=True", key="reset_inplace")
@@ -142,7 +142,7 @@ def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
 def check_counts(cfg: Mapping[str, Any], owner: str) -> None:
     """Raise ConfigError for a count that is none."""
     for key in _COUNTS:
-        if key in cfg and not (_is_number(cfg[key]) and cfg[key] >= 1):
+        if key in cfg and not (is_number(cfg[key]) and cfg[key] >= 1):
             raise _error(owner, key, "a number of at least 1", cfg[key])
 
 
@@ -190,10 +190,6 @@ def _failures(cfg: Mapping[str, Any]) -> FailurePolicy:
     """Return what is done about workers that die. Hangs raise: `max_retry` and `retry_type` rule about them."""
     keys = [field.name for field in dataclasses.fields(FailurePolicy)]
     return FailurePolicy(**{key: cfg[key] for key in keys if key in cfg}, recover_hangs=False)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and bool(value == value)  # NaN is none
 
 
 def _error(owner: str, key: str, expected: str, got: Any) -> ConfigError:

@@ -8,7 +8,7 @@ Arrays are reshaped, never copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,11 +92,8 @@ def final_infos(observations: Sequence[Any], info: Infos) -> Infos:
         observations: the last ones of these episodes, one per env.
         info: of that step.
     """
-    last = np.empty(len(observations), object)
-    for i, observation in enumerate(observations):
-        last[i] = observation
     every = np.ones(len(observations), np.bool_)
-    return {"final_obs": last, "_final_obs": every, "final_info": info, "_final_info": every}
+    return {"final_obs": _as_objects(observations), "_final_obs": every, "final_info": info, "_final_info": every}
 
 
 def _is_mask(key: str, infos: Sequence[Infos | None]) -> bool:
@@ -129,8 +126,5 @@ def _rows_of(value: Any, size: int) -> Array:
     return rows
 
 
-def _as_objects(array: Array) -> Array:
-    objects = np.full(len(array), None, object)
-    for i, value in enumerate(array):
-        objects[i] = value
-    return objects
+def _as_objects(values: Iterable[Any]) -> Array:
+    return np.fromiter(values, object)
