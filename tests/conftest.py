@@ -60,7 +60,7 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 def patient_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the stack of a hung worker waited for, however crowded the machine is."""
     monkeypatch.setattr(stacks, "_PATIENCE_SECONDS", 20.0)
-    monkeypatch.setattr(stacks, "_NAP_SECONDS", 0.05)  # it is whole when it has not grown for so long
+    monkeypatch.setattr(stacks, "_NAP_SECONDS", 0.2)  # it is whole when it has not grown for so long
 
 
 @pytest.fixture(autouse=True)
