@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ class _Holdings:
             thread.join(grace)
             if thread.is_alive():
                 leaks.append(f"thread {thread.name}")
-        leaks += [f"segment {name}" for name in sorted(_segments() - self.segments) if not _is_foreign(name)]
+        leaks += [f"segment {name}" for name in self.new_segments(grace)]
         for number, target in _descriptors().items():
             if self.descriptors.get(number) != target:
                 leaks.append(f"descriptor {number} -> {target}")
@@ -116,6 +117,18 @@ class _Holdings:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     suspects.append(psutil.Process(pid))
         return psutil.wait_procs(suspects, timeout=grace)[1]
+
+    def new_segments(self, grace: float = 0.0) -> list[str]:
+        """Segments of this test that are still there after `grace` seconds.
+
+        One that another program is about to map looks like one of ours until it does.
+        """
+        until = time.monotonic() + grace
+        while left := [name for name in sorted(_segments() - self.segments) if not _is_foreign(name)]:
+            if time.monotonic() >= until:
+                break
+            os.sched_yield()
+        return left
 
 
 def _helpers() -> set[int]:
