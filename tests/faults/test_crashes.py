@@ -20,6 +20,7 @@ import psutil
 import pytest
 from gymnasium import spaces
 
+from tests.faults.tapes import kill
 from vecenv.core.native import load
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.process import ProcessPool
@@ -154,10 +155,7 @@ def test_a_worker_killed_from_outside_is_named(ordered: bool, open_pool: OpenPoo
 def test_an_idle_worker_killed_is_found_at_the_next_use(open_pool: OpenPool) -> None:
     pool = open_pool([count] * 4)
     run(pool)
-    victim = psutil.Process(pool.worker_pids[0])
-    victim.kill()
-    while victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE:
-        psutil.wait_procs([victim], timeout=0.05)
+    kill(pool, 0)
     pool.send(np.zeros(4, np.int64))
     with pytest.raises(WorkerDiedError, match="worker 0"):
         pool.recv()
@@ -270,7 +268,7 @@ def test_what_an_env_started_goes_with_its_worker(end: str, open_pool: OpenPool)
         with pytest.raises(WorkerTimeoutError):
             pool.call(lambda env: threading.Event().wait(), [0])
         pool.close()
-    assert psutil.wait_procs(children, timeout=5)[1] == []
+    assert psutil.wait_procs(children, timeout=30)[1] == []
 
 
 @pytest.mark.usefixtures("patient_stacks")

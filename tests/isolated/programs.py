@@ -76,6 +76,12 @@ def assert_gone(pids: list[int]) -> None:
             processes.append(psutil.Process(pid))
         except psutil.NoSuchProcess:
             continue
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    alive = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
-    assert alive == []
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert [process for process in alive if not _is_zombie(process)] == []
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it has been reaped at this moment
+        return True
