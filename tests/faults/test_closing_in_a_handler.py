@@ -242,7 +242,7 @@ def test_a_program_that_closes_and_exits_at_sigterm_does_so(start_method: str, t
     script.write_text(
         textwrap.dedent(
             f"""
-            import signal, sys, warnings
+            import os, signal, sys, warnings
             import numpy as np
             import vecenv
             from vecenv.envs import toys
@@ -256,6 +256,8 @@ def test_a_program_that_closes_and_exits_at_sigterm_does_so(start_method: str, t
             signal.signal(signal.SIGTERM, end)
             envs.reset(seed=0)
             envs.step_async(np.zeros(2, np.int64))
+            while not all(envs._pool._hub.state(slot).op for slot in range(2)):
+                os.sched_yield()  # a worker that is not at its step yet closes its env, which may take longer
             print(*envs.worker_pids, flush=True)
             envs.step_wait()
             """
