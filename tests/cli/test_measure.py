@@ -137,7 +137,7 @@ def test_a_lockstep_waits_for_the_slower_loop():
     slow, quick = functools.partial(BusyEnv, busy_us=3000), functools.partial(BusyEnv, busy_us=30)
     mode = measure.LoopMode("ceiling", [[slow], [quick] * 2], laps=True)
     try:
-        window = mode.run(0.1)
+        window = mode.run(0.5)
     finally:
         mode.close()
     # while the slow env makes one step, the quick ones make a hundred, of which a lockstep has two
