@@ -554,7 +554,7 @@ class ManagerContract:
         assert len(self.step(manager)) == 3
 
     def test_a_hanging_reset_is_ended(self, make):
-        manager = make(reset_timeout=0.3)
+        manager = make(reset_timeout=1.0)
         with pytest.raises(RuntimeError, match="env 1"):
             manager.launch({0: None, 1: {"stat": "block"}, 2: None})
         assert manager.closed

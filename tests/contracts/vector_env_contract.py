@@ -566,7 +566,7 @@ class VectorEnvContract:
             envs.send([0], 0)
 
     def test_limits(self, open_envs):
-        envs = open_envs([CountEnv, HangAtStep], step_timeout=0.1, close_timeout=0.1, on_failure="raise")
+        envs = open_envs([CountEnv, HangAtStep], step_timeout=1.0, close_timeout=0.1, on_failure="raise")
         envs.reset(seed=0)
         with pytest.raises(WorkerTimeoutError, match=r"step .* of env 1|env 1 .*step") as caught:
             envs.step([0, 0])

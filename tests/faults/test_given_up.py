@@ -442,13 +442,13 @@ def test_managers_say_so(cls: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: An
     [
         ("segfault", r"SIGSEGV[\s\S]*Segmentation fault[\s\S]*in commit"),
         ("abort", r"SIGABRT[\s\S]*in commit"),
-        ("hang", r"within 0\.4 s[\s\S]*in wait[\s\S]*in commit"),
-        ("hang in C", r"within 0\.4 s[\s\S]*in commit"),
-        ("stop", r"within 0\.4 s[\s\S]*stopped by a signal"),
+        ("hang", r"within 1\.0 s[\s\S]*in wait[\s\S]*in commit"),
+        ("hang in C", r"within 1\.0 s[\s\S]*in commit"),
+        ("stop", r"within 1\.0 s[\s\S]*stopped by a signal"),
     ],
 )
 def test_errors_show_what_the_worker_was_doing(crime: str, says: str, implementation: str) -> None:
-    limits = Limits(step=0.4, close=0.3)
+    limits = Limits(step=1.0, close=0.3)
     env_fn = functools.partial(toys.FAULTS[crime], 2)
     pool = mortal([innocent, env_fn], on_failure="raise", limits=limits)
     with pool, pytest.raises((WorkerDiedError, WorkerTimeoutError), match=says):
@@ -457,7 +457,7 @@ def test_errors_show_what_the_worker_was_doing(crime: str, says: str, implementa
 
 @pytest.mark.usefixtures("patient_stacks")
 def test_a_recovered_hang_shows_its_stack_in_the_reproducer(implementation: str, tmp_path: Any) -> None:
-    limits = Limits(step=0.4, close=0.3)
+    limits = Limits(step=1.0, close=0.3)
     with mortal([innocent, functools.partial(toys.Hangs, 3)], limits=limits, reproducer_dir=str(tmp_path)) as pool:
         play(pool, 4)
     (path,) = glob.glob(str(tmp_path / "*"))

@@ -239,7 +239,7 @@ def test_a_replacement_that_hangs_while_it_builds_is_replaced(implementation: st
     env_fns = [functools.partial(toys.CountEnv, 10)] * 2
     expected = undisturbed(env_fns, 15)
     env_fns[0] = functools.partial(StopsWhenBuilt, str(tmp_path), length=10)
-    with mortal(env_fns, limits=Limits(construct=2.0)) as pool:
+    with mortal(env_fns, limits=Limits(construct=4.0)) as pool:
         got = play(pool, 15, kills({6: 0}))
         assert len(os.listdir(tmp_path)) == 3, "a first one, one that stopped, and one that took its place"
     assert got.rows == expected.rows
@@ -255,7 +255,7 @@ def test_a_crime_in_the_middle_of_a_call_costs_nothing(
     innocent = functools.partial(toys.FAULTS[crime], None, moment="close", length=4, once=str(tmp_path))
     guilty = functools.partial(toys.FAULTS[crime], at, moment=moment, length=4, once=tmp_path / "struck")
     expected = undisturbed([functools.partial(toys.Raises, None, moment="close", length=4, once=str(tmp_path))] * 3, 14)
-    limits = Limits(reset=0.3, step=0.3, close=2.0)
+    limits = Limits(reset=1.0, step=1.0, close=2.0)
     with mortal([innocent, guilty, innocent], num_workers=1, autoreset=autoreset, limits=limits) as pool:
         got = play(pool, 14)
         assert pool.statistics()["restarts"] == 1

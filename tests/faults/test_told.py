@@ -36,7 +36,7 @@ def test_the_error_names_the_seed_and_the_newest_actions(implementation: str, tm
 
 
 def test_a_hang_tells_the_same(implementation: str, tmp_path: Any) -> None:
-    limits = Limits(step=0.4, close=0.3)
+    limits = Limits(step=1.0, close=0.3)
     env_fns = [innocent, functools.partial(toys.Hangs, 2)]
     with mortal(env_fns, on_repeat="raise", limits=limits, reproducer_dir=str(tmp_path)) as pool:
         with pytest.raises(WorkerTimeoutError, match=r"seed 1, last actions \[\d+, \d+\]; it is the second") as caught:

@@ -90,7 +90,7 @@ def test_every_start_method_gives_it_one(context: str, tmp_path: Path) -> None:
 
 
 def test_an_env_that_hangs_gets_one_too(implementation: str, tmp_path: Path) -> None:
-    limits = Limits(step=0.5, close=0.5)
+    limits = Limits(step=1.0, close=0.5)
     env_fns = with_failing(3, 1, tmp_path, (3, 5, 7), sign=signal.SIGSTOP)
     with mortal(env_fns, num_workers=1, limits=limits) as pool:
         got = play(pool, 14)
@@ -102,7 +102,7 @@ def test_an_env_that_hangs_gets_one_too(implementation: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("count", [2, 4], ids=["alone in its slot", "with another in its slot"])
 def test_of_several_threads_only_the_one_that_hangs_is_blamed(count: int, implementation: str, tmp_path: Path) -> None:
     env_fns = with_failing(count, 1, tmp_path, (3, 5, 7), sign=0)
-    limits = Limits(step=0.5, close=0.5)
+    limits = Limits(step=1.0, close=0.5)
     with mortal(env_fns, num_workers=1, threads_per_worker=2, limits=limits) as pool:
         got = play(pool, 14)
         assert pool.envs_of(1) == [1] and len(pool.worker_pids) == 2

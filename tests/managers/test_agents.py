@@ -226,7 +226,7 @@ class HangsInReset(Duel):
 @KINDS
 def test_an_env_that_loses_its_worker_to_a_hanging_reset_owes_as_many_infos(kind, tmp_path):
     env_fns = [functools.partial(HangsInReset, kind, tmp_path / "hung"), functools.partial(HangsInReset, kind)]
-    cfg = {"num_workers": 1, "reset_timeout": 0.5, "max_retry": 2, "wait_num": 100, "step_wait_timeout": None}
+    cfg = {"num_workers": 1, "reset_timeout": 1.0, "max_retry": 2, "wait_num": 100, "step_wait_timeout": None}
     with AsyncSubprocessEnvManager(env_fns, {**cfg, "retry_waiting_time": 0.0}) as manager:
         manager.launch()
         for ids in ((0,), (0,), (0, 1)):

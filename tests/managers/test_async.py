@@ -132,7 +132,7 @@ def test_an_automatic_reset_that_fails_is_raised_where_it_is_noticed(launched):
 
 
 def test_an_automatic_reset_has_its_time_limit(launched):
-    manager = launched(count=1, length=1, reset_timeout=0.3)
+    manager = launched(count=1, length=1, reset_timeout=1.0)
     manager.close()
     manager.launch({0: {"stat": "block_later"}})
     manager.step({0: 0})

@@ -44,7 +44,7 @@ def launched(request):
 
 
 def test_a_hanging_step_is_a_timeout_error_and_closes(launched):
-    manager = launched(step_timeout=0.3)
+    manager = launched(step_timeout=1.0)
     with pytest.raises(TimeoutError, match="env 1"):
         manager.step({0: 0, 1: "block", 2: 0})
     assert manager.closed and manager.env_states[0] is EnvState.VOID
@@ -116,7 +116,7 @@ def test_a_hanging_reset_is_tried_again_in_a_fresh_worker(launched, tmp_path):
     manager = launched(
         [functools.partial(_HangsOnce, tmp_path / "hung"), *actors(1)],
         max_retry=2,
-        reset_timeout=0.5,
+        reset_timeout=1.0,
         retry_waiting_time=0,
         num_workers=2,
     )
@@ -129,7 +129,7 @@ def test_a_hanging_reset_is_tried_again_in_a_fresh_worker(launched, tmp_path):
 
 
 def test_a_reset_that_always_hangs_is_given_up(launched):
-    manager = launched(max_retry=2, reset_timeout=0.3, retry_waiting_time=0, num_workers=1)
+    manager = launched(max_retry=2, reset_timeout=1.0, retry_waiting_time=0, num_workers=1)
     with pytest.raises(RuntimeError, match="env 0 could not be reset in 2 attempts"):
         manager.reset({0: {"stat": "block"}})
     assert manager.closed
@@ -139,7 +139,7 @@ def test_a_hanging_reset_beside_running_envs_is_tried_again_and_says_whose_episo
     manager = launched(
         [functools.partial(_HangsOnce, tmp_path / "hung"), *actors(3)],
         max_retry=2,
-        reset_timeout=0.5,
+        reset_timeout=1.0,
         retry_waiting_time=0,
         num_workers=1,
     )
@@ -161,7 +161,7 @@ def test_who_begins_again_because_another_one_hung_has_all_attempts(launched, tm
     manager = launched(
         [functools.partial(_HangsOnce, hung), functools.partial(_FailsAfter, hung, failed)],
         max_retry=2,
-        reset_timeout=0.5,
+        reset_timeout=1.0,
         retry_waiting_time=0,
         num_workers=1,
     )
@@ -188,11 +188,11 @@ def test_what_concerns_one_env_touches_no_other_worker(launched):
 
 def test_a_time_limit_that_is_set_late_does_not_cover_the_reset_behind_a_step(launched):
     """It did while both were one command: the reset was taken for a step that hung."""
-    manager = launched(actors(2, length=1), connect_timeout=1.0)
+    manager = launched(actors(2, length=1), connect_timeout=3.0)
     manager.close()
     manager.launch({0: {"stat": "block_later"}, 1: None})
     manager.step({1: 0})
-    manager._step_timeout = 0.2
+    manager._step_timeout = 1.0
     for _ in range(2):
         while EnvState.RESET in manager.env_states.values():  # the asynchronous manager's
             manager.step({})

@@ -323,7 +323,7 @@ def test_limits_work_in_any_thread_and_leave_sigalrm_to_the_application(manager_
     caught = []
 
     def run():
-        with make(manager_cls, actors(2), step_timeout=0.25) as manager:
+        with make(manager_cls, actors(2), step_timeout=1.0) as manager:
             manager.launch()
             try:
                 manager.step({0: 0, 1: "block"})
@@ -337,7 +337,7 @@ def test_limits_work_in_any_thread_and_leave_sigalrm_to_the_application(manager_
         assert signal.getsignal(signal.SIGALRM) is mine
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert len(caught) == 1 and "0.25" in caught[0] and "env 1" in caught[0]
+    assert len(caught) == 1 and "within 1.0 s" in caught[0] and "env 1" in caught[0]
 
 
 def test_a_limit_in_process_restores_the_handler_it_found():

@@ -124,7 +124,7 @@ class TestProcess(VectorEnvContract):
 
     def test_a_step_that_always_hangs_ends_its_episode(self, open_envs):
         """Repeated by another worker it has the limit of a step, not of the reset that was repeated before it."""
-        envs = open_envs([functools.partial(CountEnv, None), HangAtStep], step_timeout=0.2, num_workers=2)
+        envs = open_envs([functools.partial(CountEnv, None), HangAtStep], step_timeout=1.0, num_workers=2)
         envs.reset(seed=0)
         obs, rewards, terminations, truncations, infos = envs.step([0, 0])
         assert truncations.tolist() == [False, True] and not terminations.any() and obs[0, STEPS] == 1

@@ -361,7 +361,7 @@ def test_after_a_loss_the_next_death_costs_nothing_again() -> None:
 
 def test_a_hang_is_a_death() -> None:
     hangs = [functools.partial(SyncVectorEnv, [functools.partial(HangAtStep, at=3), functools.partial(CountEnv, 9)])]
-    with opened(hangs, step_timeout=0.3, close_timeout=0.3) as envs:
+    with opened(hangs, step_timeout=1.0, close_timeout=0.3) as envs:
         envs.reset(seed=1)
         for _ in range(2):
             envs.step(np.zeros(2, np.int64))
