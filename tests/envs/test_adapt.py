@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from tests.scripted import Ding, Plain, numbers_env
 from vecenv import ConfigError, DingEnvWrapper, GymToGymnasiumWrapper, SpaceError, StateError
-from vecenv.envs.adapt import AdaptedEnv, adapt, convert_space, ensure_spaces, find_attr, original
+from vecenv.envs.adapt import AdaptedEnv, adapt, adapt_built, convert_space, ensure_spaces, find_attr, original
 from vecenv.envs.base import BaseEnvTimestep
 from vecenv.envs.results import AGENTS, is_abnormal, read_flags, to_timestep
 from vecenv.envs.seeding import episode_seed
@@ -414,6 +414,38 @@ def test_ensure_spaces_says_when_there_are_none():
 
     with pytest.raises(SpaceError, match="missing, also after a reset"):
         ensure_spaces(adapt(Spaceless()))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_an_env_that_does_not_come_to_have_spaces_is_closed(lazy):
+    """Nobody else had it; and what its `close` raises is not what the caller is to hear."""
+
+    class Spaceless(Plain):
+        num_closes = 0
+
+        def __init__(self):
+            super().__init__()
+            del self.action_space
+
+        def reset(self, **reset_param):
+            if lazy:
+                raise LookupError("nothing to build it from")
+            return super().reset(**reset_param)
+
+        def close(self):
+            Spaceless.num_closes += 1
+            raise OSError("cannot be closed")
+
+    with pytest.raises(LookupError if lazy else SpaceError):
+        adapt_built(Spaceless())
+    assert Spaceless.num_closes == 1
+
+
+def test_a_vector_env_that_is_refused_is_closed():
+    envs = gymnasium.vector.SyncVectorEnv([numbers_env])
+    with pytest.raises(TypeError, match="is a vector env"):
+        adapt_built(envs)
+    assert envs.closed
 
 
 class OldSpaces:

@@ -43,6 +43,8 @@ class Odd(ActorEnv):
         if cfg.get("wrong") == "init":
             raise LookupError("no license for this env")
         super().__init__(cfg)
+        if cfg.get("wrong") == "spaces":
+            self.observation_space = None
 
     def note(self, what):
         with open(os.path.join(self._cfg["notes"], what), "a") as file:
@@ -56,11 +58,15 @@ class Odd(ActorEnv):
     def reset(self, stat=None):
         if "notes" in self._cfg:
             self.note("resets")
+        if self._cfg.get("wrong") == "spaces":
+            raise LookupError("no spaces for this env")
         return super().reset(stat)
 
     def close(self):
         if "notes" in self._cfg:
             self.note("closes")
+        if self._cfg.get("wrong") == "spaces":
+            raise OSError("cannot be closed")
         if self._cfg.get("wrong") == "close":
             threading.Event().wait(60)
 
@@ -104,6 +110,15 @@ def test_the_reference_env_is_closed_with_the_manager(manager_cls, tmp_path):
     mine = manager.env_ref.time_id
     manager.close()
     assert lines(tmp_path / "closes") == [f"{os.getpid()} {mine}"] and lines(tmp_path / "resets") == []
+
+
+@pytest.mark.parametrize("read", ["env_ref", "launch"])
+def test_an_env_that_does_not_come_to_have_spaces_is_closed(manager_cls, tmp_path, read):
+    """One that raises while it builds itself stayed open: nobody had it yet."""
+    manager = manager_cls([odd(wrong="spaces", notes=str(tmp_path))])
+    with manager, pytest.raises(LookupError, match="no spaces for this env"):
+        manager.launch() if read == "launch" else manager.env_ref
+    assert len(lines(tmp_path / "closes")) == 1
 
 
 # ---- W12: rendering ------------------------------------------------------------------------

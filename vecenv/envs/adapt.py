@@ -59,15 +59,25 @@ def adapt(env: Any) -> gymnasium.Env[Any, Any]:
     return AdaptedEnv(env)
 
 
-def adapt_built(env: Any) -> gymnasium.Env[Any, Any]:
+def adapt_built(env: Any, *, needed: bool = True) -> gymnasium.Env[Any, Any]:
     """Adapt, and have an env that builds itself lazily build itself now: what a worker needs to know its spaces.
+
+    If that fails the env is closed, for nobody else has it; what closing it raises is not heard.
+
+    Args:
+        needed: as for `ensure_spaces`.
 
     Raises:
         TypeError: no env.
         SpaceError: there are no spaces, also after a reset.
     """
-    adapted = adapt(env)
-    ensure_spaces(adapted)
+    try:
+        adapted = adapt(env)
+        ensure_spaces(adapted, needed=needed)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            env.close()
+        raise
     return adapted
 
 

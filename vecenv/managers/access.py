@@ -16,7 +16,7 @@ from gymnasium import Space, spaces
 
 from ..config import Config, deep_merge_dicts
 from ..core.pool import Pool
-from ..envs.adapt import adapt, ensure_spaces, find_attr, original, reward_space_of
+from ..envs.adapt import adapt_built, find_attr, original, reward_space_of
 from ..envs.spaces import LooseSpace
 from ..errors import ClosedError, ConfigError, StateError
 from .managed import CallMethod, ReadAttribute, Render, ShapeRewards
@@ -79,12 +79,7 @@ class EnvAccess:
         if self._env_reference is None:
             states = random.getstate(), np.random.get_state()
             try:
-                env = adapt(self._env_fn[0]())
-                try:
-                    ensure_spaces(env, needed=self._has_layout)
-                except BaseException:
-                    env.close()
-                    raise
+                env = adapt_built(self._env_fn[0](), needed=self._has_layout)
             except AttributeError as error:
                 self._raise_from_property(error)
             finally:

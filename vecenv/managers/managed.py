@@ -20,7 +20,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from ..envs.adapt import AdaptedEnv, adapt, ensure_spaces, find_attr, has_generator, original, reward_space_of
+from ..envs.adapt import AdaptedEnv, adapt_built, find_attr, has_generator, original, reward_space_of
 from ..envs.base import BaseEnv
 from ..envs.own import get_own
 from ..envs.replay import EpisodeRecorder, enable_own, unique_name
@@ -163,10 +163,9 @@ class ManagedEnv:
         return self._is_gone
 
     def _build(self) -> None:
-        env = adapt(self._env_fn())
+        env = self._env_fn()
         self._came_seeded = has_generator(env)  # else it gets its first seed here, also if it makes itself at a reset
-        ensure_spaces(env, needed=self._settings.has_layout)
-        self._bind(env)
+        self._bind(adapt_built(env, needed=self._settings.has_layout))
 
     def _bind(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = env
