@@ -141,9 +141,29 @@ def test_nonsense_is_one_line_and_exit_code_2(run, options: list[str], parts: li
 
 
 ODD_ENVS = """
+import os
+import sys
 import gymnasium
 from gymnasium import spaces
 from vecenv.envs.toys import RaiseAtReset, RaiseAtStep, ToyEnv
+
+class Leaves(ToyEnv):
+    def __init__(self):
+        sys.exit(3)
+
+class LeavesLater(ToyEnv):
+    built = 0
+
+    def __init__(self):
+        super().__init__()
+        LeavesLater.built += 1
+        if LeavesLater.built > 1 or "LEAVES" in os.environ:
+            sys.exit(3)
+        os.environ["LEAVES"] = "1"
+
+class LeavesAtClose(ToyEnv):
+    def close(self):
+        sys.exit(3)
 
 class ClosesBadly(ToyEnv):
     def close(self):
@@ -157,7 +177,7 @@ class Sequences(ToyEnv):
     def observe(self):
         return (1, 2)
 
-for kind in (RaiseAtReset, RaiseAtStep, ClosesBadly, Sequences):
+for kind in (RaiseAtReset, RaiseAtStep, ClosesBadly, Leaves, LeavesLater, LeavesAtClose, Sequences):
     gymnasium.register(f"Odd{kind.__name__}-v0", kind, disable_env_checker=True)
 """
 
@@ -171,7 +191,9 @@ def odd_envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "odd_envs.py").write_text(ODD_ENVS)
     monkeypatch.syspath_prepend(tmp_path)
     before = set(gymnasium.registry)
+    monkeypatch.delenv("LEAVES", raising=False)
     yield
+    os.environ.pop("LEAVES", None)
     sys.modules.pop("odd_envs", None)
     for name in set(gymnasium.registry) - before:
         del gymnasium.registry[name]
@@ -183,6 +205,11 @@ def odd_envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("RaiseAtStep", ONLY_LOOPS, 1, ["plain loop raised ZeroDivisionError: toy env divides"]),
         ("RaiseAtReset", ONLY_LOOPS, 1, ["plain loop raised ValueError: toy env cannot reset"]),
         ("RaiseAtStep", ONLY_VECENV, 1, ["ZeroDivisionError raised: toy env"]),
+        ("Leaves", (), 2, ["cannot make", "SystemExit: 3"]),
+        ("LeavesLater", NO_LOOPS, 2, ["AsyncVectorEnv cannot be built", "SystemExit: 3", "--skip gymnasium"]),
+        ("LeavesLater", ONLY_LOOPS, 1, ["plain loop raised SystemExit: 3"]),
+        ("LeavesLater", ONLY_VECENV, 1, ["SystemExit", "3"]),
+        ("LeavesAtClose", (), 2, ["cannot close", "SystemExit: 3"]),
         ("ClosesBadly", (), 2, ["cannot close", "RuntimeError: cannot close"]),
         ("Sequences", NO_LOOPS, 2, ["Sequence(Discrete(3)", "--skip gymnasium"]),
     ],

@@ -94,6 +94,34 @@ MODULE = """
     def raising():
         raise RuntimeError("no license")
 
+    def leaving(code=3):
+        raise SystemExit(code)
+
+    class Halt(BaseException):
+        pass
+
+    def halting():
+        raise Halt("not an Exception")
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    class LeavesAtStep(Endless):
+        def step(self, action):
+            raise SystemExit(3)
+
+    class LeavesAtClose(Family.Member):
+        def close(self):
+            raise SystemExit(3)
+
+    class LeavesLater(Family.Member):
+        built = 0
+
+        def __init__(self):
+            LeavesLater.built += 1
+            if LeavesLater.built > 1:
+                raise SystemExit(3)
+
     gymnasium.register("FromModule-v0", Family.Member)
 """
 
@@ -135,6 +163,20 @@ def test_an_env_that_cannot_be_closed_breaks_one_rule_more(check, here):
     assert code == 1 and err == ""
     assert "  endless: episode 0 did not end within 20 steps" in out, "what was found before is told"
     assert "  close: RuntimeError raised: cannot close\n" in out
+
+
+@pytest.mark.parametrize(
+    "name, rule",
+    [("LeavesAtStep", "step"), ("LeavesAtClose", "close"), ("LeavesLater", "recovery")],
+)
+def test_an_env_that_leaves_the_program_breaks_a_rule(check, here, name, rule):
+    """The program ended with the env's own code, and nothing was said."""
+    code, out, err = check(f"own_envs:{name}", "--no-spawn", "--max-steps", "20", "--determinism")
+    assert code == 1 and err == "" and f"  {rule}: SystemExit raised: 3\n" in out
+
+
+def test_ctrl_c_in_a_constructor_is_not_an_error_of_it(check, here):
+    assert check("own_envs:interrupted") == (130, "", "vecenv check: interrupted\n")
 
 
 def test_a_vector_env_is_no_single_env(check, here):
@@ -197,10 +239,14 @@ def test_arguments_reach_the_factory(check, here):
         ("broken:thing", "ZeroDivisionError: division by zero"),
         ("own_envs:nothing", "has no function or class 'nothing'"),
         ("own_envs:raising", "RuntimeError: no license"),
+        ("own_envs:leaving", "SystemExit: 3"),
+        ("own_envs:halting", "Halt: not an Exception"),
+        ("exits:thing", "SystemExit: 3"),
     ],
 )
 def test_nonsense_is_one_line_and_exit_code_2(check, here, name, says):
     (here / "broken.py").write_text("1 / 0")
+    (here / "exits.py").write_text("raise SystemExit(3)")
     code, out, err = check(name)
     assert code == 2 and out == "" and says in err and err.count("\n") == 1
 

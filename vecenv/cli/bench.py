@@ -148,9 +148,9 @@ def _foreign_errors_told() -> Iterator[None]:
     """Raise what comes out of a mode, as an env's exceptions do as themselves, as an error with one line's text."""
     try:
         yield
-    except VecenvError:
+    except (VecenvError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # SystemExit, too: it would end the program without a word
         raise EnvError(f"{type(error).__name__} raised: {error}") from error
 
 

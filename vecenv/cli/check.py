@@ -78,7 +78,9 @@ def _close(env: Any) -> list[Any]:
 
     try:
         env.close()
-    except Exception as error:  # what was found before must be told, too
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of any class; what was found before must be told, too
         return [Violation("close", f"{type(error).__name__} raised: {error}")]
     return []
 
@@ -89,9 +91,9 @@ def _print_recovery(env_fn: Any, seed: int) -> list[Any]:
 
     try:
         report = check_recovery(env_fn, seed=seed)
-    except ConfigError:
+    except (ConfigError, KeyboardInterrupt):
         raise
-    except Exception as error:  # of the env: what it breaks stands above, and this with it
+    except BaseException as error:  # of the env, of any class: what it breaks stands above, and this with it
         return [Violation("recovery", f"{type(error).__name__} raised: {error}")]
     for line in report.lines():
         print(line)

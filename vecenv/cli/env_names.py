@@ -51,7 +51,9 @@ def find_env_fn(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigError(f"{name!r}: cannot import {module_name!r}: {error}") from error
-    except Exception as error:  # of foreign code, or about a name that no module can have
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of foreign code (SystemExit too), or about a name that no module can have
         raise ConfigError(f"{name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
     for part in path.split("."):
         found = getattr(found, part, None)

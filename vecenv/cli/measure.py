@@ -258,7 +258,9 @@ def gymnasium_async(env_fns: Sequence[EnvFn], *, copy: bool = True) -> SyncMode:
     try:
         with no_interrupts():
             envs = AsyncVectorEnv(env_fns, copy=copy)
-    except Exception as error:  # TypeError, ValueError, or what a space of somebody's own raises
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # TypeError, ValueError, or what a space or a constructor of somebody's own raises
         raise ConfigError(
             f"Gymnasium's AsyncVectorEnv cannot be built: {type(error).__name__}: {error} Leave it out with "
             "--skip gymnasium"

@@ -74,7 +74,9 @@ def check_env(maker: EnvMaker) -> EnvMaker:
     env = build_env(maker, maker.env_name)
     try:
         env.close()
-    except Exception as error:  # of any class, as below
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of any class, as below
         raise ConfigError(f"cannot close {maker.env_name!r}: {type(error).__name__}: {error}") from error
     return dataclasses.replace(maker, quiet=True)
 
@@ -88,12 +90,12 @@ def build_env(env_fn: Callable[[], Any], name: str) -> Any:
     """
     try:
         env = env_fn()
-    except VecenvError:
+    except (VecenvError, KeyboardInterrupt):
         raise
     except gymnasium.error.Error as error:
         raise ConfigError(str(error)) from error
-    except Exception as error:
-        # Any class: the constructor is foreign code, and its reason is all that the user needs.
+    except BaseException as error:
+        # Any class, SystemExit too: the constructor is foreign code, and its reason is all that the user needs.
         raise ConfigError(f"cannot make {name!r}: {type(error).__name__}: {error}") from error
     is_env = all(callable(getattr(env, method, None)) for method in ("reset", "step"))
     if not is_env or isinstance(env, gymnasium.vector.VectorEnv):

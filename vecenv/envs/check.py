@@ -99,7 +99,9 @@ def check_all(
         before = len(found)
         try:
             found.extend(violation for violation in violations if violation not in found)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of any class: SystemExit would end the program without a word
             found.append(Violation(part, f"{type(error).__name__} raised: {error}"))
         report(f"{part}: {'ok' if len(found) == before else f'{len(found) - before} violation(s)'}")
 
