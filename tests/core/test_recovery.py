@@ -247,7 +247,7 @@ def test_the_last_env_of_a_worker_ends_the_story_with_one_line(books: Books, cap
         books.now = 250_000_000
         books.recovery.note_outcome(1, Outcome("truncated", reason="it draws lots"))
     assert caplog.messages == [
-        "env 1: its episode could not be brought back: it draws lots",
+        "env 1: its episode could not be brought back, it ends truncated: it draws lots",
         "worker 0 died; replaced, 12 commands repeated, of 2 episodes 1 ended truncated (0.25 s)",
     ]
     counts = books.recovery.statistics()

@@ -15,6 +15,7 @@ import pytest
 from tests.faults.tapes import mortal, play
 from tests.faults.test_given_up import SegfaultsInEpisode, assert_reproduces, draw_of_episode, innocent, segfaulting
 from vecenv.core.options import Limits
+from vecenv.core.rows import Autoreset
 from vecenv.envs import toys
 from vecenv.errors import ConfigError, WorkerDiedError, WorkerTimeoutError
 
@@ -68,8 +69,38 @@ def test_a_folder_that_has_gone_costs_the_file_and_not_the_run(
             got = play(pool, 30)
         assert pool.statistics()["truncated"] == 1
     assert "truncated" in dict(got.marks[1]).values()
-    (message,) = [message for message in caplog.messages if "ends here, truncated" in message]
+    (message,) = [message for message in caplog.messages if "is not tried again" in message]
     assert "no reproducer file could be written: FileNotFoundError" in message and "last actions [" in message
+
+
+class DiesBetweenEpisodes(toys.ToyEnv):
+    """Its second reset ends the process."""
+
+    resets = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.resets += 1
+        if self.resets == 2:
+            os.abort()
+        return super().reset(**kwargs)
+
+
+@pytest.mark.parametrize("autoreset, kinds", [("NEXT_STEP", ["restarted"]), ("SAME_STEP", ["restarted", "truncated"])])
+def test_the_log_says_of_an_episode_what_its_info_says(
+    autoreset: str, kinds: list[str], tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was "truncated" also of an env whose episode was over, and whose next one is told to be restarted."""
+    options = {"autoreset": Autoreset[autoreset], "reproducer_dir": str(tmp_path)}
+    with mortal([DiesBetweenEpisodes], **options) as pool, caplog.at_level(logging.WARNING, "vecenv"):
+        got = play(pool, 14)
+        pool.statistics()
+    assert sorted(mark for _, mark in got.marks[0]) == kinds
+    word = kinds[-1]
+    given_up = [message for message in caplog.messages if "second time in this call" in message]
+    assert len(given_up) == 1 and "truncated" not in given_up[0]
+    assert any(message.startswith("env 0: ") and word in message for message in caplog.messages)
+    others = {"truncated", "restarted"} - {word}
+    assert not [message for message in caplog.messages if others & set(message.replace(",", " ").split())]
 
 
 def test_a_folder_that_has_gone_hides_no_error(implementation: str, tmp_path: Any) -> None:

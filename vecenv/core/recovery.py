@@ -121,7 +121,8 @@ class Recovery:
             if self.policy.on_repeat == "raise" or state.op != Op.STEP:
                 error.args = (told, *error.args[1:])
                 raise error
-            _LOG.warning("the episode of env %d ends here, truncated: %s", state.env_id, told)
+            # Whether an episode ends by that, or had ended before, its new worker finds out: see `note_outcome`.
+            _LOG.warning("what env %d was asked is not tried again: %s", state.env_id, told)
             given_up[state.env_id] = str(error).partition("\n")[0]
         return given_up
 
@@ -248,9 +249,9 @@ class Recovery:
         self._counts["steps_replayed"] += outcome.num_steps
         self._replay_seconds += outcome.seconds
         if outcome.kind == "truncated":
-            _LOG.warning("env %d: its episode could not be brought back: %s", env_id, outcome.reason)
+            _LOG.warning("env %d: its episode could not be brought back, it ends truncated: %s", env_id, outcome.reason)
         if outcome.kind == "restarted":
-            _LOG.warning("env %d: the episode after its last one is a new start: %s", env_id, outcome.reason)
+            _LOG.warning("env %d: its episode was over, the next one is restarted: %s", env_id, outcome.reason)
         if outcome.kind == "unproven" and self._counts["unproven"] == 1:
             _LOG.warning(_UNPROVEN, env_id)
         rescue = self._rescues.pop(env_id, None)
@@ -277,7 +278,7 @@ def _summary(rescue: _Rescue) -> str:
     if lost or anew or unproven:
         parts = (
             (lost, "ended truncated"),
-            (anew, "begin anew"),
+            (anew, "were over, the next ones are restarted"),
             (unproven, "go on from a state that may lack something"),
         )
         end = f"of {len(rescue.outcomes)} episodes " + ", ".join(f"{count} {what}" for count, what in parts if count)
