@@ -8,11 +8,17 @@ import os
 import signal
 import sys
 
+import psutil
 import pytest
 
+from tests.faults.tapes import stopped
 from vecenv.core import spawning
+from vecenv.core.options import PoolOptions
+from vecenv.core.process import ProcessPool
+from vecenv.envs import toys
 from vecenv.envs.adapt import adapt_built
 from vecenv.envs.state import KEEPER
+from vecenv.errors import ConfigError
 
 LOOK = "import os, sys; open({path!r}, 'w').write(' '.join([str(os.getppid()), *sys.modules]))"
 
@@ -70,6 +76,29 @@ def test_a_server_is_replaced_although_nobody_waits_for_children(servers, tmp_pa
         assert look(tmp_path)[0] != first
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_server_that_does_not_answer_is_given_up(servers, tmp_path, monkeypatch):
+    """A worker that was to be started from one that was stopped was waited for, for ever."""
+    first, _ = look(tmp_path, "vecenv.envs.adapt")
+    second, _ = look(tmp_path, "vecenv.envs.batched")
+    monkeypatch.setattr(spawning, "_ANSWER_SECONDS", 2.0)
+    with stopped([first]):
+        assert look(tmp_path, "vecenv.envs.adapt")[0] == second, "which has that, too, and need not be started"
+    assert not psutil.pid_exists(first) and [server._forkserver_pid for _, server in servers] == [second]
+
+
+def test_a_worker_is_refused_where_its_servers_do_not_answer(servers, tmp_path, monkeypatch):
+    needed = spawning.modules_of(adapt_built)
+    pids = [look(tmp_path, *modules)[0] for modules in (needed, ["vecenv.envs.batched"])]
+    pool = ProcessPool([toys.CountEnv], PoolOptions(num_workers=1), adapt=adapt_built)
+    with stopped(pids), monkeypatch.context() as patch:
+        patch.setattr(spawning, "_ANSWER_SECONDS", 0.1)
+        with pytest.raises(ConfigError, match="its fork server did not answer within 0.1 s"):
+            pool.start()
+        pool.close()
+    assert not servers and not any(map(psutil.pid_exists, pids))
+    assert look(tmp_path)[0] not in pids
 
 
 def test_a_forked_child_keeps_no_server_alive(servers, tmp_path):

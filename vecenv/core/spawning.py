@@ -15,11 +15,13 @@ import importlib
 import io
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, reduction, spawn
 from multiprocessing import process as mp_process
+from multiprocessing.connection import wait
 from multiprocessing.context import set_spawning_popen
 from multiprocessing.forkserver import ForkServer
 from typing import Any
@@ -35,7 +37,11 @@ popen_spawn: Any = importlib.import_module("multiprocessing.popen_spawn_posix")
 util: Any = importlib.import_module("multiprocessing.util")
 
 _PRELOAD = "vecenv.core.preload"
-#: What asking a server for a process raises that was killed; the last where someone else has waited for it.
+#: How long a fork server may take to answer, in seconds; a new one imports all that it is to have loaded. One that
+#: takes longer has been stopped, or hangs in an import. Nobody hears a Ctrl-C meanwhile.
+_ANSWER_SECONDS = 30.0
+#: What asking a server for a process raises that was killed, here or by others; the last where someone else has waited
+#: for it.
 _SERVER_IS_DEAD = (ConnectionError, EOFError, ChildProcessError)
 _MAIN_KEYS = ("init_main_from_path", "init_main_from_name")
 
@@ -119,6 +125,9 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
             # The child watches the second end to know that its parent lives.
             self.finalizer = util.Finalize(self, util.close_fds, (os.dup(writer), self.sentinel))
             try:
+                if not wait([self.sentinel], _ANSWER_SECONDS):
+                    _kill(server)
+                    raise ConnectionError(f"its fork server did not answer within {_ANSWER_SECONDS:g} s")
                 self.pid = read_signed(self.sentinel)
             except BaseException:  # EOFError of a dead server, or a signal handler's
                 os.close(writer)
@@ -130,6 +139,13 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
                 getattr(server, "_stop")()  # noqa: B009  # its descriptors here, and its exit status
             raise
         return int(writer)
+
+
+def _kill(server: ForkServer) -> None:
+    """End a server that does not answer; asked to stop it would not hear of it."""
+    pid = getattr(server, "_forkserver_pid")  # noqa: B009
+    with contextlib.suppress(ProcessLookupError):  # where someone else has waited for it
+        os.kill(pid, signal.SIGKILL)
 
 
 class _SpawnPopen(popen_spawn.Popen):  # type: ignore[misc]
