@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 from vecenv import VectorEnv
+from vecenv.core.serial import SerialPool
+from vecenv.envs.adapt import adapt_built
+from vecenv.vector.seeds import EnvSeeds
 
 cartpole = functools.partial(gymnasium.make, "CartPole-v1")
 
@@ -44,6 +47,31 @@ def test_env_i_gets_the_seed_that_was_drawn_and_i() -> None:
         envs.async_reset([3, 1])
         envs.recv(2)
         assert envs.seeds[3] - envs.seeds[1] == 2 and envs.seeds[0] is None
+
+
+def test_the_books_of_seeds_tell_what_was_given_and_draw_for_first_resets_only() -> None:
+    with SerialPool([cartpole] * 3, adapt=adapt_built) as pool:
+        pool.start()
+        seeds = EnvSeeds(pool)
+        assert seeds.fill([5, 6, 7], [2]) == [7] and seeds.last == (None,) * 3, "not sent yet"
+        seeds.note([7], [2])
+        first, given, later = seeds.fill([None, 4, None], [0, 1, 2])
+        assert isinstance(first, int) and (given, later) == (4, None)
+        seeds.note([first, given, later], [0, 1, 2])
+        assert seeds.last == (first, 4, 7)
+        assert seeds.fill([None] * 3, [1, 0]) == [None, None]
+
+
+def test_an_env_that_has_its_generator_keeps_it() -> None:
+    def ready() -> gymnasium.Env:
+        env = cartpole()
+        env.reset(seed=9)
+        return env
+
+    with SerialPool([ready, cartpole], adapt=adapt_built) as pool:
+        pool.start()
+        first, second = EnvSeeds(pool).fill([None, None], [0, 1])
+        assert first is None and isinstance(second, int)
 
 
 def test_an_env_reset_by_itself_can_be_brought_back() -> None:

@@ -25,6 +25,7 @@ from ..errors import ClosedError, ConfigError, StateError, require
 from ..vector.env import VectorEnv
 from ..vector.infos import check_no_statistics
 from ..vector.nested import row_of
+from ..vector.seeds import EnvSeeds
 from .inside import AttributeGetter, AttributeSetter, AttributeTest, MethodCaller, WrapperTest, identity_of
 
 __all__ = ["SB3VecEnv"]
@@ -87,6 +88,7 @@ class SB3VecEnv(_VecEnv):
             )
         self.vector_env = _vector_env_of(env_fns, options)
         self._pool: Pool = self.vector_env._pool
+        self._env_seeds: EnvSeeds = self.vector_env._env_seeds
         self._ids = list(range(self._pool.num_envs))
         self._is_plain = isinstance(self._pool.action_spec.root, Leaf)
         try:
@@ -125,13 +127,13 @@ class SB3VecEnv(_VecEnv):
             Exception: what an env raised, with the remote traceback as its cause.
         """
         self._check_open("reset")
-        seeds = self.vector_env._fill_seeds(self._seeds, self._ids)
+        seeds = self._env_seeds.fill(self._seeds, self._ids)
         if self._pool.outstanding():
             self._pool.cancel()
         self._pool.reset(
             seeds=seeds, kwargs=[{"options": one} if one else None for one in self._options], draw_seeds=False
         )
-        self.vector_env._note_seeds(seeds, self._ids)
+        self._env_seeds.note(seeds, self._ids)
         batch = self._pool.recv()
         batch.raise_errors()
         self._reset_seeds()

@@ -3,6 +3,7 @@
     env        Gymnasium's tuples: steps and resets
     calling    calls and attributes
     pending    the start, the end, and Gymnasium's rules about which call may follow which
+    seeds      what resets are given, and were
     results    a batch becomes what a step returns
     infos      info dicts of N envs to arrays
     nested     nested observations, in batches and row by row

@@ -30,6 +30,7 @@ from .batched_calling import CallableBatches
 from .batched_data import final_infos, flatten, join_infos, split_actions
 from .nested import merge, own, view
 from .results import NUM_LEASES, Step
+from .seeds import draw_seed
 
 __all__ = ["BatchedVectorEnv"]
 
@@ -409,7 +410,7 @@ class BatchedVectorEnv(CallableBatches):
         """Draw seeds for envs that get none; one that has its generator already keeps it, as in VectorEnv."""
         keeps = [one for found in self._pool.call(have_generators, pure=True) for one in found]
         new = [i for i, one in enumerate(seeds) if one is None and not keeps[i]]
-        first = self._draw_seed() if new else 0
+        first = draw_seed(self.num_envs) if new else 0
         for i in new:
             seeds[i] = first + i
 

@@ -24,7 +24,7 @@ from gymnasium.vector.utils import batch_space
 from ..core.batch import Batch
 from ..core.options import Limits, PoolOptions
 from ..core.rows import Autoreset, Op
-from ..envs.adapt import adapt_built, has_generator
+from ..envs.adapt import adapt_built
 from ..envs.state import KEEPER
 from ..errors import ConfigError, StateError
 from .arguments import (
@@ -41,6 +41,7 @@ from .arguments import (
 from .calling import CallableEnvs
 from .inside import Call, disguise
 from .results import NUM_LEASES, Results, Step
+from .seeds import EnvSeeds
 
 __all__ = ["VectorEnv"]
 
@@ -62,8 +63,6 @@ class VectorEnv(CallableEnvs):
         >>> envs.close()
 
     Attributes:
-        seeds: the seed that each env was last given, None where it got none. An unseeded first
-            reset draws them: `reset(seed=envs.seeds[0])` then repeats the run.
         implementation: 'native' or 'python', what moves the data.
     """
 
@@ -181,9 +180,8 @@ class VectorEnv(CallableEnvs):
         self.metadata = {**(pool.properties.get("metadata") or {}), "autoreset_mode": self.autoreset_mode}
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
-        self.seeds: tuple[int | None, ...] = (None,) * self.num_envs
+        self._env_seeds = EnvSeeds(pool)
         self._waiting: Any = None  # what the `..._wait` that is pending needs
-        self._unseeded = set(range(pool.num_envs))  # envs without a reset so far
         self.closed = False
 
     def _start(self, is_same: bool, has_statistics: bool) -> None:
@@ -328,6 +326,14 @@ class VectorEnv(CallableEnvs):
 
     # ---- resetting ---------------------------------------------------------------------------
 
+    @property
+    def seeds(self) -> tuple[int | None, ...]:
+        """The seed that each env was last given, None where it got none.
+
+        An unseeded first reset draws them: `reset(seed=envs.seeds[0])` then repeats the run.
+        """
+        return self._env_seeds.last
+
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
@@ -408,34 +414,10 @@ class VectorEnv(CallableEnvs):
         chosen = range(self.num_envs) if env_ids is None else env_ids.tolist()
         if ordered and self._pool.outstanding():
             self._give_up(what, chosen, [Op.RESET], "envs")
-        asked = self._fill_seeds(seeds, chosen)
+        asked = self._env_seeds.fill(seeds, chosen)
         kwargs = None if options is None else [{"options": options}] * len(asked)
         try:
             self._pool.reset(env_ids, seeds=asked, kwargs=kwargs, ordered=ordered, draw_seeds=False)
         except StateError as error:
             self._explain(what, error)
-        self._note_seeds(asked, chosen)
-
-    def _fill_seeds(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> list[int | None]:
-        """Return the seeds of these envs' resets, drawn for those that begin unseeded, so that they can be told.
-
-        An env that has its generator already, as after a reset in its env_fn, keeps it.
-
-        Args:
-            seeds: of all envs.
-            env_ids: those that are to be reset.
-        """
-        asked = [seeds[env_id] for env_id in env_ids]
-        new = [i for i, env_id in enumerate(env_ids) if asked[i] is None and env_id in self._unseeded]
-        if new:
-            first = self._draw_seed()
-            has_own = self._pool.call(has_generator, [env_ids[i] for i in new], pure=True)
-            for i, keeps in zip(new, has_own):
-                asked[i] = None if keeps else first + env_ids[i]
-        return asked
-
-    def _note_seeds(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> None:
-        """Remember the seeds of resets that were sent."""
-        given = {env_id: seed for env_id, seed in zip(env_ids, seeds) if seed is not None}
-        self.seeds = tuple(given.get(env_id, known) for env_id, known in enumerate(self.seeds))
-        self._unseeded.difference_update(env_ids)
+        self._env_seeds.note(asked, chosen)

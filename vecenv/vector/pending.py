@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import logging
-import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
@@ -30,13 +28,10 @@ from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, Pen
 __all__ = ["PendingEnvs", "check_callable"]
 
 _BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool}
-_LOG = logging.getLogger(__name__)
 #: What is pending after `close`, for ever.
 _CLOSED = "close"
 #: Methods that `call` refuses: the engine has to know about them.
 _NOT_BY_CALL = ("reset", "step", "close")
-#: Seeds drawn here stay below this, as some simulators ask.
-_SEED_LIMIT = 2**31
 
 
 def check_callable(name: str) -> None:
@@ -88,12 +83,6 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._pool.start()
         except SpaceError as error:
             raise DifferentSpacesError(str(error), path=error.path) from error
-
-    def _draw_seed(self) -> int:
-        """Draw the seed of an unseeded first reset, so that it can be told."""
-        seed = secrets.randbelow(_SEED_LIMIT - self.num_envs)
-        _LOG.info("unseeded reset: env i gets seed %d + i", seed)
-        return seed
 
     # ---- states ------------------------------------------------------------------------------
 
