@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from vecenv.core.signals import held, let_go
+from vecenv.core.signals import _came, held, let_go
 
 
 class Cut(Exception):
@@ -68,6 +73,65 @@ def test_ctrl_c_comes_after_an_error_of_the_work() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_those_that_came_are_heard_though_one_more_raises_as_they_are_let_go(heard: list[int]) -> None:
+    def one_more(frame: FrameType, event: str, _: object) -> None:
+        if event == "return" and frame.f_code is let_go.__code__:
+            signal.raise_signal(signal.SIGUSR2)
+
+    try:
+        with pytest.raises(Cut), held():
+            signal.raise_signal(signal.SIGUSR1)
+            sys.setprofile(one_more)
+    finally:
+        sys.setprofile(None)
+    assert heard == [signal.SIGUSR2, signal.SIGUSR1]
+
+
+def test_a_signal_that_the_handler_of_an_earlier_one_leaves_to_the_system_is_left_to_it() -> None:
+    """The idiom of a second Ctrl-C that ends the program at once."""
+
+    def child() -> int:
+        signal.signal(signal.SIGUSR1, lambda signum, frame: signal.signal(signum, signal.SIG_DFL))
+        with held():
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
+        return 0
+
+    assert in_a_child(child) == -signal.SIGUSR1
+
+
+def test_what_stands_before_the_handlers_of_python_stays_there(heard: list[int], tmp_path: Path) -> None:
+    with open(tmp_path / "stacks", "w+") as stacks:
+        faulthandler.register(signal.SIGUSR1, stacks, all_threads=False, chain=True)
+        try:
+            with held():
+                signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+        stacks.seek(0)
+        assert stacks.read().count("most recent call first") == 2
+    assert heard == [signal.SIGUSR1] * 2
+
+
+def test_a_signal_that_interrupts_no_system_call_interrupts_none_later(heard: list[int]) -> None:
+    """As asyncio has it for the signals that its loops hear."""
+    signal.siginterrupt(signal.SIGUSR1, False)
+    before = action_at(signal.SIGUSR1)
+    with held():
+        assert action_at(signal.SIGUSR1) == before
+    assert action_at(signal.SIGUSR1) == before
+    signal.siginterrupt(signal.SIGUSR1, True)
+    assert action_at(signal.SIGUSR1) != before
+
+
+def action_at(signum: int) -> bytes:
+    """Handler and flags of a struct sigaction: a pointer, 128 bytes for the mask, not all of them used, an int."""
+    action = ctypes.create_string_buffer(1024)
+    assert ctypes.CDLL(None).sigaction(signum, None, action) == 0
+    return action.raw[:8] + action.raw[136:140]
+
+
 def test_signals_without_a_handler_are_left_alone(heard: list[int]) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     with held():
@@ -100,6 +164,24 @@ def test_a_forked_process_gives_them_back(heard: list[int]) -> None:
     with held():
         exitcode = in_a_child(child)
     assert exitcode == 0 and heard == []
+
+
+def test_what_another_thread_forks_meanwhile_hears_signals(heard: list[int]) -> None:
+    exitcodes: list[int] = []
+
+    def child() -> int:
+        signal.raise_signal(signal.SIGUSR1)
+        with held():
+            pass
+        return int(heard != [signal.SIGUSR1])
+
+    thread = threading.Thread(target=lambda: exitcodes.append(in_a_child(child)))
+    with held():
+        signal.raise_signal(signal.SIGINT)  # of the parent only
+        thread.start()
+        thread.join()
+        _came.clear()
+    assert exitcodes == [0]
 
 
 def in_a_child(work: Callable[[], int]) -> int:

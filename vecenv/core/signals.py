@@ -3,10 +3,15 @@
 A handler that raises, as that of Ctrl-C does, can do so between any two lines: when a process has been
 started, and nobody knows of it yet. Blocking the signal does not help in a process with other threads
 (a BLAS has some): one of those takes it, and the handler runs in the main thread all the same.
+
+What the process itself does at a signal stays as it is: `signal.signal` would put Python's own action in the
+place of one that `faulthandler.register` or a simulator has put in front of it, and end `signal.siginterrupt`.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
 import sys
 import threading
@@ -18,6 +23,12 @@ __all__ = ["held", "let_go"]
 #: The handlers that wait, by signal, while those of this module stand in their places; which signals have come.
 _waiting: dict[int, Callable[[int, FrameType | None], object]] = {}
 _came: list[int] = []
+#: The thread that holds them; others may fork meanwhile.
+_holder = 0
+
+_sigaction = ctypes.CDLL(None).sigaction if os.name == "posix" else None
+#: More than any system's struct sigaction takes (152 with glibc); it is given back as it came.
+_ACTION_NBYTES = 1024
 
 
 class held:  # reads as `with held():`
@@ -28,23 +39,27 @@ class held:  # reads as `with held():`
     """
 
     def __enter__(self) -> None:
+        global _holder
         self._is_outermost = threading.current_thread() is threading.main_thread() and not _waiting
         if not self._is_outermost:
             return
+        _holder = threading.get_ident()
         try:
             for signum in signal.valid_signals():
                 handler = signal.getsignal(signum)
                 if callable(handler):
                     _waiting[signum] = handler
-                    signal.signal(signum, _note)
+                    _put(signum, _note)
         except BaseException:  # of a handler that was not held yet
             let_go()
             raise
 
     def __exit__(self, *exc_info: object) -> None:
         if self._is_outermost:
-            let_go()
-            _hear()
+            try:
+                let_go()
+            finally:  # a signal that comes now is heard at once, and those before it are not left for the next pool
+                _hear()
 
 
 def let_go() -> None:
@@ -52,11 +67,22 @@ def let_go() -> None:
     try:
         while _waiting:
             signum, handler = next(iter(_waiting.items()))
-            signal.signal(signum, handler)
+            _put(signum, handler)
             _waiting.pop(signum, None)
     except BaseException:  # of a handler that is back already; the others are to follow
         let_go()
         raise
+
+
+def _put(signum: int, handler: Callable[[int, FrameType | None], object]) -> None:
+    """Have Python call this handler, and leave what the process itself does at the signal as it is."""
+    action = ctypes.create_string_buffer(_ACTION_NBYTES)
+    is_known = _sigaction is not None and _sigaction(signum, None, action) == 0
+    try:
+        signal.signal(signum, handler)
+    finally:
+        if _sigaction is not None and is_known:
+            _sigaction(signum, action, None)
 
 
 def _note(signum: int, frame: FrameType | None) -> None:
@@ -70,6 +96,19 @@ def _hear() -> None:
             handler = signal.getsignal(signum)
             if callable(handler):
                 handler(signum, sys._getframe())
+            elif handler == signal.SIG_DFL:  # the handler of an earlier one has left the next one to the system
+                signal.raise_signal(signum)
     finally:  # a handler that raises leaves the rest of them to be heard too
         if _came:
             _hear()
+
+
+def _forked() -> None:
+    """In a child: what came was meant for its parent, and nobody holds anything if another thread has forked."""
+    _came.clear()
+    if threading.get_ident() != _holder:
+        let_go()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
