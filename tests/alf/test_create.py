@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import gymnasium
 import numpy as np
@@ -29,6 +30,7 @@ from vecenv.alf import (
     no_thread_env_for_conf,
 )
 from vecenv.envs.toys import ToyEnv
+from vecenv.errors import ConfigError
 
 
 def load_counting(name, env_id=0):
@@ -155,12 +157,47 @@ def test_envs_that_share_a_worker():
     with create(num_parallel_environments=6, batch_size_per_env=3, seed=0) as env:
         assert env.num_workers == 2 and env.batch_size == 6
         assert env.reset().env_info["seed"].tolist() == list(range(6))
-    with pytest.raises(ValueError, match="num_parallel_environments: expected at least 1, got 0"):
-        create_environment(num_parallel_environments=0)
     with pytest.raises(ValueError, match="a divisor of 5"):
         create(num_parallel_environments=5, batch_size_per_env=2)
     with pytest.raises(ValueError, match="spare envs need"):
         create(num_parallel_environments=4, batch_size_per_env=2, num_spare_envs=1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_parallel_environments", 0),
+        ("num_parallel_environments", 2.0),
+        ("num_parallel_environments", "2"),
+        ("num_spare_envs", -1),
+        ("num_spare_envs", 1.5),
+        ("batch_size_per_env", "1"),
+        ("seed", "a"),
+        ("seed", 1.5),
+        ("seed", [1, 2]),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_by_name(key, value):
+    with pytest.raises(ConfigError, match=f"^{key}: expected .*{re.escape(repr(value))}$"):
+        create_environment(**{"num_parallel_environments": 2, key: value})
+
+
+def test_numbers_of_numpy_are_numbers():
+    with create(num_parallel_environments=np.int64(2), num_spare_envs=np.int8(1), seed=np.int64(3)) as env:
+        assert len(env.reset().reward) == 2 and env.seeds == (3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("constructors", "says"),
+    [
+        (counting, "env_constructors: expected a list of callables, got function"),
+        ([], "env_constructors is empty: at least one env is needed"),
+        (["CartPole-v1"], "env_constructors[0] is not callable but str"),
+    ],
+)
+def test_constructors_that_are_none_are_refused_by_name(constructors, says):
+    with pytest.raises(ConfigError, match=f"^{re.escape(says)}$"):
+        ParallelAlfEnvironment(constructors)
 
 
 def test_spare_envs_come_on_top():

@@ -20,6 +20,8 @@ from vecenv.alf.suite import load
 from vecenv.alf.task_wrappers import MultitaskWrapper
 from vecenv.alf.tensors import wants_tensors
 from vecenv.alf.thread import ThreadEnvironment
+from vecenv.core.options import check_whole
+from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError
 
 __all__ = ["create_environment"]
@@ -90,8 +92,12 @@ def create_environment(
         env_load_fn = eval_env_load_fn or env_load_fn
         batch_size_per_env = eval_batch_size_per_env or batch_size_per_env
     is_batched = bool(_attribute(env_load_fn, "batched"))
-    size = num_parallel_environments
-    per_env = (size if is_batched else 1) if batch_size_per_env is None else batch_size_per_env
+    size = check_whole("num_parallel_environments", num_parallel_environments, 1)
+    num_spare_envs = check_whole("num_spare_envs", num_spare_envs, 0)
+    if batch_size_per_env is None:
+        per_env = size if is_batched else 1
+    else:
+        per_env = check_whole("batch_size_per_env", batch_size_per_env, 1)
     _check(size, per_env, num_spare_envs, nonparallel)
     if _asks_for(env_load_fn, "num_parallel_environments"):
         env_load_fn = functools.partial(env_load_fn, num_parallel_environments=size)
@@ -223,7 +229,7 @@ def _asks_for(function: Any, name: str) -> bool:
 def _draw_seeds(count: int, seed: int | None, per_env: int) -> list[int]:
     """Return a seed for each env, all different; those of `per_env` envs in one batch follow each other."""
     if seed is not None:
-        seed = int(seed)  # the module random takes no other integers
+        seed = check_seed(seed)  # the module random takes no other integers
         return [seed + i for i in range(count)]
     generator = np.random.default_rng(int(np.random.randint(_SEED_LIMIT)))
     firsts = generator.choice(_SEED_LIMIT // per_env, count // per_env, replace=False) * per_env
@@ -231,11 +237,7 @@ def _draw_seeds(count: int, seed: int | None, per_env: int) -> list[int]:
 
 
 def _check(size: int, per_env: int, num_spares: int, nonparallel: bool) -> None:
-    if size < 1:
-        raise ConfigError(
-            f"num_parallel_environments: expected at least 1, got {size!r}", key="num_parallel_environments"
-        )
-    if per_env < 1 or size % per_env:
+    if size % per_env:
         raise ConfigError(
             f"batch_size_per_env: expected a divisor of {size} parallel environments, got {per_env}",
             key="batch_size_per_env",

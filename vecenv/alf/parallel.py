@@ -38,6 +38,7 @@ from vecenv.alf.tensors import to_arrays, to_tensors, wants_tensors
 from vecenv.alf.timestep import TimeStep
 from vecenv.core.batch import Batch
 from vecenv.core.clock import now_ns
+from vecenv.core.options import check_env_fns, check_whole
 from vecenv.core.pool import Pool
 from vecenv.core.process import ProcessPool
 from vecenv.core.rows import Autoreset, RowFlag
@@ -128,7 +129,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
             Exception: what a constructor raised.
         """
-        constructors = list(env_constructors)
+        constructors = check_env_fns(env_constructors, "env_constructors")
         self._num_spares = _check_spares(num_spare_envs_for_reload, len(constructors), blocking)
         self._wants_ahead = False if blocking else (self._num_spares > 0 or reset_ahead)
         if backend not in _BACKENDS:
@@ -390,7 +391,8 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
 
 def _check_spares(num_spares: int, num_envs: int, blocking: bool) -> int:
-    if num_spares < 0 or num_spares >= max(num_envs, 1):
+    num_spares = check_whole("num_spare_envs_for_reload", num_spares, 0)
+    if num_spares >= num_envs:
         raise ConfigError(
             f"num_spare_envs_for_reload: expected 0 .. {num_envs - 1}, less than there are envs, got {num_spares}",
             key="num_spare_envs_for_reload",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,8 +122,8 @@ class PoolOptions:
     failures: FailurePolicy = FailurePolicy()
 
 
-def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    """Return the constructors as a list.
+def check_env_fns(env_fns: Sequence[Callable[..., Any]], name: str = "env_fns") -> list[Callable[..., Any]]:
+    """Return the constructors, an argument of this name, as a list.
 
     Raises:
         ConfigError: there are none, or one cannot be called.
@@ -130,13 +131,24 @@ def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any
     try:
         fns = list(env_fns)
     except TypeError:
-        raise ConfigError(f"env_fns: expected a list of callables, got {type(env_fns).__name__}") from None
+        raise ConfigError(f"{name}: expected a list of callables, got {type(env_fns).__name__}", key=name) from None
     if not fns:
-        raise ConfigError("env_fns is empty: at least one env is needed", key="env_fns")
+        raise ConfigError(f"{name} is empty: at least one env is needed", key=name)
     for env_id, env_fn in enumerate(fns):
         if not callable(env_fn):
-            raise ConfigError(f"env_fns[{env_id}] is not callable but {type(env_fn).__name__}", key="env_fns")
+            raise ConfigError(f"{name}[{env_id}] is not callable but {type(env_fn).__name__}", key=name)
     return fns
+
+
+def check_whole(name: str, value: Any, low: int) -> int:
+    """Return a whole number of any type, NumPy's included, as an int.
+
+    Raises:
+        ConfigError: it is none, or below `low`.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < low:
+        raise ConfigError(f"{name}: expected a whole number of at least {low}, got {value!r}", key=name)
+    return int(value)
 
 
 def check_options(options: PoolOptions) -> None:

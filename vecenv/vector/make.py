@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from ..core.options import check_whole
 from ..envs.registered import find_spec
 from ..errors import ConfigError
 from .env import VectorEnv
@@ -69,7 +69,7 @@ def make_vec(
     options, wrappers = dict(options), tuple(wrappers)
     for key, value in kwargs.items():
         (options if key in _OWN_OPTIONS else env_kwargs)[key] = value
-    num_envs = _read_num_envs(num_envs)
+    num_envs = check_whole("num_envs", num_envs, 1)
     _check(options)
     backend = options.pop("backend", None) or _backend_of(mode)
     envs = VectorEnv([EnvMaker(spec, env_kwargs, wrappers)] * num_envs, backend=backend, **options)
@@ -131,12 +131,6 @@ def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
     spec = copy.deepcopy(found)
     env_kwargs, spec.kwargs = spec.kwargs, {}
     return spec, env_kwargs
-
-
-def _read_num_envs(num_envs: Any) -> int:
-    if isinstance(num_envs, bool) or not isinstance(num_envs, numbers.Integral) or int(num_envs) < 1:
-        raise ConfigError(f"num_envs: expected a whole number of at least 1, got {num_envs!r}", key="num_envs")
-    return int(num_envs)
 
 
 def _check(options: dict[str, Any]) -> None:
