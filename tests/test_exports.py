@@ -47,6 +47,13 @@ def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(vecenv, "__wrapped__")
 
 
+@pytest.mark.parametrize("part", ["alf", "envs", "errors", "managers", "vector", "wrappers"])
+def test_the_parts_can_be_read_before_any_name_of_theirs(part):
+    assert (
+        run_python(f"import vecenv; print('{part}' in dir(vecenv), vecenv.{part}.__name__)") == f"True vecenv.{part}\n"
+    )
+
+
 def test_star_import():
     namespace: dict[str, object] = {}
     exec("from vecenv import *", namespace)

@@ -1,7 +1,8 @@
 """vecenv: steps many reinforcement-learning environments in parallel on one machine.
 
 Importing the package runs nothing else: a public name's module is imported when the name is
-first read. Workers need that to limit the threads of NumPy's BLAS before NumPy is loaded.
+first read, and so is a part of the package, such as `vecenv.alf`. Workers need that to limit the
+threads of NumPy's BLAS before NumPy is loaded.
 """
 
 from __future__ import annotations
@@ -166,19 +167,25 @@ if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this names
     from vecenv.vector import *
     from vecenv.wrappers import *
 
+# The parts of the package that public names live in can be read without an import of their own. Else they could be,
+# or not, by whether a name of theirs had been read before.
+_PARTS = {module.partition(".")[0] for module in _MODULE_OF.values()}
+
 __all__ = sorted([*_MODULE_OF, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in _PARTS:
+        return import_module(f"{__name__}.{name}")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     value = getattr(import_module(f"{__name__}.{module}"), name)
     globals()[name] = value  # the next read does not come here
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULE_OF})
+    return sorted({*globals(), *_MODULE_OF, *_PARTS})
