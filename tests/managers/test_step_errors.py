@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, actors
+from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
 from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, EnvState, SyncSubprocessEnvManager
 
 MANAGERS = [*IN_PROCESS, *WITH_WORKERS]
+
+
+class Odd(ActorEnv):
+    """Its first step raises, its second ends the only episode that there is."""
+
+    def __init__(self):
+        super().__init__({"length": 1})
+        self._has_failed = False
+
+    def reset(self, stat=None):
+        return super().reset("error_later")
+
+    def step(self, action):
+        if not self._has_failed:
+            self._has_failed = True
+            raise LookupError("cannot step yet")
+        return super().step(action)
 
 
 def make(manager_cls, env_fns, **cfg):
@@ -69,6 +86,55 @@ def test_a_manager_that_closes_hands_them_out_too(manager_cls):
     assert manager.closed and isinstance(error, LookupError)
     # Asynchronously they have come only if that was before.
     assert list(timesteps) == [0] or (manager_cls is AsyncSubprocessEnvManager and not timesteps)
+
+
+def steps_in(timesteps):
+    return {(env_id, int(timestep.obs[1])) for env_id, timestep in timesteps.items()}
+
+
+@pytest.mark.parametrize("cfg", [{}, {"max_retry": 2, "retry_waiting_time": 0}], ids=["in row", "by command"])
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_an_automatic_reset_that_is_given_up_takes_no_timestep_along(manager_cls, cfg):
+    """All that the call had made were thrown away, with the manager."""
+    manager = make(manager_cls, actors(3, length=2), **cfg)
+    manager.launch({0: {"stat": "error_later"}, 1: None, 2: None})
+    seen, error = set(), None
+    while error is None:
+        timesteps, error = step(manager, dict.fromkeys(manager.ready_obs_id, 0))
+        seen |= steps_in(timesteps)
+    assert manager.closed and "env 0 could not be reset" in str(error)
+    # Where the worker resets in the row of the last step, that row is lost with it.
+    made = {(env_id, number) for env_id in range(3) for number in (1, 2)} - (set() if cfg else {(0, 2)})
+    if manager_cls is AsyncSubprocessEnvManager:  # others may go on meanwhile, or not have come so far
+        assert seen >= {(0, 1), (0, 2)}
+    else:
+        assert seen == made
+
+
+@pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
+def test_with_reset_inplace_they_say_which_observation_was_the_last(manager_cls):
+    manager = make(manager_cls, actors(2, length=1), reset_inplace=True, max_retry=2, retry_waiting_time=0)
+    manager.launch({0: {"stat": "error_later"}, 1: None})
+    timesteps, error = step(manager, {0: 0, 1: 0})
+    assert "env 0 could not be reset" in str(error) and 0 in timesteps
+    assert timesteps[0].done and timesteps[0].info["final_obs"].tolist() == timesteps[0].obs.tolist() == [0, 1, 1]
+
+
+def test_those_of_an_earlier_attempt_come_along_too():
+    """Env 1 steps well; env 0 does at the second attempt, and cannot be reset then."""
+    manager = make(BaseEnvManager, [Odd, *actors(2, length=5)], max_retry=2, retry_waiting_time=0)
+    manager.launch()
+    timesteps, error = step(manager, {2: 0, 0: 0, 1: 0})
+    assert manager.closed and "env 0 could not be reset" in str(error)
+    assert list(timesteps) == [2, 0, 1] and timesteps[0].done
+
+
+def test_a_forced_reset_that_is_given_up_has_none():
+    manager = make(BaseEnvManager, actors(2))
+    manager.launch()
+    with pytest.raises(RuntimeError, match="could not be reset") as caught:
+        manager.reset({0: {"stat": "error"}})
+    assert caught.value.timesteps == {}
 
 
 def test_after_several_attempts_those_that_succeeded_are_there():

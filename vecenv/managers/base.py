@@ -63,7 +63,8 @@ class BaseEnvManager(EnvResets):
             StateError: an env is not in RUN.
             RuntimeError: an env raised in every attempt; it is in ERROR, the others go on. What they answered is
                 in the attribute `timesteps` of whatever an env's failed step raises, {env_id: timestep} in the
-                order asked.
+                order asked; and of what an automatic reset raises that failed in every attempt, and with which the
+                manager is closed.
         """
         if self._closed:
             self._open_pool("step")  # says so
@@ -118,7 +119,11 @@ class BaseEnvManager(EnvResets):
             ids: the env of each row.
             blanks: made for these rows.
             skip: envs whose rows mean nothing.
+
+        Raises:
+            Exception: as an automatic reset; it has `timesteps`.
         """
+        failed = skip
         blanks.fill(batch)
         if batch.flags & RowFlag.MAIL:
             skip = self._keep_shown(ids, batch, blanks, skip)
@@ -137,7 +142,15 @@ class BaseEnvManager(EnvResets):
                 again = [row for row in rows if ids[row] in self._lost]  # its row has no first observation to show
             else:
                 again = rows if self._reset_inplace else []
-            self._end_episodes([ids[row] for row in rows])
+            try:
+                self._end_episodes([ids[row] for row in rows])
+            except Exception as error:  # of a reset: what was stepped will not be made again
+                for row in again:
+                    self._repeat_last(blanks, row)
+                self._give_sequences(ids, blanks)
+                made = zip(ids, blanks.finish())
+                self._carry(error, {env_id: timestep for env_id, timestep in made if env_id not in failed}, ids)
+                raise
             if again:
                 self._show_next(ids, blanks, again)
         if batch.flags & RowFlag.MAIL:
@@ -181,8 +194,11 @@ class BaseEnvManager(EnvResets):
     def _show_last(self, env_id: int, blanks: Blanks, row: int) -> None:
         """As `_show_next` where no episode follows: the observation that ended this one stands in both places."""
         if self._env_states[env_id] is EnvState.DONE:
-            obs = blanks.obs_of(row)
-            blanks.infos[row].setdefault("final_obs", obs if self._copies else copy_arrays(obs))
+            self._repeat_last(blanks, row)
+
+    def _repeat_last(self, blanks: Blanks, row: int) -> None:
+        obs = blanks.obs_of(row)
+        blanks.infos[row].setdefault("final_obs", obs if self._copies else copy_arrays(obs))
 
     def _mark_ends(
         self, blanks: Blanks, batch: Batch, ended: Array, terminated: list[bool], truncated: list[bool]
@@ -242,23 +258,32 @@ class BaseEnvManager(EnvResets):
     # ---- failing steps ---------------------------------------------------------------------------
 
     def _step_with_errors(self, ids: list[int], actions: list[Any], batch: Batch, blanks: Blanks) -> list[Any]:
-        errors = batch.errors()
-        self._check_reset_errors(errors)
-        timesteps = dict(zip(ids, self._take(ids, batch, blanks, skip=errors)))
         given = dict(zip(ids, actions))
-        attempts = self._max_retry if self._retries_steps else 1
-        for _ in range(attempts - 1):
-            if not errors:
-                break
-            time.sleep(self._retry_waiting_time)
-            again = list(errors)
-            batch, blanks = self._exchange(again, [given[env_id] for env_id in again])
-            errors = batch.errors()
-            self._check_reset_errors(errors)
-            timesteps.update(zip(again, self._take(again, batch, blanks, skip=errors)))
+        timesteps: dict[int, Any] = {}
+        asked = ids
+        try:
+            for attempts_left in reversed(range(self._max_retry if self._retries_steps else 1)):
+                errors = batch.errors()
+                taken = zip(asked, self._take(asked, batch, blanks, skip=errors))
+                timesteps.update((env_id, timestep) for env_id, timestep in taken if env_id not in errors)
+                self._check_reset_errors(errors)
+                if not errors or not attempts_left:
+                    break
+                time.sleep(self._retry_waiting_time)
+                asked = list(errors)
+                batch, blanks = self._exchange(asked, [given[env_id] for env_id in asked])
+        except Exception as error:
+            self._carry(error, timesteps, ids)
+            raise
         if errors:
             self._fail_steps(errors, {env_id: timesteps[env_id] for env_id in ids if env_id not in errors})
         return [timesteps[env_id] for env_id in ids]
+
+    def _carry(self, error: Exception, timesteps: dict[int, Any], ids: Sequence[int]) -> None:
+        """Give an exception that ends a step these timesteps, too, for the caller to have; in the order of `ids`."""
+        known = vars(error).get("timesteps", {})
+        known = {**dict(zip(timesteps, self._hand_out(list(timesteps.values())))), **known}
+        vars(error)["timesteps"] = {env_id: known[env_id] for env_id in ids if env_id in known}
 
     def _check_reset_errors(self, errors: dict[int, Exception]) -> None:
         """An automatic reset that failed within a step is a reset that failed."""
@@ -284,7 +309,7 @@ class BaseEnvManager(EnvResets):
             first.__context__ = unbuilt
             told = f"{type(unbuilt).__name__}: {unbuilt}"
             add_notes(first, [f"it could not be built anew either, which its next reset tries again: {told}"])
-        vars(shown[min(shown)])["timesteps"] = dict(zip(timesteps, self._hand_out(list(timesteps.values()))))
+        self._carry(shown[min(shown)], timesteps, list(timesteps))
         raise_first(shown)
 
     def _hand_out(self, timesteps: list[Any]) -> list[Any]:

@@ -212,16 +212,24 @@ class EnvResets(EnvLife):
         if not is_built:
             time.sleep(self._retry_waiting_time)
 
+    def _waiting_timesteps(self) -> dict[int, Any]:
+        """Return {env_id: timestep} of what has come and has not been handed out; there is no next call that could."""
+        return {}
+
     def _give_up_reset(self, env_id: int, error: Exception) -> NoReturn:
+        """Close and raise; a step within which this happens adds the timesteps that it has made itself."""
         self._set_state(env_id, EnvState.ERROR)
+        waiting = self._waiting_timesteps()
         self._close_after(error)
         times = f"in {self._max_retry} attempts" if self._max_retry > 1 else "in its only attempt (max_retry=1)"
         is_layout = isinstance(error, SpaceError) and (error.path or "").startswith("obs")
         remedy = "; shared_memory=False takes observations that differ from their space" if is_layout else ""
-        raise EnvError(
+        given_up = EnvError(
             f"env {env_id} could not be reset {times}; the manager is closed. "
             f"Last: {type(error).__name__}: {error}{remedy}",
             exception_type=type(error).__qualname__,
             env_ids=(env_id,),
             op="reset",
-        ) from error
+        )
+        vars(given_up)["timesteps"] = waiting
+        raise given_up from error

@@ -181,9 +181,9 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
             ClosedError: not launched.
             StateError: an env is not in RUN, or has not answered yet.
             TimeoutError: an env took longer than `step_timeout`; the manager is closed.
-            Exception: what an env raised; the manager is closed unless `on_step_error` says else. Then the
-                timesteps that have come are in its attribute `timesteps`, {env_id: timestep}; else the next call
-                returns them.
+            Exception: what an env raised; the manager is closed unless `on_step_error` says else. Then, and where an
+                automatic reset failed in every attempt, the timesteps that have come are in its attribute
+                `timesteps`, {env_id: timestep}; else the next call returns them.
         """
         self._open_pool("step")
         if not isinstance(actions, Mapping):
@@ -256,7 +256,12 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         if errors:
             self._check_reset_errors(errors)
             is_last = self._cfg["on_step_error"] == "close"  # else the next call returns what has come
-            self._fail_steps(errors, dict(sorted(self._arrived.items())) if is_last else {})
+            self._fail_steps(errors, self._waiting_timesteps() if is_last else {})
+
+    def _waiting_timesteps(self) -> dict[int, Any]:
+        for timestep in self._held.values():  # no episode follows
+            add_to_info(timestep.info, "final_obs", timestep.obs)
+        return dict(sorted({**self._held, **self._arrived}.items()))
 
     def _reset_ended(self, ids: Sequence[int]) -> None:
         EnvResets._reset_ended(self, ids)  # answered later: `_absorb`
