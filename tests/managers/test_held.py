@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.managers.fakes import ActorEnv
-from vecenv import BaseEnvManager, BaseEnvManagerV2, BaseEnvTimestep
+from vecenv import BaseEnvManager, BaseEnvManagerV2, BaseEnvTimestep, DingEnvWrapper, SyncSubprocessEnvManager
 from vecenv.envs.toys import UnpicklableInfo
 
 
@@ -52,6 +52,37 @@ def test_infos_actions_and_parameters_may_be_what_cannot_be_pickled(max_retry):
         kept = manager.kept[0][0]
         assert kept["lock"] is lock and np.array_equal(kept["array"], array) and kept["array"] is not array
         assert not manager._pool._under_way  # nothing is held any longer than it takes to be read
+
+
+class WritesOn(gymnasium.Env):
+    """Gives the same info each time, and goes on writing into its arrays: a few numbers, many, and nested ones."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        self.arrays = np.zeros(2), np.zeros(100), np.zeros(3)
+        self.info = {"few": self.arrays[0], "many": self.arrays[1], "in": [{"deep": self.arrays[2]}]}
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), self.info
+
+    def step(self, action):
+        for array in self.arrays:
+            array += 1
+        return np.zeros(1, np.float32), 0.0, bool(self.arrays[0][0] % 3 == 0), False, self.info
+
+
+@pytest.mark.usefixtures("implementation")
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_infos_are_the_callers_own_also_where_the_env_writes_on(manager_cls, shared_memory):
+    with manager_cls([lambda: DingEnvWrapper(WritesOn())], {"shared_memory": shared_memory}) as manager:
+        manager.launch()
+        infos = [manager.step({0: np.array(0)})[0].info for _ in range(7)]
+        for number, info in enumerate(infos, 1):
+            for array in (info["few"], info["many"], info["in"][0]["deep"]):
+                assert (array == number).all()
 
 
 class LockedObs(ActorEnv):
