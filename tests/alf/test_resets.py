@@ -125,6 +125,21 @@ def test_a_reset_ahead_that_raised_is_told_once_and_seeds_wait_for_the_next(back
         assert env.reset().env_info["seed"].tolist() == [5, 6, 7]
 
 
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_seeds_of_a_reset_that_raised_wait_for_the_next(backend):
+    """They were used up, and the next one began unseeded."""
+    with ParallelAlfEnvironment([stumbling] * 3, tensors=False, backend=backend, reset_ahead=False) as env:
+        env.reset()
+        env.seed(5)
+        with pytest.raises(ValueError, match="stumbled"):
+            env.reset()
+        assert env.reset().env_info["seed"].tolist() == [5, 6, 7] and env.seeds == (5, 6, 7)
+        env.seed(9)
+        env.reset()
+        env.reset()
+        assert env.seeds == (9, 10, 11), "they are used once"
+
+
 def mortal(env_id=0, once=None):
     return AlfGymWrapper(ExitAtStep(length=3, at=8, once=once) if env_id == 1 else CountEnv(2 + env_id), env_id)
 

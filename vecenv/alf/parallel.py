@@ -251,7 +251,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
                 return self._build(self._seats, flags, no_action, self._seats.infos())
         elif pool.outstanding():  # something failed
             pool.cancel()
-        seeds, self._next_seeds = self._next_seeds, None
+        seeds = self._next_seeds
         if seeds is None and not self._was_reset and self._about.can_seed:
             first = secrets.randbelow(_SEED_LIMIT - pool.num_envs)
             _LOG.info("unseeded reset: env i gets seed %d + i", first)
@@ -260,8 +260,9 @@ class ParallelAlfEnvironment(AlfEnvironment):
         pool.reset(seeds=seeds, draw_seeds=self.can_seed)
         batch = pool.recv()
         reset_ns = (now_ns() - start_ns) * max(1, self.num_workers) / pool.num_envs
+        batch.raise_errors()
         if seeds is not None:
-            self.seeds = tuple(seeds)
+            self.seeds, self._next_seeds = tuple(seeds), None
         self._was_reset = True
         if self._wants_ahead is None and self._about.batch_size is None:
             self._is_ahead = reset_ns > _SLOW_RESET_NS
@@ -271,7 +272,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         return self._build(self._seats, batch.flags, no_action, self._seats.infos())
 
     def seed(self, seed: Sequence[int] | int) -> None:
-        """Seed the envs at the next reset.
+        """Seed the envs at the next reset; if that raises, at the one after it.
 
         Args:
             seed: one per constructor, spare envs included, or a number s for s + i.
