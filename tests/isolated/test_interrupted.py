@@ -54,7 +54,7 @@ def test_a_start_that_is_cut_short_leaves_nothing(start_method: str, tmp_path: P
         begin()
         helpers = [child.pid for child in me.children(recursive=True)]
         fds = me.num_fds()
-        seconds = took(begin)
+        seconds = min(took(begin), took(begin))  # the system may have been at something else
         cuts = sum(cut(begin, rng.uniform(0, seconds)) for _ in range({NUM_CUTS[start_method]}))
         assert_nothing_is_left(helpers, fds)
         end.set()
