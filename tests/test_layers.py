@@ -52,6 +52,7 @@ FOREIGN = {
 FOREIGN_DEFAULT = {"numpy", "gymnasium", "cloudpickle", "psutil"}
 FOREIGN_ALSO = {
     "core/spec.py": {"gymnasium"},
+    "core/registrations.py": {"gymnasium"},
     "core/shortcut.py": {"gymnasium"},
     "core/preload.py": {"gymnasium"},  # only to have it loaded
     "cli/report.py": {"rich"},  # imported by the commands once they have checked for it
@@ -60,9 +61,9 @@ ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FACES
 
 # Inside core a module imports only what stands before it.
 CORE_ORDER = [
-    "clock", "shm", "signals", "threads", "stacks", "spec", "arena", "rows", "infos", "native", "streams", "mail",
-    "hub", "batch", "leases", "options", "pages", "journal", "inbox", "watchdog", "copies", "replay", "keeping", "slot",
-    "shortcut", "host",
+    "clock", "shm", "signals", "threads", "stacks", "registrations", "spec", "arena", "rows", "infos", "native",
+    "streams", "mail", "hub", "batch", "leases", "options", "pages", "journal", "inbox", "watchdog", "copies", "replay",
+    "keeping", "slot", "shortcut", "host",
     "twin_words", "twin_records", "twin_values", "twin_slot", "twin_ledger", "twin_hub", "twin_socket", "twin_local",
     "worker",
     "preload", "spawning", "supervise", "crew", "reproducer", "recovery", "recycling",

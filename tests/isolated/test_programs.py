@@ -35,6 +35,36 @@ def test_programs_without_a_main_guard_run(how: str, start_method: str, tmp_path
     assert done.stdout.splitlines() == ["top level", "['Mine', 'Mine', 'Mine', 'Mine']"]
 
 
+REGISTERS = """
+    import threading, warnings
+    import gymnasium
+    warnings.simplefilter("ignore")  # of forks
+    lock = threading.Lock()
+    class Mine(toys.CountEnv):
+        pass
+    class Locked(toys.CountEnv):
+        def __init__(self):
+            super().__init__()
+            self.lock = lock
+    gymnasium.register("Mine-v0", "__main__:Mine")
+    gymnasium.register("Locked-v0", Locked)
+    gymnasium.register("Named-v0", "__main__:Locked")
+"""
+
+
+def test_envs_registered_by_a_name_in_the_main_script_are_made_in_workers(start_method: str, tmp_path: Path) -> None:
+    """Others, which do not pickle, stop nobody."""
+    source = program(REGISTERS) + textwrap.dedent(
+        f"""
+        pool = start(lambda: gymnasium.make("Mine-v0"), context="{start_method}")
+        print(pool.call(lambda env: type(env.unwrapped) is Mine))
+        pool.close()
+        """
+    )
+    done = run(source, tmp_path)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "[True, True, True, True]\n")
+
+
 def test_a_working_directory_that_was_removed_stops_nobody(start_method: str, tmp_path: Path) -> None:
     source = program(
         f"""

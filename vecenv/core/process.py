@@ -29,11 +29,11 @@ from .mail import unpack_error
 from .native import implementation
 from .recovery import Recovery
 from .recycling import Recycler
+from .registrations import pickle_registrations
 from .replay import Replay
 from .shm import Segment
 from .signals import held
 from .spawning import modules_of
-from .spec import foreign_registrations
 from .supervise import Worker
 from .worker import Attach, Boot, Report, find_difference, started_at
 
@@ -145,7 +145,7 @@ class ProcessPool(MortalPool):
 
         return {
             "adapt": cloudpickle.dumps(self._adapt, protocol=5),
-            "registrations": cloudpickle.dumps(foreign_registrations(), protocol=5),
+            "registrations": pickle_registrations(),
             "environ": dict(os.environ),
             "cwd": _working_directory(),
             "path": list(sys.path),

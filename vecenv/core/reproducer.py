@@ -24,9 +24,10 @@ from ..errors import ConfigError, DependencyError
 from ..replaying import replaying
 from . import mail
 from .journal import Entry, Start
+from .registrations import register_missing
 from .replay import Keeper
 from .rows import FORM_MASK, Autoreset, CommandFlag, Op
-from .spec import Array, Spec, register_missing
+from .spec import Array, Spec
 from .streams import Streams
 from .twin_values import load_action
 from .worker import build_env
@@ -34,7 +35,7 @@ from .worker import build_env
 __all__ = ["Account", "Event", "Reproducer", "account", "describe", "load", "shorten", "write"]
 
 #: 2: constructors as the worker got them, sys.path and the working directory.
-_FORMAT = 2
+_FORMAT = 3
 _SUFFIX = ".vecenv-episode"
 #: Actions that an error carries, the characters that its text has for them, and for each.
 _MOST_ACTIONS, _ACTIONS_WIDTH, _ACTION_WIDTH = 8, 100, 60
@@ -169,7 +170,7 @@ class Reproducer:
         lost = f"env {self.env_id}, which was built in {self.cwd or 'a folder since removed'}, cannot be built here"
         try:
             try:
-                register_missing(pickle.loads(self.registrations))
+                register_missing(self.registrations)
                 env_fn = pickle.loads(self.env_fns)[self.env_id]
                 adapt, keeper = pickle.loads(self.adapt), pickle.loads(self.keeper)
             except AttributeError as error:  # of a module that has changed; later ones are the env's own

@@ -14,14 +14,10 @@ except one that says `holds_only_none`: None needs neither a column nor mail.
 
 from __future__ import annotations
 
-import pickle
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector.utils import batch_space, iterate
@@ -39,9 +35,7 @@ __all__ = [
     "Spec",
     "TupleNode",
     "can_convert",
-    "foreign_registrations",
     "pick_rows",
-    "register_missing",
     "split_batch",
 ]
 
@@ -337,33 +331,6 @@ def _describe(value: Any, array: Array) -> str:
 def split_batch(space: Space[Any], values: Any, count: int) -> list[Any]:
     """Return the `count` values of a batch one by one, as Gymnasium's vector envs hand them out."""
     return list(iterate(batch_space(space, count), values))
-
-
-def foreign_registrations() -> list[Any]:
-    """Return the registered env specs that a fresh process would lack, as far as they pickle."""
-    return [spec for spec in gymnasium.registry.values() if not _is_builtin(spec) and _can_travel(spec)]
-
-
-def register_missing(specs: list[Any]) -> None:
-    """Register what this process lacks."""
-    if specs:  # a package that is imported later, to make one of these, registers them again
-        warnings.filterwarnings("ignore", ".*Overriding environment .* already in registry", UserWarning)
-    for spec in specs:
-        gymnasium.registry.setdefault(spec.id, spec)
-
-
-def _is_builtin(spec: Any) -> bool:
-    return isinstance(spec.entry_point, str) and spec.entry_point.startswith("gymnasium.envs.")
-
-
-def _can_travel(spec: Any) -> bool:
-    for pickler in (pickle, cloudpickle):
-        try:
-            pickler.dumps(spec)
-            return True
-        except Exception:  # a spec that holds an open file, say: who makes it must make it in env_fn
-            continue
-    return False
 
 
 def _nest(node: Node, columns: Callable[[Leaf], Array], objects: Callable[[ObjectNode], Any]) -> Any:

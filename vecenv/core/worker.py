@@ -36,10 +36,10 @@ from .arena import ArenaPlan
 from .host import Host
 from .infos import Infos
 from .native import load, say_nothing
+from .registrations import register_missing
 from .replay import Keeper, Replay
 from .rows import Autoreset
 from .signals import let_go
-from .spec import register_missing
 from .stacks import arm, note
 from .streams import Own, Streams
 from .threads import cap_environment, cap_loaded_libraries
@@ -61,7 +61,7 @@ class Boot:
     Attributes:
         env_fns: pickle of {env_id: constructor}; those of `env_ids` are built.
         adapt: makes whatever a constructor returns speak Gymnasium's calls.
-        registrations: pickled Gymnasium specs that a fresh process lacks.
+        registrations: what a fresh process lacks in Gymnasium's registry, as `pickle_registrations` gives it.
         env_ids_by_thread: the ids of `env_ids`, one list per thread that will serve them.
         keeper: pickled `replay.Keeper` or None.
         keeps: whether records and states are kept, so that a crash can be made good.
@@ -187,7 +187,7 @@ def _report_on(env_ids: list[int], envs: dict[int, Any]) -> Report:
 def _construct(boot: Boot, threads: list[EnvThread], streams: Streams, envs: dict[int, Any]) -> Report:
     env_id = boot.env_ids[0]
     try:
-        register_missing(pickle.loads(boot.registrations))
+        register_missing(boot.registrations)
         adapt, env_fns = pickle.loads(boot.adapt), pickle.loads(boot.env_fns)
         for thread, env_ids in zip(threads, boot.env_ids_by_thread):  # one after the other
             for env_id in env_ids:
