@@ -1,9 +1,9 @@
 """Segments: the memory that rows and actions lie in, from creation to the last view.
 
-A segment has a name only while it is being created: its pages are reserved, the name is
-unlinked, and workers get the descriptor over their control socket. So nothing can be left
-in /dev/shm, and a shortage shows here and not later as SIGBUS. The mapping belongs to the
-`mmap` object, which every numpy view keeps alive; nobody unmaps it by hand.
+A segment has a name only for the moment in which it is opened; then its pages are reserved,
+and workers get the descriptor over their control socket. So nothing is left in /dev/shm, and a
+shortage shows here and not later as SIGBUS. The mapping belongs to the `mmap` object, which every
+numpy view keeps alive; nobody unmaps it by hand.
 
 Not a memfd: that counts against no mount, so a container's limit on /dev/shm would not be seen, nor kept.
 """
@@ -46,20 +46,19 @@ class Segment:
         # Named after its process, for whoever finds it after a kill at this very moment.
         name = f"vecenv-{os.getpid()}-{os.urandom(4).hex()}"
         named = shared_memory.SharedMemory(name, create=True, size=nbytes)
-        fd = -1
         try:
             fd = os.open(f"{_SHM_FOLDER}/{named.name.lstrip('/')}", os.O_RDWR | os.O_CLOEXEC)
+        finally:
+            named.unlink()  # before the pages are reserved, which takes a while
+            named.close()
+        try:
             os.posix_fallocate(fd, 0, nbytes)
             return cls(fd, nbytes)
         except OSError as error:
-            if fd >= 0:
-                os.close(fd)
+            os.close(fd)
             if error.errno in (errno.ENOSPC, errno.ENOMEM):
                 raise ConfigError(_shortage(nbytes)) from error
             raise
-        finally:
-            named.unlink()
-            named.close()
 
     def close_fd(self) -> None:
         """Close the descriptor; the mapping stays until its last view is gone."""
