@@ -22,7 +22,7 @@ from vecenv.envs import toys
 
 GUILTY, NUM_ENVS, LENGTH = 1, 3, 3
 #: Seconds that an operation may take; only an env that hangs takes as long on any machine.
-LIMIT, CONSTRUCT_LIMIT, CLOSE_LIMIT = 1.5, 5.0, 1.0
+LIMIT, CONSTRUCT_LIMIT, CLOSE_LIMIT = 1.5, 3.0, 1.0
 
 
 def build(fault: str, moment: str, at: int, once: str | None, parent: int) -> Any:

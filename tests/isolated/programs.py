@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import psutil
+
+from vecenv.core.clock import Deadline
 
 LINES = """
     import os, sys, signal
@@ -70,18 +73,17 @@ def run(source: str, tmp_path: Path, how: str = "file", timeout: float = 60) -> 
 
 
 def assert_gone(pids: list[int]) -> None:
-    processes = []
-    for pid in pids:
-        try:
-            processes.append(psutil.Process(pid))
-        except psutil.NoSuchProcess:
-            continue
-    _, alive = psutil.wait_procs(processes, timeout=30)
-    assert [process for process in alive if not _is_zombie(process)] == []
+    """Expect these processes to end; who has to reap them may take its time."""
+    deadline = Deadline(30.0)
+    alive = set(pids)
+    while alive and not deadline.is_over():
+        alive = {pid for pid in alive if not _has_ended(pid)}
+        os.sched_yield()
+    assert not alive
 
 
-def _is_zombie(process: psutil.Process) -> bool:
+def _has_ended(pid: int) -> bool:
     try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:  # it has been reaped at this moment
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True

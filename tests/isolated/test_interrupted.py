@@ -8,7 +8,7 @@ from pathlib import Path
 from .programs import program, recovering, run
 
 #: How often the work of a program is begun.
-NUM_CUTS = {"forkserver": 25, "spawn": 8, "fork": 25}
+NUM_CUTS = {"forkserver": 25, "spawn": 5, "fork": 25}
 #: A handler that raises is called after a random span of what is to be cut.
 CUT = """
     import gc, psutil, random, time, warnings
