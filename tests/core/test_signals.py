@@ -14,7 +14,7 @@ from types import FrameType
 
 import pytest
 
-from vecenv.core.signals import _came, held, let_go
+from vecenv.core.signals import _came, _let_go, held
 
 
 class Cut(Exception):
@@ -75,7 +75,7 @@ def test_ctrl_c_comes_after_an_error_of_the_work() -> None:
 
 def test_those_that_came_are_heard_though_one_more_raises_as_they_are_let_go(heard: list[int]) -> None:
     def one_more(frame: FrameType, event: str, _: object) -> None:
-        if event == "return" and frame.f_code is let_go.__code__:
+        if event == "return" and frame.f_code is _let_go.__code__:
             signal.raise_signal(signal.SIGUSR2)
 
     try:
@@ -157,7 +157,6 @@ def test_a_forked_process_gives_them_back(heard: list[int]) -> None:
     before = handlers()
 
     def child() -> int:
-        let_go()
         signal.raise_signal(signal.SIGUSR1)
         return int(handlers() != before or heard != [signal.SIGUSR1])
 

@@ -34,7 +34,8 @@ from .worker import build_env
 
 __all__ = ["Account", "Event", "Reproducer", "account", "describe", "load", "shorten", "write"]
 
-#: 2: constructors as the worker got them, sys.path and the working directory.
+#: 3: registrations as `pickle_registrations` gives them; 2: constructors as the worker got them, sys.path and the
+#: working directory.
 _FORMAT = 3
 _SUFFIX = ".vecenv-episode"
 #: Actions that an error carries, the characters that its text has for them, and for each.

@@ -18,13 +18,11 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["held", "let_go"]
+__all__ = ["held"]
 
 #: The handlers that wait, by signal, while those of this module stand in their places; which signals have come.
 _waiting: dict[int, Callable[[int, FrameType | None], object]] = {}
 _came: list[int] = []
-#: The thread that holds them; others may fork meanwhile.
-_holder = 0
 
 _sigaction = ctypes.CDLL(None).sigaction if os.name == "posix" else None
 #: More than any system's struct sigaction takes (152 with glibc); it is given back as it came.
@@ -39,11 +37,9 @@ class held:  # reads as `with held():`
     """
 
     def __enter__(self) -> None:
-        global _holder
         self._is_outermost = threading.current_thread() is threading.main_thread() and not _waiting
         if not self._is_outermost:
             return
-        _holder = threading.get_ident()
         try:
             for signum in signal.valid_signals():
                 handler = signal.getsignal(signum)
@@ -51,26 +47,26 @@ class held:  # reads as `with held():`
                     _waiting[signum] = handler
                     _put(signum, _note)
         except BaseException:  # of a handler that was not held yet
-            let_go()
+            _let_go()
             raise
 
     def __exit__(self, *exc_info: object) -> None:
         if self._is_outermost:
             try:
-                let_go()
+                _let_go()
             finally:  # a signal that comes now is heard at once, and those before it are not left for the next pool
                 _hear()
 
 
-def let_go() -> None:
-    """Give the handlers their places back, as a process does that was forked while they were held."""
+def _let_go() -> None:
+    """Give the handlers their places back."""
     try:
         while _waiting:
             signum, handler = next(iter(_waiting.items()))
             _put(signum, handler)
             _waiting.pop(signum, None)
     except BaseException:  # of a handler that is back already; the others are to follow
-        let_go()
+        _let_go()
         raise
 
 
@@ -104,10 +100,9 @@ def _hear() -> None:
 
 
 def _forked() -> None:
-    """In a child: what came was meant for its parent, and nobody holds anything if another thread has forked."""
+    """In a child: what came was meant for its parent, and what was being done there is not done here."""
     _came.clear()
-    if threading.get_ident() != _holder:
-        let_go()
+    _let_go()
 
 
 if hasattr(os, "register_at_fork"):

@@ -129,7 +129,7 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
                     _kill(server)
                     raise ConnectionError(f"its fork server did not answer within {_ANSWER_SECONDS:g} s")
                 self.pid = read_signed(self.sentinel)
-            except BaseException:  # EOFError of a dead server, or a signal handler's
+            except BaseException:  # above all of a server that is dead
                 os.close(writer)
                 self.finalizer()
                 raise

@@ -39,7 +39,6 @@ from .native import load, say_nothing
 from .registrations import register_missing
 from .replay import Keeper, Replay
 from .rows import Autoreset
-from .signals import let_go
 from .stacks import arm, note
 from .streams import Own, Streams
 from .threads import cap_environment, cap_loaded_libraries
@@ -377,7 +376,6 @@ def _let_fork_server_end() -> None:
 def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
     """Run one worker from its first word to its last; `inherited` descriptors are closed."""
     os.setsid()
-    let_go()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
