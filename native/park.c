@@ -22,22 +22,6 @@ vecenv_now_ns(void)
     return (int64_t)now.tv_sec * NS_PER_SECOND + now.tv_nsec;
 }
 
-int64_t
-vecenv_patience_budget(const vecenv_patience *patience)
-{
-    return patience->average_ns <= patience->budget_ns ? patience->budget_ns : 0;
-}
-
-void
-vecenv_patience_learn(vecenv_patience *patience, int64_t waited_ns)
-{
-    /* One very long wait (the caller went away, the machine was busy elsewhere) must not
-     * forbid spinning: what is learnt from one is capped so that it takes several. */
-    int64_t cap = 2 * patience->budget_ns;
-    int64_t sample = waited_ns < cap ? waited_ns : cap;
-    patience->average_ns += (sample - patience->average_ns) / 4;
-}
-
 void
 vecenv_yield(void)
 {
@@ -81,23 +65,17 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *pati
     vecenv_slot_lines *lines = &arena->slots[slot];
     uint32_t head = load_acquire32(&lines->head);
     int64_t began = vecenv_now_ns();
-    int64_t budget = vecenv_patience_budget(patience);
-    int64_t waited = 0;
+    vecenv_spin spin = vecenv_begin_spin(patience, began);
     int found = 0;
     vecenv_end_round(home, began, (int64_t)load_acquire(&lines->rung_ns),
                      (int64_t)load_acquire(&arena->control->armed_ns));
-    if (budget > 0) {
+    if (spin.budget_ns > 0) {
         vecenv_step_aside(home, load_acquire32(&lines->rung_core), began);
-    }
-    while (waited < budget) {
-        for (int look = 0; look < LOOKS_PER_YIELD && !found; look++) {
-            found = slot_has_work(arena, lines, head);
-        }
-        if (found) {
-            break;
-        }
-        sched_yield();
-        waited = vecenv_now_ns() - began;
+        do {
+            for (int look = 0; look < LOOKS_PER_YIELD && !found; look++) {
+                found = slot_has_work(arena, lines, head);
+            }
+        } while (!found && vecenv_spin_on(&spin));
     }
     if (!found) {
         int is_home = vecenv_go_home(home);
@@ -119,7 +97,10 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *pati
         /* What counts is how long spinning would have taken: until the bell, not until
          * we woke. Else the slow wake-up of one sleep would talk us into the next. */
         int64_t rung = (int64_t)load_acquire(&lines->rung_ns);
-        vecenv_patience_learn(patience, rung > began ? rung - began : 0);
+        vecenv_patience_learn(patience, &spin, rung > began ? rung - began : 0);
+    } else {
+        /* idle: do not spin each time */
+        vecenv_patience_learn(patience, &spin, vecenv_now_ns() - began);
     }
     return found;
 }

@@ -6,28 +6,15 @@
  * deadlines (the timeout); a worker writes the eventfd only when the parent armed
  * itself for what has just become true.
  *
- * Both sides spin first, with sched_yield, but only while recent waits were shorter
- * than the budget: a spinner that yields beside a busy thread is put behind it, and
- * with more processes than cores it holds the core that the awaited one needs. */
+ * Both sides spin first, as long as patience.h lets them. */
 #ifndef VECENV_PARK_H
 #define VECENV_PARK_H
 
 #include "home.h"
 #include "layout.h"
+#include "patience.h"
 
 int64_t vecenv_now_ns(void);
-
-/* Decides whether the next wait may spin. One per waiting thread, private memory. */
-typedef struct {
-    int64_t budget_ns;  /* longest spin; 0 = never spin */
-    int64_t average_ns; /* moving average of recent waits */
-} vecenv_patience;
-
-/* Longest spin that the next wait may make. */
-int64_t vecenv_patience_budget(const vecenv_patience *patience);
-
-/* Learn from a wait that took `waited_ns`. */
-void vecenv_patience_learn(vecenv_patience *patience, int64_t waited_ns);
 
 /* Give up the processor for a moment without sleeping. */
 void vecenv_yield(void);

@@ -64,16 +64,18 @@ is_there(const vecenv_waiter *self, const vecenv_want *what)
 }
 
 static int
-spin(const vecenv_waiter *self, const vecenv_want *what, int64_t began, int64_t budget)
+spin_for(const vecenv_waiter *self, const vecenv_want *what, vecenv_spin *spin)
 {
-    while (vecenv_now_ns() - began < budget) {
+    if (spin->budget_ns == 0) {
+        return 0;
+    }
+    do {
         for (int look = 0; look < LOOKS_PER_YIELD; look++) {
             if (is_there(self, what)) {
                 return 1;
             }
         }
-        vecenv_yield();
-    }
+    } while (vecenv_spin_on(spin));
     return 0;
 }
 
@@ -128,14 +130,15 @@ vecenv_sleep_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_
 int
 vecenv_wait_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns, int *descriptor)
 {
-    int64_t began = vecenv_now_ns();
+    vecenv_spin spin = vecenv_begin_spin(&self->patience, vecenv_now_ns());
     int outcome = RECV_BATCH;
-    int64_t budget = vecenv_patience_budget(&self->patience);
-    if (what->kind == VECENV_WAIT_ANY || !spin(self, what, began, budget)) {
+    if (what->kind == VECENV_WAIT_ANY || !spin_for(self, what, &spin)) {
         int64_t asleep = vecenv_now_ns();
         outcome = sleep_since(self, what, asleep, deadline_ns, descriptor);
         while (outcome == RECV_SOON) {
-            outcome = spin(self, what, vecenv_now_ns(), self->patience.budget_ns)
+            vecenv_spin again = vecenv_begin_spin(&self->patience, vecenv_now_ns());
+            again.budget_ns = self->patience.budget_ns; /* the rows are as good as there */
+            outcome = spin_for(self, what, &again)
                           ? RECV_BATCH
                           : sleep_since(self, what, asleep, deadline_ns, descriptor);
         }
@@ -143,7 +146,7 @@ vecenv_wait_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_n
             outcome = RECV_BATCH; /* results first, then deaths and deadlines */
         }
     }
-    vecenv_patience_learn(&self->patience, vecenv_now_ns() - began);
+    vecenv_patience_learn(&self->patience, &spin, vecenv_now_ns() - spin.began_ns);
     return outcome;
 }
 

@@ -26,7 +26,7 @@ serve(void *argument)
     const worker *self = argument;
     const vecenv_arena *arena = self->arena;
     vecenv_slot_lines *lines = &arena->slots[self->slot];
-    vecenv_patience patience = {self->spin_ns, 0};
+    vecenv_patience patience = {.budget_ns = self->spin_ns};
     vecenv_home home = {0};
     while (!load_acquire32(&arena->control->stop)) {
         uint32_t head = load_acquire32(&lines->head);

@@ -99,7 +99,8 @@ class PoolOptions:
             does without one; else it is an error.
         context: start method, 'forkserver', 'spawn' or 'fork'.
         num_threads: threads that numeric libraries may use in a worker.
-        spin: longest busy wait in seconds before a wait sleeps.
+        spin: longest busy wait in seconds before a wait sleeps, with a yield every few looks; only while recent
+            waits were shorter, and beyond 100 us only on a core that nobody else wants. 0: never spin.
         debug: fill expired batches with garbage and let `Batch.is_valid` tell.
         limits: how long operations may take.
         failures: what to do about workers that die or hang.
@@ -116,7 +117,7 @@ class PoolOptions:
     ignores_extra_keys: bool = False
     context: str = "forkserver"
     num_threads: int = 1
-    spin: float = 100e-6
+    spin: float = 500e-6
     debug: bool = False
     limits: Limits = Limits()
     failures: FailurePolicy = FailurePolicy()
