@@ -227,7 +227,7 @@ def main() -> int:
 
 
 def _measure(row: Row, effort: Effort) -> dict[str, Any]:
-    start = time.monotonic()
+    start, steal = time.monotonic(), machine.StealMeter()
     entry = {"name": row.name, "unit": row.unit, "asked": row.asked, "at_least": row.at_least, "repeats": []}
     try:
         found = row.measure(effort)
@@ -241,12 +241,12 @@ def _measure(row: Row, effort: Effort) -> dict[str, Any]:
     readings, lockstep = found if isinstance(found, Readings) else (found, [])
     reached = statistics.median(readings)
     print(f"{row.name}: {reached:.3g} ({time.monotonic() - start:.0f} s)", file=sys.stderr, flush=True)
-    entry |= {"reached": reached, "met": row.is_met(reached), "repeats": readings}
+    entry |= {"reached": reached, "met": row.is_met(reached), "repeats": readings, "stolen": steal.share()}
     return entry | {"lockstep": statistics.median(lockstep)} if lockstep else entry
 
 
 def _table(entries: list[dict[str, Any]]) -> Table:
-    table = Table("row", "asked", "reached", "worst to best", "unit", "met", "lockstep")
+    table = Table("row", "asked", "reached", "worst to best", "unit", "met", "lockstep", "stolen")
     for entry in entries:
         reached, repeats = entry["reached"], sorted(entry["repeats"], reverse=not entry["at_least"])
         table.add_row(
@@ -257,6 +257,7 @@ def _table(entries: list[dict[str, Any]]) -> Table:
             entry["unit"],
             "not measured" if reached is None else "yes" if entry["met"] else "NO",
             f"{entry['lockstep']:.3g}" if "lockstep" in entry else "",
+            f"{entry['stolen']:.1%}" if "stolen" in entry else "",
         )
     return table
 

@@ -75,7 +75,7 @@ def test_every_mode_is_measured_printed_and_written(tmp_path: Path):
     content = json.loads(json_path.read_text())
     assert content["settings"]["env"] == "CartPole-v1"
     assert content["settings"]["envs"] == 4 and content["settings"]["wait_num"] == 2
-    assert content["machine"]["usable_cores"] >= 1
+    assert content["machine"]["usable_cores"] >= 1 and 0.0 <= content["machine"]["stolen"] <= 1.0
     by_name = {entry["name"]: entry for entry in content["results"]}
     assert list(by_name) == MODES
     for entry in by_name.values():
@@ -277,3 +277,10 @@ def test_ctrl_c_is_one_line_and_exit_code_130():
 def test_uneven_cores_are_told_of(capsys, lockstep, is_told):
     report.print_table([Result("ceiling", None, 1000.0, 10.0, 2.0, 1.0, 0.01, lockstep, [1000.0])])
     assert ("0.61 of the ceiling" in capsys.readouterr().out) == is_told
+
+
+@pytest.mark.parametrize("stolen, is_told", [(0.13, True), (0.001, False), (0.0, False)])
+def test_stolen_time_is_told_of(capsys, stolen, is_told):
+    report.print_table([Result("ceiling", None, 1000.0, 10.0, 2.0, 1.0, 0.01, None, [1000.0])], stolen)
+    out = capsys.readouterr().out
+    assert ("took 13% of its cores' time" in out) == is_told and ("took" in out) == is_told

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import functools
+import os
 import pickle
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from vecenv.cli import measure
 from vecenv.cli.loops import LoopProcesses
-from vecenv.cli.machine import cpu_seconds, describe_machine, usable_cores
+from vecenv.cli.machine import StealMeter, cpu_seconds, describe_machine, usable_cores
 from vecenv.cli.measure import AsyncMode, Mode, SyncMode, Window
 from vecenv.cli.target import EnvMaker, action_batches, action_rows, check_env, take_rows
 from vecenv.envs.toys import BusyEnv, FrameEnv, RaiseAtInit, RaiseAtReset, ToyEnv
@@ -204,6 +208,22 @@ def test_the_machine_is_described_and_a_process_that_is_gone_uses_no_cpu():
     assert usable_cores() >= 1
     assert {"processor", "usable_cores", "system", "python", "numpy", "gymnasium"} <= set(describe_machine())
     assert cpu_seconds(2**22 + 1) == 0.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not count it")
+def test_stolen_time_is_what_the_kernel_counts(tmp_path: Path, monkeypatch):
+    def count(ticks: int) -> None:
+        (tmp_path / "stat").write_text(f"cpu  900 0 300 7000 10 0 5 {ticks} 0 0\n")
+
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    count(50)
+    meter, began = StealMeter(), time.monotonic()
+    while time.monotonic() - began < 0.05:
+        assert meter.share() == 0.0
+    count(51)
+    assert 0.0 < meter.share() <= 1 / os.sysconf("SC_CLK_TCK") / 0.05 / psutil.cpu_count()
+    count(10**9)
+    assert meter.share() == 1.0
 
 
 def _identity(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

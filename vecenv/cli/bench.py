@@ -83,12 +83,14 @@ def run(options: argparse.Namespace) -> int:
     with _foreign_errors_told(), contextlib.ExitStack() as stack:
         modes = _open_modes(stack, maker, settings, options.skip)
         window_seconds = options.seconds / options.rounds
+        steal = machine.StealMeter()
         with report.progress(len(modes) * options.rounds) as advance:
             for name, window in measure.interleave(modes, window_seconds, options.rounds):
                 windows.setdefault(name, []).append(window)
                 advance(name)
+        about["stolen"] = steal.share()
     results = measure.summarise(modes, windows)
-    report.print_table(results)
+    report.print_table(results, about["stolen"])
     if options.json:
         with _written("--json", options.json):
             report.write_json(options.json, settings, about, results)

@@ -15,7 +15,7 @@ import psutil
 
 from vecenv.core.supervise import usable_cores
 
-__all__ = ["cpu_seconds", "describe_machine", "no_interrupts", "usable_cores"]
+__all__ = ["StealMeter", "cpu_seconds", "describe_machine", "no_interrupts", "usable_cores"]
 
 _CPUCLOCK_SCHED = 2
 
@@ -31,6 +31,22 @@ def cpu_seconds(pid: int) -> float:
         return float(times.user + times.system)
     except (OSError, psutil.Error):
         return 0.0
+
+
+class StealMeter:
+    """How much of the cores' time the machine below a virtual one has taken since this was made."""
+
+    def __init__(self) -> None:
+        self._began, self._stolen = time.monotonic(), _stolen_seconds()
+
+    def share(self) -> float:
+        """Return the share of the time of all cores, 0 to 1; 0.0 where the system does not count it."""
+        elapsed = (time.monotonic() - self._began) * (psutil.cpu_count() or 1)
+        return min(1.0, max(0.0, _stolen_seconds() - self._stolen) / elapsed) if elapsed > 0 else 0.0
+
+
+def _stolen_seconds() -> float:
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 @contextlib.contextmanager

@@ -25,6 +25,8 @@ __all__ = ["print_header", "print_table", "progress", "write_json", "write_plot"
 _PIPE_WIDTH = 160
 # What a lockstep loses anyway, as envs take longer now and then; below it the machine is to blame.
 _EVEN = 0.9
+# The share of its cores that a machine can lose without its numbers being worse for it.
+_MOST_STOLEN = 0.02
 
 _COLUMNS = (
     "mode",
@@ -68,8 +70,12 @@ def progress(num_windows: int) -> Iterator[Callable[[str], None]]:
         yield advance
 
 
-def print_table(results: Sequence[Result]) -> None:
-    """Print one line per mode."""
+def print_table(results: Sequence[Result], stolen: float = 0.0) -> None:
+    """Print one line per mode, and why to run this again if the machine did not give what it seems to have.
+
+    Args:
+        stolen: the share of the cores' time that was taken from below while this ran.
+    """
     table = Table(*_COLUMNS, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -94,6 +100,12 @@ def print_table(results: Sequence[Result]) -> None:
                 f"reach {result.lockstep:.2f} of the {result.name} at most, whatever makes them wait.",
                 highlight=False,
             )
+    if stolen > _MOST_STOLEN:
+        console.print(
+            f"The machine below this virtual one took {stolen:.0%} of its cores' time while this ran: those who sleep "
+            "and are woken often lost most of it.",
+            highlight=False,
+        )
 
 
 def write_json(path: Path, settings: dict[str, Any], machine: dict[str, Any], results: Sequence[Result]) -> None:
