@@ -64,9 +64,13 @@ is_there(const vecenv_waiter *self, const vecenv_want *what)
 }
 
 static int
-spin_for(const vecenv_waiter *self, const vecenv_want *what, vecenv_spin *spin)
+spin_for(const vecenv_waiter *self, const vecenv_want *what, vecenv_spin *spin, int64_t deadline_ns)
 {
-    if (spin->budget_ns == 0) {
+    int64_t left_ns = deadline_ns - spin->began_ns;
+    if (left_ns < spin->budget_ns) {
+        spin->budget_ns = left_ns;
+    }
+    if (spin->budget_ns <= 0) {
         return 0;
     }
     do {
@@ -132,13 +136,13 @@ vecenv_wait_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_n
 {
     vecenv_spin spin = vecenv_begin_spin(&self->patience, vecenv_now_ns());
     int outcome = RECV_BATCH;
-    if (what->kind == VECENV_WAIT_ANY || !spin_for(self, what, &spin)) {
+    if (what->kind == VECENV_WAIT_ANY || !spin_for(self, what, &spin, deadline_ns)) {
         int64_t asleep = vecenv_now_ns();
         outcome = sleep_since(self, what, asleep, deadline_ns, descriptor);
         while (outcome == RECV_SOON) {
             vecenv_spin again = vecenv_begin_spin(&self->patience, vecenv_now_ns());
-            again.budget_ns = self->patience.budget_ns; /* the rows are as good as there */
-            outcome = spin_for(self, what, &again)
+            again.budget_ns = self->soon_ns;
+            outcome = spin_for(self, what, &again, deadline_ns)
                           ? RECV_BATCH
                           : sleep_since(self, what, asleep, deadline_ns, descriptor);
         }
