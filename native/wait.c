@@ -141,7 +141,7 @@ vecenv_wait_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_n
         outcome = sleep_since(self, what, asleep, deadline_ns, descriptor);
         while (outcome == RECV_SOON) {
             vecenv_spin again = vecenv_begin_spin(&self->patience, vecenv_now_ns());
-            again.budget_ns = self->soon_ns;
+            again.budget_ns = self->patience.budget_ns; /* the rows are as good as there */
             outcome = spin_for(self, what, &again, deadline_ns)
                           ? RECV_BATCH
                           : sleep_since(self, what, asleep, deadline_ns, descriptor);

@@ -20,7 +20,6 @@ typedef struct {
     vecenv_ring *ring;
     int event_fd, epoll_fd;
     vecenv_patience patience;
-    int64_t soon_ns; /* longest spin after a worker has woken us early */
 } vecenv_waiter;
 
 /* Bring ready rows to the pieces. Returns 1 when at least `count` can be delivered, 0

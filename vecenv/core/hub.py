@@ -135,18 +135,10 @@ class NativeHub:
         event_fd: what workers write to wake the parent, never read: `epoll_fd` watches it edge-triggered,
             together with one pidfd per worker.
         spin_ns: longest time that a wait may spin before it sleeps.
-        soon_ns: the same after a worker has left its core to the caller, as the last rows are on their way.
     """
 
     def __init__(
-        self,
-        plan: ArenaPlan,
-        memory: Any,
-        slots: Sequence[int],
-        event_fd: int,
-        epoll_fd: int,
-        spin_ns: int,
-        soon_ns: int = 0,
+        self, plan: ArenaPlan, memory: Any, slots: Sequence[int], event_fd: int, epoll_fd: int, spin_ns: int
     ) -> None:
         native: Any = load()
         self._slots = list(slots)
@@ -160,7 +152,6 @@ class NativeHub:
             event_fd,
             epoll_fd,
             spin_ns,
-            soon_ns,
             np.ndarray,
             self._views,
             Run,

@@ -42,8 +42,7 @@ __all__ = ["ProcessPool"]
 #: The parent spins for shorter waits than the workers do. While it spins alone on a core, two
 #: workers may stay on the other one for good: all three look busy, so nobody is moved. On two
 #: cores, 64 frames of 28 KiB took 48 us a round with a spinning parent and 35 us with a sleeping
-#: one; 8 null envs 6 us and 11 us. Not so when a worker that is done has woken it on its own core:
-#: that one is shared then, and the last row need not wake it from another.
+#: one; 8 null envs 6 us and 11 us.
 _PARENT_SPIN_NS = 20_000
 #: Slots kept for envs that get a worker of their own; one costs 128 KiB of shared memory.
 _MOST_SPARES = 8
@@ -250,10 +249,9 @@ class ProcessPool(MortalPool):
         if self.implementation == "native":
             crew.epoll.register(crew.event_fd, select.EPOLLIN | select.EPOLLET)
             has_own_core = len(self._worker_of_slot) < supervise.usable_cores()
-            soon_ns = self._spin_ns()
-            spin_ns = soon_ns if has_own_core else min(soon_ns, _PARENT_SPIN_NS)
+            spin_ns = self._spin_ns() if has_own_core else min(self._spin_ns(), _PARENT_SPIN_NS)
             self._hub = NativeHub(
-                self._plan, segment.memory, self._slot_of, crew.event_fd, crew.epoll.fileno(), spin_ns, soon_ns
+                self._plan, segment.memory, self._slot_of, crew.event_fd, crew.epoll.fileno(), spin_ns
             )
         else:
             from .twin_socket import SocketHub
