@@ -8,6 +8,7 @@ parent knows the original's digest the two must agree. Nothing that is repeated 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -181,7 +182,7 @@ class Replayer:
             The env (another one if the first attempt failed), whether its next step begins an
             episode (NEXT_STEP), and how it went.
         """
-        deadline = Deadline(replay.seconds)
+        deadline, began_ns = Deadline(replay.seconds), now_ns()
         reason = replay.give_up or "nothing from which the episode could be repeated was kept"
         for number, attempt in enumerate(replay.attempts, 1):
             if number > 1:
@@ -189,14 +190,15 @@ class Replayer:
                     env.close()
                 env = rebuild(env_id)
             share = 1.0 if number == len(replay.attempts) else _SHARE_OF_FIRST
+            left = deadline.seconds_left()
             try:
                 with replaying():
                     check = self.last_record(env_id, before)
-                    self._repeat(env_id, env, attempt, check, share * (deadline.seconds_left() or 0.0))
+                    self._repeat(env_id, env, attempt, check, share * (math.inf if left is None else left))
             except ReplayError as error:
                 reason = str(error)
                 continue
-            spent = replay.seconds - (deadline.seconds_left() or 0.0)
+            spent = (now_ns() - began_ns) / 1e9
             kind = "replayed" if attempt.start.is_complete else "unproven"
             if not attempt.entries and attempt.start.state is None:
                 kind = "fresh"
