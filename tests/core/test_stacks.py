@@ -129,6 +129,14 @@ def test_a_dead_process_is_told_in_words(scene: Scene) -> None:
     assert scene.file.ask(pid) == "no stack: the process is dead and not reaped"
 
 
+def test_a_process_that_has_been_reaped_is_not_asked(scene: Scene) -> None:
+    """A fork server reaps its workers before the parent hears of their ends."""
+    pid = scene.start("aborts")
+    assert scene.process is not None
+    scene.process.wait()
+    assert scene.file.ask(pid) == ""
+
+
 def test_without_a_file_nothing_is_asked(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     file = StackFile("none")

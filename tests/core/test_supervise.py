@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -109,6 +111,45 @@ def test_what_does_not_end_when_it_is_killed_is_left_to_the_system(
         for i, pid in enumerate(pids)
     ]
     wait_until(lambda: not any(map(psutil.pid_exists, pids)))
+
+
+# ---- ends that what an env has forked would hide ---------------------------------------------
+
+
+class ForksAndDies(toys.CountEnv):
+    """Fork a process that has all descriptors of the worker, then kill that, in the constructor or in a step."""
+
+    def __init__(self, moment: str) -> None:
+        super().__init__()
+        self.moment = moment
+        self.reach("construct")
+
+    def step(self, action: Any) -> Any:
+        self.reach("step")
+        return super().step(action)
+
+    def reach(self, moment: str) -> None:
+        if moment == self.moment:
+            if os.fork() == 0:
+                signal.pause()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("context", ["forkserver", "fork"])
+@pytest.mark.parametrize("moment", ["construct", "step"])
+def test_a_death_is_heard_at_once_although_a_forked_process_lives_on(moment: str, context: str) -> None:
+    options = PoolOptions(num_workers=1, context=context)
+    pool = ProcessPool([functools.partial(ForksAndDies, moment)], options)
+    try:
+        with pytest.raises(WorkerDiedError, match=f"during {moment} of env 0.*killed by SIGKILL"):
+            pool.start()
+            pool.reset()
+            pool.recv()
+            began = time.monotonic()
+            pool.step(np.zeros(1, np.int64))
+    finally:
+        pool.close()
+    assert moment == "construct" or time.monotonic() - began < 0.5 * supervise._END_SECONDS
 
 
 # ---- starts that may not be -----------------------------------------------------------------

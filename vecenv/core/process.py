@@ -188,17 +188,18 @@ class ProcessPool(MortalPool):
         return reports
 
     def _await(self, workers: list[Worker], op: str, limit: float | None) -> None:
+        """Wait until each of these workers has sent a word or ended."""
         deadline = Deadline(limit)
-        waiting = {worker.control: worker for worker in workers}
+        waiting = workers
         while waiting:
             self._check_not_closing(op)
             left = deadline.seconds_left()
-            ready = supervise.any_ready(list(waiting), 1.0 if left is None else min(left, 1.0))
-            for control in ready:
-                waiting.pop(control)
+            # The socket alone does not tell of an end: what an env has forked holds it open.
+            ends = [end for worker in waiting for end in (worker.control, worker.pidfd)]
+            ready = set(supervise.any_ready(ends, 1.0 if left is None else min(left, 1.0)))
+            waiting = [worker for worker in waiting if ready.isdisjoint((worker.control, worker.pidfd))]
             if not ready and deadline.is_over():
-                worker = min(waiting.values(), key=lambda late: late.worker_id)
-                raise self._late_start(worker, op, limit)
+                raise self._late_start(min(waiting, key=lambda late: late.worker_id), op, limit)
 
     def _late_start(self, worker: Worker, op: str, limit: float | None) -> WorkerTimeoutError:
         what, age = worker.at_work(op)
@@ -284,7 +285,7 @@ class ProcessPool(MortalPool):
         self._await(workers, "construct", self.options.limits.construct)
         for worker in workers:
             try:
-                worker.control.recv()
+                worker.next_word()
             except (EOFError, ConnectionError):
                 raise self._died(worker, "construct", None) from None
 

@@ -90,7 +90,7 @@ class StackFile:
     def ask(self, pid: int) -> str:
         """Return the present stack of a process, or why it has none; waits at most 5 ms.
 
-        The process is alive or not reaped yet, so that the pid is still its own.
+        The process is alive or has ended a moment ago, so that the pid is nobody else's yet.
         """
         state = _state_of(pid)
         if state in _STATES:
@@ -98,7 +98,10 @@ class StackFile:
         if self.fd < 0:
             return ""
         before = os.fstat(self.fd).st_size
-        os.kill(pid, _ASK)
+        try:
+            os.kill(pid, _ASK)
+        except ProcessLookupError:  # it has just ended, and its fork server has reaped it
+            return ""
         patience = Deadline(_PATIENCE_SECONDS)
         size = before
         while not patience.is_over():

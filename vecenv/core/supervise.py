@@ -112,14 +112,25 @@ class Worker:
         Raises:
             EOFError: it died before it could send one.
         """
-        report: Report = pickle.loads(self.control.recv_bytes())
+        report: Report = self.next_word()
         return report
+
+    def next_word(self) -> Any:
+        """Read what the worker has sent, or, as it has ended, was to send.
+
+        Raises:
+            EOFError: it died before it could send that.
+        """
+        if not self.control.poll():  # what its envs have forked holds its end of the socket
+            raise EOFError
+        return pickle.loads(self.control.recv_bytes())
 
     def reap(self, deadline: Deadline) -> bool:
         """Wait for the process to end and release what the parent holds; False at the deadline."""
         if self.is_dead:
             return True
-        self.process.join(deadline.seconds_left())
+        if self.process.is_alive():  # which reaps; `join` hears a pipe that what a forked worker has forked holds open
+            self.process.join(deadline.seconds_left())
         if self.process.is_alive() and not self._is_lost():
             return False
         self._note_end()
