@@ -1216,44 +1216,74 @@ class Meets(toys.NullEnv):
 
 
 def sleeps_in_wait(pid: int) -> bool:
-    """Tell whether a process sleeps in the one wait of a pool, by the kernel's function where it is told."""
+    """Tell whether a process sleeps in a wait of a pool, by the kernel's function where it is told."""
     place = Path(f"/proc/{pid}/wchan").read_text()
     if place in ("", "0"):
         return psutil.Process(pid).status() == psutil.STATUS_SLEEPING
-    return "epoll" in place or "ep_poll" in place
+    return "poll" in place
 
 
-def test_a_stopped_parent_does_not_blame_its_workers(tmp_path: Any) -> None:
-    """SIGSTOP for longer than the limit: on waking the deadlines are extended by the gap."""
-    import signal
-    import subprocess
-    import sys
-
-    program = """
-import os, numpy as np, functools
+STOPPED_PARENT = """
+import os, signal, sys, time, numpy as np
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.process import ProcessPool
 from vecenv.envs import toys
-pool = ProcessPool([functools.partial(toys.BusyEnv, 200_000.0)], PoolOptions(limits=Limits(step=3.0)))
+
+moment, limits = sys.argv[1], Limits(**eval(sys.argv[2]))
+
+class Stops(toys.CountEnv):
+    def __init__(self):
+        super().__init__()
+        self.reach("construct")
+    def step(self, action):
+        self.reach("step")
+        return super().step(action)
+    def look(self):
+        self.reach("call")
+    def close(self):
+        self.reach("close")
+        os.write(1, b"closed\\n")
+    def reach(self, here, moment=moment):
+        if here == moment:
+            os.write(1, b"waiting %d\\n" % os.getpid())
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(0.3)
+
+pool = ProcessPool([Stops], PoolOptions(limits=limits))
 pool.start(); pool.reset(); pool.recv()
+timeout = None if limits.has_any() else 1.0
 pool.send(np.zeros(1, np.int64))
-os.kill(pool.worker_pids[0], 19)
-print("waiting", pool.worker_pids[0], flush=True)
-pool.recv()
-print("received")
+pool.recv(timeout=timeout)
+pool.call(Stops.look, timeout=timeout)
 pool.close()
 """
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("moment", "limits"),
+    [
+        ("construct", {"construct": 1.0}), ("step", {"step": 1.0}), ("call", {"call": 1.0}), ("close", {"close": 1.0}),
+        ("step", {}), ("call", {}),
+    ],
+)  # fmt: skip
+def test_a_stopped_parent_does_not_blame_its_workers(moment: str, limits: dict[str, float]) -> None:
+    """Both stopped for longer than the limit, the callers' own included: on waking it is extended by the gap."""
+    import subprocess
+    import sys
+
+    program = [sys.executable, "-c", STOPPED_PARENT, moment, repr(limits)]
+    parent = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     worker = int(parent.stdout.readline().split()[1])
     while not sleeps_in_wait(parent.pid):
         os.sched_yield()  # it looks at its deadlines before it sleeps, and so knows later how long it was away
     os.kill(parent.pid, signal.SIGSTOP)
-    threading.Event().wait(3.3)  # the length of the stop is what is tested
-    os.kill(worker, signal.SIGCONT)
+    threading.Event().wait(1.3)  # the length of the stop is what is tested
     os.kill(parent.pid, signal.SIGCONT)
+    threading.Event().wait(0.2)  # it looks around before its worker goes on
+    os.kill(worker, signal.SIGCONT)
     out, _ = parent.communicate(timeout=30)
-    assert (out, parent.returncode) == ("received\n", 0)
+    assert (out, parent.returncode) == ("closed\n", 0)
 
 
 def test_answers_to_calls_that_come_while_the_journal_is_pruned_are_kept() -> None:

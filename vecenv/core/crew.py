@@ -63,7 +63,7 @@ class Crew:
         if worker.is_dead:
             return
         while worker.goodbye is None and not deadline.is_over():
-            ready = supervise.any_ready([worker.control, worker.pidfd], deadline.seconds_left())
+            ready = supervise.wait_a_moment([worker.control, worker.pidfd], deadline)
             worker.say_goodbye()  # without C, late rows may come before it
             if worker.pidfd in ready:
                 break

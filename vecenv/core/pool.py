@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import StateError
 from . import mail
 from .batch import raise_first
-from .clock import NEVER_NS, Deadline, check_timeout, now_ns
+from .clock import Deadline, check_timeout, now_ns
 from .keeping import look_if_due, look_now
 from .mail import Letter, unpack_error
 from .receiving import ReceivingPool
@@ -158,7 +158,7 @@ class Pool(ReceivingPool):
 
     def _collect_calls(self, count: int, timeout: float | None) -> list[Any]:
         deadline = Deadline(timeout)
-        next_look = NEVER_NS
+        next_look = self._next_look(deadline)
         while True:
             self._work()
             self._inbox.drain()
@@ -173,7 +173,7 @@ class Pool(ReceivingPool):
                 self._watchdog.notice_gap(event.late_ns, deadline)
                 if deadline.is_over():
                     self._raise_patience(count, timeout)
-                next_look = self._judge()
+                next_look = min(self._judge(), self._next_look(deadline))
         answers = self._inbox.take_calls()
         for answer in answers:
             if answer.error is not None and not answer.is_unread and self._journal is not None:

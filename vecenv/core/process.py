@@ -193,10 +193,9 @@ class ProcessPool(MortalPool):
         waiting = workers
         while waiting:
             self._check_not_closing(op)
-            left = deadline.seconds_left()
             # The socket alone does not tell of an end: what an env has forked holds it open.
             ends = [end for worker in waiting for end in (worker.control, worker.pidfd)]
-            ready = set(supervise.any_ready(ends, 1.0 if left is None else min(left, 1.0)))
+            ready = set(supervise.wait_a_moment(ends, deadline))
             waiting = [worker for worker in waiting if ready.isdisjoint((worker.control, worker.pidfd))]
             if not ready and deadline.is_over():
                 raise self._late_start(min(waiting, key=lambda late: late.worker_id), op, limit)

@@ -16,6 +16,7 @@ from .mail import Answer
 from .rows import Form, Op, RowFlag, Rows
 from .sending import SendingPool
 from .spec import Array
+from .watchdog import LOOK_NS
 
 __all__ = ["ReceivingPool"]
 
@@ -188,7 +189,7 @@ class ReceivingPool(SendingPool):
     def _wait_for_rows(self, least: int, most: int, timeout: float | None) -> tuple[Rows, int]:
         deadline = Deadline(timeout)
         self._check_alive()
-        next_look = NEVER_NS
+        next_look = self._next_look(deadline)
         while True:
             self._work()
             tick = min(next_look, now_ns() + self._look(), deadline.at_ns)
@@ -200,7 +201,15 @@ class ReceivingPool(SendingPool):
                 self._watchdog.notice_gap(got.late_ns, deadline)
                 if deadline.is_over():
                     self._raise_patience(least, timeout)
-                next_look = self._judge()
+                next_look = min(self._judge(), self._next_look(deadline))
+
+    def _next_look(self, deadline: Deadline) -> int:
+        """Return when a wait that goes on is to look around.
+
+        How late it does so tells whether this process was stopped: by that a deadline is extended, which therefore is
+        not to come first.
+        """
+        return now_ns() + (self._look_ns if deadline.at_ns == NEVER_NS else min(self._look_ns, LOOK_NS))
 
     def _judge(self) -> int:
         """Look who is over a limit; return when to look again."""

@@ -35,6 +35,8 @@ _LOG = logging.getLogger("vecenv")
 #: How long the end of a process that has been killed, and news of it, may take. It takes longer only where the system
 #: does not let go of it, as of one that waits for a dead file server, or where its fork server has been stopped.
 _END_SECONDS = 5.0
+#: How long waits for workers sleep between two looks at their deadline. One that takes twice as long was stopped.
+_LOOK_SECONDS = 0.1
 
 
 @dataclass
@@ -337,6 +339,21 @@ def own_core(worker_id: int, num_workers: int) -> int | None:
     cores = sorted(os.sched_getaffinity(0))
     is_one_each = num_workers == len(cores) == usable_cores() and worker_id < num_workers
     return cores[worker_id] if is_one_each else None
+
+
+def wait_a_moment(ends: list[Any], deadline: Deadline) -> list[Any]:
+    """Wait until one of these is readable, but not for long; return those that are.
+
+    The deadline is extended if this process was itself stopped meanwhile (SIGSTOP, a debugger, a suspended container).
+    """
+    left = deadline.seconds_left()
+    pause = _LOOK_SECONDS if left is None else min(left, _LOOK_SECONDS)
+    began_ns = now_ns()
+    ready = any_ready(ends, pause)
+    late_ns = now_ns() - began_ns - int(pause * 1e9)
+    if late_ns > int(_LOOK_SECONDS * 1e9):
+        deadline.extend(late_ns)
+    return ready
 
 
 def any_ready(connections: list[Any], timeout: float | None) -> list[Any]:

@@ -18,11 +18,11 @@ from .inbox import Inbox
 from .options import Limits
 from .rows import Op
 
-__all__ = ["Places", "Watchdog"]
+__all__ = ["LOOK_NS", "Places", "Watchdog"]
 
 _NS = 1_000_000_000
 #: Longest sleep between two looks while any limit is set, and without limits.
-_LOOK_NS = 50_000_000
+LOOK_NS = 50_000_000
 _LAZY_LOOK_NS = 5 * _NS
 #: Without a limit, warn once about an operation that has run this long (seconds).
 OVERDUE_WARNING = 60.0
@@ -62,7 +62,7 @@ class Watchdog:
     def set_limits(self, limits: Limits) -> None:
         """Judge by these limits from now on."""
         self._limits = limits
-        self.look_ns = _LOOK_NS if limits.has_any() else _LAZY_LOOK_NS
+        self.look_ns = LOOK_NS if limits.has_any() else _LAZY_LOOK_NS
 
     def notice_gap(self, late_ns: int, deadline: Deadline) -> None:
         """Extend every deadline if this process woke much later than planned, by so many nanoseconds.
@@ -70,7 +70,7 @@ class Watchdog:
         Then it was itself stopped (SIGSTOP, a debugger, a suspended machine), and what its
         workers owe says nothing about them.
         """
-        if late_ns > 2 * _LOOK_NS:
+        if late_ns > 2 * LOOK_NS:
             deadline.extend(late_ns)
             running = {state.step_id for _, state in self._running()}
             self._grace = {step_id: self._grace.get(step_id, 0) + late_ns for step_id in running}
