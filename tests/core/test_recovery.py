@@ -89,6 +89,16 @@ def test_several_slots_are_judged_one_by_one(books: Books) -> None:
     assert books.recovery.judge(error, SEGFAULT, states) == {0: "worker 0 died"}
 
 
+def test_who_is_at_work_beside_an_env_that_hangs_is_not_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an env in another thread, whose episode takes longer to repeat than the limit of a step."""
+    books = Books(monkeypatch, max_restarts=2)
+    states = [SlotState(int(Op.STEP), 0, 5, 0, 0, 0), SlotState(int(Op.STEP), 1, 6, 0, 0, 0)]
+    for _ in range(2):
+        given_up = books.recovery.judge(WorkerTimeoutError("worker 0 hangs", env_ids=(1,)), None, states)
+    assert list(given_up) == [1]
+    assert books.fail(9, env_id=0) == {} and books.fail(11, env_id=0) == {}, "it has failures of its own only"
+
+
 @pytest.mark.parametrize("op", [Op.RESET, Op.CALL])
 def test_only_an_episode_can_be_truncated(books: Books, op: Op) -> None:
     books.fail(7, op=op)

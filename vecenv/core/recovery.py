@@ -101,10 +101,10 @@ class Recovery:
                 asked last; if for one call, it names a reproducer file.
         """
         running = [state for state in states if state.op != Op.NONE]
+        if exitcode is None and error.env_ids:  # those of other threads are within their limits
+            running = [state for state in running if state.env_id in error.env_ids]
         limit = _limit_of(exitcode)
         suspects = [state.env_id for state in running]
-        if exitcode is None and error.env_ids:
-            suspects = [env_id for env_id in suspects if env_id in error.env_ids]
         if len(suspects) == 1:  # of several threads' envs nobody knows which one it was
             self._traced[suspects[0]] += _STRIKES_FROM_OUTSIDE // limit
         self._charge(running, error)
