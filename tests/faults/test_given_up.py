@@ -251,6 +251,31 @@ def test_an_episode_of_observations_without_layout_can_be_lost(implementation: s
     assert [row.place[1] for row in got.rows[0][5:]] == list(range(5))
 
 
+class RaisesAtFour(Entropic):
+    """Raise in the fourth step, once."""
+
+    def step(self, action: Any) -> Any:
+        if self.elapsed_steps == 3 and not hasattr(self, "has_raised"):
+            self.has_raised = True
+            raise ValueError("no observation")
+        return super().step(action)
+
+
+def test_what_was_seen_last_is_not_the_answer_without_an_observation(implementation: str) -> None:
+    """The row of a step that raised has in its columns what another one has left there."""
+    with mortal([RaisesAtFour] * 2) as pool:
+        play(pool, 2)
+        pool.send(np.zeros(2, np.int64))
+        last = pool.recv().obs.copy()
+        pool.send(np.zeros(2, np.int64))
+        assert pool.recv().row_flags.tolist() == [RowFlag.ERROR | RowFlag.MAIL] * 2
+        kill(pool, 0)
+        pool.send(np.zeros(2, np.int64))
+        batch = pool.recv()
+        assert batch.truncated.tolist() == [True, False]
+        assert batch.obs[0].tolist() == last[0].tolist()
+
+
 def test_a_replay_that_takes_too_long_is_given_up(implementation: str) -> None:
     with mortal([functools.partial(toys.SleepEnv, 20.0)] * 2, recovery_timeout=0.01) as pool:
         got = play(pool, 7, before=kill_at(6))

@@ -15,7 +15,7 @@ import numpy as np
 from .arena import MAIL_NBYTES, ArenaPlan, BlockViews
 from .clock import now_ns
 from .native import load
-from .rows import Form, Op, Rows, Run
+from .rows import Form, Op, RowFlag, Rows, Run
 from .spec import Array
 
 __all__ = ["Event", "Hub", "NativeHub", "Refusal", "SlotState"]
@@ -265,7 +265,8 @@ class NativeHub:
         best, found = 0, None
         for views in self._views:
             step_ids, env_ids = views.columns["step_id"], views.columns["env_id"]
-            for row in np.flatnonzero((env_ids == env_id) & (step_ids != 0)).tolist():
+            has_obs = views.columns["flags"] & RowFlag.ERROR == 0  # else what another row has left there
+            for row in np.flatnonzero((env_ids == env_id) & (step_ids != 0) & has_obs).tolist():
                 if best < int(step_ids[row]) < (before or 1 << 63):
                     best, found = int(step_ids[row]), [column[row].copy() for column in views.obs]
         return found
