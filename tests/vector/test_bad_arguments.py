@@ -32,6 +32,7 @@ def test_a_limit_that_is_no_time(name, value):
         ({"recycle_after": {"episodes": "x"}}, r"recycle_after\['episodes'\]: expected a number above 0, got 'x'"),
         ({"recycle_after": {"weeks": 1}}, "recycle_after: unknown key 'weeks'"),
         ({"recovery_timeout": "x"}, "recovery_timeout: expected seconds above 0, got 'x'"),
+        ({"restart_window": None}, "restart_window: expected seconds above 0, got None"),
         ({"restart_window": "x"}, "restart_window: expected seconds above 0, got 'x'"),
     ],
     ids=str,

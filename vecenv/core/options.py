@@ -183,7 +183,7 @@ def _check_failures(policy: FailurePolicy) -> None:
             raise ConfigError(f"{name}: expected a whole number of at least 0, got {value!r}", key=name)
     for name in ("restart_window", "recovery_timeout"):
         value = getattr(policy, name)
-        if value is not None and not is_positive(value):
+        if not is_positive(value) and not (value is None and name == "recovery_timeout"):
             raise ConfigError(f"{name}: expected seconds above 0, got {value!r}", key=name)
     folder = policy.reproducer_dir
     if folder is not None and not (isinstance(folder, str | os.PathLike) and os.path.isdir(folder)):
