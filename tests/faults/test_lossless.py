@@ -356,6 +356,34 @@ def test_a_seed_among_the_arguments_of_a_reset_is_a_seed_and_a_start() -> None:
         assert [entry.op for entry in attempt.entries] == [Op.RESET, Op.STEP], "of the second episode alone"
 
 
+@pytest.mark.parametrize("env_ids", [None, [1, 0]], ids=["all", "some"])
+def test_steps_that_are_sent_when_a_handler_raises_are_not_lost(env_ids: Any, implementation: str) -> None:
+    """Python hears of a signal that comes while the hub sends right behind that."""
+    with mortal([functools.partial(toys.ToyEnv, None)] * 2) as pool:
+        play(pool, 2)
+        send = pool._hub.send
+
+        def interrupted(*args: Any) -> Any:
+            send(*args)
+            raise KeyboardInterrupt
+
+        before = pool.call(lambda env: env.action_sum)
+        for number in range(4):
+            if number == 1:
+                pool._hub.send = interrupted
+                with pytest.raises(KeyboardInterrupt):
+                    pool.send(np.ones(2, np.int64), env_ids)
+                pool._hub.send = send
+            else:
+                pool.send(np.full(2, number % 2), env_ids)
+            pool.recv()
+        kill(pool, 0)
+        pool.send(np.zeros(2, np.int64))
+        batch = pool.recv()
+        assert not batch.truncated.any() and pool.statistics()["truncated"] == 0
+        assert batch.obs[:, 1].tolist() == [total + 2 for total in before]
+
+
 # ---- views --------------------------------------------------------------------------------------
 
 

@@ -149,6 +149,10 @@ class Journal:
         if is_new:
             self._add(page)
 
+    def lacks(self, step_id: int) -> bool:
+        """Tell whether a command has been sent and not been noted."""
+        return step_id >= self._next_step_id
+
     def _blank_page(self, leaves: tuple[Array, ...], form: int) -> Page:
         if self._spares and self._spares[-1].clear(leaves, form):
             return self._spares.pop()

@@ -78,7 +78,13 @@ class SendingPool(Waist):
                 self._send_letters(actions, self._ids if ids is None else ids, ordered)
                 return
             leaves = self.action_spec.flatten_batch(actions, self.num_envs if ids is None else len(ids))
-        refusal = self._hub.send(leaves, ids, ordered, form)
+        try:
+            refusal = self._hub.send(leaves, ids, ordered, form)
+        except BaseException:  # also what a signal's handler raises when all has been sent
+            first = 0 if ids is None else int(ids[0]) % self.num_envs
+            if self._journal is not None and self._journal.lacks(self._hub.owed(first)[1]):
+                self._journal.note_steps(leaves, ids, form)
+            raise
         if refusal is not None:
             self._refuse("send", Refusal(*refusal))
         if self._journal is not None:
