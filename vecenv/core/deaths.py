@@ -271,8 +271,8 @@ class MortalPool(Pool):
     def restart(self, worker_id: int) -> None:
         """Replace a worker, dead or alive, by a fresh one that builds the same envs.
 
-        What its envs owe is cancelled; their finished rows stay for `recv`. They must be reset
-        before they are stepped. Other workers notice nothing. Calls of these envs that were posted and
+        What its envs owe is cancelled, answers that are there but have not been received included. They must be
+        reset before they are stepped. Other workers notice nothing. Calls of these envs that were posted and
         have not been answered are lost: `wait_calls` raises WorkerError for them.
 
         Raises:
