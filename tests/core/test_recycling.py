@@ -139,6 +139,22 @@ def test_nobody_notices_that_a_worker_is_recycled(
 
 
 @pytest.mark.usefixtures("at_every_request")
+def test_episodes_are_counted_anew_for_a_worker_that_was_restarted(implementation: str) -> None:
+    with mortal(count_envs(), recycle_after={"episodes": 2}) as pool:
+        play(pool, 6 * LENGTH)
+        pool.restart(0)
+        before = pool.worker_pids[0]
+        pids = []
+        pool.reset()
+        pool.recv()
+        for _ in range(5 * (LENGTH + 1)):
+            pids.append(pool.worker_pids[0])
+            pool.step(np.zeros(4, np.int64))
+        assert pids[:LENGTH] == [before] * LENGTH, "it has not lived for an episode"
+        assert len(set(pids)) == 3, "after 2 and 4 of them"
+
+
+@pytest.mark.usefixtures("at_every_request")
 def test_workers_that_always_owe_answers_are_recycled_too(implementation: str) -> None:
     with mortal(count_envs(), recycle_after={"episodes": 2}) as pool:
         got = play(pool, 60, in_order=False)

@@ -293,7 +293,10 @@ class MortalPool(Pool):
                 self._unseeded[env_id] = True
                 if self._journal is not None:
                     self._journal.forget(env_id)
-            self._start_again(old, {})
+            self._plan.records(self._memory)[old.env_ids] = 0  # of envs that are gone: episodes count from 0
+            worker = self._start_again(old, {})
+            if self._recycler is not None:
+                self._recycler.note_birth(worker)
         finally:
             self._busy = False
             self._leave()
