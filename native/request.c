@@ -125,6 +125,9 @@ vecenv_send(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
         if (what->op == VECENV_OP_RESET) { /* may overtake a step: see Slot.is_superseded */
             vecenv_word32 *count = &self->arena->slots[self->slot_of[env_id]].num_superseded;
             store_release32(count, load_acquire32(count) + 1);
+            if (!what->ordered && self->before[env_id] != 0) { /* an ordered one, perhaps */
+                ring->is_thinned = 1;
+            }
         }
         push(self, env_id, &command);
     }

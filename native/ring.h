@@ -39,7 +39,7 @@ typedef struct {
     uint64_t assigned; /* place of row 0 */
     uint32_t assigned_rows; /* 0: no ordered request under way */
     uint64_t assigned_first; /* step_id of its first row; they count up */
-    int is_thinned; /* something was cancelled since: not all of its rows are awaited, perhaps */
+    int is_thinned; /* some of it was cancelled or overtaken since: not all is awaited, perhaps */
     uint32_t num_free, depth, num_held, oldest_held;
     uint32_t pins[VECENV_MAX_BLOCKS];
     uint64_t epochs[VECENV_MAX_BLOCKS]; /* present or last epoch of each block */

@@ -234,3 +234,17 @@ def test_a_reset_that_is_given_up_leaves_no_mail(implementation: str, site: Site
         assert envs.seeds == (8, 9)
     finally:
         envs.close()
+
+
+def test_a_step_that_was_overtaken_keeps_nobody_waiting(site: Site, implementation: str) -> None:
+    """As one that was cancelled: the rest of its ordered request is there."""
+    with open_pool(site, 2, num_workers=2) as pool:
+        send(pool, HANG, GO_ON, ordered=True)
+        wait_for_hang(pool)
+        pool.reset([0], ordered=False)
+        try:
+            assert pool.recv(1, timeout=10.0).env_ids.tolist() == [1]
+        finally:
+            site.open_gate()
+        batch = pool.recv()
+        assert batch.env_ids.tolist() == [0] and batch.lengths.tolist() == [0]
