@@ -610,6 +610,12 @@ def test_the_end():
             call()
 
 
+def test_it_is_closed_at_the_end_of_a_with_statement():
+    with SB3VecEnv([CARTPOLE]) as envs:
+        assert envs.reset().shape == (1, 4)
+    assert envs.closed
+
+
 def test_two_names_of_one_option_that_differ_are_refused():
     with pytest.raises(ConfigError, match="start_method='fork' and context='spawn': two names of one option") as caught:
         SB3VecEnv([ToyEnv], start_method="fork", context="spawn")

@@ -311,6 +311,12 @@ class SB3VecEnv(_VecEnv):
         """End envs and workers within `close_timeout` seconds; idempotent."""
         self.vector_env.close()
 
+    def __enter__(self) -> SB3VecEnv:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
     def __getstate__(self) -> NoReturn:
         raise TypeError("an SB3VecEnv cannot be pickled or copied; build one from its env_fns")
 

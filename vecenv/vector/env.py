@@ -52,6 +52,7 @@ class VectorEnv(CallableEnvs):
     The same seeds and actions give the same results as `gymnasium.vector.SyncVectorEnv`, whatever
     the backend and the number of workers. Rewards are float64, terminations and truncations bool.
     Envs get actions of their space's dtype: others of the same kind are converted, with one warning per leaf.
+    A `with` statement closes it at its end.
 
     Example:
         >>> import gymnasium

@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import gymnasium
 import numpy as np
@@ -26,6 +26,8 @@ from ..errors import ClosedError, ConfigError, SpaceError, StateError
 from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
 
 __all__ = ["PendingEnvs", "check_callable"]
+
+_Self = TypeVar("_Self", bound="PendingEnvs")
 
 _BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool}
 #: What is pending after `close`, for ever.
@@ -145,6 +147,12 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _forget_views(self) -> None:
         """Let go of the ring, so that its memory is free although this object is still there."""
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):
