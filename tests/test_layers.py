@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "vecenv"
 
-BASE = {"errors", "config", "registry", "replaying", "tree"}
+BASE = {"checks", "errors", "config", "registry", "replaying", "tree"}
 ENGINE = {"core", "_native"}
 INSIDE = {"envs", "wrappers"}
 FACES = {"vector", "alf", "integrations", "examples"}
@@ -20,6 +20,7 @@ FACES = {"vector", "alf", "integrations", "examples"}
 MAY_IMPORT = {
     "__init__": set(),
     "errors": set(),
+    "checks": {"errors"},
     "config": {"errors"},
     "registry": {"errors"},
     "replaying": set(),
@@ -43,6 +44,7 @@ MAY_ALSO_IMPORT = {
 # Part -> foreign libraries that it may import; the parts in ANY_LAZILY import others in functions.
 FOREIGN = {
     "errors": set(),
+    "checks": {"numpy"},
     "config": set(),
     "registry": set(),
     "replaying": set(),

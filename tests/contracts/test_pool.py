@@ -1088,12 +1088,26 @@ def test_envs_with_other_spaces_are_refused(open_pool: OpenPool) -> None:
         ([toys.ToyEnv], {"depth": 1}, "depth"),
         ([toys.ToyEnv], {"threads_per_worker": 0}, "threads_per_worker"),
         ([toys.ToyEnv], {"limits": Limits(step=-1.0)}, "step_timeout"),
+        ([toys.ToyEnv], {"context": "thread"}, "context: expected one of"),
+        ([toys.ToyEnv], {"infos": "all"}, "infos: expected one of .*, got 'all'"),
+        ([toys.ToyEnv], {"spin": -1.0}, "spin"),
+        ([toys.ToyEnv], {"strict": "no"}, "strict: expected True or False"),
+        ([toys.ToyEnv], {"failures": FailurePolicy(recover_hangs=1)}, "recover_hangs"),
     ],
 )
 @pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
 def test_bad_construction(engine: Any, env_fns: Any, options: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         engine(env_fns, PoolOptions(**options))
+
+
+@pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
+def test_options_of_numpy_s_types_are_as_good(engine: Any) -> None:
+    failures = FailurePolicy(max_restarts=np.int64(3), recover_hangs=np.True_)
+    options = PoolOptions(num_workers=np.int64(1), depth=np.int8(4), debug=np.False_, failures=failures)
+    with engine([toys.ToyEnv], options) as pool:
+        assert (pool.options.num_workers, pool.options.depth, pool.options.failures.max_restarts) == (1, 4, 3)
+        assert type(pool.options.depth) is int and pool.options.debug is False
 
 
 def test_global_generators_of_the_caller_are_untouched(open_pool: OpenPool) -> None:

@@ -90,6 +90,10 @@ def test_keys_of_ones_own_are_kept_in_silence(manager_cls, mapping):
         {"episode_num": 0},
         {"episode_num": None},
         {"on_step_error": "shrug"},
+        {"auto_reset": "no"},
+        {"shared_memory": "no"},
+        {"copy_on_get": 0},
+        {"reset_inplace": None},
         {"step_wait_timeout": "a"},
         {"step_wait_timeout": float("nan")},
         {"step_wait_timeout": -5},
@@ -101,6 +105,12 @@ def test_a_value_that_makes_no_sense_is_named(manager_cls, cfg):
     with pytest.raises(AssertionError, match=f"{manager_cls.__name__}: {key}: expected") as caught:
         manager_cls(actors(1), cfg)
     assert isinstance(caught.value, ConfigError) and isinstance(caught.value, ValueError) and caught.value.key == key
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS)
+def test_a_way_to_seed_that_is_no_bool(manager_cls):
+    with pytest.raises(ConfigError, match="^dynamic_seed: expected True or False, got 'no'$"):
+        manager_cls(actors(1), {}).seed(3, dynamic_seed="no")
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)

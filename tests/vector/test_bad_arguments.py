@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from vecenv import ConfigError, SpaceError, VectorEnv
+from vecenv import BatchedVectorEnv, ConfigError, SpaceError, VectorEnv
 from vecenv.envs.toys import ToyEnv
 
 LIMITS = ("construct_timeout", "reset_timeout", "step_timeout", "call_timeout", "close_timeout")
@@ -40,6 +40,32 @@ def test_a_limit_that_is_no_time(name, value):
 def test_failures_that_make_no_sense(failures, says):
     with pytest.raises(ConfigError, match=says):
         VectorEnv([ToyEnv], failures=failures)
+
+
+@pytest.mark.parametrize("value", ["no", 2, None], ids=repr)
+@pytest.mark.parametrize("name", ["shared_memory", "copy", "daemon", "episode_statistics", "strict", "debug"])
+def test_a_flag_that_is_no_bool(name, value):
+    with pytest.raises(ConfigError, match=f"^{name}: expected True or False, got {value!r}$") as caught:
+        VectorEnv([ToyEnv], **{name: value})
+    assert caught.value.key == name
+
+
+@pytest.mark.parametrize("name", ["copy", "strict", "debug"])
+def test_a_flag_of_batches_that_is_no_bool(name):
+    with pytest.raises(ConfigError, match=f"^{name}: expected True or False, got 'no'$"):
+        BatchedVectorEnv([ToyEnv], **{name: "no"})
+
+
+@pytest.mark.parametrize("backend", ["threads", None, ["serial"]], ids=repr)
+def test_no_such_backend(backend):
+    with pytest.raises(ConfigError, match=r"^backend: expected one of \('process', 'serial'\), got"):
+        VectorEnv([ToyEnv], backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_start_method_is_wrong_whether_it_is_needed_or_not(backend):
+    with pytest.raises(ConfigError, match="^context: expected one of"):
+        VectorEnv([ToyEnv], context="thread", backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])

@@ -109,8 +109,9 @@ def test_frames_drawn_into_one_array_are_told_apart():
 
 @pytest.mark.parametrize("wrap", [ActionRepeatWrapper, MaxAndSkipWrapper])
 def test_at_least_once(wrap):
-    with pytest.raises(ConfigError, match="at least 1"):
-        wrap(numbers_env(), 0)
+    for count in (0, "2", 1.5):
+        with pytest.raises(ConfigError, match=f"at least 1, got {count!r}"):
+            wrap(numbers_env(), count)
 
 
 def test_hybrid_spaces():

@@ -62,8 +62,9 @@ class TestNoopReset:
             NoopResetWrapper(Nameless([np.zeros(1)] * 2))
 
     def test_noop_max(self):
-        with pytest.raises(ConfigError, match="noop_max"):
-            NoopResetWrapper(numbers_env(), 0)
+        for count in (0, "2", 1.5):
+            with pytest.raises(ConfigError, match="noop_max"):
+                NoopResetWrapper(numbers_env(), count)
 
 
 class TestFireReset:
@@ -188,5 +189,6 @@ class TestTimeLimit:
         assert isinstance(env, TimeLimitWrapper) and env.max_limit == 7
 
     def test_at_least_one_step(self):
-        with pytest.raises(ConfigError, match="max_limit"):
-            TimeLimitWrapper(numbers_env(), 0)
+        for count in (0, "2", 1.5):
+            with pytest.raises(ConfigError, match="max_limit"):
+                TimeLimitWrapper(numbers_env(), count)

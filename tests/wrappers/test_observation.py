@@ -171,8 +171,9 @@ class TestFrameStack:
         assert frames.ravel().tolist() == [0.0, 1.0, 2.0]
 
     def test_needs_a_frame(self):
-        with pytest.raises(ConfigError, match="n_frames"):
-            FrameStackWrapper(numbers_env(), 0)
+        for count in (0, "2", 1.5):
+            with pytest.raises(ConfigError, match="n_frames"):
+                FrameStackWrapper(numbers_env(), count)
 
 
 class TestTranspose:

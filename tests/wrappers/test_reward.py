@@ -79,8 +79,9 @@ def test_delay_declares_a_space_that_holds_the_sums():
 
 
 def test_a_negative_delay_is_refused():
-    with pytest.raises(ConfigError, match="delay_reward_step"):
-        DelayRewardWrapper(numbers_env(), -1)
+    for count in (-1, "2", 1.5):
+        with pytest.raises(ConfigError, match="delay_reward_step"):
+            DelayRewardWrapper(numbers_env(), count)
 
 
 def last_info(env, steps):

@@ -20,7 +20,7 @@ from vecenv.alf.suite import load
 from vecenv.alf.task_wrappers import MultitaskWrapper
 from vecenv.alf.tensors import wants_tensors
 from vecenv.alf.thread import ThreadEnvironment
-from vecenv.core.options import check_whole
+from vecenv.checks import check_whole
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError
 

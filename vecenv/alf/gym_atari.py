@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.alf.gym_actions import count_env_frames
+from vecenv.checks import check_whole
 from vecenv.errors import ConfigError, require
 from vecenv.wrappers.base import EnvWrapper
 from vecenv.wrappers.episode import NoopResetWrapper
@@ -44,8 +45,7 @@ class DMAtariPreprocessing(EnvWrapper):
             DependencyError: OpenCV is missing.
         """
         for name, value in (("frame_skip", frame_skip), ("screen_size", screen_size)):
-            if value < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {value!r}", key=name)
+            check_whole(name, value, 1)
         self._cv2 = require("cv2", "atari")
         super().__init__(NoopResetWrapper(env, noop_max) if noop_max > 0 else env)
         inner = self.env.unwrapped

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.alf.nests import get_field, map_structure, set_field
+from vecenv.checks import check_whole
 from vecenv.errors import ConfigError, SpaceError, require
 from vecenv.wrappers.base import ObsWrapper, own_generator
 
@@ -181,10 +182,8 @@ class FrameStack(BaseObservationWrapper):
             ConfigError: stack_size below 1, or no such channel_order.
             SpaceError: a field that is neither a Box nor MultiDiscrete.
         """
-        if stack_size < 1:
-            raise ConfigError(f"stack_size: expected at least 1, got {stack_size!r}", key="stack_size")
+        self.stack_size = check_whole("stack_size", stack_size, 1)
         self._axis = -1 if _is_channel_last(channel_order) else 0
-        self.stack_size = stack_size
         self.frames: dict[str | None, deque[Any]] = {}
         super().__init__(env, fields)
 

@@ -36,9 +36,10 @@ from vecenv.alf.seats import Seats
 from vecenv.alf.spec import zeros_of
 from vecenv.alf.tensors import to_arrays, to_tensors, wants_tensors
 from vecenv.alf.timestep import TimeStep
+from vecenv.checks import check_whole
 from vecenv.core.batch import Batch
 from vecenv.core.clock import now_ns
-from vecenv.core.options import check_env_fns, check_whole
+from vecenv.core.options import check_env_fns
 from vecenv.core.pool import Pool
 from vecenv.core.process import ProcessPool
 from vecenv.core.rows import Autoreset, RowFlag

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..checks import check_choice, check_flag, check_whole
 from ..errors import ConfigError
 from .clock import is_number, limit_of
 from .infos import Infos
 from .rows import Autoreset, Op
 
-__all__ = ["FailurePolicy", "Limits", "PoolOptions", "check_env_fns", "check_options", "is_positive"]
+__all__ = [
+    "START_METHODS",
+    "FailurePolicy",
+    "Limits",
+    "PoolOptions",
+    "check_env_fns",
+    "check_limit",
+    "check_options",
+    "is_positive",
+]
+
+START_METHODS = ("forkserver", "spawn", "fork")
 
 
 @dataclass(frozen=True)
@@ -141,31 +152,34 @@ def check_env_fns(env_fns: Sequence[Callable[..., Any]], name: str = "env_fns") 
     return fns
 
 
-def check_whole(name: str, value: Any, low: int) -> int:
-    """Return a whole number of any type, NumPy's included, as an int.
+def check_options(options: PoolOptions) -> PoolOptions:
+    """Return the options with whole numbers and flags of NumPy's types as Python's.
 
     Raises:
-        ConfigError: it is none, or below `low`.
+        ConfigError: a value makes no sense.
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < low:
-        raise ConfigError(f"{name}: expected a whole number of at least {low}, got {value!r}", key=name)
-    return int(value)
-
-
-def check_options(options: PoolOptions) -> None:
-    """Raise ConfigError for a value that makes no sense."""
     least = {"num_workers": 1, "threads_per_worker": 1, "depth": 2, "leases": 0, "num_threads": 1}
-    for name, low in least.items():
-        value = getattr(options, name)
-        if value is None and name == "num_workers":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise ConfigError(f"{name}: expected a whole number of at least {low}, got {value!r}", key=name)
+    if options.num_workers is None:
+        del least["num_workers"]
+    plain: dict[str, Any] = {name: check_whole(name, getattr(options, name), low) for name, low in least.items()}
+    for name in ("final_obs", "strict", "ignores_extra_keys", "debug"):
+        plain[name] = check_flag(name, getattr(options, name))
+    check_choice("context", options.context, START_METHODS)
+    infos: Any = options.infos
+    if not isinstance(infos, Infos):
+        known = [f"Infos.{one.name}" for one in Infos]
+        raise ConfigError(f"infos: expected one of {known}, got {infos!r}", key="infos")
+    if not is_number(options.spin) or options.spin < 0:
+        raise ConfigError(f"spin: expected seconds of at least 0, got {options.spin!r}", key="spin")
     for name in ("construct", "reset", "step", "call", "close"):
-        limit = getattr(options.limits, name)
-        if limit is not None and not is_positive(limit):
-            raise ConfigError(f"{name}_timeout: expected seconds above 0, got {limit!r}", key=f"{name}_timeout")
-    _check_failures(options.failures)
+        check_limit(f"{name}_timeout", getattr(options.limits, name))
+    return dataclasses.replace(options, **plain, failures=_check_failures(options.failures))
+
+
+def check_limit(name: str, value: Any) -> None:
+    """Raise ConfigError for what is neither seconds above 0 nor None."""
+    if value is not None and not is_positive(value):
+        raise ConfigError(f"{name}: expected seconds above 0, got {value!r}", key=name)
 
 
 def is_positive(value: Any) -> bool:
@@ -173,18 +187,16 @@ def is_positive(value: Any) -> bool:
     return is_number(value) and bool(value > 0)
 
 
-def _check_failures(policy: FailurePolicy) -> None:
-    for name, choices in (("on_failure", ("recover", "raise")), ("on_repeat", ("truncate", "raise"))):
-        if getattr(policy, name) not in choices:
-            raise ConfigError(f"{name}: expected one of {choices}, got {getattr(policy, name)!r}", key=name)
-    for name in ("max_restarts", "max_log_bytes"):
-        value = getattr(policy, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ConfigError(f"{name}: expected a whole number of at least 0, got {value!r}", key=name)
-    for name in ("restart_window", "recovery_timeout"):
-        value = getattr(policy, name)
-        if not is_positive(value) and not (value is None and name == "recovery_timeout"):
-            raise ConfigError(f"{name}: expected seconds above 0, got {value!r}", key=name)
+def _check_failures(policy: FailurePolicy) -> FailurePolicy:
+    check_choice("on_failure", policy.on_failure, ("recover", "raise"))
+    check_choice("on_repeat", policy.on_repeat, ("truncate", "raise"))
+    plain: dict[str, Any] = {
+        name: check_whole(name, getattr(policy, name), 0) for name in ("max_restarts", "max_log_bytes")
+    }
+    recover_hangs = check_flag("recover_hangs", policy.recover_hangs)
+    if not is_positive(policy.restart_window):
+        raise ConfigError(f"restart_window: expected seconds above 0, got {policy.restart_window!r}", key="restart_window")
+    check_limit("recovery_timeout", policy.recovery_timeout)
     folder = policy.reproducer_dir
     if folder is not None and not (isinstance(folder, str | os.PathLike) and os.path.isdir(folder)):
         raise ConfigError(f"reproducer_dir: expected an existing folder, got {folder!r}", key="reproducer_dir")
@@ -197,3 +209,4 @@ def _check_failures(policy: FailurePolicy) -> None:
             )
         if not is_positive(value):
             raise ConfigError(f"recycle_after[{key!r}]: expected a number above 0, got {value!r}", key="recycle_after")
+    return dataclasses.replace(policy, **plain, recover_hangs=recover_hangs)

@@ -54,9 +54,6 @@ class ProcessPool(MortalPool):
     def __init__(self, env_fns: Sequence[Callable[[], Any]], *args: Any, **kwargs: Any) -> None:
         supervise.check_may_start()
         super().__init__(env_fns, *args, **kwargs)
-        if self.options.context not in supervise.START_METHODS:
-            methods = supervise.START_METHODS
-            raise ConfigError(f"context: expected one of {methods}, got {self.options.context!r}", key="context")
         self._crew = Crew()
         self._crew.close_seconds = self.options.limits.close
         self._finalizer = weakref.finalize(self, self._crew.end)

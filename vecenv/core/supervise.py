@@ -24,11 +24,11 @@ from ..errors import ConfigError
 from . import mail
 from .clock import Deadline, now_ns
 from .signals import held
-from .spawning import START_METHODS, make_process
+from .spawning import make_process
 from .stacks import Note, StackFile
 from .worker import Attach, Boot, Goodbye, Report, started_at, worker_main
 
-__all__ = ["START_METHODS", "Worker", "kill_tree", "start_worker", "usable_cores"]
+__all__ = ["Worker", "kill_tree", "start_worker", "usable_cores"]
 
 
 _LOG = logging.getLogger("vecenv")

@@ -61,10 +61,9 @@ class Waist(Life):
                 worker's death can be made good from there; None: from seeded resets only.
         """
         super().__init__()
-        self.options = options or PoolOptions()
         self.env_fns = check_env_fns(env_fns)
         self.num_envs = len(self.env_fns)
-        check_options(self.options)
+        self.options = check_options(options or PoolOptions())
         self._adapt = adapt or _identity
         self._keeper = keeper
         self._recovery: Recovery | None = None

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from vecenv.checks import check_whole
 from vecenv.config import deep_merge_dicts
 from vecenv.envs.base import BaseEnv, BaseEnvTimestep
 from vecenv.envs.seeding import EpisodeSeeds
@@ -58,8 +59,7 @@ class TwoAgentEnv(BaseEnv):
             raise ConfigError(f"mode: expected 'single' or 'double', got {self._cfg.mode!r}", key="mode")
         if self._cfg.form not in FORMS:
             raise ConfigError(f"form: expected one of {FORMS}, got {self._cfg.form!r}", key="form")
-        if self._cfg.size < 2:
-            raise ConfigError(f"size: expected at least 2, got {self._cfg.size!r}", key="size")
+        check_whole("size", self._cfg.size, 2)
         self._seeds = EpisodeSeeds()
         self._generator = np.random.default_rng()
         self._distances: Any = None

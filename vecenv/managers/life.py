@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from ..checks import check_flag
 from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.batch import Batch
 from ..core.pool import Pool
@@ -283,10 +284,12 @@ class EnvLife(EnvBooks):
                 which is True for Gymnasium's.
 
         Raises:
-            ConfigError: a wrong number of seeds, or a negative one.
+            ConfigError: a wrong number of seeds, or a negative one; dynamic_seed is no bool.
             TypeError: none of these.
         """
         seeds = seeds_by_env(seed, self.env_num)
+        if dynamic_seed is not None:
+            check_flag("dynamic_seed", dynamic_seed)
         self._pending_seeds.update((env_id, (value, dynamic_seed)) for env_id, value in seeds.items())
         if seeds:
             self._seed_action_space(seeds[min(seeds)])

@@ -8,6 +8,8 @@ import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ..config import Config
 from ..core.clock import MOST_SECONDS, is_number
 from ..core.options import FailurePolicy, Limits, PoolOptions, is_positive
@@ -91,6 +93,7 @@ _LIMITS = (
     "connect_timeout",
     "recovery_timeout",
 )
+_FLAGS = ("auto_reset", "shared_memory", "copy_on_get", "reset_inplace")
 _COUNTS = ("episode_num", "wait_num", "max_log_bytes")
 _RECYCLE_KEYS = ("episodes", "rss_mb")
 
@@ -118,6 +121,9 @@ def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
     for key, choices in _CHOICES.items():
         if key in cfg and cfg[key] not in choices:
             raise _error(owner, key, f"one of {choices}", cfg[key])
+    for key in _FLAGS:
+        if key in cfg and not isinstance(cfg[key], bool | np.bool_):
+            raise _error(owner, key, "True or False", cfg[key])
     for key in _LIMITS:
         if key in cfg:
             check_limit(key, cfg[key], owner)

@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
+from ..checks import check_flag
 from ..core.batch import Batch
 from ..core.options import Limits, PoolOptions
 from ..core.rows import Autoreset, Op, RowFlag, Run
@@ -110,19 +111,19 @@ class BatchedVectorEnv(CallableBatches):
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
             Exception: what a constructor raised, with the remote traceback as its cause.
         """
+        self.copy = check_flag("copy", copy)
         options = PoolOptions(
             num_workers=num_workers,
             autoreset=Autoreset.NEXT_STEP,  # of batches that are lost; else the vector envs see to it themselves
             depth=depth,
-            leases=NUM_LEASES if copy else 0,
-            strict=strict,
+            leases=NUM_LEASES if self.copy else 0,
+            strict=check_flag("strict", strict),
             ignores_extra_keys=not strict,
             context=context or "forkserver",
             debug=debug,
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
             failures=read_failures(on_failure, failures),
         )
-        self.copy = copy
         pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched, keeper=KEEPER)
         self._start()
         self.metadata = dict(pool.properties.get("metadata") or {})

@@ -21,6 +21,7 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from ..checks import check_flag
 from ..core.batch import Batch
 from ..core.options import Limits, PoolOptions
 from ..core.rows import Autoreset, Op
@@ -153,7 +154,10 @@ class VectorEnv(CallableEnvs):
         """
         if worker is not None:
             raise ConfigError("worker: vecenv runs workers of its own; wrap the env instead", key="worker")
-        self.shared_memory, self.copy, self.context, self.daemon, self.worker = True, copy, context, daemon, None
+        check_flag("shared_memory", shared_memory)
+        self.copy, self.daemon = check_flag("copy", copy), check_flag("daemon", daemon)
+        self.shared_memory, self.context, self.worker = True, context, None
+        has_statistics = check_flag("episode_statistics", episode_statistics)
         self.observation_mode = observation_mode
         self.autoreset_mode = read_autoreset_mode(autoreset_mode)
         self.max_concurrency = read_count("max_concurrency", max_concurrency)
@@ -165,8 +169,8 @@ class VectorEnv(CallableEnvs):
             infos=read_infos(infos),
             depth=depth,
             # Resets of ended envs repeat the others' last observations: here they must be what they were.
-            leases=NUM_LEASES if copy and self.autoreset_mode != AutoresetMode.DISABLED else 0,
-            strict=strict,
+            leases=NUM_LEASES if self.copy and self.autoreset_mode != AutoresetMode.DISABLED else 0,
+            strict=check_flag("strict", strict),
             ignores_extra_keys=not strict,
             context=context or "forkserver",
             debug=debug,
@@ -177,7 +181,7 @@ class VectorEnv(CallableEnvs):
         pool = self._make_pool(backend, env_fns, options, adapt=adapt, keeper=KEEPER)
         self.num_envs = pool.num_envs
         self.batch_size = read_count("batch_size", batch_size, self.num_envs)
-        self._start(is_same, episode_statistics)
+        self._start(is_same, has_statistics)
         self.metadata = {**(pool.properties.get("metadata") or {}), "autoreset_mode": self.autoreset_mode}
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from ..core.options import check_whole
+from ..checks import check_whole
 from ..envs.registered import find_spec
 from ..errors import ConfigError
 from .env import VectorEnv

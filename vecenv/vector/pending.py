@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 import gymnasium
 import numpy as np
 
+from ..checks import check_choice
 from ..core.clock import check_timeout
 from ..core.options import PoolOptions
 from ..core.pool import Pool
@@ -74,8 +75,7 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _make_pool(
         self, backend: str, env_fns: Sequence[Callable[[], Any]], options: PoolOptions, **parts: Any
     ) -> Pool:
-        if backend not in _BACKENDS:
-            raise ConfigError(f"backend: expected one of {tuple(_BACKENDS)}, got {backend!r}", key="backend")
+        check_choice("backend", backend, tuple(_BACKENDS))
         pool = self._pool = _BACKENDS[backend](env_fns, options, **parts)
         self.env_fns = pool.env_fns
         return pool

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from vecenv.checks import check_whole
 from vecenv.envs.arrays import copy_arrays
-from vecenv.errors import ConfigError, SpaceError
+from vecenv.errors import SpaceError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.base import EnvWrapper, reward_range, summed_reward_space
 
@@ -19,9 +20,7 @@ class RepeatWrapper(EnvWrapper):
     repeats: int
 
     def _set_repeats(self, repeats: int, key: str) -> None:
-        if repeats < 1:
-            raise ConfigError(f"{key}: expected at least 1, got {repeats!r}", key=key)
-        self.repeats = repeats
+        self.repeats = check_whole(key, repeats, 1)
 
     @property
     def reward_range(self) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from vecenv.checks import check_whole
 from vecenv.errors import ConfigError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.base import Env, EnvWrapper, own_generator
@@ -27,10 +28,8 @@ class NoopResetWrapper(EnvWrapper):
             ConfigError: action 0 does not mean NOOP, or noop_max is below 1.
         """
         super().__init__(env)
-        if noop_max < 1:
-            raise ConfigError(f"noop_max: expected at least 1, got {noop_max!r}", key="noop_max")
+        self.noop_max = check_whole("noop_max", noop_max, 1)
         require_meaning(self.env, NOOP, "NOOP")
-        self.noop_max = noop_max
         self.noop_action = NOOP
         self.generator = own_generator(None, "noop_reset")
 
@@ -126,9 +125,7 @@ class TimeLimitWrapper(EnvWrapper):
             ConfigError: a limit below 1.
         """
         super().__init__(env)
-        if max_limit < 1:
-            raise ConfigError(f"max_limit: expected at least 1, got {max_limit!r}", key="max_limit")
-        self.max_limit = max_limit
+        self.max_limit = check_whole("max_limit", max_limit, 1)
         self.time_count = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from vecenv.checks import check_whole
 from vecenv.envs.ding import DingEnvWrapper
 from vecenv.envs.registered import make_env
 from vecenv.envs.spaces import NoneSpace
@@ -138,9 +139,7 @@ class ActionDiscretizationEnvWrapper(EnvWrapper):
         space = require_box(self.env.action_space, "ActionDiscretizationEnvWrapper")
         if not space.is_bounded():
             raise SpaceError(f"ActionDiscretizationEnvWrapper: expected bounded actions, got {space}")
-        bins = cfg.get("each_dim_disc_size")
-        if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-            raise ConfigError(f"each_dim_disc_size: expected at least 1, got {bins!r}", key="each_dim_disc_size")
+        bins = check_whole("each_dim_disc_size", cfg.get("each_dim_disc_size"), 1)
         size = math.prod(space.shape)
         if bins**size > MAX_ACTIONS:
             message = f"each_dim_disc_size: {bins} values for {size} numbers are over {MAX_ACTIONS:,} actions"

@@ -11,12 +11,13 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
+from vecenv.checks import check_whole
 from vecenv.envs.adapt import AdaptedEnv, reward_space_of
 from vecenv.envs.arrays import copy_arrays, normalise_action
 from vecenv.envs.base import BaseEnvTimestep
 from vecenv.envs.results import to_timestep
 from vecenv.envs.seeding import EpisodeSeeds
-from vecenv.errors import ConfigError, SpaceError, require
+from vecenv.errors import SpaceError, require
 from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.base import EnvWrapper, ObsWrapper, require_box, reward_range
 
@@ -131,10 +132,8 @@ class FrameStackWrapper(EnvWrapper):
         Raises:
             ConfigError: n_frames is below 1.
         """
-        if n_frames < 1:
-            raise ConfigError(f"n_frames: expected at least 1, got {n_frames!r}", key="n_frames")
         super().__init__(env)
-        self.n_frames = n_frames
+        self.n_frames = n_frames = check_whole("n_frames", n_frames, 1)
         self.frames: deque[Any] = deque(maxlen=n_frames)
         self._inner_space = self.env.observation_space
         self._is_array = isinstance(self._inner_space, (spaces.Box, spaces.MultiBinary, spaces.MultiDiscrete))

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 
+from vecenv.checks import check_whole
 from vecenv.envs.adapt import reward_space_of
-from vecenv.errors import ConfigError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.base import EnvWrapper, reward_range, summed_reward_space
 
@@ -52,12 +52,8 @@ class DelayRewardWrapper(EnvWrapper):
         Raises:
             ConfigError: a negative number of steps.
         """
-        if delay_reward_step < 0:
-            raise ConfigError(
-                f"delay_reward_step: expected at least 0, got {delay_reward_step!r}", key="delay_reward_step"
-            )
         super().__init__(env)
-        self.delay_reward_step = delay_reward_step
+        self.delay_reward_step = check_whole("delay_reward_step", delay_reward_step, 0)
         self.delay_reward_duration = 0
         self.current_delay_reward: Any = 0.0
 

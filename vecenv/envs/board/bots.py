@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from vecenv.checks import check_whole
 from vecenv.envs.board.positions import PLAYERS, Position
 from vecenv.errors import ConfigError, StateError
 
@@ -121,9 +122,8 @@ class MCTSBot(Bot):
             ConfigError: less than one simulation.
         """
         super().__init__(env, seed)
-        if num_simulation < 1:
-            raise ConfigError(f"num_simulation: expected at least 1, got {num_simulation!r}", key="num_simulation")
-        self.name, self.num_simulation, self.exploration = name, num_simulation, exploration
+        self.num_simulation = check_whole("num_simulation", num_simulation, 1)
+        self.name, self.exploration = name, exploration
 
     def choose(self, position: Position, generator: random.Random) -> int:
         """Search, then give the action tried most often, or one proven better."""
@@ -215,9 +215,7 @@ class AlphaBetaBot(Bot):
             ConfigError: a depth below 1.
         """
         super().__init__(env, seed)
-        if depth is not None and depth < 1:
-            raise ConfigError(f"depth: expected at least 1, got {depth!r}", key="depth")
-        self.depth: int = env.rules.num_actions if depth is None else depth
+        self.depth: int = env.rules.num_actions if depth is None else check_whole("depth", depth, 1)
         # Bounds on values, for the search under way: key -> (depth, lower, upper).
         self._table: dict[Hashable, tuple[int, float, float]] = {}
 

@@ -1,0 +1,59 @@
+"""Checks: arguments of which every part of the package has some, read in one way; on nothing but the errors."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vecenv.errors import ConfigError
+
+__all__ = ["check_callable", "check_callables", "check_choice", "check_flag", "check_whole"]
+
+
+def check_whole(name: str, value: Any, low: int) -> int:
+    """Return a whole number of any type, NumPy's included, as an int.
+
+    Raises:
+        ConfigError: it is none, or below `low`.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < low:
+        raise ConfigError(f"{name}: expected a whole number of at least {low}, got {value!r}", key=name)
+    return int(value)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return a bool, NumPy's included, as Python's. Nothing else will do: 'no' is true to Python.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigError(f"{name}: expected True or False, got {value!r}", key=name)
+    return bool(value)
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raise ConfigError for a value, hashable or not, that is none of these."""
+    if value not in choices:
+        raise ConfigError(f"{name}: expected one of {tuple(choices)}, got {value!r}", key=name)
+
+
+def check_callable(name: str, value: Any) -> None:
+    """Raise ConfigError for what cannot be called."""
+    if not callable(value):
+        raise ConfigError(f"{name}: expected a callable, got {value!r}", key=name)
+
+
+def check_callables(name: str, values: Any) -> tuple[Callable[..., Any], ...]:
+    """Return callables, of which there may be none, as a tuple.
+
+    Raises:
+        ConfigError: they are no list, or one cannot be called.
+    """
+    found = tuple(values) if isinstance(values, Iterable) else (None,)
+    if not all(map(callable, found)):
+        raise ConfigError(f"{name}: expected a list of callables, got {values!r}", key=name)
+    return found
