@@ -175,11 +175,62 @@ def test_envs_that_share_a_worker():
         ("seed", "a"),
         ("seed", 1.5),
         ("seed", [1, 2]),
+        ("eval_batch_size_per_env", "1"),
+        ("torch_num_threads_per_env", 0),
+        ("tensors", "no"),
+        ("for_evaluation", "no"),
+        ("nonparallel", "no"),
+        ("flatten", None),
+        ("start_serially", 1),
+        ("blocking", "no"),
+        ("reset_ahead", "no"),
+        ("backend", ["serial"]),
+        ("env_name", None),
+        ("env_name", []),
+        ("env_load_fn", None),
+        ("eval_env_load_fn", 5),
+        ("parallel_environment_ctor", 5),
+        ("batched_wrappers", 5),
+        ("batched_wrappers", [5]),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused_by_name(key, value):
+def test_arguments_that_make_no_sense_are_refused_by_name(key, value):
     with pytest.raises(ConfigError, match=f"^{key}: expected .*{re.escape(repr(value))}$"):
         create_environment(**{"num_parallel_environments": 2, key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("environment_name", None),
+        ("environment_name", 5),
+        ("max_episode_steps", "3"),
+        ("max_episode_steps", 2.5),
+        ("max_episode_steps", -1),
+        ("gym_env_wrappers", 5),
+        ("gym_env_wrappers", [5]),
+        ("alf_env_wrappers", NonEpisodicAgent),
+        ("image_channel_first", "no"),
+        ("normalize_action", "no"),
+        ("clip_action", 0),
+    ],
+)
+def test_arguments_of_load_that_make_no_sense_are_refused_by_name(key, value):
+    with pytest.raises(ConfigError, match=f"^{key}: expected .*, got {re.escape(repr(value))}$"):
+        load(**{"environment_name": "CartPole-v1", key: value})
+
+
+def test_a_seed_may_be_larger_than_torch_takes():
+    pytest.importorskip("torch")
+    with create(num_parallel_environments=1, seed=2**70, backend="serial") as env:
+        assert len(env.reset().reward) == 1
+
+
+def test_a_wrapper_that_raises_leaves_no_worker():
+    made = []
+    with pytest.raises(ZeroDivisionError):
+        create(num_parallel_environments=1, batched_wrappers=[lambda env: made.append(env) or env, lambda env: 1 / 0])
+    assert made[0]._pool.closed
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -73,7 +73,7 @@ def test_errors_are_raised_as_themselves():
         ThreadEnvironment(lambda: AlfGymWrapper(RaiseAtInit()))
     with pytest.raises(AssertionError, match="a single AlfEnvironment"):
         ThreadEnvironment(lambda: BatchEnvironmentWrapper([toy()]))
-    with pytest.raises(AssertionError, match="a single AlfEnvironment of arrays, got int"):
+    with pytest.raises(AssertionError, match="a single AlfEnvironment of arrays, got 3"):
         ThreadEnvironment(lambda: 3)
     with ThreadEnvironment(lambda: AlfGymWrapper(RaiseAtStep()), tensors=False) as env:
         env.reset()
@@ -116,6 +116,13 @@ def test_limits_that_never_come_are_none(limit):
     env.close()
 
 
-def test_a_limit_that_is_no_number_starts_nothing():
-    with pytest.raises(ConfigError, match="step_timeout: expected seconds or None, got nan"):
-        ThreadEnvironment(lambda: AlfGymWrapper(ToyEnv()), tensors=False, step_timeout=float("nan"))
+@pytest.mark.parametrize("limit", [float("nan"), -1, 0, "1"], ids=repr)
+def test_a_limit_that_is_no_time_starts_nothing(limit):
+    with pytest.raises(ConfigError, match=f"step_timeout: expected seconds above 0, got {limit!r}"):
+        ThreadEnvironment(lambda: AlfGymWrapper(ToyEnv()), tensors=False, step_timeout=limit)
+
+
+@pytest.mark.parametrize("constructor", [None, AlfGymWrapper(ToyEnv())], ids=["None", "an env"])
+def test_a_constructor_that_is_none_starts_nothing(constructor):
+    with pytest.raises(ConfigError, match="^env_constructor: expected a callable, got"):
+        ThreadEnvironment(constructor, construct_timeout=1.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,8 @@ from vecenv.alf import (
     load,
 )
 from vecenv.envs.state import KEEPER, describe
+from vecenv.envs.toys import ToyEnv
+from vecenv.errors import ConfigError
 from vecenv.wrappers.base import own_generator
 
 
@@ -88,7 +92,50 @@ def test_limits_that_make_no_sense():
         TimeLimit(BatchEnvironmentWrapper([toy(), toy()]), 3)
     with pytest.raises(ValueError, match="at least 1"):
         TimeLimit(toy(), 0)
+    for duration in (2.5, "3", None):
+        with pytest.raises(ConfigError, match=f"^duration: expected a whole number of at least 1, got {duration!r}"):
+            TimeLimit(toy(), duration)
     assert TimeLimit(BatchEnvironmentWrapper([toy()]), 3).duration == 3
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        AlfEnvironmentBaseWrapper,
+        lambda env: TimeLimit(env, 5),
+        lambda env: RandomFirstEpisodeLength(env, 5),
+        lambda env: DiscreteActionWrapper(env, 5),
+        NonEpisodicAgent,
+        ActionObservationWrapper,
+        ScalarRewardWrapper,
+        NormalizedActionWrapper,
+        TemporallyCorrelatedNoiseWrapper,
+        CurriculumWrapper,
+        TensorWrapper,
+        BatchedTensorWrapper,
+        lambda env: BatchEnvironmentWrapper([toy(), env]),
+        lambda env: MultitaskWrapper([env], ["a"]),
+    ],
+)
+@pytest.mark.parametrize("env", [None, ToyEnv()], ids=["None", "a Gymnasium env"])
+def test_what_is_no_alf_environment_is_refused_with_the_way_out(wrap, env):
+    with pytest.raises(
+        ConfigError, match=f": expected an AlfEnvironment, got {re.escape(repr(env))}; AlfGymWrapper makes"
+    ):
+        wrap(env)
+
+
+def test_an_alf_environment_is_not_made_one_again():
+    with pytest.raises(ConfigError, match="^gym_env: is an AlfEnvironment already"):
+        AlfGymWrapper(toy())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("env_id", "x"), ("env_id", -1), ("discount", "x"), ("discount", None), ("auto_reset", "no")]
+)
+def test_arguments_of_the_gym_wrapper_that_make_no_sense(key, value):
+    with pytest.raises(ConfigError, match=f"^{key}: expected .*, got {value!r}$"):
+        AlfGymWrapper(ToyEnv(), **{key: value})
 
 
 def test_a_step_before_any_reset_resets_the_limit_too():
@@ -286,6 +333,8 @@ def test_batches_that_do_not_fit_together():
         BatchEnvironmentWrapper([toy(), toy(num_actions=3)])
     with pytest.raises(ValueError, match="at least one"):
         BatchEnvironmentWrapper([])
+    with pytest.raises(ConfigError, match="^envs: expected a list"):
+        BatchEnvironmentWrapper(toy())
     with pytest.raises(ValueError, match="single envs"):
         BatchEnvironmentWrapper([BatchEnvironmentWrapper([toy()])])
 

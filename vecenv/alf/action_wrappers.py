@@ -13,6 +13,7 @@ from vecenv.alf.nests import map_structure
 from vecenv.alf.spec import BoundedTensorSpec, zeros_of
 from vecenv.alf.timestep import TimeStep
 from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper
+from vecenv.checks import check_whole
 from vecenv.errors import SpaceError
 from vecenv.wrappers.base import own_generator
 
@@ -65,12 +66,14 @@ class DiscreteActionWrapper(_ActionWrapper):
             actions_num: n, at least 2.
 
         Raises:
+            ConfigError: actions_num is no whole number, or below 2.
             SpaceError: other actions.
         """
         super().__init__(env)
+        actions_num = check_whole("actions_num", actions_num, 2)
         spec = env.action_spec()
-        if not isinstance(spec, BoundedTensorSpec) or not spec.is_continuous or spec.ndim != 1 or actions_num < 2:
-            raise SpaceError(f"DiscreteActionWrapper: expected a bounded vector and 2 values or more, got {spec}")
+        if not isinstance(spec, BoundedTensorSpec) or not spec.is_continuous or spec.ndim != 1:
+            raise SpaceError(f"DiscreteActionWrapper: expected a bounded vector, got {spec}")
         low, high = _finite_bounds(spec)
         self._spec = BoundedTensorSpec((), np.int64, 0, actions_num ** spec.shape[0] - 1)
         self._values = np.linspace(low, high, actions_num, dtype=spec.dtype)  # (n, d)

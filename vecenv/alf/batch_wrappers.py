@@ -10,7 +10,7 @@ import numpy as np
 from vecenv.alf import tensors
 from vecenv.alf.actions import rows_of
 from vecenv.alf.batch_infos import stack_infos
-from vecenv.alf.environment import AlfEnvironment, specs_of
+from vecenv.alf.environment import AlfEnvironment, check_environment, specs_of
 from vecenv.alf.known_infos import KnownInfos
 from vecenv.alf.nests import map_structure
 from vecenv.alf.timestep import TimeStep
@@ -31,10 +31,10 @@ class TensorWrapper(AlfEnvironmentBaseWrapper):
             ConfigError: the environment is not batched (an AssertionError too).
             DependencyError: torch is not installed.
         """
+        super().__init__(env)
         if not env.batched:
             raise ConfigError("TensorWrapper: expected a batched environment; BatchedTensorWrapper takes a single one")
         tensors.torch()
-        super().__init__(env)
 
     @property
     def is_tensor_based(self) -> bool:
@@ -62,10 +62,10 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
             ConfigError: the environment is batched (an AssertionError too).
             DependencyError: torch is not installed.
         """
+        super().__init__(env)
         if env.batched:
             raise ConfigError("BatchedTensorWrapper: expected a single env; TensorWrapper takes a batched one")
         tensors.torch()
-        super().__init__(env)
         self._one = BatchOfOne(env)
 
     @property
@@ -102,11 +102,13 @@ class SeveralEnvs(AlfEnvironment):
         names: of each, for errors.
 
     Raises:
-        ConfigError: different specs (a ValueError).
+        ConfigError: different specs (a ValueError), or one is no AlfEnvironment.
     """
 
     def __init__(self, envs: Sequence[AlfEnvironment], names: Sequence[str]) -> None:
         self._envs = list(envs)
+        for name, env in zip(names, envs):
+            check_environment(env, name)
         self._spec = specs_of(envs[0])
         for name, env in zip(names, envs):
             if specs_of(env) != self._spec:
@@ -155,11 +157,11 @@ class BatchEnvironmentWrapper(SeveralEnvs):
         Raises:
             ConfigError: no envs, batched ones, tensor based ones, or different specs (a ValueError).
         """
-        if not envs:
-            raise ConfigError("envs: expected at least one")
-        if any(env.batched or env.is_tensor_based for env in envs):
-            raise ConfigError("envs: expected single envs of arrays")
+        if not isinstance(envs, Sequence) or not envs:
+            raise ConfigError(f"envs: expected a list of at least one env, got {envs!r}", key="envs")
         super().__init__(envs, [f"envs[{index}]" for index in range(len(envs))])
+        if any(env.batched or env.is_tensor_based for env in envs):
+            raise ConfigError("envs: expected single envs of arrays", key="envs")
         self._known_infos = KnownInfos(self._spec.env_info, (len(envs),))
 
     @property

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from vecenv.alf.environment import AlfEnvironment, specs_of
+from vecenv.alf.environment import AlfEnvironment, check_environment, specs_of
 from vecenv.alf.nests import has_own_structure, map_structure
 from vecenv.alf.spec import space_of_specs
 from vecenv.alf.timestep import StepType, TimeStep
@@ -45,8 +45,7 @@ def carry(env: Any) -> PlainCarrier | StepCarrier:
     Raises:
         ConfigError: no AlfEnvironment, or one of tensors (a ValueError).
     """
-    if not isinstance(env, AlfEnvironment):
-        raise ConfigError(f"expected an AlfEnvironment, got {type(env).__name__}; AlfGymWrapper makes one of an env")
+    check_environment(env, "a constructor's result")
     if env.is_tensor_based:
         raise ConfigError(f"expected an environment of arrays, got {type(env).__name__}, whose leaves are tensors")
     face = None if env.batched else env.plain_face()

@@ -20,7 +20,7 @@ from vecenv.alf.suite import load
 from vecenv.alf.task_wrappers import MultitaskWrapper
 from vecenv.alf.tensors import wants_tensors
 from vecenv.alf.thread import ThreadEnvironment
-from vecenv.checks import check_whole
+from vecenv.checks import check_callable, check_callables, check_flag, check_whole
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError
 
@@ -85,12 +85,17 @@ def create_environment(
         >>> env.close()
 
     Raises:
-        ConfigError: numbers that do not fit each other (a ValueError, and an AssertionError too).
+        ConfigError: an argument is wrong, or numbers do not fit each other (a ValueError, and an AssertionError too).
         Exception: as `ParallelAlfEnvironment`, and from the load function.
     """
-    if for_evaluation:
+    _check_functions(env_load_fn, eval_env_load_fn, parallel_environment_ctor)
+    wrappers = check_callables("batched_wrappers", batched_wrappers)
+    per_eval = eval_batch_size_per_env
+    if per_eval is not None:
+        per_eval = check_whole("eval_batch_size_per_env", per_eval, 1)
+    if check_flag("for_evaluation", for_evaluation):
         env_load_fn = eval_env_load_fn or env_load_fn
-        batch_size_per_env = eval_batch_size_per_env or batch_size_per_env
+        batch_size_per_env = per_eval or batch_size_per_env
     is_batched = bool(_attribute(env_load_fn, "batched"))
     size = check_whole("num_parallel_environments", num_parallel_environments, 1)
     num_spare_envs = check_whole("num_spare_envs", num_spare_envs, 0)
@@ -98,10 +103,13 @@ def create_environment(
         per_env = size if is_batched else 1
     else:
         per_env = check_whole("batch_size_per_env", batch_size_per_env, 1)
+    nonparallel = check_flag("nonparallel", nonparallel)
     _check(size, per_env, num_spare_envs, nonparallel)
     if _asks_for(env_load_fn, "num_parallel_environments"):
         env_load_fn = functools.partial(env_load_fn, num_parallel_environments=size)
     if not isinstance(env_name, str):
+        if not isinstance(env_name, Sequence) or not env_name:
+            raise ConfigError(f"env_name: expected a name or a list of names, got {env_name!r}", key="env_name")
         if is_batched:
             raise ConfigError("env_name: a list of tasks needs a load function of single envs", key="env_name")
         env_load_fn = functools.partial(MultitaskWrapper.load, env_load_fn)
@@ -133,8 +141,11 @@ def create_environment(
             env = ParallelAlfEnvironment(constructors, **kwargs, tensors=tensors, **options)
         if getattr(env, "can_seed", True):
             env.seed(seeds[::group])
-    for wrap in batched_wrappers:
-        env = wrap(env)
+    with contextlib.ExitStack() as stack:
+        stack.callback(env.close)
+        for wrap in wrappers:
+            env = wrap(env)
+        stack.pop_all()  # nobody has raised: it is the caller's to close
     return env
 
 
@@ -172,6 +183,7 @@ def _torch_seeded(seed: int, is_guest: bool) -> Iterator[None]:
         is_guest: whether the process is the caller's, who gets the generator back as it was.
     """
     torch = sys.modules.get("torch")
+    seed %= 2**64  # torch takes no larger ones
     if torch is not None and is_guest:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
@@ -234,6 +246,13 @@ def _draw_seeds(count: int, seed: int | None, per_env: int) -> list[int]:
     generator = np.random.default_rng(int(np.random.randint(_SEED_LIMIT)))
     firsts = generator.choice(_SEED_LIMIT // per_env, count // per_env, replace=False) * per_env
     return [first + i for first in firsts.tolist() for i in range(per_env)]
+
+
+def _check_functions(load_fn: Any, eval_load_fn: Any, parallel_ctor: Any) -> None:
+    check_callable("env_load_fn", load_fn)
+    for name, function in (("eval_env_load_fn", eval_load_fn), ("parallel_environment_ctor", parallel_ctor)):
+        if function is not None:
+            check_callable(name, function)
 
 
 def _check(size: int, per_env: int, num_spares: int, nonparallel: bool) -> None:

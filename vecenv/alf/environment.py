@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from vecenv.alf.spec import TensorSpec
 from vecenv.alf.timestep import TimeStep, time_step_spec
-from vecenv.errors import StateError
+from vecenv.errors import ConfigError, StateError
 
 __all__ = ["AlfEnvironment"]
 
@@ -168,6 +168,12 @@ class AlfEnvironment(abc.ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def check_environment(env: Any, name: str) -> None:
+    """Raise ConfigError, which begins with this name, for what is no AlfEnvironment."""
+    if not isinstance(env, AlfEnvironment):
+        raise ConfigError(f"{name}: expected an AlfEnvironment, got {env!r}; AlfGymWrapper makes one of an env")
 
 
 def specs_of(env: AlfEnvironment) -> TimeStep:

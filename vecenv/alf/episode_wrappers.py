@@ -12,6 +12,7 @@ from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.spec import TensorSpec
 from vecenv.alf.timestep import TimeStep
 from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper, CuttingWrapper
+from vecenv.checks import check_whole
 from vecenv.errors import ConfigError, SpaceError
 from vecenv.wrappers.base import own_generator
 
@@ -60,15 +61,14 @@ class RandomFirstEpisodeLength(CuttingWrapper):
             num_episodes: how many episodes are cut off.
 
         Raises:
-            ConfigError: a batch, or a range below 1.
+            ConfigError: a batch, or no AlfEnvironment; a range that is no whole number, or below 1; a number of
+                episodes that is none.
         """
+        super().__init__(env)
         if env.batched:
             raise ConfigError("RandomFirstEpisodeLength: expected one env, got a batch; wrap each env instead")
-        if random_length_range < 1:
-            raise ConfigError(f"random_length_range: expected at least 1, got {random_length_range!r}")
-        super().__init__(env)
-        self._range = random_length_range
-        self._cuts_left = num_episodes
+        self._range = check_whole("random_length_range", random_length_range, 1)
+        self._cuts_left = check_whole("num_episodes", num_episodes, 0)
         self._generator = own_generator(None, "first_length")
         self._limit = self._draw()
 

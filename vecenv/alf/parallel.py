@@ -36,7 +36,7 @@ from vecenv.alf.seats import Seats
 from vecenv.alf.spec import zeros_of
 from vecenv.alf.tensors import to_arrays, to_tensors, wants_tensors
 from vecenv.alf.timestep import TimeStep
-from vecenv.checks import check_whole
+from vecenv.checks import check_choice, check_flag, check_whole
 from vecenv.core.batch import Batch
 from vecenv.core.clock import now_ns
 from vecenv.core.options import check_env_fns
@@ -131,14 +131,17 @@ class ParallelAlfEnvironment(AlfEnvironment):
             Exception: what a constructor raised.
         """
         constructors = check_env_fns(env_constructors, "env_constructors")
+        for name, value in (("start_serially", start_serially), ("blocking", blocking), ("flatten", flatten)):
+            check_flag(name, value)
+        if reset_ahead is not None:
+            check_flag("reset_ahead", reset_ahead)
         self._num_spares = _check_spares(num_spare_envs_for_reload, len(constructors), blocking)
         self._wants_ahead = False if blocking else (self._num_spares > 0 or reset_ahead)
-        if backend not in _BACKENDS:
-            raise ConfigError(f"backend: expected one of {tuple(_BACKENDS)}, got {backend!r}", key="backend")
+        check_choice("backend", backend, tuple(_BACKENDS))
         self._tensors = wants_tensors(tensors)
         if self._num_spares and options.get("num_workers") is None:
             options["num_workers"] = len(constructors)
-        options.setdefault("num_threads", torch_num_threads_per_env)
+        options.setdefault("num_threads", check_whole("torch_num_threads_per_env", torch_num_threads_per_env, 1))
         env_fns = [EnvMaker(constructor, env_id) for env_id, constructor in enumerate(constructors)]
         fixed = pool_options(options, autoreset=Autoreset.NEXT_STEP)
         self._pool = _BACKENDS[backend](env_fns, fixed, adapt=carry, keeper=KEEPER)

@@ -17,6 +17,7 @@ from vecenv.alf.gym_actions import ContinuousActionClip, NormalizedAction
 from vecenv.alf.gym_frames import ImageChannelFirst
 from vecenv.alf.gym_wrapper import AlfGymWrapper
 from vecenv.alf.wrappers import TimeLimit
+from vecenv.checks import check_callables, check_flag, check_whole
 from vecenv.envs.registered import find_spec
 from vecenv.errors import ConfigError
 
@@ -64,26 +65,31 @@ def load(
     Raises:
         gymnasium.error.Error: no such env.
         DependencyError: one of Atari's games, and ale-py is missing.
-        ConfigError: max_episode_steps is negative.
+        ConfigError: an argument is wrong, such as a negative max_episode_steps.
         SpaceError: a space without fixed layout, or unbounded actions that are to be normalized.
     """
+    if not isinstance(environment_name, str):
+        raise ConfigError(f"environment_name: expected a name, got {environment_name!r}", key="environment_name")
+    gym_wrappers = check_callables("gym_env_wrappers", gym_env_wrappers)
+    alf_wrappers = check_callables("alf_env_wrappers", alf_env_wrappers)
+    is_channel_first = check_flag("image_channel_first", image_channel_first)
+    is_normalized, is_clipped = check_flag("normalize_action", normalize_action), check_flag("clip_action", clip_action)
     spec = find_spec(environment_name, is_quiet=True)
     if max_episode_steps is None:
         max_episode_steps = spec.max_episode_steps or 0
-    if max_episode_steps < 0:
-        raise ConfigError(f"max_episode_steps: expected at least 0, got {max_episode_steps!r}", key="max_episode_steps")
+    max_episode_steps = check_whole("max_episode_steps", max_episode_steps, 0)
     env: Any = gymnasium.make(spec, max_episode_steps=_NO_LIMIT, disable_env_checker=True, **gym_kwargs)
-    for wrap in gym_env_wrappers:
+    for wrap in gym_wrappers:
         env = wrap(env)
-    if image_channel_first and _has(env.observation_space, _is_image):
+    if is_channel_first and _has(env.observation_space, _is_image):
         env = ImageChannelFirst(env)
     if _has(env.action_space, _is_continuous):
-        env = NormalizedAction(env) if normalize_action else env
-        env = ContinuousActionClip(env) if clip_action else env
+        env = NormalizedAction(env) if is_normalized else env
+        env = ContinuousActionClip(env) if is_clipped else env
     alf_env: AlfEnvironment = AlfGymWrapper(env, env_id, discount)
     if max_episode_steps > 0:
         alf_env = TimeLimit(alf_env, max_episode_steps)
-    for wrap in alf_env_wrappers:
+    for wrap in alf_wrappers:
         alf_env = wrap(alf_env)
     return alf_env
 

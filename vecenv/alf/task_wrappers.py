@@ -146,10 +146,10 @@ class CurriculumWrapper(AlfEnvironmentBaseWrapper):
         Raises:
             ConfigError: not batched, or no multitask actions.
         """
+        super().__init__(env)
         spec = env.action_spec()
         if not env.batched or not isinstance(spec, dict) or spec.keys() != {"task_id", "action"}:
             raise ConfigError("CurriculumWrapper: expected a batch of multitask envs, with task_id and action")
-        super().__init__(env)
         self._action_spec = spec["action"]
         size, tasks = env.batch_size, env.num_tasks
         self._returns, self._lengths = np.zeros(size), np.zeros(size)

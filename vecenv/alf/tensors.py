@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vecenv.alf.nests import map_structure
+from vecenv.checks import check_flag
 from vecenv.errors import require
 
 __all__ = ["has_torch", "is_tensor", "to_arrays", "to_tensors", "torch", "wants_tensors"]
@@ -34,11 +35,14 @@ def wants_tensors(wanted: bool | None) -> bool:
     """Return what an environment's `tensors` argument means: None is whether torch is installed.
 
     Raises:
+        ConfigError: it is no bool.
         DependencyError: tensors are wanted and torch is not installed.
     """
-    if wanted:
+    if wanted is None:
+        return has_torch()
+    if check_flag("tensors", wanted):
         torch()
-    return has_torch() if wanted is None else wanted
+    return bool(wanted)
 
 
 def is_tensor(value: Any) -> bool:

@@ -13,7 +13,9 @@ from vecenv.alf.batch_wrappers import BatchOfOne
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.tensors import to_tensors, wants_tensors
 from vecenv.alf.timestep import TimeStep
-from vecenv.core.clock import check_timeout, limit_of
+from vecenv.checks import check_callable
+from vecenv.core.clock import limit_of
+from vecenv.core.options import check_limit
 from vecenv.errors import ClosedError, ConfigError, WorkerTimeoutError
 
 __all__ = ["ThreadEnvironment"]
@@ -53,7 +55,8 @@ class ThreadEnvironment(AlfEnvironment):
                 None for no limit.
 
         Raises:
-            ConfigError: the environment is batched or tensor based (an AssertionError too), or a limit is no number.
+            ConfigError: the environment is batched or tensor based (an AssertionError too), the constructor cannot be
+                called, or a limit is no number above 0.
             WorkerTimeoutError: the constructor took too long.
             Exception: what it raised.
         """
@@ -61,8 +64,9 @@ class ThreadEnvironment(AlfEnvironment):
         self._timeouts: dict[str, float | None] = {}
         limits = (construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout)
         for what, timeout in zip(("construct", "reset", "step", "call", "close"), limits):
-            check_timeout(f"{what}_timeout", timeout)
+            check_limit(f"{what}_timeout", timeout)
             self._timeouts[what] = limit_of(timeout)
+        check_callable("env_constructor", env_constructor)
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closed = False
@@ -74,7 +78,10 @@ class ThreadEnvironment(AlfEnvironment):
         try:
             self._inner: Any = self._do("construct", env_constructor, self._timeouts["construct"])
             if not isinstance(self._inner, AlfEnvironment) or self._inner.batched or self._inner.is_tensor_based:
-                raise ConfigError(f"expected a single AlfEnvironment of arrays, got {type(self._inner).__name__}")
+                raise ConfigError(
+                    f"env_constructor: expected a single AlfEnvironment of arrays, got {self._inner!r}",
+                    key="env_constructor",
+                )
             self._one = BatchOfOne(self._inner)
         except BaseException:
             built = getattr(self, "_inner", None)

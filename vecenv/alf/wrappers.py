@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from vecenv.alf import tensors
-from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.environment import AlfEnvironment, check_environment
 from vecenv.alf.timestep import StepType, TimeStep
+from vecenv.checks import check_whole
 from vecenv.errors import ConfigError
 
 __all__ = ["AlfEnvironmentBaseWrapper", "TimeLimit"]
@@ -34,6 +35,12 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
     """
 
     def __init__(self, env: AlfEnvironment) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: this is no AlfEnvironment.
+        """
+        check_environment(env, type(self).__name__)
         self._env = env
 
     def wrapped_env(self) -> AlfEnvironment:
@@ -176,14 +183,13 @@ class TimeLimit(CuttingWrapper):
         """Wrap.
 
         Raises:
-            ConfigError: duration below 1, or a batch of more than one (an AssertionError too).
+            ConfigError: duration no whole number, or below 1; no AlfEnvironment, or a batch of more than one (an
+                AssertionError too).
         """
-        if duration < 1:
-            raise ConfigError(f"duration: expected at least 1 step, got {duration!r}", key="duration")
+        super().__init__(env)
+        self._duration = check_whole("duration", duration, 1)
         if env.batched and env.batch_size != 1:
             raise ConfigError(f"TimeLimit: expected one env, got a batch of {env.batch_size}; limit each env instead")
-        super().__init__(env)
-        self._duration = int(duration)
 
     @property
     def duration(self) -> int:
