@@ -203,3 +203,9 @@ def test_import_modules_runs_registrations(tmp_path, monkeypatch):
 def test_import_modules_lets_import_errors_through():
     with pytest.raises(ModuleNotFoundError, match="no_such_module_here"):
         import_modules(["no_such_module_here"])
+
+
+@pytest.mark.parametrize("names", [5, [5], [None]], ids=repr)
+def test_import_modules_of_what_are_no_names(names):
+    with pytest.raises(ConfigError, match="^import_names: expected a list of names, got"):
+        import_modules(names)

@@ -126,7 +126,12 @@ def warn_unknown_keys(cfg: Mapping[str, Any], known: Iterable[str], owner: str, 
         known: the keys that `owner` reads.
         owner: name of the class for the warning's text.
         stacklevel: as in `warnings.warn`, counted from the caller of this function.
+
+    Raises:
+        ConfigError: `cfg` is no mapping.
     """
+    if not isinstance(cfg, Mapping):
+        raise ConfigError(f"{owner}: cfg: expected a dict, got {cfg!r}", key="cfg")
     spelled = {_normalise(name): name for name in known}
     names = set(spelled.values())
     for key in cfg:

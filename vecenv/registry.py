@@ -162,8 +162,12 @@ def import_modules(names: Iterable[str] | str | None) -> list[ModuleType]:
         names: dotted names; None means none, one string means one name.
 
     Raises:
+        ConfigError: they are no names.
         ImportError: what the import of a module raised.
     """
     if names is None:
         return []
-    return [importlib.import_module(name) for name in ([names] if isinstance(names, str) else names)]
+    found = [names] if isinstance(names, str) else list(names) if isinstance(names, Iterable) else [None]
+    if not all(isinstance(name, str) for name in found):
+        raise ConfigError(f"import_names: expected a list of names, got {names!r}", key="import_names")
+    return [importlib.import_module(name) for name in found]

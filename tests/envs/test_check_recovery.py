@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import Ding, Plain, numbers_env
-from vecenv import DingEnvWrapper, TwoAgentEnv
+from vecenv import ConfigError, DingEnvWrapper, TwoAgentEnv
 from vecenv.envs.check_recovery import check_recovery
 
 
@@ -156,3 +156,8 @@ def test_envs_are_closed_also_when_they_raise():
     with pytest.raises(ZeroDivisionError):
         check_recovery(Raises)
     assert len(closed) == 3
+
+
+def test_no_constructor():
+    with pytest.raises(ConfigError, match="^env_fn: expected a callable, got 5$"):
+        check_recovery(5)

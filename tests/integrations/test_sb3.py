@@ -616,6 +616,30 @@ def test_it_is_closed_at_the_end_of_a_with_statement():
     assert envs.closed
 
 
+@pytest.mark.parametrize("seed", ["x", 1.5, -1, True], ids=repr)
+def test_a_seed_that_is_none_is_told_at_once(seed):
+    with (
+        SB3VecEnv([ToyEnv], backend="serial") as envs,
+        pytest.raises(ConfigError, match="^seed: expected a whole number"),
+    ):
+        envs.seed(seed)
+
+
+@pytest.mark.parametrize("options", [5, "x", [{}], [{}, {}, {}], [{}, 5]], ids=repr)
+def test_options_that_are_none_are_told_at_once(options):
+    with SB3VecEnv([ToyEnv] * 2, backend="serial") as envs:
+        with pytest.raises(ConfigError, match="^options: expected a dict, or 2 of them, got"):
+            envs.set_options(options)
+        for good in (None, {}, [{}, {}]):
+            envs.set_options(good)
+            envs.reset()
+
+
+def test_what_is_no_class_wraps_nothing():
+    with SB3VecEnv([ToyEnv], backend="serial") as envs, pytest.raises(TypeError, match="expected a class, got 5"):
+        envs.env_is_wrapped(5)
+
+
 def test_two_names_of_one_option_that_differ_are_refused():
     with pytest.raises(ConfigError, match="start_method='fork' and context='spawn': two names of one option") as caught:
         SB3VecEnv([ToyEnv], start_method="fork", context="spawn")

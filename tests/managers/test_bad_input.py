@@ -107,6 +107,13 @@ def test_a_value_that_makes_no_sense_is_named(manager_cls, cfg):
     assert isinstance(caught.value, ConfigError) and isinstance(caught.value, ValueError) and caught.value.key == key
 
 
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+@pytest.mark.parametrize("cfg", [5, "base", [1]], ids=str)
+def test_a_config_that_is_no_dict(manager_cls, cfg):
+    with pytest.raises(ConfigError, match=f"^{manager_cls.__name__}: cfg: expected a dict, got "):
+        manager_cls(actors(1), cfg)
+
+
 @pytest.mark.parametrize("manager_cls", IN_PROCESS)
 def test_a_way_to_seed_that_is_no_bool(manager_cls):
     with pytest.raises(ConfigError, match="^dynamic_seed: expected True or False, got 'no'$"):

@@ -38,3 +38,6 @@ def test_unknown_types(function):
         function({"type": "subproces"})
     with pytest.raises(ValueError, match="type"):
         function({})
+    for cfg in (None, 5, "base"):
+        with pytest.raises(vecenv.ConfigError, match=f"^cfg: expected a dict, got {cfg!r}$"):
+            function(cfg)

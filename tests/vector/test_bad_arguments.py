@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Dict, Discrete
 
 from vecenv import BatchedVectorEnv, ConfigError, SpaceError, VectorEnv
@@ -28,6 +30,7 @@ def test_a_limit_that_is_no_time(name, value):
     [
         (3, "failures: expected a dict, got 3"),
         ("truncate", "failures: expected a dict, got 'truncate'"),
+        ({5: 5}, "failures: unknown key 5; known are"),
         ({"recycle_after": 5}, "recycle_after: expected a dict, got 5"),
         ({"recycle_after": {"episodes": "x"}}, r"recycle_after\['episodes'\]: expected a number above 0, got 'x'"),
         ({"recycle_after": {"weeks": 1}}, "recycle_after: unknown key 'weeks'"),
@@ -81,6 +84,23 @@ def test_a_wait_that_makes_no_sense_is_named_and_nothing_is_lost(backend, implem
             with pytest.raises(ConfigError, match=says):
                 envs.recv(*args)
         assert envs.recv(np.int64(2), np.float32(30))[0][:, 0].tolist() == [1.0, 1.0]
+
+
+def test_a_name_that_is_none(implementation):
+    batches = BatchedVectorEnv([functools.partial(CartPoleVectorEnv, 2)], backend="serial")
+    with VectorEnv([ToyEnv], backend="serial") as envs, batches:
+        for one in (envs, batches):
+            for call in (one.call, one.get_attr, lambda name, one=one: one.set_attr(name, 1)):
+                with pytest.raises(TypeError, match="^(call|set_attr): expected the name of an attribute, got 5$"):
+                    call(5)
+
+
+def test_one_seed_that_is_none_is_shown():
+    with (
+        VectorEnv([ToyEnv] * 2, backend="serial") as envs,
+        pytest.raises(TypeError, match=r"^seed: expected 2 whole numbers or None, got \[1, 'a'\]$"),
+    ):
+        envs.reset(seed=[1, "a"])
 
 
 @pytest.mark.parametrize(

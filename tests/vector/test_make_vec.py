@@ -105,6 +105,7 @@ def test_a_module_to_import_first(make, monkeypatch):
         (["CartPole-v1", 2, "threads"], {}, ConfigError, "vectorization_mode: expected"),
         (["CartPole-v1", 2, gymnasium.VectorizeMode.VECTOR_ENTRY_POINT], {}, ConfigError, "vectorization_mode"),
         (["CartPole-v1"], {"vector_kwargs": {"colour": 1}}, ConfigError, "VectorEnv has no option colour"),
+        (["CartPole-v1"], {"vector_kwargs": {5: 1, "a": 2}}, ConfigError, "VectorEnv has no option 5, a"),
         (["CartPole-v1"], {"no_such_argument": 1}, TypeError, "no_such_argument"),
         (["CartPole-v1", True], {}, ConfigError, "num_envs: expected"),
         (["CartPole-v1", np.int64(0)], {}, ConfigError, "num_envs: expected"),
@@ -198,6 +199,8 @@ def test_what_cannot_be_registered(registry):
         register_vec(3)
     with pytest.raises(ConfigError, match="'CartPole-v1' is the id of another env"):
         register_vec("Acrobot-v1", "CartPole-v1")
+    with pytest.raises(ConfigError, match="^name: expected a name or None, got 5$"):
+        register_vec("Acrobot-v1", 5)
     with pytest.raises(AttributeError, match="no env of this id"):
         gymnasium.envs.registration.load_env_creator("vecenv.vector.by_id:NoSuchEnv-v0")
 

@@ -93,6 +93,10 @@ def test_create_of_an_unknown_type():
         create_env_wrapper(numbers_env(), {"type": "no_such_wrapper"})
     with pytest.raises(ConfigError, match="type"):
         create_env_wrapper(numbers_env(), {})
+    with pytest.raises(ConfigError, match="^env_wrapper_cfg: expected a dict, got None$"):
+        create_env_wrapper(numbers_env(), None)
+    with pytest.raises(ConfigError, match="^kwargs: expected a dict, got 5$"):
+        create_env_wrapper(numbers_env(), {"type": "time_limit", "kwargs": 5})
 
 
 SHAPES = [

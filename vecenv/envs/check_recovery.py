@@ -12,6 +12,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
+from vecenv.checks import check_callable
 from vecenv.envs.adapt import adapt, ensure_spaces
 from vecenv.envs.check_data import equal
 from vecenv.envs.state import KEEPER, describe
@@ -68,12 +69,14 @@ def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int =
         max_steps: where an episode is broken off.
 
     Raises:
+        ConfigError: `env_fn` cannot be called.
         Exception: whatever the env raises.
 
     Example:
         >>> check_recovery(lambda: gymnasium.make("CartPole-v1")).verdict
         'any episode'
     """
+    check_callable("env_fn", env_fn)
     with contextlib.ExitStack() as stack:
         first, second, third = (stack.enter_context(contextlib.closing(_Run(env_fn, seed))) for _ in range(3))
         one, other = first.play(max_steps, {"seed": seed}), second.play(max_steps, {"seed": seed})

@@ -54,6 +54,8 @@ class WrapperTest:
     """
 
     def __init__(self, wrapper_class: type) -> None:
+        if not isinstance(wrapper_class, type):
+            raise TypeError(f"env_is_wrapped: expected a class, got {wrapper_class!r}")
         self.module, self.name = wrapper_class.__module__, wrapper_class.__qualname__
 
     def __call__(self, env: Any) -> bool:

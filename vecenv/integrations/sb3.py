@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from ..checks import check_whole
 from ..core.batch import Batch
 from ..core.pool import Pool
 from ..core.rows import RowFlag
@@ -111,6 +112,29 @@ class SB3VecEnv(_VecEnv):
                     f"env_fns: those of envs {other} and {env_id} returned the same env. A constructor has to build a "
                     "new env at each call: `lambda: gymnasium.make(...)`, not `lambda: env`"
                 )
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Have the next reset give env i `seed + i`; None draws a seed. Returns the seeds.
+
+        Raises:
+            ConfigError: it is no whole number, or negative.
+        """
+        seeds: Sequence[int | None] = super().seed(None if seed is None else check_whole("seed", seed, 0))
+        return seeds
+
+    def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
+        """Have the next reset give each env these options, or those of a list with one dict per env.
+
+        Raises:
+            ConfigError: they are neither.
+        """
+        if isinstance(options, list | tuple):
+            fits = len(options) == self.num_envs and all(one is None or isinstance(one, Mapping) for one in options)
+        else:
+            fits = options is None or isinstance(options, dict)
+        if not fits:
+            raise ConfigError(f"options: expected a dict, or {self.num_envs} of them, got {options!r}", key="options")
+        super().set_options(options)
 
     # ---- stepping ----------------------------------------------------------------------------
 

@@ -102,6 +102,8 @@ def _check_device(device: Any) -> Any:
     Raises:
         ConfigError: torch knows no such device, or sees no such GPU.
     """
+    if not isinstance(device, str | int | torch.device):
+        raise ConfigError(f"device: expected a torch.device, 'cpu', 'cuda:0' or the like, got {device!r}", key="device")
     try:
         device = torch.device(device)
     except (RuntimeError, TypeError) as error:

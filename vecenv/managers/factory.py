@@ -16,9 +16,11 @@ def get_env_manager_cls(cfg: Mapping[str, Any]) -> type:
     """Return the class that `cfg['type']` names, after importing `cfg['import_names']`.
 
     Raises:
-        ConfigError: no `type`.
+        ConfigError: no `type`, or no config at all.
         UnknownNameError: nothing has that name.
     """
+    if not isinstance(cfg, Mapping):
+        raise ConfigError(f"cfg: expected a dict, got {cfg!r}", key="cfg")
     if "type" not in cfg:
         raise ConfigError(f"manager config lacks 'type'; it has {sorted(map(str, cfg))}", key="type")
     import_modules(cfg.get("import_names"))

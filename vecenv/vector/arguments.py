@@ -75,7 +75,10 @@ def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
         raise TypeError(f"seed: expected an int, a list of {num_envs} or None, got {type(seed).__name__}")
     if len(seed) != num_envs:
         raise ConfigError(f"seed: expected {num_envs} seeds, one per env, got {len(seed)}", key="seed")
-    return [None if one is None else operator.index(one) for one in seed]
+    try:
+        return [None if one is None else operator.index(one) for one in seed]
+    except TypeError:
+        raise TypeError(f"seed: expected {num_envs} whole numbers or None, got {seed!r}") from None
 
 
 def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
@@ -107,9 +110,9 @@ def read_failures(on_failure: str, others: Mapping[str, Any] | None) -> FailureP
     known = [field.name for field in dataclasses.fields(FailurePolicy)]
     for key in given:
         if key not in known or key == "on_failure":
-            near = difflib.get_close_matches(key, known, 1)
+            near = difflib.get_close_matches(str(key), known, 1)
             hint = f"; did you mean {near[0]!r}?" if near and near[0] != key else f"; known are {known}"
-            raise ConfigError(f"failures: unknown key {key!r}{hint}", key=key)
+            raise ConfigError(f"failures: unknown key {key!r}{hint}", key=str(key))
     return FailurePolicy(on_failure=on_failure, **given)
 
 

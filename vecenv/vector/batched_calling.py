@@ -10,7 +10,7 @@ from typing import Any
 
 from ..envs.batched import BatchedAssignment, BatchedCall, render
 from ..errors import ConfigError, StateError
-from .pending import PendingEnvs, check_callable
+from .pending import PendingEnvs, check_callable, check_name
 
 __all__ = ["CallableBatches"]
 
@@ -50,6 +50,7 @@ class CallableBatches(PendingEnvs):
             values: a list or tuple with one value per env, or one value for all.
         """
         self._check_idle("set_attr")
+        check_name("set_attr", name)
         each = [values] * self._pool.num_envs
         if isinstance(values, list | tuple):
             if len(values) != self.num_envs:

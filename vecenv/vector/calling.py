@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError, StateError
 from .inside import Assignment, Call
-from .pending import PendingEnvs, check_callable
+from .pending import PendingEnvs, check_callable, check_name
 from .results import Results
 
 __all__ = ["CallableEnvs"]
@@ -65,6 +65,7 @@ class CallableEnvs(PendingEnvs):
             values: a list or tuple with one value per env, or one value for all.
         """
         self._check_idle("set_attr")
+        check_name("set_attr", name)
         each = values if isinstance(values, list | tuple) else [values] * self.num_envs
         if len(each) != self.num_envs:
             raise ConfigError(f"set_attr: expected {self.num_envs} values, one per env, got {len(each)}", key=name)

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from ..checks import check_whole
+from ..checks import check_callables, check_choice, check_whole
 from ..envs.registered import find_spec
 from ..errors import ConfigError
 from .env import VectorEnv
@@ -64,9 +64,7 @@ def make_vec(
     wrappers = env_kwargs.pop("wrappers", wrappers) or ()
     if not isinstance(options, Mapping):
         raise ConfigError(f"vector_kwargs: expected a dict, got {options!r}", key="vector_kwargs")
-    if not isinstance(wrappers, Sequence) or not all(map(callable, wrappers)):
-        raise ConfigError(f"wrappers: expected a list of callables, got {wrappers!r}", key="wrappers")
-    options, wrappers = dict(options), tuple(wrappers)
+    options, wrappers = dict(options), check_callables("wrappers", wrappers)
     for key, value in kwargs.items():
         (options if key in _OWN_OPTIONS else env_kwargs)[key] = value
     num_envs = check_whole("num_envs", num_envs, 1)
@@ -97,13 +95,15 @@ def register_vec(id: str, name: str | None = None) -> str:
 
     Raises:
         gymnasium.error.Error: no such env, or one that comes as a vector env only.
-        ConfigError: another env has that name.
+        ConfigError: another env has that name, or it is none.
     """
     if not isinstance(id, str):
         raise gymnasium.error.Error(f"id: expected a name, got {type(id).__name__}")
     spec = find_spec(id)
     if spec.entry_point is None:
         raise gymnasium.error.Error(f"{spec.id} has no entry point for single envs")
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f"name: expected a name or None, got {name!r}", key="name")
     name = name or f"vecenv/{spec.id.replace('/', '.')}"
     entry_point = f"{__package__}.by_id:{spec.id}"
     known = gymnasium.registry.get(name)
@@ -134,17 +134,14 @@ def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
 
 
 def _check(options: dict[str, Any]) -> None:
-    unknown = sorted(set(options) - _OWN_OPTIONS)
+    unknown = sorted(map(str, set(options) - _OWN_OPTIONS))
     if unknown:
         raise ConfigError(f"vector_kwargs: VectorEnv has no option {', '.join(unknown)}", key=unknown[0])
 
 
 def _backend_of(mode: Any) -> str:
     name = "process" if mode is None else getattr(mode, "value", mode)
-    if not isinstance(name, str) or name not in _BACKEND_OF:
-        raise ConfigError(
-            f"vectorization_mode: expected one of {tuple(_BACKEND_OF)}, got {name!r}", key="vectorization_mode"
-        )
+    check_choice("vectorization_mode", name, tuple(_BACKEND_OF))
     return _BACKEND_OF[name]
 
 

@@ -26,7 +26,7 @@ from ..core.serial import SerialPool
 from ..errors import ClosedError, ConfigError, SpaceError, StateError
 from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
 
-__all__ = ["PendingEnvs", "check_callable"]
+__all__ = ["PendingEnvs", "check_callable", "check_name"]
 
 _Self = TypeVar("_Self", bound="PendingEnvs")
 
@@ -38,9 +38,16 @@ _NOT_BY_CALL = ("reset", "step", "close")
 
 
 def check_callable(name: str) -> None:
-    """Raise ConfigError if a method must not be called by `call`."""
+    """Raise ConfigError if a method must not be called by `call`, TypeError if that is no name."""
+    check_name("call", name)
     if name in _NOT_BY_CALL:
         raise ConfigError(f"call: {name!r} is a method of the vector env itself, use envs.{name}()", key=name)
+
+
+def check_name(what: str, name: Any) -> None:
+    """Raise TypeError for what is no name of an attribute."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what}: expected the name of an attribute, got {name!r}")
 
 
 class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):

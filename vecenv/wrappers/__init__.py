@@ -98,15 +98,19 @@ def create_env_wrapper(env: Any, env_wrapper_cfg: Mapping[str, Any]) -> Any:
         3
 
     Raises:
-        ConfigError: no `type`.
+        ConfigError: no `type`, or no config at all.
         UnknownNameError: no wrapper of that name.
     """
+    if not isinstance(env_wrapper_cfg, Mapping):
+        raise ConfigError(f"env_wrapper_cfg: expected a dict, got {env_wrapper_cfg!r}", key="env_wrapper_cfg")
     if "type" not in env_wrapper_cfg:
         raise ConfigError(f"wrapper config lacks 'type': {dict(env_wrapper_cfg)!r}", key="type")
     import_modules(env_wrapper_cfg.get("import_names"))
     wrapper_cls = ENV_WRAPPER_REGISTRY.get(env_wrapper_cfg["type"])
-    kwargs = copy.deepcopy(dict(env_wrapper_cfg.get("kwargs") or {}))
-    return wrapper_cls(env, **kwargs)
+    kwargs = env_wrapper_cfg.get("kwargs") or {}
+    if not isinstance(kwargs, Mapping):
+        raise ConfigError(f"kwargs: expected a dict, got {kwargs!r}", key="kwargs")
+    return wrapper_cls(env, **copy.deepcopy(dict(kwargs)))
 
 
 def update_shape(
