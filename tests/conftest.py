@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import tempfile
 import threading
 import time
 import uuid
@@ -28,8 +29,25 @@ _GRACE_SECONDS = 10.0
 
 _SHM = Path("/dev/shm")
 
+# A socket's path has 107 characters, the last 32 of which are multiprocessing's: /pymp-xxxxxxxx/listener-xxxxxxxx
+_LONGEST_FOLDER = 75
+
 if load() is None:  # asked for, the twin is no news on the standard error of programs that tests run
     os.environ.setdefault("VECENV_IMPLEMENTATION", "python")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have all that goes to the system's temporary folder, reproducers above all, go to pytest's.
+
+    The programs that tests start inherit it. Fork servers have their sockets there, whose paths are short.
+    """
+    folder = str(tmp_path_factory.mktemp("tmp"))
+    with pytest.MonkeyPatch.context() as patch:
+        if len(folder) <= _LONGEST_FOLDER:
+            patch.setenv("TMPDIR", folder)
+            patch.setattr(tempfile, "tempdir", None)  # what was found before
+        yield
 
 
 @pytest.fixture(params=["forkserver", "spawn", "fork"])

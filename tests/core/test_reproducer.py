@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -387,6 +388,17 @@ def test_of_an_episode_that_was_not_kept_there_is_no_file(tmp_path: Any) -> None
         with pytest.raises(ValueError, match="max_log_bytes"):
             told.save("because")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_tests_stay_among_those_of_pytest(tmp_path_factory: pytest.TempPathFactory) -> None:
+    base = tmp_path_factory.getbasetemp()
+    if len(str(base)) > 70:
+        pytest.skip("sockets could not be there")
+    with mortal([toys.CountEnv]) as pool:
+        play(pool, 3)
+        assert Path(file_of(pool)).is_relative_to(base)
+    command = [sys.executable, "-c", "import tempfile; print(tempfile.gettempdir())"]
+    assert Path(subprocess.check_output(command, text=True).strip()).is_relative_to(base)
 
 
 @pytest.mark.parametrize(
