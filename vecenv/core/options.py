@@ -195,7 +195,9 @@ def _check_failures(policy: FailurePolicy) -> FailurePolicy:
     }
     recover_hangs = check_flag("recover_hangs", policy.recover_hangs)
     if not is_positive(policy.restart_window):
-        raise ConfigError(f"restart_window: expected seconds above 0, got {policy.restart_window!r}", key="restart_window")
+        raise ConfigError(
+            f"restart_window: expected seconds above 0, got {policy.restart_window!r}", key="restart_window"
+        )
     check_limit("recovery_timeout", policy.recovery_timeout)
     folder = policy.reproducer_dir
     if folder is not None and not (isinstance(folder, str | os.PathLike) and os.path.isdir(folder)):

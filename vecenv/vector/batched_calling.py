@@ -10,7 +10,7 @@ from typing import Any
 
 from ..envs.batched import BatchedAssignment, BatchedCall, render
 from ..errors import ConfigError, StateError
-from .pending import PendingEnvs, check_callable, check_name
+from .pending import PendingEnvs, check_method, check_name
 
 __all__ = ["CallableBatches"]
 
@@ -32,7 +32,7 @@ class CallableBatches(PendingEnvs):
             Exception: what the method raised in the lowest batch, with the remote traceback.
         """
         self._check_idle("call")
-        check_callable(name)
+        check_method(name)
         results = self._ask("call", [BatchedCall(name, args, kwargs)] * self._pool.num_envs)
         if all(is_each for is_each, _ in results):
             return tuple(value for _, values in results for value in values)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError, StateError
 from .inside import Assignment, Call
-from .pending import PendingEnvs, check_callable, check_name
+from .pending import PendingEnvs, check_method, check_name
 from .results import Results
 
 __all__ = ["CallableEnvs"]
@@ -30,7 +30,7 @@ class CallableEnvs(PendingEnvs):
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begin a call of a method, or the reading of an attribute; `call_wait` gives the results."""
         self._check_idle("call_async")
-        check_callable(name)
+        check_method(name)
         try:
             self._pool.post([Call(name, *args, **kwargs)] * self.num_envs)
         except StateError as error:

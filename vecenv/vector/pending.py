@@ -26,7 +26,7 @@ from ..core.serial import SerialPool
 from ..errors import ClosedError, ConfigError, SpaceError, StateError
 from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
 
-__all__ = ["PendingEnvs", "check_callable", "check_name"]
+__all__ = ["PendingEnvs", "check_method", "check_name"]
 
 _Self = TypeVar("_Self", bound="PendingEnvs")
 
@@ -37,7 +37,7 @@ _CLOSED = "close"
 _NOT_BY_CALL = ("reset", "step", "close")
 
 
-def check_callable(name: str) -> None:
+def check_method(name: str) -> None:
     """Raise ConfigError if a method must not be called by `call`, TypeError if that is no name."""
     check_name("call", name)
     if name in _NOT_BY_CALL:
