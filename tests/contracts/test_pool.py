@@ -10,6 +10,7 @@ import pickle
 import random
 import re
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -854,8 +855,46 @@ class RaisesInClose(toys.CountEnv):
 def test_the_first_of_several_errors_in_close_is_raised(threads: int, open_pool: OpenPool) -> None:
     env_fns = [functools.partial(RaisesInClose, f"of env {env_id}") for env_id in range(2)]
     pool = open_pool(env_fns, num_workers=1, threads_per_worker=threads)
-    with pytest.raises(ValueError, match="of env 0"):
+    with pytest.raises(ValueError, match="of env 0") as caught:
         pool.close()
+    if sys.version_info >= (3, 11):
+        assert caught.value.__notes__ == ["raised by close of env 0"]
+
+
+class Unspeakable(Exception):
+    """Fails when it is to be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class RaisesTheUnspeakable(toys.CountEnv):
+    """Raises it at its second step, and when it is closed."""
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if result[0][0] > 1:
+            raise Unspeakable
+        return result
+
+    def close(self) -> None:
+        raise Unspeakable
+
+
+def test_an_error_without_a_text_is_told_of_and_its_worker_lives(open_pool: OpenPool) -> None:
+    pool = open_pool([count(), RaisesTheUnspeakable], num_workers=1)
+    reset(pool)
+    actions = np.zeros(2, np.int64)
+    assert not pool.step(actions).errors()
+    error = pool.step(actions).errors()[1]
+    assert isinstance(error, EnvError) and error.env_ids == (1,) and "Unspeakable" in str(error)
+    assert not reset(pool).errors()
+    if isinstance(pool, SerialPool):  # whose envs' errors need not travel
+        with pytest.raises(Unspeakable):
+            pool.close()
+    else:
+        with pytest.raises(EnvError, match="close of env 1 raised"):
+            pool.close()
 
 
 def test_constructor_that_raises_closes_everything(open_pool: OpenPool) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SpaceError
+from ..errors import SpaceError, add_notes
 from . import mail
 from .arena import ArenaPlan
 from .copies import copy_arrays, thawed
@@ -69,6 +69,7 @@ class Host:
 
     Attributes:
         interrupted: the env whose command was given up because of a KeyboardInterrupt.
+        failed_to_close: the first env whose `close` raised.
         is_ending: the caller has closed the pool amid a command, in a signal handler; that may call `sys.exit`, too.
     """
 
@@ -94,6 +95,7 @@ class Host:
         self._is_callers = is_callers
         self._dump_answer = dump_answer
         self.interrupted: int | None = None  # the env whose command a Ctrl-C cut short
+        self.failed_to_close: int | None = None
         self.is_ending = False
         self._current = (0, 0)  # env_id and step_id of the command under way
         self._keeping: Keeping | None = None
@@ -181,7 +183,13 @@ class Host:
 
     def _close(self, env_id: int, env: Any) -> None:
         note("close", env_id)
-        self._streams.command(env_id, env.close)
+        try:
+            self._streams.command(env_id, env.close)
+        except BaseException as error:
+            add_notes(error, [f"raised by close of env {env_id}"])
+            if self.failed_to_close is None:
+                self.failed_to_close = env_id
+            raise
 
     # ---- commands ---------------------------------------------------------------------
 

@@ -161,7 +161,11 @@ def pack_error(error: BaseException) -> tuple[bytes | None, str, str, str]:
             data = None
     except Exception:  # whatever a foreign class does when it is copied: it cannot travel
         data = None
-    return data, name, str(error), text
+    try:
+        message = str(error)
+    except Exception as other:  # nor can one that fails when it is to be printed, as everybody there would do
+        data, message = None, f"(its text cannot be had: {type(other).__name__})"
+    return data, name, message, text
 
 
 def unpack_error(packed: tuple[bytes | None, str, str, str], **where: Any) -> Exception:

@@ -344,8 +344,9 @@ class ProcessPool(MortalPool):
         self._forget()
         for worker in workers:
             if worker.goodbye is not None and worker.goodbye.error is not None:
-                error = worker.goodbye.error
-                raise unpack_error(error, worker_id=worker.worker_id, env_ids=tuple(worker.env_ids), op="close")
+                env_id = worker.goodbye.env_id
+                env_ids = tuple(worker.env_ids) if env_id is None else (env_id,)
+                raise unpack_error(worker.goodbye.error, worker_id=worker.worker_id, env_ids=env_ids, op="close")
 
 
 def _working_directory() -> str | None:

@@ -121,9 +121,10 @@ class Attach:
 
 @dataclass
 class Goodbye:
-    """The last word: what `close` of an env raised, if anything."""
+    """The last word: what `close` of an env raised, if anything, and of which."""
 
     error: tuple[bytes | None, str, str, str] | None = None
+    env_id: int | None = None
 
 
 # ---- envs -------------------------------------------------------------------------------
@@ -356,7 +357,8 @@ def _close(threads: list[EnvThread], hosts: list[Host]) -> Goodbye:
         try:
             thread.submit(host.close)()
         except BaseException as error:  # told to the parent; the other envs are closed as well
-            goodbye.error = goodbye.error or mail.pack_error(error)
+            if goodbye.error is None:
+                goodbye.error, goodbye.env_id = mail.pack_error(error), host.failed_to_close
     return goodbye
 
 

@@ -78,7 +78,7 @@ def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
     try:
         return [None if one is None else operator.index(one) for one in seed]
     except TypeError:
-        raise TypeError(f"seed: expected {num_envs} whole numbers or None, got {seed!r}") from None
+        raise TypeError(f"seed: expected a list of {num_envs}, each an int or None, got {seed!r}") from None
 
 
 def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
