@@ -98,7 +98,7 @@ def test_a_name_that_is_none(implementation):
 def test_one_seed_that_is_none_is_shown():
     with (
         VectorEnv([ToyEnv] * 2, backend="serial") as envs,
-        pytest.raises(TypeError, match=r"^seed: expected 2 whole numbers or None, got \[1, 'a'\]$"),
+        pytest.raises(TypeError, match=r"^seed: expected a list of 2, each an int or None, got \[1, 'a'\]$"),
     ):
         envs.reset(seed=[1, "a"])
 
