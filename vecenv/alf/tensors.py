@@ -40,9 +40,10 @@ def wants_tensors(wanted: bool | None) -> bool:
     """
     if wanted is None:
         return has_torch()
-    if check_flag("tensors", wanted):
+    is_wanted = check_flag("tensors", wanted)
+    if is_wanted:
         torch()
-    return bool(wanted)
+    return is_wanted
 
 
 def is_tensor(value: Any) -> bool:

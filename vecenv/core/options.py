@@ -178,7 +178,12 @@ def check_options(options: PoolOptions) -> PoolOptions:
 
 def check_limit(name: str, value: Any) -> None:
     """Raise ConfigError for what is neither seconds above 0 nor None."""
-    if value is not None and not is_positive(value):
+    if value is not None:
+        _check_seconds(name, value)
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if not is_positive(value):
         raise ConfigError(f"{name}: expected seconds above 0, got {value!r}", key=name)
 
 
@@ -194,10 +199,7 @@ def _check_failures(policy: FailurePolicy) -> FailurePolicy:
         name: check_whole(name, getattr(policy, name), 0) for name in ("max_restarts", "max_log_bytes")
     }
     recover_hangs = check_flag("recover_hangs", policy.recover_hangs)
-    if not is_positive(policy.restart_window):
-        raise ConfigError(
-            f"restart_window: expected seconds above 0, got {policy.restart_window!r}", key="restart_window"
-        )
+    _check_seconds("restart_window", policy.restart_window)
     check_limit("recovery_timeout", policy.recovery_timeout)
     folder = policy.reproducer_dir
     if folder is not None and not (isinstance(folder, str | os.PathLike) and os.path.isdir(folder)):

@@ -173,7 +173,7 @@ class ProcessPool(MortalPool):
         reports = []
         for worker in workers:
             try:
-                report = worker.report()
+                report: Report = worker.next_word()
             except (EOFError, ConnectionError):
                 raise self._died(worker, "construct", None) from None
             if report.error is not None:

@@ -26,7 +26,7 @@ from .clock import Deadline, now_ns
 from .signals import held
 from .spawning import make_process
 from .stacks import Note, StackFile
-from .worker import Attach, Boot, Goodbye, Report, started_at, worker_main
+from .worker import Attach, Boot, Goodbye, started_at, worker_main
 
 __all__ = ["Worker", "kill_tree", "start_worker", "usable_cores"]
 
@@ -107,15 +107,6 @@ class Worker:
         self.control.send_bytes(mail.dump(attach))  # a space may be of a class of the caller's script
         for descriptor in descriptors:
             reduction.send_handle(self.control, descriptor, self.pid)
-
-    def report(self) -> Report:
-        """Read the report that the worker has sent.
-
-        Raises:
-            EOFError: it died before it could send one.
-        """
-        report: Report = self.next_word()
-        return report
 
     def next_word(self) -> Any:
         """Read what the worker has sent, or, as it has ended, was to send.
