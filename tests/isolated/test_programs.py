@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from vecenv.core.clock import Deadline
 
 from .programs import assert_gone, program, run
 
@@ -114,6 +117,7 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_however_a_program_ends_it_leaves_nothing(end: str, start_method: str, tmp_path: Path) -> None:
     last, code, says = ENDS[end]
+    before = sockets()
     if start_method == "fork":
         last = f"import warnings; warnings.simplefilter('ignore')\n{last}"
     body = f"pool = start(context={start_method!r})\nprint(*pool.worker_pids, flush=True)\n{last}\n"
@@ -123,6 +127,15 @@ def test_however_a_program_ends_it_leaves_nothing(end: str, start_method: str, t
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 2
     assert_gone(pids)
+    deadline = Deadline(30.0)
+    while sockets() != before and not deadline.is_over():  # a fork server ends last
+        os.sched_yield()
+    assert sockets() == before
+
+
+def sockets() -> list[str]:
+    """Where fork servers listen: folders of the system's temporary one."""
+    return sorted(name for name in os.listdir(tempfile.gettempdir()) if name.startswith("pymp-"))
 
 
 @pytest.mark.parametrize("env", ["toys.HangInC", "toys.HangAtStep", "toys.SpawnsChild"])

@@ -6,7 +6,13 @@ at import and `import vecenv` itself loads nothing.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import os
+import select
 import signal
+import socket
+import struct
 
 from .threads import cap_environment
 
@@ -21,3 +27,39 @@ import numpy  # noqa: E402, F401
 from . import shortcut, worker  # noqa: E402, F401
 
 shortcut.known_steps()  # reads sources: 4 ms, once and not in every worker
+
+#: How long a process may take from closing its descriptors to its end.
+_END_SECONDS = 1.0
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+def _my_listener() -> tuple[str, int] | None:
+    """Return the path of the socket at which this process is asked for workers, and whose it is (a pid)."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            listener = socket.socket(fileno=os.dup(int(name)))
+        except OSError:  # no socket, or that of the folder itself
+            continue
+        with listener:
+            if listener.family == socket.AF_UNIX and listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                owner = listener.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                return listener.getsockname(), _CREDENTIALS.unpack(owner)[0]
+    return None
+
+
+def _clear_up(path: str, owner: int) -> None:
+    """Remove what a parent that was killed could not: the socket and its folder, if nothing else is in there."""
+    with contextlib.suppress(OSError):
+        if os.getppid() == owner:  # it has let go of this server, mostly because it is about to end
+            end = os.pidfd_open(owner)
+            select.select([end], [], [], _END_SECONDS)
+            os.close(end)
+        if os.getppid() != owner:
+            os.unlink(path)
+            os.rmdir(os.path.dirname(path))
+
+
+if hasattr(socket, "SO_PEERCRED"):
+    _found = _my_listener()
+    if _found is not None:  # else somebody has only imported this module
+        atexit.register(_clear_up, *_found)
