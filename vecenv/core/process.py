@@ -173,7 +173,7 @@ class ProcessPool(MortalPool):
         reports = []
         for worker in workers:
             try:
-                report: Report = worker.next_word()
+                report = worker.read_report()
             except (EOFError, ConnectionError):
                 raise self._died(worker, "construct", None) from None
             if report.error is not None:
@@ -281,7 +281,7 @@ class ProcessPool(MortalPool):
         self._await(workers, "construct", self.options.limits.construct)
         for worker in workers:
             try:
-                worker.next_word()
+                worker.read_ready()
             except (EOFError, ConnectionError):
                 raise self._died(worker, "construct", None) from None
 
