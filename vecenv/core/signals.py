@@ -11,18 +11,24 @@ place of one that `faulthandler.register` or a simulator has put in front of it,
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 __all__ = ["held"]
 
 #: The handlers that wait, by signal, while those of this module stand in their places; which signals have come.
 _waiting: dict[int, Callable[[int, FrameType | None], object]] = {}
 _came: list[int] = []
+
+# `signal` puts these into words, enums, which takes 0.1 ms for all signals; a pool asks at every reset.
+_c: Any = importlib.import_module("_signal")
+_NUMBERS = sorted(map(int, signal.valid_signals()))
 
 _sigaction = ctypes.CDLL(None).sigaction if os.name == "posix" else None
 #: More than any system's struct sigaction takes (152 with glibc); it is given back as it came.
@@ -41,8 +47,8 @@ class held:  # reads as `with held():`
         if not self._is_outermost:
             return
         try:
-            for signum in signal.valid_signals():
-                handler = signal.getsignal(signum)
+            for signum in _NUMBERS:
+                handler = _c.getsignal(signum)
                 if callable(handler):
                     _waiting[signum] = handler
                     _put(signum, _note)
@@ -75,7 +81,7 @@ def _put(signum: int, handler: Callable[[int, FrameType | None], object]) -> Non
     action = ctypes.create_string_buffer(_ACTION_NBYTES)
     is_known = _sigaction is not None and _sigaction(signum, None, action) == 0
     try:
-        signal.signal(signum, handler)
+        _c.signal(signum, handler)
     finally:
         if _sigaction is not None and is_known:
             _sigaction(signum, action, None)
