@@ -125,24 +125,48 @@ def test_restart_may_fail_and_be_tried_again(implementation: str, tmp_path: Path
         assert_gone_until_restarted(pool, "RuntimeError: license server is down")
 
 
-@pytest.mark.parametrize(
-    ("how", "error", "says"),
-    [("spaces", SpaceError, "SpaceError: env 0"), ("interrupt", KeyboardInterrupt, "KeyboardInterrupt")],
-)
-def test_a_successor_that_is_refused_or_interrupted_is_gone(
-    how: str, error: type[BaseException], says: str, implementation: str, tmp_path: Path
-) -> None:
-    """Refused for other spaces; a Ctrl-C comes amid its start."""
+def test_a_successor_with_other_spaces_is_gone(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "other"
-    with mortal([licensed(file, how)] * 4) as pool:
+    with mortal([licensed(file, "spaces")] * 4) as pool:
         play(pool, 2)
         file.touch()
         kill(pool, 0)
         pool.send(np.zeros(4, np.int64))
-        with pytest.raises(error):
+        with pytest.raises(SpaceError):
             pool.recv(timeout=PATIENCE)
         file.unlink()
-        assert_gone_until_restarted(pool, says)
+        assert_gone_until_restarted(pool, "SpaceError: env 0")
+
+
+@pytest.mark.parametrize("then", ["recv", "reset", "call"])
+def test_after_a_ctrl_c_amid_the_start_of_a_successor_the_next_wait_starts_another(
+    then: str, implementation: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "hangs"
+    with mortal([licensed(file, "interrupt")] * 4) as pool:
+        play(pool, 2)
+        file.touch()
+        kill(pool, 0)
+        pool.send(np.zeros(4, np.int64))
+        with pytest.raises(KeyboardInterrupt):
+            pool.recv(timeout=PATIENCE)
+        file.unlink()
+        if then == "call":
+            assert pool.call(envs_steps, timeout=PATIENCE) == [3] * 4
+        if then == "reset":
+            pool.cancel()
+            pool.reset(kwargs=[{"options": {}}] * 4)  # by letters, behind those of before
+            assert pool.recv(timeout=PATIENCE).lengths.tolist() == [0] * 4
+            pool.send(np.zeros(4, np.int64))
+        batch = pool.recv(timeout=PATIENCE)
+        batch.raise_errors()
+        assert batch.lengths.tolist() == ([1] if then == "reset" else [3]) * 4
+        assert pool.statistics()["restarts"] == 1
+
+
+def envs_steps(env: Any) -> int:
+    """Count the steps of an env's episode."""
+    return int(env.unwrapped.num_steps)
 
 
 def test_no_descriptors_are_left_for_a_successor(implementation: str, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import contextlib
 import dataclasses
 import select
 from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes, describe_exit
 from . import mail, supervise
@@ -25,9 +27,26 @@ from .pool import Pool
 from .recovery import Queued
 from .replay import Replay
 from .rows import CommandFlag, Op
+from .signals import held
 from .supervise import Worker
 
 __all__ = ["MortalPool"]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A worker that is to be replaced.
+
+    Attributes:
+        told: what has become of it, in words.
+        given_up: {env_id: why} of envs whose episodes end with it.
+        is_failure: somebody is to blame.
+    """
+
+    told: str
+    began_ns: int
+    given_up: dict[int, str]
+    is_failure: bool
 
 
 class MortalPool(Pool):
@@ -37,11 +56,14 @@ class MortalPool(Pool):
     _worker_of_slot: list[int]
     _slot_of: list[int]
 
+    _lost: dict[int, Loss]  # workers that are to be replaced, by worker_id
+
     @abstractmethod
-    def _start_again(self, old: Worker, replays: dict[int, Replay]) -> Worker:
+    def _start_again(self, old: Worker, replays: dict[int, Replay], then: Callable[[Worker], None]) -> None:
         """Start a worker in the place of one that has been reaped; it maps the arena and waits for work.
 
-        Whatever this raises, the place has a worker then that is known to be dead.
+        `then` is called with it, uninterrupted, as soon as it serves. Whatever this raises before, the place has a
+        worker then that is known to be dead.
         """
 
     # ---- hearing ---------------------------------------------------------------------------
@@ -76,18 +98,13 @@ class MortalPool(Pool):
     def _bury(self, worker: Worker) -> None:
         """Note a death: after the reap no write of the dead process can still arrive."""
         self._attention = True
-        self._unwatch(worker)
-        try:
+        with held():  # else an interrupt leaves one that nobody hears of again
+            self._unwatch(worker)
             worker.bury()
-        except BaseException:  # Ctrl-C: the next wait is to hear of it again
-            if not worker.is_dead:
-                self._watch(worker)
-            raise
-        self._inbox.drain()
-        if self._recovery is not None:
-            self._rescue(worker, self._death_of(worker), worker.exitcode)
-        else:
-            self._check_alive()
+            self._inbox.drain()
+            if self._recovery is not None:
+                self._lose(worker, self._death_of(worker), worker.exitcode)
+        self._check_alive()
 
     def _unwatch(self, worker: Worker) -> None:
         if worker.pidfd >= 0 and self._crew.epoll is not None:
@@ -103,11 +120,14 @@ class MortalPool(Pool):
             error.args = (f"{error}\n{stack}", *error.args[1:])
         if self._recovery is None or not self._recovery.policy.recover_hangs:
             raise error
-        self._end_worker(worker)
-        self._inbox.drain()
-        self._rescue(worker, error, None)
+        with held():
+            self._end_worker(worker)
+            self._inbox.drain()
+            self._lose(worker, error, None)
+        self._check_alive()
 
     def _check_alive(self) -> None:
+        self._replace_lost()
         dead = [worker for worker in self._crew.workers if worker.is_dead and self._is_asked(worker)]
         if not dead:
             return
@@ -163,8 +183,8 @@ class MortalPool(Pool):
 
     # ---- replacing -------------------------------------------------------------------------
 
-    def _rescue(self, worker: Worker, error: WorkerError, exitcode: int | None, *, is_failure: bool = True) -> None:
-        """Replace a worker that has been reaped and go on as if nothing had happened.
+    def _lose(self, worker: Worker, error: WorkerError, exitcode: int | None, *, is_failure: bool = True) -> None:
+        """Note that a worker that has been reaped is to be replaced; `_replace_lost` does it.
 
         Args:
             error: what there would be to raise.
@@ -172,28 +192,62 @@ class MortalPool(Pool):
             is_failure: somebody is to blame, and rows say that their env was recovered.
 
         Raises:
-            WorkerError: `error`, when the policy says so, or what the new worker's start raised.
+            WorkerError: `error`, when the policy says so.
         """
         assert self._recovery is not None
         began = now_ns()
         given_up = self._recovery.judge(error, exitcode, self._states(worker)) if is_failure else {}
-        queued: list[Queued] = []
-        for slot in worker.slots:
-            queued += self._hub.revive(slot, self._inbox.letters)
-        replays = self._recovery.plan(worker.env_ids, queued, given_up, self._hub.seen, mark=is_failure)
         told = str(error).partition("\n")[0]
-        outcast = self._recovery.outcast(worker.env_ids) if is_failure else None
-        parts = [worker] if outcast is None else self._part(worker, outcast)
-        if len(parts) == 2:
-            told += f"; env {outcast} has worker {parts[1].worker_id} to itself now"
-        for part in parts:
-            successor = self._start_until_it_lives(part, {env_id: replays[env_id] for env_id in part.env_ids})
+        self._lost[worker.worker_id] = Loss(told, began, given_up, is_failure)
+
+    def _replace_lost(self) -> None:
+        """Replace the workers that are lost and go on as if nothing had happened.
+
+        Also those for which an interrupt has ended that: they stay lost until a successor has been told all. One whose
+        start fails does not.
+
+        Raises:
+            WorkerError: what a new worker's start raised.
+        """
+        while self._lost:
+            worker_id, loss = next(iter(self._lost.items()))
+            try:
+                self._replace(self._crew.workers[worker_id], loss)
+            except Exception:
+                self._lost.pop(worker_id, None)
+                raise
+
+    def _replace(self, worker: Worker, loss: Loss) -> None:
+        assert self._recovery is not None
+        recovery = self._recovery
+        with held():
+            queued: list[Queued] = []
+            for slot in worker.slots:
+                queued += self._hub.revive(slot, self._inbox.letters)
+            replays = recovery.plan(worker.env_ids, queued, loss.given_up, self._hub.seen, mark=loss.is_failure)
+            outcast = recovery.outcast(worker.env_ids) if loss.is_failure else None
+            parts = [worker] if outcast is None else self._part(worker, outcast)
+            if len(parts) == 2:
+                told = f"{loss.told}; env {outcast} has worker {parts[1].worker_id} to itself now"
+                loss = dataclasses.replace(loss, told=told)
+            self._lost.update((part.worker_id, loss) for part in parts)
+
+        def tell(successor: Worker) -> None:
             if self._recycler is not None:
                 self._recycler.note_birth(successor)
-            for slot in part.slots:
+            for slot in successor.slots:
                 commands = [command for command in queued if self._slot_of[command[1]] == slot]
                 self._hub.repost(slot, [self._letter_of(*command) for command in commands])
-        self._recovery.begin(told, began, replays, is_failure=is_failure)
+            del self._lost[successor.worker_id]
+            if successor.worker_id == parts[-1].worker_id:
+                recovery.begin(loss.told, loss.began_ns, replays, is_failure=loss.is_failure)
+
+        for part in parts:
+            try:
+                self._start_until_it_lives(part, {env_id: replays[env_id] for env_id in part.env_ids}, tell)
+            except Exception:
+                self._lost.pop(part.worker_id, None)
+                raise
 
     def _part(self, worker: Worker, outcast: int) -> list[Worker]:
         """Divide a worker that has been reaped in two, the second one for a single env.
@@ -228,18 +282,21 @@ class MortalPool(Pool):
     def _recycle(self) -> None:
         workers = self._crew.workers
         for worker, reason in self._recycler.due(workers, [self._owes_rows(worker) for worker in workers]):
-            self._end_worker(worker)
-            self._inbox.drain()
-            told = WorkerError(f"{worker.name} was recycled {reason}", worker_id=worker.worker_id)
-            self._rescue(worker, told, None, is_failure=False)
+            with held():
+                self._end_worker(worker)
+                self._inbox.drain()
+                told = WorkerError(f"{worker.name} was recycled {reason}", worker_id=worker.worker_id)
+                self._lose(worker, told, None, is_failure=False)
+            self._replace_lost()
 
-    def _start_until_it_lives(self, worker: Worker, replays: dict[int, Replay]) -> Worker:
+    def _start_until_it_lives(self, worker: Worker, replays: dict[int, Replay], then: Callable[[Worker], None]) -> None:
         """Start a worker's successor; one that dies or hangs while it builds its envs has a successor too."""
         assert self._recovery is not None
         failures = 0
         while True:
             try:
-                return self._start_again(worker, replays)
+                self._start_again(worker, replays, then)
+                return
             except (WorkerDiedError, WorkerTimeoutError) as error:
                 failures += 1
                 self._recovery.judge_start(error, failures)
@@ -294,9 +351,8 @@ class MortalPool(Pool):
                 if self._journal is not None:
                     self._journal.forget(env_id)
             self._plan.records(self._memory)[old.env_ids] = 0  # of envs that are gone: episodes count from 0
-            worker = self._start_again(old, {})
-            if self._recycler is not None:
-                self._recycler.note_birth(worker)
+            self._lost.pop(worker_id, None)
+            self._start_again(old, {}, self._recycler.note_birth if self._recycler is not None else _do_nothing)
         finally:
             self._busy = False
             self._leave()
@@ -319,3 +375,7 @@ class MortalPool(Pool):
     def _watch(self, worker: Worker) -> None:
         assert self._crew.epoll is not None
         self._crew.epoll.register(worker.pidfd, select.EPOLLIN)
+
+
+def _do_nothing(_: Worker) -> None:
+    """Nobody counts."""

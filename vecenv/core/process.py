@@ -60,6 +60,7 @@ class ProcessPool(MortalPool):
         wanted = self.options.num_workers or supervise.usable_cores()
         self.num_workers = min(wanted, self.num_envs)
         self._worker_of_slot: list[int] = []
+        self._lost = {}
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -285,17 +286,23 @@ class ProcessPool(MortalPool):
             except (EOFError, ConnectionError):
                 raise self._died(worker, "construct", None) from None
 
-    def _start_again(self, old: Worker, replays: dict[int, Replay]) -> Worker:
+    def _start_again(self, old: Worker, replays: dict[int, Replay], then: Callable[[Worker], None]) -> None:
         assert old.boot is not None
+        serves = False
         try:
             worker = self._spawn(old.boot, old.slots)
             self._compare(worker, self._await_reports([worker])[0])
             slots = [(slot, [i for i in old.env_ids if self._slot_of[i] == slot]) for slot in old.slots]
             self._attach(worker, slots, replays)
             self._await_ready([worker])
-            self._hub.adopt(worker)
-            self._watch(worker)
+            with held():
+                self._hub.adopt(worker)
+                self._watch(worker)
+                then(worker)
+                serves = True
         except BaseException as error:
+            if serves:  # only then it was heard
+                raise
             # No wait hears of a process that is half started: it is to be dead, so that waits say whose answers
             # cannot come. Also after a Ctrl-C.
             unfit = self._crew.workers[old.worker_id]
@@ -303,7 +310,6 @@ class ProcessPool(MortalPool):
             unfit.kill()
             self._attention = True
             raise
-        return worker
 
     def _reproduce(self, env_id: int, op: int, step_id: int) -> reproducer.Account:
         """Tell what an env was asked until it failed."""
