@@ -5,8 +5,12 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from .programs import program, recovering, run
 
+#: How many interrupts a vector env has to bear.
+NUM_INTERRUPTS = 150
 #: How often the work of a program is begun.
 NUM_CUTS = {"forkserver": 25, "spawn": 5, "fork": 25}
 #: A handler that raises is called after a random span of what is to be cut.
@@ -92,3 +96,64 @@ def test_a_run_that_is_cut_short_leaves_nothing(start_method: str, tmp_path: Pat
     )
     done = run(source, tmp_path, timeout=120)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "True\n")
+
+
+@pytest.mark.parametrize("backend", ["process", "serial"])
+def test_whatever_a_ctrl_c_comes_amid_the_next_reset_begins_anew(
+    backend: str, implementation: str, tmp_path: Path
+) -> None:
+    """Steps, resets with and without options, calls, sends and receives: what follows is as if nothing had been."""
+    source = program(CUT.replace("SEED", "3")) + textwrap.dedent(
+        f"""
+        import gymnasium, vecenv
+        class Env(gymnasium.Env):
+            observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+            action_space = gymnasium.spaces.Discrete(5)
+            def reset(self, *, seed=None, options=None):
+                super().reset(seed=seed)
+                self.steps, self.option = 0, (options or {{}}).get("option", 0.0)
+                return np.array([self.np_random.random(), self.option, 0.0]), {{"word": "reset"}}
+            def step(self, action):
+                self.steps += 1
+                obs = np.array([self.np_random.random(), self.option, float(self.steps)])
+                return obs, 1.0, self.steps == 20, False, {{"word": "step"}}
+            def double(self, value):
+                return 2 * value
+        timeouts = {{}} if "{backend}" == "serial" else dict.fromkeys(["step_timeout", "reset_timeout"], 20.0)
+        kwargs = dict(timeouts, num_workers=2) if timeouts else {{}}
+        envs = vecenv.VectorEnv([Env] * 4, backend="{backend}", **kwargs)
+        alone = [Env() for _ in range(4)]
+        actions = np.zeros(4, np.int64)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        Cut = KeyboardInterrupt
+        def work():
+            for what in rng.choices(range(5), k=100):
+                if what == 0:
+                    envs.step(actions)
+                elif what == 1:
+                    envs.reset(seed=rng.randrange(100), options={{"option": 2.0}})
+                elif what == 2:
+                    envs.reset(seed=rng.randrange(100))
+                elif what == 3:
+                    assert envs.call("double", 3) == (6,) * 4
+                else:
+                    envs.send(actions)
+                    while envs._pool.outstanding():
+                        envs.recv(1)
+        cuts = 0
+        envs.reset(seed=0)
+        while cuts < {NUM_INTERRUPTS}:
+            cuts += cut(work, rng.uniform(0, 0.002))
+            seed = rng.randrange(100)
+            obs, infos = envs.reset(seed=seed)
+            assert np.array_equal(obs, [env.reset(seed=seed + i)[0] for i, env in enumerate(alone)])
+            assert infos["word"].tolist() == ["reset"] * 4
+            assert envs.call("double", 4) == (8,) * 4
+            obs, *_, infos = envs.step(actions)
+            assert np.array_equal(obs, [env.step(0)[0] for env in alone])
+            assert infos["word"].tolist() == ["step"] * 4 and "recovered" not in infos
+        envs.close()
+        """
+    )
+    done = run(source, tmp_path, timeout=120)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")

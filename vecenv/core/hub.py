@@ -16,6 +16,7 @@ from .arena import MAIL_NBYTES, ArenaPlan, BlockViews
 from .clock import now_ns
 from .native import load
 from .rows import Form, Op, RowFlag, Rows, Run
+from .signals import held
 from .spec import Array
 
 __all__ = ["Event", "Hub", "NativeHub", "Refusal", "SlotState"]
@@ -195,6 +196,13 @@ class NativeHub:
 
         A worker that waits for the rest of a letter is blocked, not late.
         """
+        if not self._letters:
+            return False
+        with held():
+            self._pump()
+        return bool(self._letters)
+
+    def _pump(self) -> None:
         for slot, letters in list(self._letters.items()):
             while letters:
                 taken = self._hub.post(slot, letters[0])
@@ -210,7 +218,6 @@ class NativeHub:
             else:
                 del self._letters[slot]
                 self._delayed.discard(slot)
-        return bool(self._letters)
 
     def mail(self, slot: int) -> list[bytes]:
         """Return the messages that have arrived from a slot."""

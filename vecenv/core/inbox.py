@@ -14,6 +14,7 @@ from .infos import InfoColumns
 from .journal import Start
 from .mail import Answer, Outcome
 from .rows import RowFlag, Rows
+from .signals import held
 
 __all__ = ["Inbox", "Listener"]
 
@@ -55,18 +56,21 @@ class Inbox:
         Raises nothing, since it is called when workers are being replaced and when rows have been delivered:
         what cannot be unpickled is an error of its env, and warnings wait for `tell`.
         """
-        for slot in range(self.num_slots):
-            for data in self._hub.mail(slot):
-                answer = mail.load_answer(data)
-                self._untold += answer.warnings
-                if answer.start is not None or answer.outcome is not None:
-                    self._tell(answer)
-                    continue
-                self.letters.pop(answer.step_id, None)
-                if self._is_wanted(answer, delivered):
-                    self._answers[answer.step_id] = answer
-                    self.infos.learn(answer.info, self._hub.add_info_key)
-                    self.infos.learn(answer.final_info, self._hub.add_info_key)
+        with held():  # what has been taken is to be kept
+            for slot in range(self.num_slots):
+                for data in self._hub.mail(slot):
+                    self._take(mail.load_answer(data), delivered)
+
+    def _take(self, answer: Answer, delivered: Collection[int]) -> None:
+        self._untold += answer.warnings
+        if answer.start is not None or answer.outcome is not None:
+            self._tell(answer)
+            return
+        self.letters.pop(answer.step_id, None)
+        if self._is_wanted(answer, delivered):
+            self._answers[answer.step_id] = answer
+            self.infos.learn(answer.info, self._hub.add_info_key)
+            self.infos.learn(answer.final_info, self._hub.add_info_key)
 
     def tell(self) -> None:
         """Show the warnings that came with the mail; they may be errors to the caller, so what is lost then is one."""

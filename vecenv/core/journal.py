@@ -127,6 +127,7 @@ class Journal:
         self._dropped = 0  # commands below to envs without a start may have been dropped
         self._spares: list[Page] = []  # dropped, to be written again: new memory costs a fault per 4 KiB
         self._until_prune = _PRUNE_EVERY
+        self._is_noting = False  # True after an interrupt amid that
         self.nbytes = 0
         self.gather_starts: Callable[[], None] = _do_nothing
 
@@ -134,10 +135,12 @@ class Journal:
 
     def note_steps(self, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
         """Note a request of steps that has just been sent."""
+        self._is_noting = True
         if self._candidates:
             self._confirm(env_ids)
         if env_ids is not None:
             self._note_some(leaves, env_ids, form)
+            self._is_noting = False
             return
         page = self._page
         is_new = page is None or page.form != form
@@ -148,10 +151,32 @@ class Journal:
         self._next_step_id += self._num_envs
         if is_new:
             self._add(page)
+        self._is_noting = False
 
-    def lacks(self, step_id: int) -> bool:
-        """Tell whether a command has been sent and not been noted."""
-        return step_id >= self._next_step_id
+    def mend(self, step_id: int, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
+        """Note a request of steps, if it was sent, that an interrupt has come amid.
+
+        Args:
+            step_id: of the last command that its first env was sent; all else is as for `note_steps`.
+        """
+        if self._is_noting:
+            self._next_step_id = step_id + (self._num_envs if env_ids is None else len(env_ids))
+            self._begin_again()
+        elif step_id >= self._next_step_id:
+            self.note_steps(leaves, env_ids, form)
+
+    def _begin_again(self) -> None:
+        """Keep only what lasts: what is noted is whole again as soon as an env has a new start."""
+        self._candidates.clear()
+        self._older.clear()
+        self._uncertain.clear()
+        self._starts = [Start(int(_NEVER))] * self._num_envs
+        self._floor[:] = _NEVER
+        self._rare = [[] for _ in range(self._num_envs)]
+        self._pages.clear()
+        self._dropped = self._next_step_id
+        self._is_noting = False
+        self._compact()
 
     def _blank_page(self, leaves: tuple[Array, ...], form: int) -> Page:
         if self._spares and self._spares[-1].clear(leaves, form):

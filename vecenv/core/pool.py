@@ -27,6 +27,7 @@ from .mail import Letter, unpack_error
 from .receiving import ReceivingPool
 from .rows import Op
 from .sending import check_count
+from .signals import held
 from .spec import Array
 
 __all__ = ["Pool"]
@@ -84,8 +85,16 @@ class Pool(ReceivingPool):
     ) -> list[Any]:
         """As `call`, with a function of its own for each env."""
         check_timeout("timeout", timeout)
-        self.post(functions, env_ids, pure=pure, name=name)
-        return self.wait_calls(timeout)
+        mine: dict[int, int] | None = None
+        try:
+            with held():
+                self.post(functions, env_ids, pure=pure, name=name)
+                mine = self._called
+            return self.wait_calls(timeout)
+        except BaseException:
+            if mine and self._called is mine:  # interrupted between the two: nobody would take the answers
+                self.forget_calls()
+            raise
 
     def post(
         self,
@@ -116,8 +125,13 @@ class Pool(ReceivingPool):
             letters = [pickles[id(function)] for function in functions]
             numbers = np.zeros(len(ids), np.int64)
             names = ["" if pure else name] * len(ids)
-            first = self._command("call", Op.CALL, ids, numbers, 0, letters, False, names=names)
-            self._called = dict(zip(ids.tolist(), range(first, first + len(ids))))
+            try:
+                with held():
+                    first = self._command("call", Op.CALL, ids, numbers, 0, letters, False, names=names)
+                    self._called = dict(zip(ids.tolist(), range(first, first + len(ids))))
+            except BaseException:  # interrupted, once it was held no longer: the caller does not know that they began
+                self._drop_calls()
+                raise
         finally:
             self._busy = False
             self._leave()
@@ -147,14 +161,29 @@ class Pool(ReceivingPool):
             try:
                 results = self._collect_calls(len(self._called), timeout)
             finally:
-                self._inbox.forget_calls()
-                self._called = {}
+                self._drop_calls()
         finally:
             self._busy = False
             self._leave()
         if self._closed:
             self._explain("call")
         return results
+
+    def forget_calls(self) -> None:
+        """Give up the calls that `post` began, if there are any: they are made, and their results dropped."""
+        if self._called:
+            self._enter("call")
+            try:
+                self._begin("call")
+                self._drop_calls()
+            finally:
+                self._busy = False
+                self._leave()
+
+    def _drop_calls(self) -> None:
+        with held():
+            self._inbox.forget_calls()
+            self._called = {}
 
     def _collect_calls(self, count: int, timeout: float | None) -> list[Any]:
         deadline = Deadline(timeout)

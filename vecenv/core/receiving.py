@@ -15,6 +15,7 @@ from .life import this_process
 from .mail import Answer
 from .rows import Form, Op, RowFlag, Rows
 from .sending import SendingPool
+from .signals import held
 from .spec import Array
 from .watchdog import LOOK_NS
 
@@ -47,8 +48,9 @@ class ReceivingPool(SendingPool):
             for env_id in ids:
                 if not 0 <= env_id < self.num_envs:
                     self._refuse("cancel", Refusal("bad_env", env_id))
-            for env_id in ids:
-                self._give_up(env_id, *self._hub.owed(env_id))
+            with held():
+                for env_id in ids:
+                    self._give_up(env_id, *self._hub.owed(env_id))
         finally:
             self._busy = False
             self._leave()

@@ -15,6 +15,7 @@ from .hub import Refusal
 from .life import this_process
 from .mail import Letter
 from .rows import CommandFlag, Form, Op
+from .signals import held
 from .spec import Array, split_batch
 from .waist import Waist
 
@@ -80,15 +81,15 @@ class SendingPool(Waist):
             leaves = self.action_spec.flatten_batch(actions, self.num_envs if ids is None else len(ids))
         try:
             refusal = self._hub.send(leaves, ids, ordered, form)
-        except BaseException:  # also what a signal's handler raises when all has been sent
-            first = 0 if ids is None else int(ids[0]) % self.num_envs
-            if self._journal is not None and self._journal.lacks(self._hub.owed(first)[1]):
+            if refusal is None and self._journal is not None:
                 self._journal.note_steps(leaves, ids, form)
+        except BaseException:  # also what a signal's handler raises when all has been sent
+            if self._journal is not None:
+                first = 0 if ids is None else int(ids[0]) % self.num_envs
+                self._journal.mend(self._hub.owed(first)[1], leaves, ids, form)
             raise
         if refusal is not None:
             self._refuse("send", Refusal(*refusal))
-        if self._journal is not None:
-            self._journal.note_steps(leaves, ids, form)
 
     def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, *, ordered: bool = True) -> None:
         """Step envs with these very objects as actions; they travel pickled."""
@@ -110,7 +111,8 @@ class SendingPool(Waist):
         if len(actions) != len(ids):
             raise SpaceError(f"actions: expected {len(ids)}, one per env, got {len(actions)}", path="actions")
         letters = [self._dump_letter(Letter(action=action)) for action in actions]
-        self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), 0, letters, ordered)
+        with held():
+            self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), 0, letters, ordered)
 
     def _dump_letter(self, letter: Letter) -> bytes:
         return mail.dump(letter)
@@ -177,13 +179,14 @@ class SendingPool(Waist):
                     seed = extra.get("seed", seed)
                 seeded[i] = seed is not None
                 asked.append(seed)
-            self._command("reset", Op.RESET, ids, numbers, flags, letters, ordered, seeded=seeded)
-            self._unseeded[ids] = False
-            for env_id, seed in zip(ids.tolist(), asked):
-                self._lost_seeds.pop(env_id, None)
-                self._asked_seeds[env_id] = seed
-            for step_id in overtaken:
-                self._inbox.forget(step_id)
+            with held():
+                self._command("reset", Op.RESET, ids, numbers, flags, letters, ordered, seeded=seeded)
+                self._unseeded[ids] = False
+                for env_id, seed in zip(ids.tolist(), asked):
+                    self._lost_seeds.pop(env_id, None)
+                    self._asked_seeds[env_id] = seed
+                for step_id in overtaken:
+                    self._inbox.forget(step_id)
         finally:
             self._busy = False
             self._leave()
@@ -218,6 +221,7 @@ class SendingPool(Waist):
         seeded: Sequence[bool] = (),
         names: Sequence[str | None] = (),
     ) -> int:
+        """Called with handlers of signals held: who has been told is to get the letter, too, and it is noted."""
         bits = flags if isinstance(flags, np.ndarray) else np.full(len(ids), flags, np.uint8)
         bits = bits | np.array([CommandFlag.LETTER if letter else 0 for letter in letters], np.uint8)
         result = self._hub.command(op, ids, numbers, bits, letters, ordered)

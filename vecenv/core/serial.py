@@ -11,39 +11,48 @@ import os
 import select
 import signal
 import threading
-from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import SpaceError
+from .clock import now_ns
 from .host import Host, close_all
-from .hub import Hub, NativeHub
+from .hub import Hub, NativeHub, Refusal
 from .mail import Answer, dump_answer
 from .native import implementation
 from .pool import Pool
+from .rows import Op
 from .shm import private_segment
+from .spec import Array
 from .streams import Streams
 from .worker import Attach, build_env, find_difference, make_slot, properties_of
 
 __all__ = ["SerialPool"]
 
+#: What a timer is set to that is over: 0 would be none.
+_AT_ONCE_SECONDS = 1e-6
+
 
 class LocalMail:
-    """Letters and mail within one process: queues instead of rings, which would have to wait."""
+    """Letters and mail within one process instead of rings, which would have to wait.
+
+    A letter is found by the step_id of its command: one that an interrupt has left unread is not the next one's.
+    """
 
     def __init__(self) -> None:
         self.up: list[bytes] = []
-        self.down: deque[bytes] = deque()
+        self.down: dict[int, bytes] = {}
 
 
 class _LocalSlot:
     """A native slot whose mail stays in this process."""
 
-    def __init__(self, slot: Any, box: LocalMail) -> None:
+    def __init__(self, slot: Any, hub: NativeHub, box: LocalMail) -> None:
         self.serve, self.publish, self.finish = slot.serve, slot.publish, slot.finish
         self.host, self.set_seed, self.action = slot.host, slot.set_seed, slot.action
         self.watch, self.count_step = slot.watch, slot.count_step
         self.mail = box.up.append
-        self.letter = box.down.popleft
+        self.letter = lambda: box.down[hub.pending(0)[2]]
 
 
 class _LocalHub(NativeHub):
@@ -53,8 +62,18 @@ class _LocalHub(NativeHub):
         super().__init__(*args)
         self._box = box
 
-    def _post(self, slot: int, letter: bytes) -> None:
-        self._box.down.append(letter)
+    def command(
+        self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool
+    ) -> int | Refusal:
+        """Queue one operation per env; return the step_id of the first, they count up."""
+        under_way, _, first = self.pending(0)
+        down = self._box.down
+        for step_id in [one for one in down if under_way == Op.NONE or one < first]:
+            del down[step_id]
+        result = super().command(op, env_ids, seeds, flags, [None] * len(letters), ordered)
+        if isinstance(result, int):
+            down.update((result + i, letter) for i, letter in enumerate(letters) if letter is not None)
+        return result
 
     def mail(self, slot: int) -> list[bytes]:
         """Return the messages that have arrived."""
@@ -113,7 +132,7 @@ class SerialPool(Pool):
             self._epoll.register(self._event_fd, select.EPOLLIN | select.EPOLLET)
             box = LocalMail()
             hub = _LocalHub(box, self._plan, memory, slots, self._event_fd, self._epoll.fileno(), 0)
-            return hub, _LocalSlot(make_slot(attach, 0, memory, self._event_fd, False), box)
+            return hub, _LocalSlot(make_slot(attach, 0, memory, self._event_fd, False), hub, box)
         from .twin_local import make_local_pair
 
         return make_local_pair(attach, memory, slots)
@@ -125,8 +144,9 @@ class SerialPool(Pool):
                 self._serve()
             self._check_not_closing("recv")
         except KeyboardInterrupt:
-            if self._host.interrupted is not None:  # its answer will not come
-                self._hub.cancel(self._host.interrupted)
+            env_id, self._host.interrupted = self._host.interrupted, None
+            if env_id is not None:  # its answer will not come
+                self._hub.cancel(env_id)
             raise
 
     def _serve(self) -> None:
@@ -135,12 +155,17 @@ class SerialPool(Pool):
         if not self.options.limits.has_any() or not can_interrupt:
             self._host.serve()
             return
+        began_ns = now_ns()
+        seconds, interval = signal.setitimer(signal.ITIMER_REAL, 0)  # the program's own, which waits for us
         handler = signal.signal(signal.SIGALRM, self._interrupt_env)
         try:
             self._serve_with_timer()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, handler)
+            if seconds:
+                left = seconds - (now_ns() - began_ns) / 1e9
+                signal.setitimer(signal.ITIMER_REAL, max(left, _AT_ONCE_SECONDS), interval)
 
     def _serve_with_timer(self) -> None:
         """Serve with the timer set to the shortest limit; its handler looks who is over."""

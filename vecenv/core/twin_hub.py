@@ -11,6 +11,7 @@ from .arena import ArenaPlan, BlockViews
 from .clock import now_ns
 from .hub import Event, Refusal, SlotState
 from .rows import Form, Op, RowFlag, Rows
+from .signals import held
 from .spec import Array
 from .twin_ledger import Ledger
 from .twin_words import BLOCKED_WORD, MAIL_FRAME, OP_WORD, ROW_FRAME, Command, SharedWords, WorkerLike
@@ -100,7 +101,8 @@ class TwinHub:
                 raise ValueError("an action leaf has the wrong size")
             column[rows] = values
         none = [0] * len(ids)
-        self._queue(Op.STEP, ids, none, [int(form)] * len(ids), [None] * len(ids), ordered)
+        with held():  # who is asked is told, too
+            self._queue(Op.STEP, ids, none, [int(form)] * len(ids), [None] * len(ids), ordered)
         return None
 
     def command(
@@ -150,7 +152,8 @@ class TwinHub:
             event = self._listen(deadline_ns)
             if event is not None and not self._ledger.gather(min_count):
                 return event
-        rows = GatheredRows(self._words.rows, self._ledger.take(max_count))
+        with held():
+            rows = GatheredRows(self._words.rows, self._ledger.take(max_count))
         return rows, int(np.bitwise_or.reduce(rows.column("flags")))
 
     def wait(self, deadline_ns: int, /) -> Event:

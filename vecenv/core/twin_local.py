@@ -10,6 +10,7 @@ from typing import Any
 from .arena import ArenaPlan
 from .clock import now_ns
 from .hub import Event
+from .signals import held
 from .twin_hub import TwinHub
 from .twin_slot import TwinSlot
 from .twin_words import LOCAL_SLICE_NS, AttachLike, Command, SharedWords
@@ -39,7 +40,8 @@ class LocalHub(TwinHub):
 
     def say(self, frame: tuple[Any, ...]) -> None:
         """Take in what the slot says."""
-        self.take_frame(frame)
+        with held():
+            self.take_frame(frame)
 
 
 def make_local_pair(attach: AttachLike, memory: Any, slots: Sequence[int]) -> tuple[LocalHub, TwinSlot]:

@@ -8,14 +8,18 @@ The parent writes only what a socket takes at once and keeps the rest, so it nev
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import os
 import pickle
 import select
 import socket
+import struct
+import termios
 import threading
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
@@ -24,11 +28,15 @@ from .arena import ArenaPlan
 from .clock import now_ns
 from .hub import Event
 from .rows import Op
+from .signals import held
 from .twin_hub import TwinHub
 from .twin_slot import TwinSlot
 from .twin_words import BLOCKED_WORD, LONGEST_POLL_MS, MS, AttachLike, Command, SharedWords, WorkerLike
 
 __all__ = ["SocketHub", "make_socket_slots"]
+
+#: What `Connection` sends before a frame: its length. What an ioctl fills in.
+_LENGTH, _COUNT = struct.Struct("!i"), struct.Struct("i")
 
 
 class SocketHub(TwinHub):
@@ -167,7 +175,11 @@ class SocketHub(TwinHub):
         return worker.worker_id not in self._silent and not worker.control.closed
 
     def _read_frame(self, worker: WorkerLike) -> None:
-        """Take in a frame that is known to be there."""
+        """Take in a frame that has begun to arrive."""
+        with held() if _is_whole(worker.control) else contextlib.nullcontext():
+            self._take_next(worker)
+
+    def _take_next(self, worker: WorkerLike) -> None:
         self._note_given([slot for slot in worker.slots if self._words.progress[slot, BLOCKED_WORD]])
         try:
             frame = worker.control.recv()
@@ -219,29 +231,46 @@ def _is_readable(control: Connection) -> bool:
     return bool(poll.poll(0))
 
 
+def _is_whole(control: Connection) -> bool:
+    """Tell whether what can be read of a socket is a whole frame at least: then reading it does not wait."""
+    with _borrowed(control) as end:
+        try:
+            head = end.recv(_LENGTH.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:  # nothing, or the worker is dead
+            return False
+        waiting = fcntl.ioctl(end, termios.FIONREAD, bytes(_COUNT.size))
+    length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else -1
+    # one below 0 says that a longer number follows: more than a socket has room for
+    return length >= 0 and bool(_COUNT.unpack(waiting)[0] >= _LENGTH.size + length)
+
+
 def _send_some(control: Connection, data: bytearray) -> int:
     """Write what the socket takes at once; all of it if nobody will ever read."""
     if control.closed:  # the worker has been reaped; waits say so
         return len(data)
-    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, control.fileno())
-    try:
-        return end.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-    except BlockingIOError:
-        return 0
-    except OSError:  # the worker is dead; its pidfd tells of that
-        return len(data)
-    finally:
-        end.detach()  # the descriptor stays the connection's
+    with _borrowed(control) as end:
+        try:
+            return end.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return 0
+        except OSError:  # the worker is dead; its pidfd tells of that
+            return len(data)
 
 
 def _end_stream(control: Connection) -> None:
-    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, control.fileno())
-    try:
+    with _borrowed(control) as end, contextlib.suppress(OSError):  # the worker is dead
         end.shutdown(socket.SHUT_WR)
-    except OSError:  # the worker is dead
-        pass
-    finally:
-        end.detach()
+
+
+@contextlib.contextmanager
+def _borrowed(control: Connection) -> Iterator[socket.socket]:
+    """Use a connection as the socket that it is; the descriptor stays the connection's, whoever interrupts."""
+    with held():
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, control.fileno())
+        try:
+            yield end
+        finally:
+            end.detach()
 
 
 # ---- the worker's end ---------------------------------------------------------------------

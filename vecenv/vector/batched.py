@@ -349,8 +349,9 @@ class BatchedVectorEnv(CallableBatches):
 
         Returns and raises what `VectorEnv.reset` does.
         """
-        self.reset_async(seed, options)
-        return self.reset_wait()
+        with self._at_once("reset_async"):
+            self.reset_async(seed, options)
+            return self.reset_wait()
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
         """Begin a reset; `reset_wait` gives its results."""

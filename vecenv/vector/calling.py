@@ -24,13 +24,15 @@ class CallableEnvs(PendingEnvs):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every env, or read an attribute; return the results by env_id."""
-        self.call_async(name, *args, **kwargs)
-        return self.call_wait()
+        with self._at_once("call_async"):
+            self.call_async(name, *args, **kwargs)
+            return self.call_wait()
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begin a call of a method, or the reading of an attribute; `call_wait` gives the results."""
         self._check_idle("call_async")
         check_method(name)
+        self._pool.forget_calls()  # of an interrupted `call_wait`
         try:
             self._pool.post([Call(name, *args, **kwargs)] * self.num_envs)
         except StateError as error:

@@ -360,8 +360,9 @@ class VectorEnv(CallableEnvs):
             AlreadyPendingCallError: an earlier call is not answered yet, or an env outside the mask owes an answer.
             WorkerTimeoutError, WorkerDiedError, Exception: as `step`.
         """
-        self.reset_async(seed, options)
-        return self.reset_wait()
+        with self._at_once("reset_async"):
+            self.reset_async(seed, options)
+            return self.reset_wait()
 
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import gymnasium
@@ -102,6 +102,17 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self._pending is not None:
             name = self._pending
             raise PendingCallError(f"{what}: {name}_async was called before; call {name}_wait first", name=name)
+
+    @contextlib.contextmanager
+    def _at_once(self, what: str) -> Iterator[None]:
+        """Context of a call and its wait in one: a Ctrl-C between the two leaves nothing that waits for the second."""
+        self._check_idle(what)
+        try:
+            yield
+        except BaseException:
+            if self._pending != _CLOSED:
+                self._pending = None
+            raise
 
     def _check_pending(self, name: str) -> None:
         """Raise unless this is the call that waits for its `..._wait`."""

@@ -1,0 +1,80 @@
+"""A Ctrl-C while a request is being written down: what was sent stays sent, and no wrong episode comes of it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.faults.tapes import kill, mortal
+from vecenv.core.host import Host
+from vecenv.core.journal import Journal
+from vecenv.core.pages import Page
+from vecenv.core.serial import SerialPool
+from vecenv.envs import toys
+
+
+@contextmanager
+def ctrl_c_in(function: Callable[..., Any]) -> Iterator[None]:
+    """Have a signal come when this function is entered for the first time, and expect it to be heard."""
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is function.__code__:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        sys.setprofile(look)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+
+@pytest.mark.parametrize("some", [False, True])
+@pytest.mark.parametrize("place", ["note_steps", "add", "_add"])
+def test_a_ctrl_c_amid_the_noting_of_a_step_costs_an_episode_at_most(place: str, some: bool) -> None:
+    """Before anything was noted, it costs nothing."""
+    function = Journal.__dict__.get(place) or (Page.add_rows if some else Page.add)
+
+    def send() -> None:
+        if some:
+            pool.send(np.zeros(3, np.int64), [1, 2, 3])
+        else:
+            pool.send(np.zeros(4, np.int64))
+
+    with mortal([toys.CountEnv] * 4) as pool:
+        pool.start()
+        pool.reset(seeds=range(4))
+        pool.recv()
+        with ctrl_c_in(function):
+            send()
+        batch = pool.recv()
+        assert batch.lengths.tolist() == [1] * len(batch.env_ids) == [1] * (3 if some else 4)
+        kill(pool, 0)
+        send()
+        batch = pool.recv()
+        how = "replayed" if place == "note_steps" else "truncated"
+        assert [info.get("recovered") for info in batch.infos()] == [how] * (1 if some else 2) + [None] * 2
+        pool.reset(seeds=range(4))
+        pool.recv().raise_errors()
+        send()
+        pool.recv().raise_errors()
+        kill(pool, 0)
+        send()
+        batch = pool.recv()
+        assert batch.lengths.tolist() == [2] * len(batch.env_ids)
+        assert [info.get("recovered") for info in batch.infos()] == ["replayed"] * (1 if some else 2) + [None] * 2
+
+
+def test_a_letter_that_was_not_read_is_not_the_next_one_s(implementation: str) -> None:
+    with SerialPool([toys.CountEnv] * 2) as pool:
+        pool.start()
+        with ctrl_c_in(Host._handle):
+            pool.call(str)
+        assert pool.call(callable) == [False, False]
