@@ -153,11 +153,13 @@ class Seats:
 
     def column(self, name: str) -> Array:
         """Return a column (B,), copied."""
-        return self._columns[name][self._shown]
+        column: Array = self._columns[name][self._shown]
+        return column
 
     def obs(self, leaf: int) -> Array:
         """Return an observation leaf (B, *S), copied."""
-        return self._leaves[leaf][self._shown]
+        rows: Array = self._leaves[leaf][self._shown]
+        return rows
 
     def infos(self) -> dict[str, Any]:
         """Return the infos of the seated envs as Gymnasium's vector envs do, arrays (B, ...) with masks."""

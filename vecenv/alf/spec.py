@@ -154,7 +154,7 @@ class TensorSpec:
     def contains(self, value: Any) -> bool:
         """Tell whether an array or tensor has this shape and dtype."""
         array = np.asarray(tensors.to_arrays(value))
-        return array.shape == self.shape and array.dtype == self.dtype
+        return bool(array.shape == self.shape and array.dtype == self.dtype)
 
     def _shape(self, outer_dims: Outer) -> tuple[int, ...]:
         return (*(outer_dims or ()), *self.shape)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from vecenv.checks import check_whole
 from vecenv.config import deep_merge_dicts
@@ -180,7 +181,7 @@ class HybridEnv(gymnasium.Env[Any, Any]):
         self.observation_space = spaces.Box(np.array([-4.0, -4.0, 0.0, -1.0, -1.0], np.float32), high)
         parameters = spaces.Box(np.array([0.0, -1.0], np.float32), np.array([1.0, 1.0], np.float32))
         self.action_space = spaces.Tuple([spaces.Discrete(3), parameters])
-        self._place = np.zeros(2)
+        self._place: NDArray[np.float64] = np.zeros(2)
         self._speed = self._heading = 0.0
         self._steps = 0
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from vecenv.managers import create_env_manager
 from vecenv.vector import VectorEnv
@@ -49,7 +50,7 @@ def collect(envs: VectorEnv, policy: Callable[[Any], Any], num_episodes: int, se
     to_go[: num_episodes % envs.num_envs] += 1
     returns: list[float] = []
     running = np.zeros(envs.num_envs)  # return so far of each env's episode
-    was_done = np.zeros(envs.num_envs, dtype=np.bool_)
+    was_done: NDArray[np.bool_] = np.zeros(envs.num_envs, dtype=np.bool_)
     steps = 0
 
     obs, _ = envs.reset(seed=seed)

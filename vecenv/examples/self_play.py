@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vecenv.envs.board import BoardEnv, Connect4Env, GomokuEnv, TicTacToeEnv
 from vecenv.vector import VectorEnv
@@ -74,7 +75,7 @@ def play(envs: VectorEnv, policy: Policy, num_games: int, seed: int | None = Non
     results: Counter[int] = Counter()
     moves = 0
     obs, _ = envs.reset(seed=seed)
-    ended = np.zeros(envs.num_envs, np.bool_)
+    ended: NDArray[np.bool_] = np.zeros(envs.num_envs, np.bool_)
     start = time.perf_counter()
     while to_go.any():
         moves += int(np.count_nonzero(~ended & (to_go > 0)))  # after an end the next step only begins a game

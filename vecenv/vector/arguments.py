@@ -89,7 +89,7 @@ def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
     """
     if env_id is None:
         return None
-    ids = np.atleast_1d(env_id)
+    ids: Array = np.atleast_1d(env_id)
     if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
         raise ConfigError(f"{what}: env_id: expected an int or a non-empty list of them, got {env_id!r}", key="env_id")
     wrong = ids[(ids < 0) | (ids >= num_envs)]

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from vecenv.errors import ConfigError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
@@ -203,7 +204,7 @@ class RewardNormWrapper(EnvWrapper):
         super().__init__(env)
         self.reward_discount = reward_discount
         self.window = window
-        self.cum_reward = np.zeros(1, np.float64)
+        self.cum_reward: NDArray[np.float64] = np.zeros(1, np.float64)
         self.data_count = 0
         self.rms = make_statistics(window, (1,))
 

@@ -44,7 +44,7 @@ def connect4_picture(rows: int, columns: int, cell: int) -> BoardPicture:
 def tictactoe_picture(rows: int, columns: int, cell: int) -> BoardPicture:
     """Thin lines between cells; a blue cross and a red ring."""
     y, x = _pixels(rows * cell, columns * cell)
-    lines = np.zeros((rows * cell, columns * cell))
+    lines: Array = np.zeros((rows * cell, columns * cell))
     for row in range(1, rows):
         lines = np.maximum(lines, _cover(0.02 * cell - np.abs(y - row * cell)))
     for column in range(1, columns):
