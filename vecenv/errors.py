@@ -230,10 +230,12 @@ def signal_name(exitcode: int | None) -> str | None:
 
 
 def add_notes(error: BaseException, notes: Iterable[str]) -> None:
-    """Add notes to an exception, where Python has them."""
+    """Add notes to an exception. Python 3.10's own tracebacks leave them out."""
     for note in notes:
-        if hasattr(error, "add_note"):  # Python 3.11 and later
+        if sys.version_info >= (3, 11):
             error.add_note(note)
+        else:  # where later ones keep them
+            vars(error).setdefault("__notes__", []).append(note)
 
 
 def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:

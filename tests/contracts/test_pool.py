@@ -10,7 +10,6 @@ import pickle
 import random
 import re
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -782,8 +781,7 @@ def test_all_envs_that_fail_in_one_step_are_reported(open_pool: OpenPool) -> Non
     assert sorted(batch.errors()) == [0, 1, 2]
     with pytest.raises(ZeroDivisionError) as caught:
         batch.raise_errors()
-    if hasattr(caught.value, "__notes__"):
-        assert any("env 2" in note for note in caught.value.__notes__)
+    assert any("env 2" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("crime", [toys.RaiseWeirdError, toys.RaiseUnpicklableError])
@@ -857,8 +855,7 @@ def test_the_first_of_several_errors_in_close_is_raised(threads: int, open_pool:
     pool = open_pool(env_fns, num_workers=1, threads_per_worker=threads)
     with pytest.raises(ValueError, match="of env 0") as caught:
         pool.close()
-    if sys.version_info >= (3, 11):
-        assert caught.value.__notes__ == ["raised by close of env 0"]
+    assert caught.value.__notes__ == ["raised by close of env 0"]
 
 
 class Unspeakable(Exception):

@@ -10,7 +10,6 @@ import itertools
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -295,7 +294,6 @@ def test_an_env_that_dies_in_close_is_named(open_pool: OpenPool, caplog: pytest.
     assert "worker 1 (envs 2-3) died during close of env 3: killed by SIGSEGV" in record.getMessage()
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes of exceptions came with Python 3.11")
 def test_all_workers_that_die_in_one_step_are_named(open_pool: OpenPool) -> None:
     pool = open_pool([toys.ExitAtStep] * 4)
     run(pool, steps=0)
@@ -307,7 +305,6 @@ def test_all_workers_that_die_in_one_step_are_named(open_pool: OpenPool) -> None
     assert sorted(text.partition(" (")[0] for text in (str(caught.value), note)) == ["worker 0", "worker 1"]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes of exceptions came with Python 3.11")
 def test_all_envs_that_are_over_their_limit_are_named(open_pool: OpenPool) -> None:
     pool = open_pool([toys.HangAtStep] * 2)
     run(pool, steps=0)

@@ -74,8 +74,7 @@ def test_a_step_that_failed_is_what_is_raised_also_if_there_is_no_successor(mana
             manager.step({0: "error"})
         error = caught.value
         assert isinstance(error.__context__, OSError) and "no licence for 1" in str(error.__context__)
-        if hasattr(error, "__notes__"):  # Python 3.11 and later
-            assert any("could not be built anew" in note for note in error.__notes__)
+        assert any("could not be built anew" in note for note in error.__notes__)
         assert manager.env_states == {0: EnvState.ERROR, 1: EnvState.RUN}
         manager.reset({0: None})
         assert manager.env_states[0] is EnvState.RUN and manager.build[:1] == [2]
