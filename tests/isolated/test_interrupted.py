@@ -98,34 +98,38 @@ def test_a_run_that_is_cut_short_leaves_nothing(start_method: str, tmp_path: Pat
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "True\n")
 
 
+ENV = """
+    import gymnasium, vecenv
+    class Env(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+        action_space = gymnasium.spaces.Discrete(5)
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.steps, self.option = 0, (options or {}).get("option", 0.0)
+            return np.array([self.np_random.random(), self.option, 0.0]), {"word": "reset"}
+        def step(self, action):
+            self.steps += 1
+            obs = np.array([self.np_random.random(), self.option, float(self.steps)])
+            return obs, 1.0, self.steps == 20, False, {"word": "step"}
+        def double(self, value):
+            return 2 * value
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    Cut = KeyboardInterrupt
+"""
+
+
 @pytest.mark.parametrize("backend", ["process", "serial"])
 def test_whatever_a_ctrl_c_comes_amid_the_next_reset_begins_anew(
     backend: str, implementation: str, tmp_path: Path
 ) -> None:
     """Steps, resets with and without options, calls, sends and receives: what follows is as if nothing had been."""
-    source = program(CUT.replace("SEED", "3")) + textwrap.dedent(
+    source = program(CUT.replace("SEED", "3") + ENV) + textwrap.dedent(
         f"""
-        import gymnasium, vecenv
-        class Env(gymnasium.Env):
-            observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
-            action_space = gymnasium.spaces.Discrete(5)
-            def reset(self, *, seed=None, options=None):
-                super().reset(seed=seed)
-                self.steps, self.option = 0, (options or {{}}).get("option", 0.0)
-                return np.array([self.np_random.random(), self.option, 0.0]), {{"word": "reset"}}
-            def step(self, action):
-                self.steps += 1
-                obs = np.array([self.np_random.random(), self.option, float(self.steps)])
-                return obs, 1.0, self.steps == 20, False, {{"word": "step"}}
-            def double(self, value):
-                return 2 * value
         timeouts = {{}} if "{backend}" == "serial" else dict.fromkeys(["step_timeout", "reset_timeout"], 20.0)
         kwargs = dict(timeouts, num_workers=2) if timeouts else {{}}
         envs = vecenv.VectorEnv([Env] * 4, backend="{backend}", **kwargs)
         alone = [Env() for _ in range(4)]
         actions = np.zeros(4, np.int64)
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        Cut = KeyboardInterrupt
         def work():
             for what in rng.choices(range(5), k=100):
                 if what == 0:
@@ -153,6 +157,46 @@ def test_whatever_a_ctrl_c_comes_amid_the_next_reset_begins_anew(
             assert np.array_equal(obs, [env.step(0)[0] for env in alone])
             assert infos["word"].tolist() == ["step"] * 4 and "recovered" not in infos
         envs.close()
+        """
+    )
+    done = run(source, tmp_path, timeout=120)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+
+
+@pytest.mark.parametrize("kind", ["BaseEnvManager", "SyncSubprocessEnvManager", "AsyncSubprocessEnvManager"])
+def test_whatever_a_ctrl_c_comes_amid_a_manager_can_be_reset(kind: str, tmp_path: Path) -> None:
+    source = program(CUT.replace("SEED", "4") + ENV) + textwrap.dedent(
+        f"""
+        manager = vecenv.{kind}([Env] * 4, {{}} if "{kind}" == "BaseEnvManager" else {{"num_workers": 2}})
+        alone = [Env() for _ in range(4)]
+        manager.launch()
+        def work():
+            for what in rng.choices(range(4), [6, 1, 1, 1], k=100):
+                if what == 0:
+                    if not manager.ready_obs:
+                        manager.reset()
+                    manager.step(dict.fromkeys(manager.ready_obs, 0))
+                elif what == 1:
+                    manager.reset()
+                elif what == 2:
+                    manager.reset({{1: {{"options": {{"option": 2.0}}}}, 2: None}})
+                else:
+                    manager.option
+        cuts = 0
+        while cuts < {NUM_INTERRUPTS}:
+            cuts += cut(work, rng.uniform(0, 0.003))
+            seed = rng.randrange(100)
+            manager.seed(seed, dynamic_seed=False)
+            manager.reset(dict.fromkeys(range(4)))
+            obs = manager.ready_obs
+            first = [env.reset(seed=seed + i)[0] for i, env in enumerate(alone)]
+            assert sorted(obs) == [0, 1, 2, 3] and np.array_equal([obs[i] for i in range(4)], first)
+            steps = {{}}
+            while len(steps) < 4:
+                found = manager.step({{i: 0 for i in manager.ready_obs if i not in steps}})
+                steps.update((int(i), timestep.obs) for i, timestep in found.items())
+            assert np.array_equal([steps[i] for i in range(4)], [env.step(0)[0] for env in alone])
+        manager.close()
         """
     )
     done = run(source, tmp_path, timeout=120)

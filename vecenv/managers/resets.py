@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..core.batch import Batch
-from ..core.rows import RowFlag
+from ..core.rows import Op, RowFlag
 from ..envs.seeding import episode_seed
 from ..errors import ConfigError, EnvError, SpaceError, WorkerDiedError, WorkerTimeoutError
 from .life import EnvLife
@@ -137,6 +137,9 @@ class EnvResets(EnvLife):
 
     def _settle_resets(self, ids: Sequence[int]) -> None:
         """Wait for resets under way: an env answers one at a time."""
+        pool = self._open_pool("reset")
+        for env_id in [one for one in self._attempts if pool.owes(one) != Op.RESET]:
+            del self._attempts[env_id]  # an interrupt (Ctrl-C) came before it was sent, or when it had been answered
         self._await_resets(ids)
 
     def _drop_answers(self, ids: Sequence[int]) -> None:

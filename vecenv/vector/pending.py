@@ -141,7 +141,7 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
         Raises:
             PendingCallError: others owe an answer, too; nothing was forgotten.
         """
-        owed = {i: Op(self._pool._hub.owed(i)[0]) for i in range(self._pool.num_envs)}
+        owed = {i: self._pool.owes(i) for i in range(self._pool.num_envs)}
         others = [i for i, op in owed.items() if op != Op.NONE and i not in ids]
         if others:
             raise PendingCallError(f"{what}: {kind} {others} still owe an answer; reset them, too", name=what)
