@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import logging
 import os
 import random
@@ -18,7 +17,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 import psutil
 
@@ -55,7 +53,7 @@ def collect(
     chance = random.Random(0)
     digests = np.zeros(num_envs, np.uint64)
     num_kills = num_rounds = 0
-    env_fns = [functools.partial(gymnasium.make, env_name)] * num_envs
+    env_fns = [EnvMaker(env_name, quiet=True)] * num_envs
     with contextlib.closing(VectorEnv(env_fns, num_workers=num_workers)) as envs:
         actions = action_batches(envs.single_action_space, num_envs)
         obs, _ = envs.reset(seed=0)
