@@ -57,6 +57,19 @@ def test_a_server_has_what_is_asked_for_and_one_does_for_all_who_ask_for_less(se
     assert [server._forkserver_pid for _, server in servers] == [first, second]
 
 
+def test_a_server_has_no_descriptor_twice(servers, tmp_path):
+    """All that it has open its workers have, too."""
+    pid, _ = look(tmp_path)
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        if int(name) > 2:
+            with open(f"/proc/{pid}/fdinfo/{name}") as info:
+                mode = [line for line in info if line.startswith("flags:")]  # by which the ends of a pipe differ
+            found.append((os.readlink(f"/proc/{pid}/fd/{name}"), *mode))
+    assert len({one for one in found if one[0].startswith("socket:")}) == 1
+    assert len(set(found)) == len(found), found
+
+
 def test_a_server_that_was_killed_is_replaced(servers, tmp_path):
     first, _ = look(tmp_path, "vecenv.envs.adapt")
     os.kill(first, signal.SIGKILL)

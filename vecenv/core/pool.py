@@ -171,7 +171,7 @@ class Pool(ReceivingPool):
 
     def forget_calls(self) -> None:
         """Give up the calls that `post` began, if there are any: they are made, and their results dropped."""
-        if self._called:
+        if self._called and not self._closed:
             self._enter("call")
             try:
                 self._begin("call")

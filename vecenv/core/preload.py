@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import select
 import signal
 import socket
@@ -31,19 +32,28 @@ shortcut.known_steps()  # reads sources: 4 ms, once and not in every worker
 #: How long a process may take from closing its descriptors to its end.
 _END_SECONDS = 1.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+#: Where `multiprocessing` has a fork server listen; sockets elsewhere are none of ours.
+_LISTENER = re.compile(r".*/pymp-[^/]+/listener-[^/]+")
 
 
 def _my_listener() -> tuple[str, int] | None:
     """Return the path of the socket at which this process is asked for workers, and whose it is (a pid)."""
     for name in os.listdir("/proc/self/fd"):
         try:
-            listener = socket.socket(fileno=os.dup(int(name)))
-        except OSError:  # no socket, or that of the folder itself
+            descriptor = os.dup(int(name))
+        except OSError:  # it was that of the folder
+            continue
+        try:
+            listener = socket.socket(fileno=descriptor)
+        except OSError:  # no socket
+            os.close(descriptor)
             continue
         with listener:
             if listener.family == socket.AF_UNIX and listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 owner = listener.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-                return listener.getsockname(), _CREDENTIALS.unpack(owner)[0]
+                path, pid = listener.getsockname(), _CREDENTIALS.unpack(owner)[0]
+                if pid != os.getpid() and _LISTENER.fullmatch(os.fsdecode(path)):
+                    return path, pid
     return None
 
 
