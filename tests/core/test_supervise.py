@@ -23,7 +23,7 @@ from vecenv.core import spawning, supervise
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.process import ProcessPool
 from vecenv.envs import toys
-from vecenv.errors import WorkerDiedError, WorkerTimeoutError
+from vecenv.errors import WorkerDiedError
 
 
 def opened(num_workers: int = 1, context: str = "forkserver", **limits: Any) -> ProcessPool:
@@ -251,28 +251,3 @@ def test_many_may_close_a_pool_at_once() -> None:
         for thread in threads:
             thread.join()
         assert errors == [] and pool.closed
-
-
-def test_a_worker_that_is_stopped_before_it_reads_its_first_word_is_given_up(
-    start_method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it is told may be longer than what a socket takes at once."""
-    start = supervise.start_worker
-
-    def start_stopped(*args: Any) -> supervise.Worker:
-        worker = start(*args)
-        os.kill(worker.pid, signal.SIGSTOP)
-        return worker
-
-    monkeypatch.setattr(supervise, "start_worker", start_stopped)
-    options = PoolOptions(num_workers=1, context=start_method, limits=Limits(construct=0.5))
-    pool = ProcessPool([functools.partial(take, np.zeros(2**20))], options)
-    with pytest.raises(
-        WorkerTimeoutError, match=r"^worker 0 \(env 0\) did not finish construct of its envs within 0\.5 s"
-    ):
-        pool.start()
-
-
-def take(_: Any) -> toys.CountEnv:
-    """Build an env that was sent something long along."""
-    return toys.CountEnv()

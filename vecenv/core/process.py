@@ -174,7 +174,7 @@ class ProcessPool(MortalPool):
         reports = []
         for worker in workers:
             try:
-                report = worker.read_report()
+                report: Report = worker.next_word()
             except (EOFError, ConnectionError):
                 raise self._died(worker, "construct", None) from None
             if report.error is not None:
@@ -282,7 +282,7 @@ class ProcessPool(MortalPool):
         self._await(workers, "construct", self.options.limits.construct)
         for worker in workers:
             try:
-                worker.read_ready()
+                worker.next_word()
             except (EOFError, ConnectionError):
                 raise self._died(worker, "construct", None) from None
 

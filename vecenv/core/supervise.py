@@ -23,11 +23,10 @@ from typing import Any
 from ..errors import ConfigError
 from . import mail
 from .clock import Deadline, now_ns
-from .parcels import receive_parcel, send_parcel
 from .signals import held
 from .spawning import make_process
 from .stacks import Note, StackFile
-from .worker import Attach, Boot, Goodbye, Report, started_at, worker_main
+from .worker import Attach, Boot, Goodbye, started_at, worker_main
 
 __all__ = ["Worker", "kill_tree", "start_worker", "usable_cores"]
 
@@ -95,7 +94,7 @@ class Worker:
         assert self.boot is not None
         self.boot.has_stack_file = self.stack.fd >= 0
         try:
-            send_parcel(self.control, pickle.dumps(self.boot, protocol=5))
+            self.control.send(self.boot)
             if self.boot.has_stack_file:
                 reduction.send_handle(self.control, self.stack.fd, self.pid)
         except ConnectionError:
@@ -105,28 +104,19 @@ class Worker:
 
     def hand_over(self, attach: Attach, descriptors: Iterable[int]) -> None:
         """Send the plan and the descriptors it is mapped from."""
-        send_parcel(self.control, mail.dump(attach))  # a space may be of a class of the caller's script
+        self.control.send_bytes(mail.dump(attach))  # a space may be of a class of the caller's script
         for descriptor in descriptors:
             reduction.send_handle(self.control, descriptor, self.pid)
 
-    def read_report(self) -> Report:
-        """Read the report that the worker has sent, or, as it has ended, was to send.
+    def next_word(self) -> Any:
+        """Read what the worker has sent, or, as it has ended, was to send.
 
         Raises:
-            EOFError, ConnectionError: it died before it could send that.
+            EOFError: it died before it could send that.
         """
-        self._check_word()
-        report: Report = pickle.loads(receive_parcel(self.control))
-        return report
-
-    def read_ready(self) -> None:
-        """Read that it is ready; raises as `read_report` does."""
-        self._check_word()
-        self.control.recv()
-
-    def _check_word(self) -> None:
         if not self.control.poll():  # what its envs have forked holds its end of the socket
             raise EOFError
+        return pickle.loads(self.control.recv_bytes())
 
     def reap(self, deadline: Deadline) -> bool:
         """Wait for the process to end and release what the parent holds; False at the deadline."""

@@ -36,7 +36,6 @@ from .arena import ArenaPlan
 from .host import Host
 from .infos import Infos
 from .native import load, say_nothing
-from .parcels import receive_parcel, send_parcel
 from .registrations import register_missing
 from .replay import Keeper, Replay
 from .rows import Autoreset
@@ -386,7 +385,7 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
         os.close(descriptor)
     _let_fork_server_end()
     try:
-        boot: Boot = pickle.loads(receive_parcel(control))
+        boot: Boot = control.recv()
         if boot.has_stack_file:
             arm(_take_descriptor(control))
         _watch(boot)
@@ -402,12 +401,12 @@ def _live(boot: Boot, threads: list[EnvThread], streams: Streams, control: Conne
     """Build envs, serve, close."""
     envs: dict[int, Any] = {}
     report = _construct(boot, threads, streams, envs)
-    send_parcel(control, mail.dump(report))
+    control.send_bytes(mail.dump(report))
     if report.error is not None:
         return
     if len(threads) > 1:
         streams.give_up(boot.env_ids[0])
-    attach: Attach = pickle.loads(receive_parcel(control))
+    attach: Attach = control.recv()
     hosts = _make_hosts(boot, attach, envs, streams, control)
     control.send("ready")
     _serve(threads, hosts)
