@@ -62,6 +62,17 @@ def licensed(file: Path, how: str = "raise") -> Callable[[], Any]:
 
 
 @contextmanager
+def bereaved(file: Path, how: str) -> Iterator[ProcessPool]:
+    """A pool of 4 envs that have been asked for their third step, with worker 0 dead and unfit to be built again."""
+    with mortal([licensed(file, how)] * 4) as pool:
+        play(pool, 2)
+        file.touch()
+        kill(pool, 0)
+        pool.send(np.zeros(4, np.int64))
+        yield pool
+
+
+@contextmanager
 def no_descriptors_left() -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
@@ -127,11 +138,7 @@ def test_restart_may_fail_and_be_tried_again(implementation: str, tmp_path: Path
 
 def test_a_successor_with_other_spaces_is_gone(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "other"
-    with mortal([licensed(file, "spaces")] * 4) as pool:
-        play(pool, 2)
-        file.touch()
-        kill(pool, 0)
-        pool.send(np.zeros(4, np.int64))
+    with bereaved(file, "spaces") as pool:
         with pytest.raises(SpaceError):
             pool.recv(timeout=PATIENCE)
         file.unlink()
@@ -143,11 +150,7 @@ def test_after_a_ctrl_c_amid_the_start_of_a_successor_the_next_wait_starts_anoth
     then: str, implementation: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "hangs"
-    with mortal([licensed(file, "interrupt")] * 4) as pool:
-        play(pool, 2)
-        file.touch()
-        kill(pool, 0)
-        pool.send(np.zeros(4, np.int64))
+    with bereaved(file, "interrupt") as pool:
         with pytest.raises(KeyboardInterrupt):
             pool.recv(timeout=PATIENCE)
         file.unlink()

@@ -233,8 +233,7 @@ class MortalPool(Pool):
             self._lost.update((part.worker_id, loss) for part in parts)
 
         def tell(successor: Worker) -> None:
-            if self._recycler is not None:
-                self._recycler.note_birth(successor)
+            self._note_birth(successor)
             for slot in successor.slots:
                 commands = [command for command in queued if self._slot_of[command[1]] == slot]
                 self._hub.repost(slot, [self._letter_of(*command) for command in commands])
@@ -288,6 +287,10 @@ class MortalPool(Pool):
                 told = WorkerError(f"{worker.name} was recycled {reason}", worker_id=worker.worker_id)
                 self._lose(worker, told, None, is_failure=False)
             self._replace_lost()
+
+    def _note_birth(self, worker: Worker) -> None:
+        if self._recycler is not None:
+            self._recycler.note_birth(worker)
 
     def _start_until_it_lives(self, worker: Worker, replays: dict[int, Replay], then: Callable[[Worker], None]) -> None:
         """Start a worker's successor; one that dies or hangs while it builds its envs has a successor too."""
@@ -352,7 +355,7 @@ class MortalPool(Pool):
                     self._journal.forget(env_id)
             self._plan.records(self._memory)[old.env_ids] = 0  # of envs that are gone: episodes count from 0
             self._lost.pop(worker_id, None)
-            self._start_again(old, {}, self._recycler.note_birth if self._recycler is not None else _do_nothing)
+            self._start_again(old, {}, self._note_birth)
         finally:
             self._busy = False
             self._leave()
@@ -375,7 +378,3 @@ class MortalPool(Pool):
     def _watch(self, worker: Worker) -> None:
         assert self._crew.epoll is not None
         self._crew.epoll.register(worker.pidfd, select.EPOLLIN)
-
-
-def _do_nothing(_: Worker) -> None:
-    """Nobody counts."""
