@@ -20,6 +20,7 @@ from vecenv.core import slot as events
 from vecenv.core import twin_words
 from vecenv.core.arena import ArenaPlan
 from vecenv.core.clock import now_ns
+from vecenv.core.control import Control
 from vecenv.core.host import Host
 from vecenv.core.hub import Event, Refusal
 from vecenv.core.native import load
@@ -481,7 +482,9 @@ def test_close_kills_a_worker_that_hangs(open_pool):
 # ---- the socket ------------------------------------------------------------------------------
 
 
-def test_mail_in_pieces_is_one_message_for_each_slot_that_sends_it():
+@pytest.fixture
+def two_slots():
+    """The parent's end of a worker that has two slots, and the worker's."""
     attach = attach_for()
     attach.slots = [(0, [0]), (1, [1, 2])]
     attach.plan = ArenaPlan(3, 2, attach.plan.obs, attach.plan.action, (), 3, True, 2)
@@ -489,10 +492,19 @@ def test_mail_in_pieces_is_one_message_for_each_slot_that_sends_it():
     ours, theirs = multiprocessing.Pipe()
 
     class OneWorker:
-        worker_id, slots, control, pidfd, goodbye = 0, [0, 1], ours, -1, None
+        worker_id, slots, control, pidfd, goodbye = 0, [0, 1], Control(ours), -1, None
 
     hub = SocketHub(attach.plan, memory, [0, 1, 1], [OneWorker()])
     slots = make_socket_slots(attach, memory, theirs)
+    yield hub, slots
+    hub.stop()
+    assert [slot.serve()[0] for slot in slots] == [events.STOP, events.STOP]
+    ours.close()
+    theirs.close()
+
+
+def test_mail_in_pieces_is_one_message_for_each_slot_that_sends_it(two_slots):
+    hub, slots = two_slots
     messages = [bytes([i]) * size for i, size in enumerate((0, 1, 15_000, 15_001, 200_000))]
     threads = [threading.Thread(target=lambda slot=slot: [slot.mail(data) for data in messages]) for slot in slots]
     for thread in threads:
@@ -505,10 +517,24 @@ def test_mail_in_pieces_is_one_message_for_each_slot_that_sends_it():
     for thread in threads:
         thread.join()
     assert found == [messages, messages]
-    hub.stop()
-    assert [slot.serve()[0] for slot in slots] == [events.STOP, events.STOP]
-    ours.close()
-    theirs.close()
+
+
+def test_what_was_read_before_an_interrupt_is_heard_after_it(two_slots, monkeypatch):
+    hub, slots = two_slots
+    for slot in slots:
+        slot.mail(b"news")
+    take_frame = SocketHub.take_frame
+
+    def interrupted(hub, frame):
+        take_frame(hub, frame)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(SocketHub, "take_frame", interrupted)
+        hub.wait(FAR)
+    assert hub.mail(0) == [b"news"]
+    assert hub.wait(now_ns() + 30 * 10**9).kind == "mail"
+    assert hub.mail(1) == [b"news"]
 
 
 def test_a_frame_fits_into_one_write():

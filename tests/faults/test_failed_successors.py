@@ -145,14 +145,30 @@ def test_a_successor_with_other_spaces_is_gone(implementation: str, tmp_path: Pa
         assert_gone_until_restarted(pool, "SpaceError: env 0")
 
 
+@contextmanager
+def interrupts(kind: type[BaseException]) -> Iterator[None]:
+    """A SIGINT raises this: what Ctrl-C does, or what a handler does that limits how long something may take."""
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise kind
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize("then", ["recv", "reset", "call"])
-def test_after_a_ctrl_c_amid_the_start_of_a_successor_the_next_wait_starts_another(
-    then: str, implementation: str, tmp_path: Path
+def test_after_an_interrupt_amid_the_start_of_a_successor_the_next_wait_starts_another(
+    then: str, kind: type[BaseException], implementation: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "hangs"
-    with bereaved(file, "interrupt") as pool:
-        with pytest.raises(KeyboardInterrupt):
+    with interrupts(kind), bereaved(file, "interrupt") as pool:
+        with pytest.raises(kind) as caught:
             pool.recv(timeout=PATIENCE)
+        assert caught.type is kind  # and no WorkerTimeoutError
         file.unlink()
         if then == "call":
             assert pool.call(envs_steps, timeout=PATIENCE) == [3] * 4

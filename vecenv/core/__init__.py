@@ -26,8 +26,8 @@ Words:
 
 The files, more or less as they build on each other (`tests/test_layers.py` has the order):
 
-    clock, shm, signals, threads,   time and deadlines; memory; what no handler interrupts; numeric libraries; stacks
-    stacks, registrations           of workers; what Gymnasium's registry is to have there
+    clock, shm, signals, control,   time and deadlines; memory; what no handler interrupts; the sockets to workers;
+    threads, stacks, registrations  numeric libraries; stacks of workers; what Gymnasium's registry is to have there
     spec, arena, rows, infos,       what a row holds, where it lies, its words, the cells of its info; copies of nested
     copies                          values
     native                          C or Python

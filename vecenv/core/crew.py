@@ -14,6 +14,7 @@ import threading
 from ..errors import describe_exit
 from . import supervise
 from .clock import Deadline
+from .control import wait_a_moment
 from .hub import Hub
 from .shm import Segment
 from .signals import held
@@ -63,7 +64,7 @@ class Crew:
         if worker.is_dead:
             return
         while worker.goodbye is None and not deadline.is_over():
-            ready = supervise.wait_a_moment([worker.control, worker.pidfd], deadline)
+            ready = wait_a_moment([worker.control, worker.pidfd], deadline)
             worker.say_goodbye()  # without C, late rows may come before it
             if worker.pidfd in ready:
                 break

@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes, describe_exit
+from ..errors import VecenvError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes, describe_exit
 from . import mail, supervise
 from .clock import now_ns
 from .crew import Crew
@@ -203,8 +203,8 @@ class MortalPool(Pool):
     def _replace_lost(self) -> None:
         """Replace the workers that are lost and go on as if nothing had happened.
 
-        Also those for which an interrupt has ended that: they stay lost until a successor has been told all. One whose
-        start fails does not.
+        Also those for which an interrupt has ended that, an alarm's TimeoutError too: they stay lost until a successor
+        has been told all. One whose start fails does not.
 
         Raises:
             WorkerError: what a new worker's start raised.
@@ -213,8 +213,9 @@ class MortalPool(Pool):
             worker_id, loss = next(iter(self._lost.items()))
             try:
                 self._replace(self._crew.workers[worker_id], loss)
-            except Exception:
-                self._lost.pop(worker_id, None)
+            except Exception as error:
+                if _is_of_a_start(error):
+                    self._lost.pop(worker_id, None)
                 raise
 
     def _replace(self, worker: Worker, loss: Loss) -> None:
@@ -244,8 +245,9 @@ class MortalPool(Pool):
         for part in parts:
             try:
                 self._start_until_it_lives(part, {env_id: replays[env_id] for env_id in part.env_ids}, tell)
-            except Exception:
-                self._lost.pop(part.worker_id, None)
+            except Exception as error:
+                if _is_of_a_start(error):
+                    self._lost.pop(part.worker_id, None)
                 raise
 
     def _part(self, worker: Worker, outcast: int) -> list[Worker]:
@@ -378,3 +380,8 @@ class MortalPool(Pool):
     def _watch(self, worker: Worker) -> None:
         assert self._crew.epoll is not None
         self._crew.epoll.register(worker.pidfd, select.EPOLLIN)
+
+
+def _is_of_a_start(error: Exception) -> bool:
+    """Tell what a start has raised, or its env's constructor, from what a handler of a signal has amid it."""
+    return isinstance(error, VecenvError) or isinstance(error.__cause__, mail.RemoteTraceback)

@@ -21,6 +21,7 @@ import cloudpickle
 from ..errors import ConfigError, SpaceError, WorkerTimeoutError, add_notes
 from . import reproducer, supervise
 from .clock import Deadline
+from .control import wait_a_moment
 from .crew import Crew
 from .deaths import MortalPool
 from .hub import NativeHub
@@ -175,7 +176,7 @@ class ProcessPool(MortalPool):
         for worker in workers:
             try:
                 report: Report = worker.next_word()
-            except (EOFError, ConnectionError):
+            except EOFError:
                 raise self._died(worker, "construct", None) from None
             if report.error is not None:
                 env_id, packed = report.error
@@ -193,9 +194,10 @@ class ProcessPool(MortalPool):
             self._check_not_closing(op)
             # The socket alone does not tell of an end: what an env has forked holds it open.
             ends = [end for worker in waiting for end in (worker.control, worker.pidfd)]
-            ready = set(supervise.wait_a_moment(ends, deadline))
-            waiting = [worker for worker in waiting if ready.isdisjoint((worker.control, worker.pidfd))]
-            if not ready and deadline.is_over():
+            ready = wait_a_moment(ends, deadline)
+            heard = [worker for worker in waiting if worker.control in ready and worker.has_word()]
+            waiting = [worker for worker in waiting if worker not in heard and worker.pidfd not in ready]
+            if waiting and deadline.is_over():
                 raise self._late_start(min(waiting, key=lambda late: late.worker_id), op, limit)
 
     def _late_start(self, worker: Worker, op: str, limit: float | None) -> WorkerTimeoutError:
@@ -273,17 +275,14 @@ class ProcessPool(MortalPool):
         options = self.options
         core = supervise.own_core(worker.worker_id, self.num_workers) if len(slots) == 1 else None
         attach = Attach(self._plan, slots, options.autoreset, self._spin_ns(), options.infos, replays or {}, core)
-        try:
-            worker.hand_over(attach, descriptors)
-        except (BrokenPipeError, ConnectionError):
-            raise self._died(worker, "construct", None) from None
+        worker.hand_over(attach, descriptors)
 
     def _await_ready(self, workers: list[Worker]) -> None:
         self._await(workers, "construct", self.options.limits.construct)
         for worker in workers:
             try:
                 worker.next_word()
-            except (EOFError, ConnectionError):
+            except EOFError:
                 raise self._died(worker, "construct", None) from None
 
     def _start_again(self, old: Worker, replays: dict[int, Replay], then: Callable[[Worker], None]) -> None:

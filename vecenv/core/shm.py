@@ -52,7 +52,7 @@ class Segment:
             named.unlink()  # before the pages are reserved, which takes a while
             named.close()
         try:
-            os.posix_fallocate(fd, 0, nbytes)
+            os.posix_fallocate(fd, 0, nbytes)  # in one go: pieces would take all memory before one is refused
             return cls(fd, nbytes)
         except OSError as error:
             os.close(fd)

@@ -14,15 +14,16 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import reduction, resource_tracker
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, WorkerError
 from . import mail
 from .clock import Deadline, now_ns
+from .control import Control
 from .signals import held
 from .spawning import make_process
 from .stacks import Note, StackFile
@@ -35,8 +36,6 @@ _LOG = logging.getLogger("vecenv")
 #: How long the end of a process that has been killed, and news of it, may take. It takes longer only where the system
 #: does not let go of it, as of one that waits for a dead file server, or where its fork server has been stopped.
 _END_SECONDS = 5.0
-#: How long waits for workers sleep between two looks at their deadline. One that takes twice as long was stopped.
-_LOOK_SECONDS = 0.1
 
 
 @dataclass
@@ -59,7 +58,7 @@ class Worker:
     env_ids: list[int]
     slots: list[int]
     process: Any
-    control: Connection
+    control: Control
     pid: int
     pidfd: int
     stack: StackFile
@@ -86,37 +85,53 @@ class Worker:
         return f"worker {self.worker_id} (envs {', '.join(map(str, ids))})"
 
     def brief(self) -> None:
-        """Send a new worker its first word: what it is to build, and where it writes its stack.
+        """Tell a new worker its first word: what it is to build, and where it writes its stack.
 
         Raises:
             ConfigError: the system has no descriptor left.
         """
         assert self.boot is not None
         self.boot.has_stack_file = self.stack.fd >= 0
-        try:
-            self.control.send(self.boot)
-            if self.boot.has_stack_file:
-                reduction.send_handle(self.control, self.stack.fd, self.pid)
-        except ConnectionError:
-            pass  # it died at once: found by its pidfd, told by who waits for its report
-        except OSError as error:
-            raise _no_start(self.worker_id, error) from error
+        self._tell(pickle.dumps(self.boot), [self.stack.fd] if self.boot.has_stack_file else [])
 
-    def hand_over(self, attach: Attach, descriptors: Iterable[int]) -> None:
-        """Send the plan and the descriptors it is mapped from."""
-        self.control.send_bytes(mail.dump(attach))  # a space may be of a class of the caller's script
-        for descriptor in descriptors:
-            reduction.send_handle(self.control, descriptor, self.pid)
+    def hand_over(self, attach: Attach, descriptors: Sequence[int]) -> None:
+        """Tell the plan, and pass on the descriptors it is mapped from."""
+        self._tell(mail.dump(attach), descriptors)  # a space may be of a class of the caller's script
+
+    def _tell(self, message: bytes, descriptors: Sequence[int]) -> None:
+        with self._named():
+            self.control.post(message, descriptors)
+
+    def has_word(self) -> bool:
+        """Go on telling it what it had no room for; tell whether it has sent a whole word, or never will."""
+        with self._named():
+            self.control.pump()
+        return self.control.has_frame() or self.control.is_silent()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        with held():  # what a handler raises, an alarm's TimeoutError, is none of these errors
+            try:
+                yield
+            except OSError as error:
+                raise _no_start(self.worker_id, error) from error
 
     def next_word(self) -> Any:
-        """Read what the worker has sent, or, as it has ended, was to send.
+        """Return what the worker has sent, or, as it has ended, was to send.
 
         Raises:
             EOFError: it died before it could send that.
+            WorkerError: it cannot be read here.
         """
-        if not self.control.poll():  # what its envs have forked holds its end of the socket
+        frame = self.control.take()
+        if frame is None:
             raise EOFError
-        return pickle.loads(self.control.recv_bytes())
+        try:
+            return pickle.loads(frame)
+        except Exception as error:  # a space of a class that is not to be had here, say
+            raise WorkerError(
+                f"{self.name} has sent what cannot be read here: {error!r}", worker_id=self.worker_id
+            ) from error
 
     def reap(self, deadline: Deadline) -> bool:
         """Wait for the process to end and release what the parent holds; False at the deadline."""
@@ -195,9 +210,9 @@ class Worker:
 
     def say_goodbye(self) -> None:
         """Take the worker's last word if it is there."""
-        with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
-            while self.goodbye is None and self.control.poll():
-                word = self.control.recv()
+        with contextlib.suppress(EOFError, pickle.UnpicklingError):
+            while self.goodbye is None and (frame := self.control.take()) is not None:
+                word = pickle.loads(frame)
                 self.goodbye = word if isinstance(word, Goodbye) else None
 
 
@@ -262,10 +277,10 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         pid = process.pid or -1
         pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
-        return Worker(boot.worker_id, boot.env_ids, slots, process, ours, pid, pidfd, stack, boot=boot)
+        return Worker(boot.worker_id, boot.env_ids, slots, process, Control(ours), pid, pidfd, stack, boot=boot)
     except BaseException as error:
         _discard(process, stack, ours)
-        if isinstance(error, OSError):
+        if isinstance(error, (OSError, EOFError)):  # a fork server that cannot fork ends
             raise _no_start(boot.worker_id, error) from error
         raise
     finally:
@@ -273,7 +288,7 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
             theirs.close()
 
 
-def _no_start(worker_id: int, error: OSError) -> ConfigError:
+def _no_start(worker_id: int, error: OSError | EOFError) -> ConfigError:
     return ConfigError(f"worker {worker_id} cannot be started: {error}; {_limits()}")
 
 
@@ -330,21 +345,6 @@ def own_core(worker_id: int, num_workers: int) -> int | None:
     cores = sorted(os.sched_getaffinity(0))
     is_one_each = num_workers == len(cores) == usable_cores() and worker_id < num_workers
     return cores[worker_id] if is_one_each else None
-
-
-def wait_a_moment(ends: list[Any], deadline: Deadline) -> list[Any]:
-    """Wait until one of these is readable, but not for long; return those that are.
-
-    The deadline is extended if this process was itself stopped meanwhile (SIGSTOP, a debugger, a suspended container).
-    """
-    left = deadline.seconds_left()
-    pause = _LOOK_SECONDS if left is None else min(left, _LOOK_SECONDS)
-    began_ns = now_ns()
-    ready = any_ready(ends, pause)
-    late_ns = now_ns() - began_ns - int(pause * 1e9)
-    if late_ns > int(_LOOK_SECONDS * 1e9):
-        deadline.extend(late_ns)
-    return ready
 
 
 def any_ready(connections: list[Any], timeout: float | None) -> list[Any]:

@@ -8,18 +8,13 @@ The parent writes only what a socket takes at once and keeps the rest, so it nev
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import io
 import os
 import pickle
 import select
-import socket
-import struct
-import termios
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
@@ -34,9 +29,6 @@ from .twin_slot import TwinSlot
 from .twin_words import BLOCKED_WORD, LONGEST_POLL_MS, MS, AttachLike, Command, SharedWords, WorkerLike
 
 __all__ = ["SocketHub", "make_socket_slots"]
-
-#: What `Connection` sends before a frame: its length. What an ioctl fills in.
-_LENGTH, _COUNT = struct.Struct("!i"), struct.Struct("i")
 
 
 class SocketHub(TwinHub):
@@ -54,10 +46,8 @@ class SocketHub(TwinHub):
     ) -> None:
         super().__init__(plan, memory, slot_of)
         self._workers = list(workers)
-        self._unsent = [bytearray() for _ in workers]
         self._worker_of = {slot: worker.worker_id for worker in workers for slot in worker.slots}
         self._event_fd = event_fd
-        self._silent: set[int] = set()  # workers that closed their end
         self._delayed: set[int] = set()  # workers whose socket had no room for all
         self._open: dict[int, deque[Command]] = {slot: deque() for slot in self._worker_of}  # not dealt with
 
@@ -73,13 +63,12 @@ class SocketHub(TwinHub):
         if not commands:
             return super().pending(slot)
         worker = self._workers[self._worker_of[slot]]
-        is_unheard = self._can_hear(worker) and _is_readable(worker.control)  # it may have dealt with it
+        is_unheard = self._can_hear(worker) and worker.control.is_readable()  # it may have dealt with it
         return super().pending(slot) if is_unheard else commands[0][1:4]
 
     def revive(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
         super().revive(slot, unanswered)
-        self._unsent[self._worker_of[slot]].clear()
         commands = self._open[slot]
         # What a slot drops it says nothing of, and the frame that ends a call may be missing behind its answer.
         answered = [i for i, one in enumerate(commands) if one.op == Op.CALL and one.step_id not in unanswered]
@@ -111,24 +100,21 @@ class SocketHub(TwinHub):
         for command in commands:
             parcels.setdefault(self._worker_of[command.slot], []).append(tuple(command))
         for worker_id, parcel in parcels.items():
-            self._unsent[worker_id] += pickle.dumps(parcel, protocol=5)
+            self._workers[worker_id].control.append(pickle.dumps(parcel, protocol=5))
         self.pump()
 
     def pump(self) -> bool:
         """Go on writing commands that the sockets had no room for; tell whether some are left."""
-        for worker, data in zip(self._workers, self._unsent):
-            while data:
-                taken = _send_some(worker.control, data)
-                if not taken:
-                    break
-                del data[:taken]
-                if data or worker.worker_id in self._delayed:
-                    self._note_given(worker.slots)
-            if data:
+        for worker in self._workers:
+            written = worker.control.has_unsent() and worker.control.pump()
+            has_rest = worker.control.has_unsent()
+            if written and (has_rest or worker.worker_id in self._delayed):
+                self._note_given(worker.slots)
+            if has_rest:
                 self._delayed.add(worker.worker_id)
             else:
                 self._delayed.discard(worker.worker_id)
-        return any(self._unsent)
+        return bool(self._delayed)
 
     def _note_given(self, slots: Sequence[int]) -> None:
         now = now_ns()
@@ -136,6 +122,11 @@ class SocketHub(TwinHub):
             self._given_ns[slot] = now
 
     def _listen(self, deadline_ns: int) -> Event | None:
+        unheard = [worker for worker in self._workers if worker.control.has_been_read()]
+        for worker in unheard:
+            self._hear_out(worker)
+        if unheard:
+            return None
         poll, workers = self._make_poll()
         ready: list[tuple[int, int]] = []
         while not ready:
@@ -151,8 +142,8 @@ class SocketHub(TwinHub):
             elif descriptor == workers[descriptor].pidfd:
                 self._hear_out(workers[descriptor])
                 event = Event("descriptor", descriptor)
-            elif bits != select.POLLOUT and self._can_hear(workers[descriptor]):
-                self._read_frame(workers[descriptor])
+            elif bits != select.POLLOUT:
+                self._hear_out(workers[descriptor])
         self.pump()
         return event
 
@@ -160,57 +151,50 @@ class SocketHub(TwinHub):
         """Return a poll over all that can happen, and whose descriptors these are."""
         poll = select.poll()
         workers: dict[int, WorkerLike] = {}
-        for worker, unsent in zip(self._workers, self._unsent):
+        for worker in self._workers:
             if worker.pidfd >= 0:
                 workers[worker.pidfd] = worker
                 poll.register(worker.pidfd, select.POLLIN)
             if self._can_hear(worker):
                 workers[worker.control.fileno()] = worker
-                poll.register(worker.control.fileno(), select.POLLIN | (select.POLLOUT if unsent else 0))
+                poll.register(worker.control.fileno(), worker.control.awaited())
         if self._event_fd >= 0:
             poll.register(self._event_fd, select.POLLIN)
         return poll, workers
 
     def _can_hear(self, worker: WorkerLike) -> bool:
-        return worker.worker_id not in self._silent and not worker.control.closed
-
-    def _read_frame(self, worker: WorkerLike) -> None:
-        """Take in a frame that has begun to arrive."""
-        with held() if _is_whole(worker.control) else contextlib.nullcontext():
-            self._take_next(worker)
-
-    def _take_next(self, worker: WorkerLike) -> None:
-        self._note_given([slot for slot in worker.slots if self._words.progress[slot, BLOCKED_WORD]])
-        try:
-            frame = worker.control.recv()
-        except (EOFError, OSError):  # it is about to exit: the pidfd tells of that
-            self._silent.add(worker.worker_id)
-        else:
-            if isinstance(frame, tuple):
-                self.take_frame(frame)
-            else:
-                worker.goodbye = frame
+        return not (worker.control.is_silent() or worker.control.closed)
 
     def _hear_out(self, worker: WorkerLike) -> None:
         """Take in every frame that a worker has sent so far."""
-        while self._can_hear(worker) and _is_readable(worker.control):
-            self._read_frame(worker)
+        while self._take_next(worker):
+            pass
+
+    def _take_next(self, worker: WorkerLike) -> bool:
+        with held():
+            blocked = [slot for slot in worker.slots if self._words.progress[slot, BLOCKED_WORD]]
+            frame = worker.control.take()
+            if frame is None:  # its pidfd tells of its end
+                return False
+            self._note_given(blocked)
+            word = pickle.loads(frame)
+            if isinstance(word, tuple):
+                self.take_frame(word)
+            else:
+                worker.goodbye = word
+            return True
 
     def reap(self, slot: int) -> None:
         """Clear up after the process of a slot has ended; its envs owe what they owed."""
         super().reap(slot)
         self._open[slot].clear()
-        self._unsent[self._worker_of[slot]].clear()
 
     def adopt(self, worker: WorkerLike) -> None:
         """Take over a replacement of a worker, or one more, before anything is sent to it."""
         if worker.worker_id == len(self._workers):
             self._workers.append(worker)
-            self._unsent.append(bytearray())
         self._workers[worker.worker_id] = worker
         self._worker_of.update(dict.fromkeys(worker.slots, worker.worker_id))
-        self._unsent[worker.worker_id].clear()
-        self._silent.discard(worker.worker_id)
 
     def stop(self) -> None:
         """Tell all slots to end after the command under way.
@@ -222,55 +206,7 @@ class SocketHub(TwinHub):
         for worker in self._workers:
             if not worker.control.closed:
                 self._hear_out(worker)
-                _end_stream(worker.control)
-
-
-def _is_readable(control: Connection) -> bool:
-    poll = select.poll()
-    poll.register(control.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _is_whole(control: Connection) -> bool:
-    """Tell whether what can be read of a socket is a whole frame at least: then reading it does not wait."""
-    with _borrowed(control) as end:
-        try:
-            head = end.recv(_LENGTH.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except OSError:  # nothing, or the worker is dead
-            return False
-        waiting = fcntl.ioctl(end, termios.FIONREAD, bytes(_COUNT.size))
-    length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else -1
-    # one below 0 says that a longer number follows: more than a socket has room for
-    return length >= 0 and bool(_COUNT.unpack(waiting)[0] >= _LENGTH.size + length)
-
-
-def _send_some(control: Connection, data: bytearray) -> int:
-    """Write what the socket takes at once; all of it if nobody will ever read."""
-    if control.closed:  # the worker has been reaped; waits say so
-        return len(data)
-    with _borrowed(control) as end:
-        try:
-            return end.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except BlockingIOError:
-            return 0
-        except OSError:  # the worker is dead; its pidfd tells of that
-            return len(data)
-
-
-def _end_stream(control: Connection) -> None:
-    with _borrowed(control) as end, contextlib.suppress(OSError):  # the worker is dead
-        end.shutdown(socket.SHUT_WR)
-
-
-@contextlib.contextmanager
-def _borrowed(control: Connection) -> Iterator[socket.socket]:
-    """Use a connection as the socket that it is; the descriptor stays the connection's, whoever interrupts."""
-    with held():
-        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, control.fileno())
-        try:
-            yield end
-        finally:
-            end.detach()
+                worker.control.end_stream()
 
 
 # ---- the worker's end ---------------------------------------------------------------------

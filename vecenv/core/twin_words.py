@@ -21,12 +21,12 @@ given up. The parent never blocks in a write, so a worker that does is always he
 
 from __future__ import annotations
 
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from .arena import LINE, ArenaPlan, BlockViews
+from .control import Control
 from .infos import Infos
 from .rows import Autoreset
 from .spec import Array
@@ -63,7 +63,7 @@ STOP_OFFSET = 2 * LINE  # of the stop word in the control lines, as in native/la
 #: Kinds of frames from a worker: (ROW | VOID, env_id, step_id) and (MAIL, slot, is_last, bytes).
 ROW_FRAME, VOID_FRAME, MAIL_FRAME = range(3)
 #: Payload of one mail frame. A frame is one write of less than 16 KiB, which a Unix socket takes
-#: as a whole: the parent never finds half a frame and so never waits in the middle of one.
+#: as a whole: a worker that is stopped leaves no half frames behind.
 PIECE_NBYTES = 15_000
 MS = 1_000_000
 LONGEST_POLL_MS = 1_000_000
@@ -99,7 +99,7 @@ class WorkerLike(Protocol):
 
     worker_id: int
     slots: list[int]
-    control: Connection
+    control: Control
     pidfd: int
     goodbye: Any
 
