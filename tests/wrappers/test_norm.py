@@ -124,6 +124,14 @@ def test_static_obs_norm():
         StaticObsNormWrapper(Scripted(frames), [0.0], [0.0])
 
 
+@pytest.mark.parametrize(
+    ("mean", "std", "wrong"), [("x", 1, "mean"), (0, [1, 2, 3], "std"), (None, 1, "mean"), ([[1], [1, 2]], 1, "mean")]
+)
+def test_static_obs_norm_wants_numbers_that_fit(mean, std, wrong):
+    with pytest.raises(ConfigError, match=rf"^{wrong}: expected numbers that broadcast to \(2,\), got "):
+        StaticObsNormWrapper(Scripted([np.zeros(2, np.float32)]), mean, std)
+
+
 def test_reward_norm():
     rewards = np.random.default_rng(2).normal(3.0, 2.0, 100).tolist()
     env = RewardNormWrapper(numbers_env(99, rewards=rewards), reward_discount=0.9)

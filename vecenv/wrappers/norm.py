@@ -170,11 +170,11 @@ class StaticObsNormWrapper(ObsWrapper):
 
         Raises:
             SpaceError: not a Box.
-            ConfigError: a standard deviation is not above 0.
+            ConfigError: they are no numbers, do not fit the observations, or a standard deviation is not above 0.
         """
         super().__init__(env)
         box = require_box(self.env.observation_space, "StaticObsNormWrapper")
-        self.mean, self.std = np.asarray(mean), np.asarray(std)
+        self.mean, self.std = _numbers("mean", mean, box.shape), _numbers("std", std, box.shape)
         self.clip_range = CLIP_RANGE
         if not np.all(self.std > 0):
             raise ConfigError(f"std: expected numbers above 0, got {std!r}", key="std")
@@ -182,6 +182,18 @@ class StaticObsNormWrapper(ObsWrapper):
 
     def observation(self, obs: Any) -> Any:
         return np.clip((obs - self.mean) / self.std, *self.clip_range).astype(np.float32)
+
+
+def _numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return numbers for observations of this shape as an array."""
+    try:
+        array = np.asarray(value)
+        fits = array.dtype.kind in "biuf" and np.broadcast_shapes(array.shape, shape) == shape
+    except ValueError:  # lists of several lengths, or another shape
+        fits = False
+    if not fits:
+        raise ConfigError(f"{name}: expected numbers that broadcast to {shape}, got {value!r}", key=name)
+    return array
 
 
 @ENV_WRAPPER_REGISTRY.register("reward_norm")
