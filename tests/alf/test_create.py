@@ -220,6 +220,15 @@ def test_arguments_of_load_that_make_no_sense_are_refused_by_name(key, value):
         load(**{"environment_name": "CartPole-v1", key: value})
 
 
+@pytest.mark.parametrize("key", ["gym_env_wrappers", "alf_env_wrappers"])
+def test_a_wrapper_that_forgets_to_return_is_named(key):
+    def forgetful(env):
+        pass
+
+    with pytest.raises(ConfigError, match=f"^{key}: expected callables that give an env, but .*forgetful.* gave None$"):
+        load("CartPole-v1", **{key: [forgetful]})
+
+
 def test_a_seed_may_be_larger_than_torch_takes():
     pytest.importorskip("torch")
     with create(num_parallel_environments=1, seed=2**70, backend="serial") as env:
@@ -333,11 +342,11 @@ def test_another_class_of_parallel_environments():
                 env.seed(seed)
 
     def make(constructors, **kwargs):
-        assert kwargs["num_spare_envs_for_reload"] == 0
+        assert kwargs["num_spare_envs_for_reload"] == 0 and kwargs["patience"] == 3
         return Seeded([constructor(env_id=i) for i, constructor in enumerate(constructors)])
 
     state = np.random.get_state()
-    env = create(num_parallel_environments=2, seed=8, parallel_environment_ctor=make)
+    env = create(num_parallel_environments=2, seed=8, parallel_environment_ctor=make, patience=3)
     np.random.set_state(state)
     assert env.reset().env_info["seed"].tolist() == [8, 9]
 
@@ -473,6 +482,13 @@ def test_envs_that_have_no_seed_do_without(options):
         assert env.reset().is_first().all()
         with pytest.raises(NotImplementedError, match="no seed"):
             env.seed([1])
+
+
+@pytest.mark.parametrize("shape", [{"nonparallel": True}, {"batch_size_per_env": 1}], ids=str)
+def test_an_option_that_nothing_has_is_refused_with_workers_and_without(shape):
+    with pytest.raises(ConfigError, match="unknown option 'step_timout'"):
+        create(num_parallel_environments=1, step_timout=3.0, **shape)
+    create(num_parallel_environments=1, step_timeout=30.0, reset_ahead=False, backend="serial", **shape).close()
 
 
 # ---- the table ------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from tests.spaces import FIXED_SPACES, OTHER_SPACES
 from vecenv.alf import BoundedTensorSpec, TensorSpec, tensor_spec_from_gym_space
 from vecenv.alf.nests import flatten, map_structure
 from vecenv.alf.spec import space_of_specs
+from vecenv.errors import ConfigError
 
 
 def test_bounds_are_inclusive_and_checked():
@@ -22,6 +23,12 @@ def test_bounds_are_inclusive_and_checked():
         BoundedTensorSpec((), np.float32, 2, 1)
     with pytest.raises(ValueError, match=r"minimum: shape \(3,\) does not broadcast to \(2,\)"):
         BoundedTensorSpec((2,), np.float32, [0, 0, 0], 1)
+
+
+@pytest.mark.parametrize("shape", ["x", 3, None, (2.5,), (-1,), np.array(3)])
+def test_a_shape_is_whole_numbers(shape):
+    with pytest.raises(ConfigError, match="^shape: expected "):
+        TensorSpec(shape)
 
 
 def test_equal_specs_are_equal_however_their_bounds_were_given():

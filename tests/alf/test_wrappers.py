@@ -160,6 +160,8 @@ def test_no_end_is_a_real_one_for_a_non_episodic_agent():
     last = episode(NonEpisodicAgent(toy()))[-1]
     assert last.is_last() and last.discount == 1.0 and last.discount.dtype == np.float32
     assert episode(NonEpisodicAgent(toy(), 0.5))[-1].discount == 0.5
+    with pytest.raises(ConfigError, match="^discount: expected a number, got 'x'$"):
+        NonEpisodicAgent(toy(), "x")
 
 
 def test_first_episodes_are_cut_at_random_and_later_ones_are_not():

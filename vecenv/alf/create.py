@@ -15,12 +15,14 @@ import numpy as np
 
 from vecenv.alf.batch_wrappers import BatchedTensorWrapper, BatchEnvironmentWrapper, TensorWrapper
 from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.options import pool_options
 from vecenv.alf.parallel import ParallelAlfEnvironment
 from vecenv.alf.suite import load
 from vecenv.alf.task_wrappers import MultitaskWrapper
 from vecenv.alf.tensors import wants_tensors
 from vecenv.alf.thread import ThreadEnvironment
 from vecenv.checks import check_callable, check_callables, check_flag, check_whole
+from vecenv.core.rows import Autoreset
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError
 
@@ -76,7 +78,8 @@ def create_environment(
             `numpy.random.seed` before makes them the same every time.
         batched_wrappers: applied to the result in this order.
         tensors: torch tensors out; None: if torch is installed.
-        options: of `ParallelAlfEnvironment`: `num_workers`, `step_timeout` and so on.
+        options: of `ParallelAlfEnvironment`: `num_workers`, `step_timeout` and so on, or of what is called instead of
+            it. Without workers nothing comes of them.
 
     Example:
         >>> env = create_environment("CartPole-v1", num_parallel_environments=2, seed=3, tensors=False)
@@ -113,6 +116,8 @@ def create_environment(
         if is_batched:
             raise ConfigError("env_name: a list of tasks needs a load function of single envs", key="env_name")
         env_load_fn = functools.partial(MultitaskWrapper.load, env_load_fn)
+    if parallel_environment_ctor is None:
+        _check_options(options)
     seeds = _draw_seeds(size + num_spare_envs, seed, per_env)
     if nonparallel:
         env: Any = _create_single(env_name, env_load_fn, is_batched, seeds[0], tensors)
@@ -134,7 +139,7 @@ def create_environment(
             "torch_num_threads_per_env": torch_num_threads_per_env,
         }
         if parallel_environment_ctor is not None:
-            env = parallel_environment_ctor(constructors, **kwargs)
+            env = parallel_environment_ctor(constructors, **kwargs, **options)
         else:
             if per_env > 1:
                 options.setdefault("num_workers", size // per_env)
@@ -253,6 +258,12 @@ def _check_functions(load_fn: Any, eval_load_fn: Any, parallel_ctor: Any) -> Non
     for name, function in (("eval_env_load_fn", eval_load_fn), ("parallel_environment_ctor", parallel_ctor)):
         if function is not None:
             check_callable(name, function)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Refuse options that no environment has, also where none has workers."""
+    own = inspect.signature(ParallelAlfEnvironment).parameters
+    pool_options({name: value for name, value in options.items() if name not in own}, autoreset=Autoreset.NEXT_STEP)
 
 
 def _check(size: int, per_env: int, num_spares: int, nonparallel: bool) -> None:

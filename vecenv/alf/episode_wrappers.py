@@ -10,7 +10,7 @@ import numpy as np
 from vecenv.alf import tensors
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.spec import TensorSpec
-from vecenv.alf.timestep import TimeStep
+from vecenv.alf.timestep import TimeStep, check_discount
 from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper, CuttingWrapper
 from vecenv.checks import check_whole
 from vecenv.errors import ConfigError, SpaceError
@@ -32,8 +32,9 @@ class NonEpisodicAgent(AlfEnvironmentBaseWrapper):
     """
 
     def __init__(self, env: AlfEnvironment, discount: float = 1.0) -> None:
+        """Wrap one env; ConfigError for a discount that is no number."""
         super().__init__(env)
-        self._discount = float(discount)
+        self._discount = check_discount(discount)
 
     def _step(self, action: Any) -> TimeStep:
         time_step = self._env.step(action)

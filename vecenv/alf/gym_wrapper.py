@@ -24,9 +24,8 @@ from vecenv.alf.known_infos import KnownInfos
 from vecenv.alf.nests import map_structure
 from vecenv.alf.spec import TensorSpec, tensor_spec_from_gym_space
 from vecenv.alf.steps import info_arrays, restart, termination, transition, truncation
-from vecenv.alf.timestep import TimeStep
+from vecenv.alf.timestep import TimeStep, check_discount
 from vecenv.checks import check_flag, check_whole
-from vecenv.core.clock import is_number
 from vecenv.envs.adapt import adapt, find_attr, reward_space_of
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError, StateError
@@ -77,11 +76,9 @@ class AlfGymWrapper(AlfEnvironment):
         """
         if isinstance(gym_env, AlfEnvironment):
             raise ConfigError(f"gym_env: is an AlfEnvironment already: {gym_env!r}", key="gym_env")
-        if not is_number(discount):
-            raise ConfigError(f"discount: expected a number, got {discount!r}", key="discount")
+        self._discount = check_discount(discount)
         self._env: Any = adapt(gym_env)
         self._env_id = np.int32(0 if env_id is None else check_whole("env_id", env_id, 0))
-        self._discount = float(discount)
         self._auto_reset = check_flag("auto_reset", auto_reset)
         self._seed: int | None = None
         self._info: Any = None

@@ -20,6 +20,7 @@ from gymnasium import spaces
 
 from vecenv.alf import tensors
 from vecenv.alf.nests import map_structure
+from vecenv.checks import check_whole
 from vecenv.errors import ConfigError, SpaceError
 
 __all__ = ["BoundedTensorSpec", "TensorSpec"]
@@ -49,8 +50,13 @@ class TensorSpec:
         Args:
             shape: numbers of elements along each axis; () for a scalar.
             dtype: of NumPy or torch, or its name.
+
+        Raises:
+            ConfigError: the shape is no list of whole numbers.
         """
-        self.shape: tuple[int, ...] = tuple(int(size) for size in shape)
+        if isinstance(shape, str) or not np.iterable(shape):
+            raise ConfigError(f"shape: expected whole numbers, got {shape!r}", key="shape")
+        self.shape: tuple[int, ...] = tuple(check_whole("shape", size, 0) for size in shape)
         self.dtype: np.dtype[Any] = _numpy_dtype(dtype)
 
     @classmethod

@@ -19,8 +19,21 @@ import numpy as np
 from vecenv.alf import tensors
 from vecenv.alf.nests import map_structure
 from vecenv.alf.spec import BoundedTensorSpec, TensorSpec
+from vecenv.core.clock import is_number
+from vecenv.errors import ConfigError
 
 __all__ = ["StepType", "TimeStep", "time_step_spec"]
+
+
+def check_discount(discount: Any) -> float:
+    """Return a discount as a float.
+
+    Raises:
+        ConfigError: it is no number.
+    """
+    if not is_number(discount):
+        raise ConfigError(f"discount: expected a number, got {discount!r}", key="discount")
+    return float(discount)
 
 
 class StepType:
