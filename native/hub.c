@@ -148,17 +148,17 @@ static PyObject *
 hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"mapping", "columns", "action_leaves", "slots", "depth",
-                            "event_fd", "epoll_fd", "spin_ns", "numpy_array", "views",
-                            "run_type", "event_type", NULL};
+                            "event_fd", "epoll_fd", "spin_ns", "soon_spin_ns",
+                            "numpy_array", "views", "run_type", "event_type", NULL};
     PyObject *mapping, *columns, *leaves, *slots, *array_type, *views, *run_type, *event_type;
     unsigned int depth;
     int event_fd, epoll_fd;
-    long long spin_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!IiiLO!O!OO:Hub", names, &mapping,
+    long long spin_ns, soon_spin_ns;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!IiiLLO!O!OO:Hub", names, &mapping,
                                      &PyTuple_Type, &columns, &PyTuple_Type, &leaves,
                                      &PyTuple_Type, &slots, &depth, &event_fd, &epoll_fd,
-                                     &spin_ns, &PyType_Type, &array_type, &PyTuple_Type,
-                                     &views, &run_type, &event_type)) {
+                                     &spin_ns, &soon_spin_ns, &PyType_Type, &array_type,
+                                     &PyTuple_Type, &views, &run_type, &event_type)) {
         return NULL;
     }
     Hub *self = (Hub *)type->tp_alloc(type, 0);
@@ -168,6 +168,7 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->waiter.event_fd = event_fd;
     self->waiter.epoll_fd = epoll_fd;
     self->waiter.patience.budget_ns = spin_ns;
+    self->waiter.soon.budget_ns = soon_spin_ns;
     self->num_leaves = PyTuple_GET_SIZE(leaves);
     self->views = Py_NewRef(views);
     self->run_type = Py_NewRef(run_type);
@@ -221,8 +222,8 @@ static PyMethodDef hub_methods[] = {
 };
 
 PyDoc_STRVAR(hub_doc,
-"Hub(mapping, columns, action_leaves, slots, depth, event_fd, epoll_fd, spin_ns, numpy_array, "
-"views, run_type, event_type)\n--\n\n"
+"Hub(mapping, columns, action_leaves, slots, depth, event_fd, epoll_fd, spin_ns, soon_spin_ns, "
+"numpy_array, views, run_type, event_type)\n--\n\n"
 "The parent's end of a pool: requests out, batches in. One thread uses it at a time.\n\n"
 "Rows are handed out as run_type(views[block], start, stop), one object for all rows of a block;\n"
 "what else ends a wait as event_type(kind, descriptor, late_ns).");

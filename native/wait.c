@@ -125,6 +125,24 @@ sleep_since(vecenv_waiter *self, const vecenv_want *what, int64_t began_ns, int6
     return outcome;
 }
 
+/* Go on after a worker on this core has done its share. All that runs here until the others have
+ * done theirs is that worker, which spins as well, so this wait may be as long as a worker's. */
+static int
+wait_on(vecenv_waiter *self, const vecenv_want *what, int64_t asleep_ns, int64_t deadline_ns,
+        int *descriptor)
+{
+    int64_t woken_ns = vecenv_now_ns();
+    vecenv_spin spin = vecenv_begin_spin(&self->soon, woken_ns);
+    if (spin.budget_ns < self->patience.budget_ns) {
+        spin.budget_ns = self->patience.budget_ns; /* the rows are as good as there */
+    }
+    int outcome = spin_for(self, what, &spin, deadline_ns)
+                      ? RECV_BATCH
+                      : sleep_since(self, what, asleep_ns, deadline_ns, descriptor);
+    vecenv_patience_learn(&self->soon, &spin, vecenv_now_ns() - woken_ns);
+    return outcome;
+}
+
 int
 vecenv_sleep_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns, int *descriptor)
 {
@@ -140,11 +158,7 @@ vecenv_wait_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_n
         int64_t asleep = vecenv_now_ns();
         outcome = sleep_since(self, what, asleep, deadline_ns, descriptor);
         while (outcome == RECV_SOON) {
-            vecenv_spin again = vecenv_begin_spin(&self->patience, vecenv_now_ns());
-            again.budget_ns = self->patience.budget_ns; /* the rows are as good as there */
-            outcome = spin_for(self, what, &again, deadline_ns)
-                          ? RECV_BATCH
-                          : sleep_since(self, what, asleep, deadline_ns, descriptor);
+            outcome = wait_on(self, what, asleep, deadline_ns, descriptor);
         }
         if (outcome != RECV_BATCH && outcome != -1 && is_there(self, what)) {
             outcome = RECV_BATCH; /* results first, then deaths and deadlines */

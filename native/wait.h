@@ -20,6 +20,7 @@ typedef struct {
     vecenv_ring *ring;
     int event_fd, epoll_fd;
     vecenv_patience patience;
+    vecenv_patience soon; /* when a worker has told that it has done its share */
 } vecenv_waiter;
 
 /* Bring ready rows to the pieces. Returns 1 when at least `count` can be delivered, 0

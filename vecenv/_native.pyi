@@ -74,6 +74,7 @@ class Hub:
         event_fd: int,
         epoll_fd: int,
         spin_ns: int,
+        soon_spin_ns: int,
         numpy_array: type,
         views: tuple[Any, ...],
         run_type: Callable[[Any, int, int], Any],

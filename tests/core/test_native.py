@@ -53,6 +53,7 @@ class Ends:
             "event_fd": self.event_fd,
             "epoll_fd": self.epoll.fileno(),
             "spin_ns": 0,
+            "soon_spin_ns": 0,
             "numpy_array": np.ndarray,
             "views": tuple(range(self.plan.words["num_blocks"])),
             "run_type": lambda block, start, stop: (block, start, stop),

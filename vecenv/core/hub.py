@@ -136,10 +136,18 @@ class NativeHub:
         event_fd: what workers write to wake the parent, never read: `epoll_fd` watches it edge-triggered,
             together with one pidfd per worker.
         spin_ns: longest time that a wait may spin before it sleeps.
+        soon_spin_ns: the same once a worker on this core has done its share, and the others are about to.
     """
 
     def __init__(
-        self, plan: ArenaPlan, memory: Any, slots: Sequence[int], event_fd: int, epoll_fd: int, spin_ns: int
+        self,
+        plan: ArenaPlan,
+        memory: Any,
+        slots: Sequence[int],
+        event_fd: int,
+        epoll_fd: int,
+        spin_ns: int,
+        soon_spin_ns: int = 0,
     ) -> None:
         native: Any = load()
         self._slots = list(slots)
@@ -153,6 +161,7 @@ class NativeHub:
             event_fd,
             epoll_fd,
             spin_ns,
+            soon_spin_ns,
             np.ndarray,
             self._views,
             Run,

@@ -251,7 +251,13 @@ class ProcessPool(MortalPool):
             has_own_core = len(self._worker_of_slot) < supervise.usable_cores()
             spin_ns = self._spin_ns() if has_own_core else min(self._spin_ns(), _PARENT_SPIN_NS)
             self._hub = NativeHub(
-                self._plan, segment.memory, self._slot_of, crew.event_fd, crew.epoll.fileno(), spin_ns
+                self._plan,
+                segment.memory,
+                self._slot_of,
+                crew.event_fd,
+                crew.epoll.fileno(),
+                spin_ns,
+                soon_spin_ns=self._spin_ns(),
             )
         else:
             from .twin_socket import SocketHub
