@@ -205,6 +205,36 @@ def test_a_killed_parent_takes_stopped_workers_along(
     assert_gone(pids)
 
 
+@pytest.mark.parametrize("implementation", ["native", "python"])
+def test_a_fork_server_ends_workers_that_nobody_can_continue(implementation: str, tmp_path: Path) -> None:
+    """Every thread stops the process again: the one that hears of the end is stopped before it can act on it."""
+    source = program(
+        f"""
+        import threading
+        class Stopper(toys.CountEnv):
+            def step(self, action):
+                def stop():
+                    while True:
+                        os.kill(os.getpid(), signal.SIGSTOP)
+                for _ in range(3):
+                    threading.Thread(target=stop, daemon=True).start()
+                stop()
+        os.environ["VECENV_IMPLEMENTATION"] = {implementation!r}
+        pool = start(Stopper, context="forkserver")
+        print(*pool.worker_pids, flush=True)
+        pool.send(np.zeros(4, np.int64))
+        while any(psutil.Process(pid).status() != psutil.STATUS_STOPPED for pid in pool.worker_pids):
+            os.sched_yield()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    done = run("import psutil\n" + source, tmp_path)
+    assert done.returncode == -signal.SIGKILL and done.stderr == ""
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    assert_gone(pids)
+
+
 @pytest.mark.parametrize("waits", ["recv", "start", "nothing"])
 def test_ctrl_c_reaches_the_caller_and_workers_print_nothing(waits: str, start_method: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"

@@ -58,15 +58,26 @@ def _my_listener() -> tuple[str, int] | None:
 
 
 def _clear_up(path: str, owner: int) -> None:
-    """Remove what a parent that was killed could not: the socket and its folder, if nothing else is in there."""
+    """End and remove what a parent that was killed could not: workers, the socket and its folder, if that is empty."""
     with contextlib.suppress(OSError):
         if os.getppid() == owner:  # it has let go of this server, mostly because it is about to end
             end = os.pidfd_open(owner)
             select.select([end], [], [], _END_SECONDS)
             os.close(end)
         if os.getppid() != owner:
+            _end_workers()
             os.unlink(path)
             os.rmdir(os.path.dirname(path))
+
+
+def _end_workers() -> None:
+    """Kill the workers that have not heard of their parent's end: stopped ones, or that stop themselves again."""
+    import psutil
+
+    for child in psutil.Process().children():
+        with contextlib.suppress(ProcessLookupError):
+            leads_group = os.getpgid(child.pid) == child.pid  # with what its envs have started
+            (os.killpg if leads_group else os.kill)(child.pid, signal.SIGKILL)
 
 
 if hasattr(socket, "SO_PEERCRED"):
