@@ -22,6 +22,7 @@ from rich.table import Table
 
 from benchmarks import rows
 from benchmarks.alf import AlfMode, spare_env_gain
+from benchmarks.kernel import switch_us
 from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBaselines3Mode, VectorLoopMode
 from benchmarks.rows import Effort, Readings
 from vecenv.alf import load
@@ -217,7 +218,7 @@ def main() -> int:
         for row in chosen:
             print(row.name)
         return 0
-    about = machine.describe_machine()
+    about = machine.describe_machine() | {"us_per_switch": round(switch_us(), 2)}
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
     entries = [_measure(row, Effort(options.repeats, options.seconds)) for row in chosen]
     Console(width=None if sys.stdout.isatty() else 140).print(_table(entries))
