@@ -220,13 +220,15 @@ def test_arguments_of_load_that_make_no_sense_are_refused_by_name(key, value):
         load(**{"environment_name": "CartPole-v1", key: value})
 
 
-@pytest.mark.parametrize("key", ["gym_env_wrappers", "alf_env_wrappers"])
+@pytest.mark.parametrize("key", ["gym_env_wrappers", "alf_env_wrappers", "batched_wrappers"])
 def test_a_wrapper_that_forgets_to_return_is_named(key):
     def forgetful(env):
         pass
 
+    create_one = functools.partial(create_environment, num_parallel_environments=1, nonparallel=True)
+    make = create_one if key == "batched_wrappers" else load
     with pytest.raises(ConfigError, match=f"^{key}: expected callables that give an env, but .*forgetful.* gave None$"):
-        load("CartPole-v1", **{key: [forgetful]})
+        make("CartPole-v1", **{key: [forgetful]})
 
 
 def test_a_seed_may_be_larger_than_torch_takes():

@@ -17,7 +17,7 @@ from vecenv.alf.batch_wrappers import BatchedTensorWrapper, BatchEnvironmentWrap
 from vecenv.alf.environment import AlfEnvironment
 from vecenv.alf.options import pool_options
 from vecenv.alf.parallel import ParallelAlfEnvironment
-from vecenv.alf.suite import load
+from vecenv.alf.suite import apply_wrapper, load
 from vecenv.alf.task_wrappers import MultitaskWrapper
 from vecenv.alf.tensors import wants_tensors
 from vecenv.alf.thread import ThreadEnvironment
@@ -149,7 +149,7 @@ def create_environment(
     with contextlib.ExitStack() as stack:
         stack.callback(env.close)
         for wrap in wrappers:
-            env = wrap(env)
+            env = apply_wrapper("batched_wrappers", wrap, env)
         stack.pop_all()  # nobody has raised: it is the caller's to close
     return env
 

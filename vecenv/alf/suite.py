@@ -80,7 +80,7 @@ def load(
     max_episode_steps = check_whole("max_episode_steps", max_episode_steps, 0)
     env: Any = gymnasium.make(spec, max_episode_steps=_NO_LIMIT, disable_env_checker=True, **gym_kwargs)
     for wrap in gym_wrappers:
-        env = _wrapped("gym_env_wrappers", wrap, env)
+        env = apply_wrapper("gym_env_wrappers", wrap, env)
     if is_channel_first and _has(env.observation_space, _is_image):
         env = ImageChannelFirst(env)
     if _has(env.action_space, _is_continuous):
@@ -90,11 +90,16 @@ def load(
     if max_episode_steps > 0:
         alf_env = TimeLimit(alf_env, max_episode_steps)
     for wrap in alf_wrappers:
-        alf_env = _wrapped("alf_env_wrappers", wrap, alf_env)
+        alf_env = apply_wrapper("alf_env_wrappers", wrap, alf_env)
     return alf_env
 
 
-def _wrapped(name: str, wrap: Callable[[Any], Any], env: Any) -> Any:
+def apply_wrapper(name: str, wrap: Callable[[Any], Any], env: Any) -> Any:
+    """Return what a wrapper of the argument `name` makes of an env.
+
+    Raises:
+        ConfigError: it is no env, as of a wrapper that forgets to return.
+    """
     wrapped = wrap(env)
     if not callable(getattr(wrapped, "step", None)):
         raise ConfigError(f"{name}: expected callables that give an env, but {wrap!r} gave {wrapped!r}", key=name)
