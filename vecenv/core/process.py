@@ -40,10 +40,10 @@ from .worker import Attach, Boot, Report, find_difference, started_at
 
 __all__ = ["ProcessPool"]
 
-#: The parent spins for shorter waits than the workers do. While it spins alone on a core, two
-#: workers may stay on the other one for good: all three look busy, so nobody is moved. On two
-#: cores, 64 frames of 28 KiB took 48 us a round with a spinning parent and 35 us with a sleeping
-#: one; 8 null envs 6 us and 11 us.
+#: The parent spins for shorter waits than the workers do, until one of them has done its share. While
+#: it spins alone on a core, two workers may stay on the other one for good: all three look busy, so
+#: nobody is moved. On two cores, 64 frames of 28 KiB took 48 us a round with a spinning parent and
+#: 35 us with a sleeping one; 8 null envs 6 us and 11 us.
 _PARENT_SPIN_NS = 20_000
 #: Slots kept for envs that get a worker of their own; one costs 128 KiB of shared memory.
 _MOST_SPARES = 8
@@ -249,15 +249,15 @@ class ProcessPool(MortalPool):
         if self.implementation == "native":
             crew.epoll.register(crew.event_fd, select.EPOLLIN | select.EPOLLET)
             has_own_core = len(self._worker_of_slot) < supervise.usable_cores()
-            spin_ns = self._spin_ns() if has_own_core else min(self._spin_ns(), _PARENT_SPIN_NS)
+            soon_spin_ns = self._spin_ns()
             self._hub = NativeHub(
                 self._plan,
                 segment.memory,
                 self._slot_of,
                 crew.event_fd,
                 crew.epoll.fileno(),
-                spin_ns,
-                soon_spin_ns=self._spin_ns(),
+                soon_spin_ns if has_own_core else min(soon_spin_ns, _PARENT_SPIN_NS),
+                soon_spin_ns,
             )
         else:
             from .twin_socket import SocketHub
