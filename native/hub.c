@@ -169,6 +169,8 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->waiter.epoll_fd = epoll_fd;
     self->waiter.patience.budget_ns = spin_ns;
     self->waiter.soon.budget_ns = soon_spin_ns;
+    self->waiter.late.budget_ns = soon_spin_ns < VECENV_LATE_SPIN_NS ? soon_spin_ns
+                                                                     : VECENV_LATE_SPIN_NS;
     self->num_leaves = PyTuple_GET_SIZE(leaves);
     self->views = Py_NewRef(views);
     self->run_type = Py_NewRef(run_type);

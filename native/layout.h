@@ -90,8 +90,8 @@ typedef struct {
     uint8_t pad3[VECENV_LINE - 4];
 } vecenv_control;
 
-/* A slot is a thread of control in a worker. `tail` is queue end and doorbell in one
- * word. `sleeping` is set by the worker and read by the parent after a full fence. */
+/* A slot is a thread of control in a worker. `tail` is queue end and doorbell in one word.
+ * `sleeping` is set by the worker and read by the parent after a full fence. */
 typedef struct {
     /* parent writes */
     vecenv_word32 tail;
@@ -113,7 +113,7 @@ typedef struct {
     vecenv_word num_steps;     /* env steps made, resets not counted */
     uint8_t pad1[VECENV_LINE - 56];
     /* worker writes before it parks */
-    vecenv_word32 sleeping;
+    vecenv_word32 sleeping; /* 0: awake; else one more than its core */
     uint8_t pad2[VECENV_LINE - 4];
 } vecenv_slot_lines;
 

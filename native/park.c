@@ -81,7 +81,7 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *pati
         int is_home = vecenv_go_home(home);
         /* Dekker with vecenv_ring_tail / vecenv_ring_bell: we store sleeping, fence,
          * look at tail; the parent stores tail, fences, looks at sleeping. */
-        store_release32(&lines->sleeping, 1);
+        store_release32(&lines->sleeping, (uint32_t)sched_getcpu() + 1);
         full_fence();
         if (!slot_has_work(arena, lines, head)) {
             futex_wait(&lines->tail, head, timeout_ns);
@@ -111,6 +111,13 @@ vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail, int64_
     store_release(&arena->slots[slot].rung_ns, (uint64_t)now_ns);
     store_release32(&arena->slots[slot].rung_core, (uint32_t)sched_getcpu());
     store_release32(&arena->slots[slot].tail, tail);
+}
+
+int
+vecenv_sleeps_here(const vecenv_arena *arena, uint32_t slot)
+{
+    uint32_t sleeping = load_acquire32(&arena->slots[slot].sleeping);
+    return sleeping != 0 && sleeping == (uint32_t)sched_getcpu() + 1;
 }
 
 void

@@ -31,6 +31,11 @@ void vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail,
                       int64_t now_ns);
 void vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot);
 
+/* Parent: whether the slot fell asleep on the calling thread's core. Its bell is to be the last:
+ * who wakes there may take the core at once, and the other bells would wait for the end of its
+ * work. */
+int vecenv_sleeps_here(const vecenv_arena *arena, uint32_t slot);
+
 /* Parent: say what to be woken for, and when it began to sleep for that. The caller must look
  * once more after this call and before it sleeps. vecenv_disarm after waking. */
 void vecenv_arm(const vecenv_arena *arena, uint32_t kind, uint64_t place, uint32_t count,

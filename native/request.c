@@ -52,6 +52,13 @@ push(vecenv_sender *self, int64_t env_id, const vecenv_command *command)
     self->touched[slot] = 1;
 }
 
+static void
+ring_bell(vecenv_sender *self, uint32_t slot)
+{
+    self->touched[slot] = 0;
+    vecenv_ring_bell(self->arena, slot);
+}
+
 /* Publish the queue ends of all touched slots, then wake those that sleep. */
 static void
 ring_bells(vecenv_sender *self)
@@ -64,9 +71,13 @@ ring_bells(vecenv_sender *self)
     }
     full_fence(); /* our tails before their sleeping flags; pairs with vecenv_slot_park */
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
+        if (self->touched[slot] && !vecenv_sleeps_here(self->arena, slot)) {
+            ring_bell(self, slot);
+        }
+    }
+    for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
         if (self->touched[slot]) {
-            self->touched[slot] = 0;
-            vecenv_ring_bell(self->arena, slot);
+            ring_bell(self, slot);
         }
     }
 }

@@ -125,6 +125,39 @@ sleep_since(vecenv_waiter *self, const vecenv_want *what, int64_t began_ns, int6
     return outcome;
 }
 
+/* Whether a worker that was given something has done all of it. */
+static int
+any_done(const vecenv_waiter *self)
+{
+    for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
+        const vecenv_slot_lines *lines = &self->arena->slots[slot];
+        if (load_acquire(&lines->rung_ns) != 0
+            && load_acquire32(&lines->head) == load_acquire32(&lines->tail)
+            && load_acquire32(&lines->current_op) == VECENV_OP_NONE) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* For a caller that comes late: a worker that it woke took its core at once and has done its
+ * share by now, so those on other cores are about to have. Without yields, which would put it
+ * behind the threads of its own policy. */
+static int
+spin_late(const vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns)
+{
+    int64_t now_ns = vecenv_now_ns();
+    vecenv_spin spin = vecenv_begin_spin(&self->late, now_ns);
+    int64_t end_ns = now_ns + spin.budget_ns < deadline_ns ? now_ns + spin.budget_ns : deadline_ns;
+    while (now_ns < end_ns) {
+        if (is_there(self, what)) {
+            return 1;
+        }
+        now_ns = vecenv_now_ns();
+    }
+    return 0;
+}
+
 /* Go on after a worker on this core has done its share. All that runs here until the others have
  * done theirs is that worker, which spins as well, so this wait may be as long as a worker's. */
 static int
@@ -153,8 +186,12 @@ int
 vecenv_wait_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns, int *descriptor)
 {
     vecenv_spin spin = vecenv_begin_spin(&self->patience, vecenv_now_ns());
+    int is_late = what->kind == VECENV_WAIT_ALL && spin.budget_ns == 0 && any_done(self);
+    int is_found = is_late ? spin_late(self, what, deadline_ns)
+                           : what->kind != VECENV_WAIT_ANY
+                                 && spin_for(self, what, &spin, deadline_ns);
     int outcome = RECV_BATCH;
-    if (what->kind == VECENV_WAIT_ANY || !spin_for(self, what, &spin, deadline_ns)) {
+    if (!is_found) {
         int64_t asleep = vecenv_now_ns();
         outcome = sleep_since(self, what, asleep, deadline_ns, descriptor);
         while (outcome == RECV_SOON) {
@@ -164,7 +201,11 @@ vecenv_wait_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_n
             outcome = RECV_BATCH; /* results first, then deaths and deadlines */
         }
     }
-    vecenv_patience_learn(&self->patience, &spin, vecenv_now_ns() - spin.began_ns);
+    int64_t waited_ns = vecenv_now_ns() - spin.began_ns;
+    vecenv_patience_learn(&self->patience, &spin, waited_ns);
+    if (is_late) {
+        vecenv_patience_learn(&self->late, &spin, waited_ns);
+    }
     return outcome;
 }
 

@@ -6,6 +6,10 @@
 #include "park.h"
 #include "ring.h"
 
+/* Longest spin of a caller that comes late: a halted core takes that long to wake it, and who
+ * shares its core loses no more. */
+#define VECENV_LATE_SPIN_NS INT64_C(60000)
+
 /* How a wait ended; RECV_SOON, that rows are on their way, is for this file only. */
 enum { RECV_BATCH, RECV_TIMEOUT, RECV_DESCRIPTOR, RECV_MAIL, RECV_NO_BLOCK, RECV_SOON };
 
@@ -21,6 +25,7 @@ typedef struct {
     int event_fd, epoll_fd;
     vecenv_patience patience;
     vecenv_patience soon; /* when a worker has told that it has done its share */
+    vecenv_patience late; /* when it comes only after one has */
 } vecenv_waiter;
 
 /* Bring ready rows to the pieces. Returns 1 when at least `count` can be delivered, 0

@@ -1,5 +1,6 @@
 /* Litmus tests of the three hand-overs between parent and slot: the doorbell, the armed
  * parent, and a row behind its cell. A lost wake-up shows as a wait that lasts LOST_NS. */
+#define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -165,9 +166,47 @@ no_wake_up_is_lost(uint32_t kind, int64_t spin_ns)
     free(arena.base);
 }
 
+static void *
+park_once(void *argument)
+{
+    vecenv_patience patience = {.budget_ns = 0};
+    vecenv_home home = {0};
+    CHECK(vecenv_slot_park(argument, 0, &patience, &home, LOST_NS));
+    return NULL;
+}
+
+static void
+a_sleeper_tells_its_core(void)
+{
+    vecenv_arena arena = make_arena(sizes);
+    vecenv_slot_lines *lines = &arena.slots[0];
+    cpu_set_t before, one;
+    CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
+    CPU_ZERO(&one);
+    CPU_SET((size_t)sched_getcpu(), &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0); /* its thread inherits that */
+    CHECK(!vecenv_sleeps_here(&arena, 0));
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, park_once, &arena) == 0);
+    while (load_acquire32(&lines->sleeping) == 0) {
+        sched_yield();
+    }
+    CHECK(vecenv_sleeps_here(&arena, 0));
+    vecenv_ring_tail(&arena, 0, 1, vecenv_now_ns());
+    full_fence();
+    vecenv_ring_bell(&arena, 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(!vecenv_sleeps_here(&arena, 0)); /* awake */
+    store_release32(&lines->sleeping, (uint32_t)sched_getcpu() + 2);
+    CHECK(!vecenv_sleeps_here(&arena, 0)); /* elsewhere */
+    CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
+    free(arena.base);
+}
+
 int
 main(void)
 {
+    a_sleeper_tells_its_core();
     static const uint32_t kinds[] = {VECENV_WAIT_ALL, VECENV_WAIT_SOME, VECENV_WAIT_ANY};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         no_wake_up_is_lost(kinds[i], 0);
