@@ -128,7 +128,7 @@ vecenv_hub_wait(PyObject *op, PyObject *arg)
     if (deadline_ns == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    vecenv_want what = {VECENV_WAIT_ANY, 0, 0};
+    vecenv_want what = {VECENV_WAIT_ANY, 0, 0, 0};
     int descriptor = -1;
     int outcome;
     Py_BEGIN_ALLOW_THREADS

@@ -186,10 +186,10 @@ int
 vecenv_wait_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns, int *descriptor)
 {
     vecenv_spin spin = vecenv_begin_spin(&self->patience, vecenv_now_ns());
-    int is_late = what->kind == VECENV_WAIT_ALL && spin.budget_ns == 0 && any_done(self);
-    int is_found = is_late ? spin_late(self, what, deadline_ns)
-                           : what->kind != VECENV_WAIT_ANY
-                                 && spin_for(self, what, &spin, deadline_ns);
+    int may_spin = what->kind != VECENV_WAIT_ANY; /* else there is nothing to look at */
+    int is_late = may_spin && what->is_all && spin.budget_ns == 0 && any_done(self);
+    int is_found = may_spin && (is_late ? spin_late(self, what, deadline_ns)
+                                        : spin_for(self, what, &spin, deadline_ns));
     int outcome = RECV_BATCH;
     if (!is_found) {
         int64_t asleep = vecenv_now_ns();
@@ -215,6 +215,7 @@ int
 vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_want *what)
 {
     vecenv_ring *ring = self->ring;
+    int is_all = count >= ring->num_outstanding;
     if (ring->num_late > 0) {
         vecenv_ring_collect_late(ring);
     }
@@ -224,7 +225,7 @@ vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_want *what)
             return 1;
         }
         if (ring->assigned_rows > 0) {
-            *what = (vecenv_want){VECENV_WAIT_ALL, ring->assigned_rows, ring->assigned};
+            *what = (vecenv_want){VECENV_WAIT_ALL, ring->assigned_rows, ring->assigned, is_all};
             if (!is_there(self, what)
                 && !(ring->is_thinned && vecenv_ring_has_awaited(ring))) {
                 if (ring->is_thinned) {
@@ -235,7 +236,7 @@ vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_want *what)
             vecenv_ring_finish_assigned(ring);
             continue;
         }
-        *what = (vecenv_want){VECENV_WAIT_SOME, count - have, ring->chain[0]};
+        *what = (vecenv_want){VECENV_WAIT_SOME, count - have, ring->chain[0], is_all};
         if (!is_there(self, what)) {
             if (ring->num_late > 0) {
                 what->kind = VECENV_WAIT_ANY;

@@ -8,7 +8,7 @@
 
 /* Longest spin of a caller that comes late: a halted core takes that long to wake it, and who
  * shares its core loses no more. */
-#define VECENV_LATE_SPIN_NS INT64_C(60000)
+#define VECENV_LATE_SPIN_NS INT64_C(120000)
 
 /* How a wait ended; RECV_SOON, that rows are on their way, is for this file only. */
 enum { RECV_BATCH, RECV_TIMEOUT, RECV_DESCRIPTOR, RECV_MAIL, RECV_NO_BLOCK, RECV_SOON };
@@ -17,6 +17,7 @@ enum { RECV_BATCH, RECV_TIMEOUT, RECV_DESCRIPTOR, RECV_MAIL, RECV_NO_BLOCK, RECV
 typedef struct {
     uint32_t kind, count;
     uint64_t place;
+    int is_all; /* nothing else is owed */
 } vecenv_want;
 
 typedef struct {

@@ -48,7 +48,7 @@ serve_elsewhere(void *argument)
 static int
 wait_for_all(vecenv_waiter *waiter, int64_t deadline_ns)
 {
-    vecenv_want what = {VECENV_WAIT_ALL, SLOTS, waiter->ring->assigned};
+    vecenv_want what = {VECENV_WAIT_ALL, SLOTS, waiter->ring->assigned, 1};
     int descriptor = -1;
     return vecenv_wait_for(waiter, &what, deadline_ns, &descriptor);
 }
@@ -103,7 +103,7 @@ it_does_so_while_that_pays_and_until_its_deadline(void)
 }
 
 static void
-nobody_is_late_while_all_workers_are_at_it(void)
+nobody_is_late_before_a_worker_is_done_or_who_waits_for_a_part(void)
 {
     vecenv_arena arena = make_arena(sizes);
     books *made = make_books(&arena, 2);
@@ -114,6 +114,11 @@ nobody_is_late_while_all_workers_are_at_it(void)
     store_release32(&arena.slots[0].head, 1);
     store_release32(&arena.slots[0].current_op, VECENV_OP_STEP); /* taken, not done */
     CHECK(wait_for_all(&waiter, vecenv_now_ns() + LOST_NS) != RECV_BATCH);
+    store_release32(&arena.slots[0].current_op, VECENV_OP_NONE);
+    vecenv_want some = {VECENV_WAIT_ALL, SLOTS, made->ring.assigned, 0};
+    int descriptor = -1;
+    CHECK(vecenv_wait_for(&waiter, &some, vecenv_now_ns() + LOST_NS, &descriptor)
+          != RECV_BATCH);
     CHECK(waiter.late.average_ns == 0);
 
     free_books(made);
@@ -125,6 +130,6 @@ main(void)
 {
     a_caller_that_comes_late_stays_awake();
     it_does_so_while_that_pays_and_until_its_deadline();
-    nobody_is_late_while_all_workers_are_at_it();
+    nobody_is_late_before_a_worker_is_done_or_who_waits_for_a_part();
     return 0;
 }
