@@ -48,7 +48,12 @@ class Books:
 
     def fail(self, step_id: int, exitcode: int | None = SEGFAULT, op: Op = Op.STEP, env_id: int = 1) -> dict[int, str]:
         state = SlotState(int(op), env_id, step_id, 0, 0, 0)
-        return self.recovery.judge(WorkerDiedError("worker 0 died", exitcode=exitcode), exitcode, [state])
+        self.recovery.judge(WorkerDiedError("worker 0 died", exitcode=exitcode), exitcode, [state])
+        return self.given_up(step_id)
+
+    def given_up(self, step_id: int) -> dict[int, str]:
+        told = {env_id: self.recovery.given_up(env_id, [step_id]) for env_id in (0, 1)}
+        return {env_id: why for env_id, why in told.items() if why}
 
 
 @pytest.fixture
@@ -85,8 +90,10 @@ def test_a_hang_counts_like_a_death(books: Books) -> None:
 def test_several_slots_are_judged_one_by_one(books: Books) -> None:
     states = [SlotState(int(Op.STEP), 0, 5, 0, 0, 0), SlotState(int(Op.NONE), 1, 4, 0, 0, 0)]
     error = WorkerDiedError("worker 0 died")
-    assert books.recovery.judge(error, SEGFAULT, states) == {}
-    assert books.recovery.judge(error, SEGFAULT, states) == {0: "worker 0 died"}
+    books.recovery.judge(error, SEGFAULT, states)
+    assert books.given_up(5) == {}
+    books.recovery.judge(error, SEGFAULT, states)
+    assert books.given_up(5) == {0: "worker 0 died"} and books.given_up(4) == {}
 
 
 def test_who_is_at_work_beside_an_env_that_hangs_is_not_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +101,23 @@ def test_who_is_at_work_beside_an_env_that_hangs_is_not_to_blame(monkeypatch: py
     books = Books(monkeypatch, max_restarts=2)
     states = [SlotState(int(Op.STEP), 0, 5, 0, 0, 0), SlotState(int(Op.STEP), 1, 6, 0, 0, 0)]
     for _ in range(2):
-        given_up = books.recovery.judge(WorkerTimeoutError("worker 0 hangs", env_ids=(1,)), None, states)
-    assert list(given_up) == [1]
+        books.recovery.judge(WorkerTimeoutError("worker 0 hangs", env_ids=(1,)), None, states)
+    assert books.given_up(5) == {} and list(books.given_up(6)) == [1]
     assert books.fail(9, env_id=0) == {} and books.fail(11, env_id=0) == {}, "it has failures of its own only"
+
+
+def test_what_was_given_up_stays_so_until_it_fails_as_often_again(books: Books) -> None:
+    books.fail(7)
+    assert [books.fail(7), books.fail(7)] == [{1: "worker 0 died"}] * 2
+    with pytest.raises(WorkerDiedError, match="second time in this call, its old episode given up"):
+        books.fail(7)
+
+
+@pytest.mark.parametrize("op", [Op.RESET, Op.CALL])
+def test_what_is_only_repeated_is_given_up_whatever_it_is(books: Books, op: Op) -> None:
+    books.fail(7)
+    books.recovery.begin("worker 0 died", 0, books.recovery.plan([0, 1], [(int(Op.STEP), 1, 7, 0)], lambda *_: None))
+    assert books.fail(7, op=op) == {1: "worker 0 died"}
 
 
 @pytest.mark.parametrize("op", [Op.RESET, Op.CALL])
@@ -223,33 +244,36 @@ def test_a_plan_has_the_history_before_what_is_left(books: Books) -> None:
         asked.append((env_id, before))
         return [seen]
 
-    plans = books.recovery.plan([0, 1], [(int(Op.STEP), 1, 4, 0)], {0: "bad"}, newest)
-    assert plans[0].attempts == [] and plans[0].give_up == "bad" and plans[0].shown is not None
+    for _ in range(2):
+        books.fail(3, env_id=0)
+    plans = books.recovery.plan([0, 1], [(int(Op.STEP), 0, 3, 0), (int(Op.STEP), 1, 4, 0)], newest)
+    assert plans[0].attempts == [] and plans[0].give_up == "worker 0 died" and plans[0].shown is not None
     ((start, entries, _),) = plans[1].attempts
     assert start == Start(2) and [entry.step_id for entry in entries] == [2], "the step that is left is not repeated"
-    assert asked == [(0, 0), (1, 4)] and plans[1].seconds == 60.0
+    assert asked == [(0, 3), (1, 4)] and plans[1].seconds == 60.0
+    assert books.recovery.plan([0], [], newest)[0].give_up == "", "it has been answered"
 
 
 def test_what_was_seen_last_is_from_before_all_that_is_left(books: Books) -> None:
     asked: list[tuple[int, int]] = []
     left = [(int(Op.RESET), 1, 6, 0), (int(Op.STEP), 1, 4, 0)]
-    books.recovery.plan([1], left, {}, lambda env_id, before: asked.append((env_id, before)))
+    books.recovery.plan([1], left, lambda env_id, before: asked.append((env_id, before)))
     assert asked == [(1, 4)]
 
 
 def test_a_plan_allows_ten_steps_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     books = Books(monkeypatch)
     books.recovery.limits = Limits(step=20.0)
-    assert books.recovery.plan([0], [], {}, lambda env_id, before: None)[0].seconds == 200.0
+    assert books.recovery.plan([0], [], lambda env_id, before: None)[0].seconds == 200.0
     books = Books(monkeypatch, recovery_timeout=3.0)
-    assert books.recovery.plan([0], [], {}, lambda env_id, before: None)[0].seconds == 3.0
+    assert books.recovery.plan([0], [], lambda env_id, before: None)[0].seconds == 3.0
 
 
 # ---- what came of it -------------------------------------------------------------------------------
 
 
 def test_the_last_env_of_a_worker_ends_the_story_with_one_line(books: Books, caplog: pytest.LogCaptureFixture) -> None:
-    replays = books.recovery.plan([0, 1], [], {}, lambda env_id, before: None)
+    replays = books.recovery.plan([0, 1], [], lambda env_id, before: None)
     books.recovery.begin("worker 0 died", 0, replays)
     with caplog.at_level(logging.WARNING, "vecenv"):
         books.recovery.note_outcome(0, Outcome("replayed", 12, 0.5))
@@ -293,6 +317,9 @@ def test_of_several_envs_at_work_a_death_is_nobodys_but_a_hang_has_a_name(books:
     for _ in range(2):
         books.recovery.judge(WorkerDiedError("worker 0 died", env_ids=(0,)), SEGFAULT, states)
     assert books.recovery.outcast([0, 1]) is None
+    for _ in range(2):
+        books.recovery.judge(WorkerDiedError("worker 0 died", env_ids=(0,)), SEGFAULT, states)
+    states = [SlotState(int(Op.STEP), env_id, 7 + env_id, 0, 0, 0) for env_id in (0, 1)]
     for _ in range(2):
         books.recovery.judge(WorkerTimeoutError("worker 0 hangs", env_ids=(1,)), None, states)
     assert books.recovery.outcast([0, 1]) == 1

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -380,6 +381,72 @@ def test_a_reset_that_crashes_every_time_raises(implementation: str, tmp_path: A
     pool = mortal([innocent, toys.SegfaultAtReset], reproducer_dir=str(tmp_path))
     with pool, pytest.raises(WorkerDiedError, match=says):
         play(pool, 1)
+
+
+class Fragile(toys.CountEnv):
+    """Exits in what `path` names once that is there: a reset with a seed, any reset, or a call of `touch`."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def exit_in(self, *names: str) -> None:
+        if os.path.exists(self.path) and Path(self.path).read_text() in names:
+            os._exit(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.exit_in("any reset", *([] if seed is None else ["seeded reset"]))
+        return super().reset(seed=seed, options=options)
+
+    def touch(self) -> None:
+        self.exit_in("call")
+
+
+@pytest.mark.parametrize("what", ["seeded reset", "call"])
+@pytest.mark.parametrize("asked", ["step", "call", "reset"])
+def test_a_crash_in_what_is_only_repeated_costs_the_episode(
+    what: str, asked: str, implementation: str, tmp_path: Any
+) -> None:
+    path, files = tmp_path / "what", tmp_path / "files"
+    files.mkdir()
+    env_fns = [toys.CountEnv, functools.partial(Fragile, str(path))]
+    with mortal(env_fns, reproducer_dir=str(files)) as pool:
+        play(pool, 2)
+        pool.call(lambda env: env.unwrapped.touch() if isinstance(env.unwrapped, Fragile) else None)
+        path.write_text(what)
+        kill(pool, 1)
+        if asked == "call":
+            assert pool.call(lambda env: 7) == [7, 7]
+        if asked == "reset":
+            pool.reset()
+            batch = pool.recv()
+            assert not batch.truncated.any() and (batch.row_flags & RowFlag.RESET).all()
+        else:
+            pool.send(np.zeros(2, np.int64))
+            batch = pool.recv()
+            assert batch.truncated.tolist() == [False, True]
+            assert [info.get("recovered") for info in batch.infos()] == [None, "truncated"]
+        pool.send(np.zeros(2, np.int64))
+        assert not pool.recv().errors()
+        counts = pool.statistics()
+    assert (counts["restarts"], counts["truncated"], counts["replayed"]) == (3, 1, 0)
+    (file,) = glob.glob(str(files / "*"))
+    assert load_episode(file).env_id == 1
+
+
+def test_where_the_next_episode_cannot_begin_either_it_raises(implementation: str, tmp_path: Any) -> None:
+    path, files = tmp_path / "what", tmp_path / "files"
+    files.mkdir()
+    env_fns = [functools.partial(Fragile, str(path))] * 2
+    with mortal(env_fns, reproducer_dir=str(files)) as pool:
+        play(pool, 2)
+        path.write_text("any reset")
+        kill(pool, 1)
+        pool.send(np.zeros(2, np.int64))
+        assert pool.recv().truncated.tolist() == [False, True]
+        with pytest.raises(WorkerDiedError, match="step of env 1 .*second time in this call, its old episode given up"):
+            pool.send(np.zeros(2, np.int64))
+            pool.recv()
 
 
 class ExitsEverywhere(toys.CountEnv):

@@ -39,13 +39,11 @@ class Loss:
 
     Attributes:
         told: what has become of it, in words.
-        given_up: {env_id: why} of envs whose episodes end with it.
         is_failure: somebody is to blame.
     """
 
     told: str
     began_ns: int
-    given_up: dict[int, str]
     is_failure: bool
 
 
@@ -196,9 +194,10 @@ class MortalPool(Pool):
         """
         assert self._recovery is not None
         began = now_ns()
-        given_up = self._recovery.judge(error, exitcode, self._states(worker)) if is_failure else {}
+        if is_failure:
+            self._recovery.judge(error, exitcode, self._states(worker))
         told = str(error).partition("\n")[0]
-        self._lost[worker.worker_id] = Loss(told, began, given_up, is_failure)
+        self._lost[worker.worker_id] = Loss(told, began, is_failure)
 
     def _replace_lost(self) -> None:
         """Replace the workers that are lost and go on as if nothing had happened.
@@ -225,7 +224,7 @@ class MortalPool(Pool):
             queued: list[Queued] = []
             for slot in worker.slots:
                 queued += self._hub.revive(slot, self._inbox.letters)
-            replays = recovery.plan(worker.env_ids, queued, loss.given_up, self._hub.seen, mark=loss.is_failure)
+            replays = recovery.plan(worker.env_ids, queued, self._hub.seen, mark=loss.is_failure)
             outcast = recovery.outcast(worker.env_ids) if loss.is_failure else None
             parts = [worker] if outcast is None else self._part(worker, outcast)
             if len(parts) == 2:

@@ -79,7 +79,8 @@ class Recovery:
         self.journal = journal
         self.limits = limits
         self._reproduce = reproduce
-        self._strikes: Counter[tuple[int, int]] = Counter()
+        self._strikes: Counter[tuple[int, int]] = Counter()  # by (env_id, step_id)
+        self._given_up: dict[tuple[int, int], str] = {}  # why no episode is brought back for these
         self._traced: Counter[int] = Counter()  # per env: what its failures weigh; one from outside weighs 1
         self._blamed: dict[int, deque[int]] = {}  # times of failures; -1: nobody's
         self._rescues: dict[int, _Rescue] = {}  # by env_id
@@ -88,8 +89,8 @@ class Recovery:
 
     # ---- judging ---------------------------------------------------------------------------
 
-    def judge(self, error: WorkerError, exitcode: int | None, states: Sequence[SlotState]) -> dict[int, str]:
-        """Decide about a failed worker: return {env_id: why} of envs whose episodes are given up.
+    def judge(self, error: WorkerError, exitcode: int | None, states: Sequence[SlotState]) -> None:
+        """Decide about a failed worker: whether another one is to try, and with which episodes not (see `plan`).
 
         Args:
             error: what would be raised without recovery.
@@ -108,23 +109,29 @@ class Recovery:
         if len(suspects) == 1:  # of several threads' envs nobody knows which one it was
             self._traced[suspects[0]] += _STRIKES_FROM_OUTSIDE // limit
         self._charge(running, error)
-        given_up: dict[int, str] = {}
         for state in running:
             key = (state.env_id, state.step_id)
             for old in [other for other in self._strikes if other[0] == key[0] and other != key]:
                 del self._strikes[old]  # that call was answered in the end
+                self._given_up.pop(old, None)
             self._strikes[key] += 1
             if self._strikes[key] < limit:
                 continue
             asked, file = self._account(error, state)
-            told = _insert(error, f"{asked}; it is the {_ordinal(self._strikes[key])} time in this call{file}")
-            if self.policy.on_repeat == "raise" or state.op != Op.STEP:
+            times = f"it is the {_ordinal(self._strikes[key])} time in this call"
+            again = ", its old episode given up" if key in self._given_up else ""
+            told = _insert(error, f"{asked}; {times}{again}{file}")
+            # What kills it may be an old reset or call that is only repeated: an episode given up has none. And where
+            # that has been of no use nothing else can be tried, unless another thread's env may be to blame.
+            may_help = state.op == Op.STEP or state.env_id in self._rescues
+            is_untried = key not in self._given_up or len(suspects) > 1
+            if self.policy.on_repeat == "raise" or not (may_help and is_untried):
                 error.args = (told, *error.args[1:])
                 raise error
             # Whether an episode ends by that, or had ended before, its new worker finds out: see `note_outcome`.
             _LOG.warning("what env %d was asked is not tried again: %s", state.env_id, told)
-            given_up[state.env_id] = str(error).partition("\n")[0]
-        return given_up
+            self._given_up[key] = str(error).partition("\n")[0]
+            self._strikes[key] = 0
 
     def outcast(self, env_ids: Sequence[int]) -> int | None:
         """Return which of the envs of a failed worker is to have the next one to itself; None: none.
@@ -201,7 +208,6 @@ class Recovery:
         self,
         env_ids: Sequence[int],
         queued: Sequence[Queued],
-        given_up: dict[int, str],
         seen: Callable[[int, int], list[Array] | None],
         *,
         mark: bool = True,
@@ -211,7 +217,6 @@ class Recovery:
         Args:
             env_ids: the worker's.
             queued: what its slots have left to do.
-            given_up: as `judge` returned it.
             seen: newest observation that the caller has of an env, before a step_id.
         """
         step = self.limits.step
@@ -225,10 +230,16 @@ class Recovery:
             history = self.journal.history(env_id, waiting)
             replay = Replay(mark=mark, seconds=seconds, shown=seen(env_id, min(waiting, default=0)))
             replay.lasting = history.lasting
-            replay.attempts = [] if env_id in given_up else history.attempts
-            replay.give_up = given_up.get(env_id, "")
+            replay.give_up = self.given_up(env_id, waiting)
+            replay.attempts = [] if replay.give_up else history.attempts
             replays[env_id] = replay
         return replays
+
+    def given_up(self, env_id: int, step_ids: Sequence[int]) -> str:
+        """Return why an env is not to be brought back for one of these commands; '': it is."""
+        return next(
+            (why for (one, step_id), why in self._given_up.items() if one == env_id and step_id in step_ids), ""
+        )
 
     # ---- what came of it ---------------------------------------------------------------------
 
