@@ -378,6 +378,13 @@ def test_infos_that_are_no_arrays_stand_for_each_env():
     assert_same(infos, {"load": np.array([3, 3, 0.5, 0.5]), "name": np.array(["left", "left", None, None], object)})
 
 
+def test_whole_numbers_of_batches_of_different_dtypes():
+    most, large, negative = np.array([2**64 - 1, 1], np.uint64), np.array([2**60 + 1, 2]), np.array([-1, 2])
+    assert_same(join_infos([{"x": large}, {"x": most}], 2)["x"], np.concatenate([large.astype(np.uint64), most]))
+    joined = join_infos([{"x": most}, {"x": negative}], 2)["x"]
+    assert joined.dtype == object and joined.tolist() == [2**64 - 1, 1, -1, 2]
+
+
 def test_keys_that_some_batches_lack_have_masks():
     infos = join_infos(
         [None, {"lives": np.array([3, 2])}, {"lives": np.array([1, 0]), "_lives": np.array([True, False])}], 2

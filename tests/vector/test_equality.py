@@ -101,6 +101,61 @@ def test_a_custom_space(backend, mode, implementation):
     compare(functools.partial(SpaceEnv, Custom(), length=3), backend=backend, mode=mode)
 
 
+class Note:
+    """An observation that is neither array nor container."""
+
+    def __init__(self):
+        self.steps = 0
+
+
+class NoteEnv(gymnasium.Env):
+    """Observes one note, on which it writes on."""
+
+    observation_space, action_space = Custom(), Discrete(2)
+
+    def __init__(self):
+        self.note = Note()
+
+    def reset(self, *, seed=None, options=None):
+        self.note.steps = 0
+        return (self.note,), {}
+
+    def step(self, action):
+        self.note.steps += 1
+        return (self.note,), 0.0, self.note.steps == 2, False, {}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_final_observation_that_is_an_object_stays_as_it_was(backend, implementation):
+    with contextlib.closing(VectorEnv([NoteEnv], backend=backend, autoreset_mode="SameStep")) as envs:
+        envs.reset(seed=0)
+        envs.step([0])
+        obs, _, _, _, infos = envs.step([0])
+        assert obs[0][0].steps == 0 and infos["final_obs"][0][0].steps == 2
+
+
+class GradReward:
+    """As a tensor with a gradient: a number, but no array."""
+
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("can't be an array, it requires grad")
+
+    def __float__(self):
+        return 0.5
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_reward_that_is_a_number_but_no_array(backend, implementation):
+    class Env(ToyEnv):
+        def step(self, action):
+            obs, _, *rest = super().step(action)
+            return obs, GradReward(), *rest
+
+    with contextlib.closing(VectorEnv([Env], backend=backend)) as envs:
+        envs.reset(seed=0)
+        assert envs.step([0])[1].tolist() == [0.5]
+
+
 class InfoEnv(ToyEnv):
     """Infos of every kind, whose keys come and go from step to step and from env to env."""
 

@@ -62,6 +62,16 @@ def array_of(dtype, *values):
         ((np.bool_(True), np.bool_(False)), array_of(object, np.bool_(True), np.bool_(False))),
         ((1, None), array_of(object, 1, None)),
         ((1.5, "text"), array_of(object, 1.5, "text")),
+        ((2**63 + 5,), array_of(np.uint64, 2**63 + 5)),
+        ((1, np.uint64(2**64 - 1)), array_of(np.uint64, 1, 2**64 - 1)),
+        ((np.uint64(3), -1), array_of(np.int64, 3, -1)),
+        ((np.uint8(3), np.int8(-1)), array_of(np.int16, 3, -1)),
+        ((-1, np.uint64(2**63 + 1)), array_of(object, -1, np.uint64(2**63 + 1))),
+        ((2**60 + 1, 0.5), array_of(object, 2**60 + 1, np.float64(0.5))),
+        ((0.5, 2**60 + 1), array_of(object, 0.5, 2**60 + 1)),
+        ((np.uint64(3), 0.5), array_of(np.float64, 3, 0.5)),
+        ((2**63 - 1, 2.0**63), array_of(object, 2**63 - 1, np.float64(2.0**63))),
+        ((1, 1j), array_of(np.complex128, 1, 1j)),
         ((2**70, 1), array_of(object, 2**70, 1)),
         ((1, 2**70), array_of(object, 1, 2**70)),
         ((1, {"a": 1}), array_of(object, 1, {"a": 1})),
@@ -80,6 +90,14 @@ def test_arrays_of_different_shapes_and_dtypes():
     assert_same(infos["a"], np.array([[0, 0], [0.5, 0.5], [0, 0], [0, 0]]))
     assert infos["b"].dtype == object and infos["b"][0] is None
     assert_same(list(infos["b"][2:]), [np.zeros(2), np.ones((1, 3))])
+
+
+def test_whole_numbers_in_arrays_of_different_dtypes():
+    signed, unsigned = np.array([-1, 2**60 + 1]), np.array([1, 2**64 - 1], np.uint64)
+    infos = infos_of({"a": np.abs(signed), "b": signed}, {"a": unsigned, "b": unsigned})
+    assert_same(infos["a"], np.array([[1, 2**60 + 1], [1, 2**64 - 1]], np.uint64))
+    assert infos["b"].dtype == object
+    assert_same(list(infos["b"]), [signed, unsigned])
 
 
 @pytest.mark.parametrize("first", ["columns", "mail"])

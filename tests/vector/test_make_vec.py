@@ -175,6 +175,20 @@ def test_gymnasium_makes_it_again_from_its_spec(make_by_gymnasium):
         assert again.call("_sutton_barto_reward") == (True, True)
 
 
+def test_what_gymnasium_made_is_made_again_from_its_spec(make, make_by_gymnasium):
+    """By Gymnasium's own class for these envs, and by ours under a registered name."""
+    own = make(make_by_gymnasium("CartPole-v1", 3, sutton_barto_reward=True).spec)
+    assert len(own.worker_pids) > 0 and own.call("_sutton_barto_reward") == (True,) * 3
+    options = {"backend": "serial", "autoreset_mode": "SameStep", "sutton_barto_reward": True}
+    again = make(make_by_gymnasium(register_vec("CartPole-v1"), 2, **options).spec)
+    assert again.num_envs == 2 and again.worker_pids == () and again.autoreset_mode is AutoresetMode.SAME_STEP
+    assert again.call("_sutton_barto_reward") == (True, True)
+
+
+def test_a_registered_name(make, registry):
+    assert make(register_vec("CartPole-v1"), num_envs=2, vectorization_mode="serial").spec.id == "CartPole-v1"
+
+
 def test_an_env_registered_with_its_vector_entry_point(make_by_gymnasium):
     gymnasium.register("VecenvToy-v0", entry_point=ToyEnv, vector_entry_point="vecenv.vector.by_id:VecenvToy-v0")
     envs = make_by_gymnasium("VecenvToy-v0", num_envs=2, length=3)

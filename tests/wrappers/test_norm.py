@@ -110,6 +110,14 @@ def test_obs_norm_space_holds_raw_and_normalised(dtype):
         obs = env.step(0)[0]
 
 
+def test_obs_norm_of_one_number():
+    numbers = [np.array(number, np.float32) for number in np.linspace(0, 1, 60)]
+    env = ObsNormWrapper(Scripted(numbers, space=spaces.Box(0, 1, (), np.float32)))
+    assert env.observation_space.shape == ()
+    seen = [env.reset()[0], *(env.step(0)[0] for _ in range(50))]
+    assert all(map(env.observation_space.contains, seen)) and abs(seen[-1]) > 1
+
+
 def test_obs_norm_wants_a_box():
     with pytest.raises(SpaceError):
         ObsNormWrapper(Scripted([0], space=spaces.Discrete(2)))

@@ -233,12 +233,27 @@ class TestObsPlusPrevActRew:
             spaces.Discrete(3),
             spaces.Discrete(3, start=5),
             spaces.Box(0.0, 2.0, (2,), np.float32),
+            spaces.Box(0.0, 2.0, (), np.float32),
+            spaces.Box(0, 1, (2,), np.bool_),
             spaces.MultiDiscrete([2, 3]),
+            spaces.MultiDiscrete([2, 3, 4], start=[5, 0, -7]),
             spaces.MultiBinary(3),
         ],
     )
     def test_w40_the_start_values_are_in_the_space(self, actions):
-        check_obs(ObsPlusPrevActRewWrapper(numbers_env(actions=actions)))
+        env = ObsPlusPrevActRewWrapper(numbers_env(actions=actions))
+        check_obs(env)
+        actions.seed(0)
+        env.reset()
+        for _ in range(3):
+            action = actions.sample()
+            obs = env.step(action)[0]
+            assert env.observation_space.contains(obs) and np.array_equal(obs["prev_action"], action)
+
+    def test_no_action_is_none_that_could_have_been_taken(self):
+        actions = spaces.MultiDiscrete([2, 3, 4], start=[5, 0, -7])
+        obs, _ = ObsPlusPrevActRewWrapper(numbers_env(actions=actions)).reset()
+        assert obs["prev_action"].tolist() == [-1, -1, -8]
 
     @pytest.mark.parametrize(
         "actions, action",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["copy_arrays", "thawed"]
+__all__ = ["copy_arrays", "copy_objects", "thawed"]
 
 
 def copy_arrays(value: Any) -> Any:
@@ -24,6 +24,14 @@ def copy_arrays(value: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple, such as a graph
         return value._make(copy_arrays(part) for part in value)
     return value
+
+
+def copy_objects(value: Any) -> Any:
+    """Copy a nested value whole, with objects that are neither containers nor arrays."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # what cannot be copied cannot be mailed either, and then it is said whose it is
+        return copy_arrays(value)
 
 
 def thawed(value: Any) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import SpaceError, add_notes
 from . import mail
 from .arena import ArenaPlan
-from .copies import copy_arrays, thawed
+from .copies import copy_arrays, copy_objects, thawed
 from .infos import Infos, fitting, is_wanted
 from .keeping import Keeping, look_if_due, look_now
 from .replay import Keeper, Replay, Replayer
@@ -269,7 +269,8 @@ class Host:
             # before the reset, which may write into the same arrays and dicts
             info = self._wanted(info, is_end=True)
             self._check_given(obs)
-            obs, info, reward = copy_arrays(obs), copy_arrays(info), self._reward(reward)
+            obs = copy_objects(obs) if self._obs.num_objects else copy_arrays(obs)
+            info, reward = copy_arrays(info), self._reward(reward)
             self._begin_episode(env_id)
             first_obs, first_info = _pair(self._quick(env_id, self._envs[env_id].reset))
             self._host(env_id)  # as after any reset
@@ -439,8 +440,11 @@ class Host:
         """Return the reward as a float, or as float64 of the reward space's shape."""
         try:
             array = np.asarray(reward, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise SpaceError(f"reward: {error}", path="reward") from error
+        except (TypeError, ValueError, RuntimeError) as error:  # a tensor with a gradient is no array, but a number
+            try:
+                array = np.array(float(reward))
+            except (TypeError, ValueError, RuntimeError):
+                raise SpaceError(f"reward: {error}", path="reward") from error
         if array.size == 1 and self._reward_shape == ():
             return float(array.reshape(()))
         if array.shape != self._reward_shape:

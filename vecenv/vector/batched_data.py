@@ -17,6 +17,7 @@ from gymnasium import Space, spaces
 from ..core.infos import is_mask
 from ..core.spec import Array
 from ..errors import SpaceError
+from .widening import common_dtype
 
 __all__ = ["final_infos", "flatten", "join_infos", "split_actions"]
 
@@ -104,15 +105,16 @@ def _join(values: list[Any], has_key: list[bool], size: int) -> Array:
     """Return the values of one key as one array, zeros or None where a batch lacks it."""
     parts = [_rows_of(value, size) if has else None for value, has in zip(values, has_key)]
     present = [part for part in parts if part is not None]
-    shapes, kinds = {part.shape[1:] for part in present}, {part.dtype.kind in "biufc" for part in present}
-    if len(shapes) > 1 or ((len(kinds) > 1 or False in kinds) and len({part.dtype for part in present}) > 1):
-        present, shapes = [_as_objects(part) for part in present], {()}
+    shapes = {part.shape[1:] for part in present}
+    dtypes = {part.dtype for part in present}
+    dtype = dtypes.pop() if len(dtypes) == 1 else common_dtype(*present)
+    if len(shapes) > 1 or dtype is None:
+        dtype, shapes = np.dtype(object), {()}
         parts = [None if part is None else _as_objects(part) for part in parts]
-    dtype = np.result_type(*present)
     shape = (size, *shapes.pop())
     # None where objects stand one by one, else 0, as Gymnasium and `infos.InfoReader` have it
     empty = np.full(shape, None, dtype) if dtype.hasobject and len(shape) == 1 else np.zeros(shape, dtype)
-    return np.concatenate([empty if part is None else part for part in parts]).astype(dtype, copy=False)
+    return np.concatenate([empty if part is None else part.astype(dtype, copy=False) for part in parts])
 
 
 def _rows_of(value: Any, size: int) -> Array:

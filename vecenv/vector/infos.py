@@ -9,7 +9,8 @@ Rows flagged FINAL have a second info, of the step that ended their episode: `fi
 of those in the same way.
 
 The first env that has a key decides its dtype. Where a later value would not survive in it
-(0.5 among ints, None among floats) the array is widened, where Gymnasium truncates or raises.
+(0.5 among ints, None among floats) the array is widened, to objects if there is no dtype for all its
+values, where Gymnasium truncates or raises.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ..core.spec import Array
 from ..errors import ConfigError
 from .nested import row_of
 from .sheets import Field, Sheets
+from .widening import common_dtype, survives
 
 __all__ = ["InfoReader", "add_statistics", "check_no_statistics", "join_rows", "spread_infos"]
 
@@ -345,21 +347,13 @@ def _put(array: Array, rows: Any, value: Any, mask: Array) -> Array:
     shape = given.shape if isinstance(rows, int) else given.shape[1:]
     if shape != array.shape[1:] or (given.dtype == object) != (array.dtype == object):
         return _put_object(array, rows, value, mask)
-    if given.dtype != array.dtype and not _survives(given, array.dtype):
-        if given.dtype.kind not in "biufc" or array.dtype.kind not in "biufc":
+    if not survives(given, array.dtype):
+        wider = common_dtype(array, given)
+        if wider is None:
             return _put_object(array, rows, value, mask)
-        array = array.astype(np.result_type(array.dtype, given.dtype))
+        array = array.astype(wider)
     array[rows] = given
     return array
-
-
-def _survives(values: Array, dtype: Any) -> bool:
-    """Tell whether a cast changes nothing but the dtype."""
-    if values.dtype.kind not in "biufc" or dtype.kind not in "biufc":
-        return bool(values.dtype.kind == dtype.kind and values.dtype.itemsize <= dtype.itemsize)
-    with np.errstate(all="ignore"):
-        cast = values.astype(dtype)
-        return bool(np.array_equal(cast.astype(values.dtype), values, equal_nan=values.dtype.kind in "fc"))
 
 
 def _put_object(array: Array, rows: Any, value: Any, mask: Array) -> Array:

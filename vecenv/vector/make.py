@@ -23,6 +23,8 @@ _BACKEND_OF = {"process": "process", "serial": "serial", "async": "process", "sy
 _OWN_OPTIONS = frozenset(inspect.signature(VectorEnv).parameters) - {"env_fns"}
 #: What a vector env's spec holds beside the arguments of the envs.
 _VECTOR_KEYS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
+#: How `register_vec` names the maker of an env's vector envs, before the env's id.
+_BY_ID = f"{__package__}.by_id:"
 
 
 def make_vec(
@@ -105,7 +107,7 @@ def register_vec(id: str, name: str | None = None) -> str:
     if name is not None and not isinstance(name, str):
         raise ConfigError(f"name: expected a name or None, got {name!r}", key="name")
     name = name or f"vecenv/{spec.id.replace('/', '.')}"
-    entry_point = f"{__package__}.by_id:{spec.id}"
+    entry_point = f"{_BY_ID}{spec.id}"
     known = gymnasium.registry.get(name)
     if known is None:
         gymnasium.register(
@@ -130,6 +132,12 @@ def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
         raise gymnasium.error.Error(f"id: expected a name or an EnvSpec, got {type(id).__name__}")
     spec = copy.deepcopy(found)
     env_kwargs, spec.kwargs = spec.kwargs, {}
+    if env_kwargs.get("vectorization_mode") == "vector_entry_point":  # as Gymnasium writes where it was told nothing
+        del env_kwargs["vectorization_mode"]
+    if spec.entry_point is None and str(spec.vector_entry_point).startswith(_BY_ID):
+        spec, own = _read_spec(str(spec.vector_entry_point).removeprefix(_BY_ID))
+        options = {key: env_kwargs.pop(key) for key in _OWN_OPTIONS & env_kwargs.keys()}
+        env_kwargs = {**own, **env_kwargs, **({"vector_kwargs": options} if options else {})}
     return spec, env_kwargs
 
 

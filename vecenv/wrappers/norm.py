@@ -139,7 +139,7 @@ class ObsNormWrapper(ObsWrapper):
         with np.errstate(over="ignore"):
             low, high = box.low.astype(np.float32), box.high.astype(np.float32)
         low, high = np.minimum(low, np.float32(CLIP_RANGE[0])), np.maximum(high, np.float32(CLIP_RANGE[1]))
-        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+        self.observation_space = spaces.Box(low, high, box.shape, np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if self.window is None:
@@ -158,7 +158,7 @@ class ObsNormWrapper(ObsWrapper):
     def observation(self, obs: Any) -> Any:
         if self.data_count <= MIN_COUNT:
             return np.asarray(obs, dtype=np.float32)
-        return np.clip((obs - self.rms.mean) / self.rms.std, *self.clip_range).astype(np.float32)
+        return np.asarray(np.clip((obs - self.rms.mean) / self.rms.std, *self.clip_range), np.float32)
 
 
 @ENV_WRAPPER_REGISTRY.register("static_obs_norm")

@@ -254,7 +254,8 @@ class ObsPlusPrevActRewWrapper(EnvWrapper):
     """Observations {'obs', 'prev_action', 'prev_reward_extrinsic'}: with the action and reward that led to them.
 
     At a reset they are -1 (one below the first action of a Discrete space that starts elsewhere) and 0, and
-    the space contains them; actions of unsigned integers are shown as int64 for that. A reward of None counts as
+    the space contains them; actions of unsigned integers and bools are shown as int64 for that, and -1 is one below
+    the first action where a MultiDiscrete space starts below 0. A reward of None counts as
     0, and an observation of None, as of an abnormal timestep, is passed on as it is.
     """
 
@@ -313,14 +314,16 @@ def _with_no_action(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Any]:
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n) + 1, start=int(space.start) - 1), int(space.start) - 1
     if isinstance(space, spaces.Box):
-        unsigned = np.issubdtype(space.dtype, np.unsignedinteger)
-        dtype = np.promote_types(space.dtype, np.int64) if unsigned else space.dtype  # uint64 becomes float64
+        has_no_minus_one = space.dtype.kind in "ub"
+        dtype = np.promote_types(space.dtype, np.int64) if has_no_minus_one else space.dtype  # uint64 becomes float64
         low, high = np.minimum(space.low.astype(dtype), -1), np.maximum(space.high.astype(dtype), -1)
-        none_yet = np.full(space.shape, -1, dtype)
-        return spaces.Box(low, high, dtype=dtype.type), none_yet
+        return spaces.Box(low, high, space.shape, dtype.type), np.full(space.shape, -1, dtype)
     if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
-        high = space.nvec - 1 if isinstance(space, spaces.MultiDiscrete) else np.ones(space.shape)
-        return spaces.Box(-1, high.astype(np.int64), space.shape, np.int64), np.full(space.shape, -1, np.int64)
+        first, last = np.zeros(space.shape, np.int64), np.ones(space.shape, np.int64)
+        if isinstance(space, spaces.MultiDiscrete):
+            first, last = space.start.astype(np.int64), (space.start + space.nvec - 1).astype(np.int64)
+        none_yet = np.where(first > 0, -1, first - 1)
+        return spaces.Box(none_yet, last, space.shape, np.int64), none_yet
     raise SpaceError(f"ObsPlusPrevActRewWrapper: expected a Discrete, Box or Multi space of actions, got {space}")
 
 

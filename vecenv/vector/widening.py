@@ -1,0 +1,61 @@
+"""Which dtype holds the numbers of several arrays, each of them unchanged.
+
+NumPy's promotion goes by dtypes alone: of int64 and uint64, or of int64 and float64, it makes float64, which has
+not all of the whole numbers beyond 2**53.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.spec import Array
+
+__all__ = ["common_dtype", "survives"]
+
+_NUMBERS = "biufc"
+
+
+def common_dtype(*arrays: Array) -> np.dtype[Any] | None:
+    """Return a dtype that all values of these arrays survive; None: there is none but object.
+
+    What NumPy promotes them to, if that will do, else one of their own. Whole numbers stay such where they can.
+    """
+    if any(array.dtype.kind not in _NUMBERS for array in arrays):
+        return None
+    own = [array.dtype for array in arrays]
+    promoted = np.result_type(*own)
+    are_whole = all(dtype.kind in "iub" for dtype in own)
+    candidates = [*own, promoted] if are_whole and promoted.kind == "f" else [promoted, *own]
+    return next((dtype for dtype in candidates if all(survives(array, dtype) for array in arrays)), None)
+
+
+def survives(values: Array, dtype: np.dtype[Any]) -> bool:
+    """Tell whether a cast changes nothing but the dtype."""
+    if values.dtype == dtype:
+        return True
+    if values.dtype.kind not in _NUMBERS or dtype.kind not in _NUMBERS:
+        return bool(values.dtype.kind == dtype.kind and values.dtype.itemsize <= dtype.itemsize)
+    if values.dtype.kind == "c" and dtype.kind != "c":
+        return False
+    with np.errstate(all="ignore"):
+        cast = values.astype(dtype)
+        back = (cast if values.dtype.kind == "c" else cast.real).astype(values.dtype)
+        is_equal = np.array_equal(back, values, equal_nan=values.dtype.kind in "fc")
+    # There and back again proves nothing where the cast wraps around, or stops at the end of the range.
+    return bool(is_equal and _has_signs_of(cast, values) and _fits(values, dtype) and _fits(cast, values.dtype))
+
+
+def _has_signs_of(cast: Array, values: Array) -> bool:
+    if cast.dtype.kind not in "iu" or values.dtype.kind not in "iu":
+        return True
+    return bool(np.array_equal(cast < 0, values < 0))
+
+
+def _fits(values: Array, dtype: np.dtype[Any]) -> bool:
+    """Tell whether floats lie below the end of an integer type's range; of other pairs it says nothing."""
+    if values.dtype.kind not in "fc" or dtype.kind not in "iu":
+        return True
+    limit = 2.0 ** np.iinfo(dtype).bits if dtype.kind == "u" else 2.0 ** (np.iinfo(dtype).bits - 1)
+    return bool((values.real < limit).all())
