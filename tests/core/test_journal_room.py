@@ -295,6 +295,38 @@ def test_what_is_repeated_has_no_gaps_whatever_was_given_up(seed: int) -> None:
     assert num_attempts > 100 and num_given_up > 100, "it was about nothing"
 
 
+def test_calls_of_an_env_without_a_start_take_no_room_from_others() -> None:
+    journal = Journal(2, 20_000)
+    reset(journal, 1, [0, 1], [5, 6])
+    while told(journal, 0):
+        steps(journal, [1], [0])
+    first = journal._next_step_id
+    reset(journal, first, [1], [7])
+    steps(journal, [8], [1])
+    for _ in range(2_000):
+        call(journal, journal._next_step_id, 0, "gain")
+        steps(journal, [1], [0])
+        assert journal.nbytes <= 20_000
+    assert told(journal, 1) == [(first, [f"reset {first}", 8])] and told(journal, 0) == []
+    (last,) = journal.history(0, ()).lasting
+    assert last.step_id == journal._next_step_id - 2, "what lasts is known"
+    assert sum(map(len, journal._kept[0].values())) < 100
+
+
+def test_a_start_that_is_to_come_is_kept_when_what_came_before_it_goes() -> None:
+    journal = Journal(1, 3_000)
+    reset(journal, 1, [0], [5])
+    while told(journal, 0):
+        steps(journal, [1])
+    call(journal, journal._next_step_id, 0, None)
+    first = journal._next_step_id
+    reset(journal, first, [0], [6])
+    journal._prune()
+    assert [entry.step_id for entry in journal._rare[0]] == [first]
+    steps(journal, [2])
+    assert told(journal, 0) == [(first, [f"reset {first}", 2])]
+
+
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_an_env_without_a_start_begins_again_with_its_next_state(is_answered: bool) -> None:
     journal = Journal(2, 3_000)

@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from tests.faults.tapes import kill, mortal, play
 from vecenv import AsyncSubprocessEnvManager, SyncSubprocessEnvManager, VectorEnv
+from vecenv.core import supervise
 from vecenv.core.mail import RemoteTraceback
 from vecenv.core.process import ProcessPool
 from vecenv.envs import toys
@@ -181,6 +182,30 @@ def test_after_an_interrupt_amid_the_start_of_a_successor_the_next_wait_starts_a
         batch.raise_errors()
         assert batch.lengths.tolist() == ([1] if then == "reset" else [3]) * 4
         assert pool.statistics()["restarts"] == 1
+
+
+def test_a_second_interrupt_while_a_successor_is_ended_leaves_no_descriptor(
+    implementation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "hangs"
+    end = supervise.Worker.kill
+
+    def interrupted(worker: supervise.Worker, *args: Any) -> None:
+        monkeypatch.setattr(supervise.Worker, "kill", end)
+        signal.raise_signal(signal.SIGINT)
+        end(worker, *args)
+
+    def stack_files() -> list[str]:
+        links = (os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.lexists(entry.path))
+        return [link for link in links if "vecenv worker 0" in link]
+
+    with interrupts(KeyboardInterrupt), bereaved(file, "interrupt") as pool:
+        monkeypatch.setattr(supervise.Worker, "kill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.recv(timeout=PATIENCE)
+        file.unlink()
+        pool.recv(timeout=PATIENCE).raise_errors()
+        assert supervise.Worker.kill is end and len(stack_files()) == 1
 
 
 def envs_steps(env: Any) -> int:

@@ -339,6 +339,7 @@ class Journal:
     def _prune(self) -> None:
         self._until_prune = _PRUNE_EVERY
         self.gather_starts()
+        self._drop_what_leads_nowhere()
         pages = self._pages
         floor = int(self._floor.min())
         while pages and pages[0].stop <= floor and pages[0] not in (self._page, self._mixed):
@@ -351,6 +352,14 @@ class Journal:
             while self.nbytes > _LEFT * self._max_nbytes and self._give_up_longest():
                 self._compact()
         self._dropped = self._next_step_id
+
+    def _drop_what_leads_nowhere(self) -> None:
+        """Drop what envs without a start were asked, but for what may yet begin with one."""
+        for env_id in np.flatnonzero(self._floor == _NEVER).tolist():
+            if self._rare[env_id]:
+                candidate = self._candidates.get(env_id)
+                floor = int(_NEVER) if candidate is None else candidate.step_id
+                self._begin(env_id, self._starts[env_id], floor)
 
     def _compact(self) -> None:
         """Keep only those rows of the pages that some env still needs."""

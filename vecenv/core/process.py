@@ -312,7 +312,8 @@ class ProcessPool(MortalPool):
             # cannot come. Also after a Ctrl-C.
             unfit = self._crew.workers[old.worker_id]
             unfit.failure = f"{type(error).__name__}: {error}".partition("\n")[0]
-            unfit.kill()
+            with held():  # a second one would leave it neither alive nor released
+                unfit.kill()
             self._attention = True
             raise
 
