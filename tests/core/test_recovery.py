@@ -323,3 +323,15 @@ def test_of_several_envs_at_work_a_death_is_nobodys_but_a_hang_has_a_name(books:
     for _ in range(2):
         books.recovery.judge(WorkerTimeoutError("worker 0 hangs", env_ids=(1,)), None, states)
     assert books.recovery.outcast([0, 1]) == 1
+
+
+def test_of_several_envs_at_work_each_is_to_fail_alone_before_it_is_given_up(books: Books) -> None:
+    states = [SlotState(int(Op.STEP), env_id, 5 + env_id, 0, 0, 0) for env_id in (0, 1)]
+    for _ in range(2):
+        assert books.recovery.outcast([0, 1]) is None
+        books.recovery.judge(WorkerDiedError("worker 0 died"), SEGFAULT, states, lambda env_id: True)
+    assert books.given_up(5) == {} == books.given_up(6) and books.written == []
+    assert books.recovery.outcast([0, 1]) == 0 and books.recovery.outcast([1]) is None
+    books.recovery.judge(WorkerDiedError("worker 1 died"), SEGFAULT, states[1:], lambda env_id: False)
+    assert books.given_up(5) == {} and books.given_up(6) == {1: "worker 1 died"}
+    assert books.recovery.outcast([0, 2]) is None, "nobody is under suspicion any more"

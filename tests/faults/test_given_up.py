@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import Tapes, frozen, kill, mortal, play, undisturbed
+from tests.faults.tapes import Tapes, frozen, kill, mortal, play, undisturbed, wait_until
 from vecenv import AsyncSubprocessEnvManager, SyncSubprocessEnvManager, VectorEnv
 from vecenv.core.options import Limits
 from vecenv.core.reproducer import load as load_episode
@@ -447,6 +447,49 @@ def test_where_the_next_episode_cannot_begin_either_it_raises(implementation: st
         with pytest.raises(WorkerDiedError, match="step of env 1 .*second time in this call, its old episode given up"):
             pool.send(np.zeros(2, np.int64))
             pool.recv()
+
+
+class Neighbour(toys.CountEnv):
+    """Two threads' envs: one exits in its third step each time, amid which the other one is until the third exit."""
+
+    def __init__(self, path: str, exits: bool) -> None:
+        super().__init__()
+        self.path, self.exits = path, exits
+
+    def step(self, action: Any) -> Any:
+        if self.elapsed_steps == 2 and self.exits:
+            wait_until(lambda: os.path.exists(f"{self.path}.begun"))
+            with open(self.path, "a") as file:
+                file.write("x")
+            os._exit(3)
+        if self.elapsed_steps == 2:
+            Path(f"{self.path}.begun").touch()
+            wait_until(lambda: Path(self.path).exists() and len(Path(self.path).read_text()) >= 3)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("on_repeat", ["truncate", "raise"])
+def test_who_is_at_work_in_another_thread_is_not_given_up_with_who_crashes(
+    on_repeat: str, implementation: str, tmp_path: Any
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    env_fns = [functools.partial(Neighbour, str(tmp_path / "exits"), exits) for exits in (False, True)]
+    options = {"num_workers": 1, "threads_per_worker": 2, "on_repeat": on_repeat, "reproducer_dir": str(files)}
+    with mortal(env_fns, **options) as pool:
+        play(pool, 2)
+        pool.send(np.zeros(2, np.int64))
+        if on_repeat == "raise":
+            with pytest.raises(WorkerDiedError, match="died during step of env 1 .*third time in this call"):
+                pool.recv()
+        else:
+            batch = pool.recv()
+            assert batch.truncated.tolist() == [False, True] and batch.lengths.tolist() == [3, 3]
+            assert [info.get("recovered") for info in batch.infos()] == ["replayed", "truncated"]
+            counts = pool.statistics()
+            assert (counts["restarts"], counts["workers_added"], counts["truncated"]) == (3, 1, 1)
+    (file,) = glob.glob(str(files / "*"))
+    assert load_episode(file).env_id == 1
 
 
 class ExitsEverywhere(toys.CountEnv):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import select
 from abc import abstractmethod
 from collections.abc import Callable
@@ -195,7 +196,7 @@ class MortalPool(Pool):
         assert self._recovery is not None
         began = now_ns()
         if is_failure:
-            self._recovery.judge(error, exitcode, self._states(worker))
+            self._recovery.judge(error, exitcode, self._states(worker), functools.partial(self._can_part, worker))
         told = str(error).partition("\n")[0]
         self._lost[worker.worker_id] = Loss(told, began, is_failure)
 
@@ -256,12 +257,12 @@ class MortalPool(Pool):
         a spare slot the worker stays one.
         """
         assert self._recovery is not None and worker.boot is not None
+        if not self._can_part(worker, outcast):
+            return [worker]
         mates = [env_id for env_id in worker.env_ids if env_id != outcast]
         slot, worker_id = self._slot_of[outcast], len(self._crew.workers)
-        if any(self._slot_of[env_id] == slot for env_id in mates):
+        if self._shares_slot(worker, outcast):
             slot = len(self._worker_of_slot)
-            if slot == self._plan.num_slots:
-                return [worker]
             self._hub.move(outcast, slot)
             self._slot_of[outcast] = slot
             self._worker_of_slot.append(worker_id)
@@ -278,6 +279,14 @@ class MortalPool(Pool):
         self._hub.adopt(parts[1])  # it has a place there even if no successor can be started
         self._recovery.note_added()
         return parts
+
+    def _can_part(self, worker: Worker, env_id: int) -> bool:
+        has_spare = len(self._worker_of_slot) < self._plan.num_slots
+        return len(worker.env_ids) > 1 and (has_spare or not self._shares_slot(worker, env_id))
+
+    def _shares_slot(self, worker: Worker, env_id: int) -> bool:
+        slot = self._slot_of[env_id]
+        return any(self._slot_of[mate] == slot for mate in worker.env_ids if mate != env_id)
 
     def _recycle(self) -> None:
         workers = self._crew.workers

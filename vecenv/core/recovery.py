@@ -81,6 +81,7 @@ class Recovery:
         self._reproduce = reproduce
         self._strikes: Counter[tuple[int, int]] = Counter()  # by (env_id, step_id)
         self._given_up: dict[tuple[int, int], str] = {}  # why no episode is brought back for these
+        self._suspects: set[int] = set()  # of several threads' envs at work in repeated failures
         self._traced: Counter[int] = Counter()  # per env: what its failures weigh; one from outside weighs 1
         self._blamed: dict[int, deque[int]] = {}  # times of failures; -1: nobody's
         self._rescues: dict[int, _Rescue] = {}  # by env_id
@@ -89,13 +90,20 @@ class Recovery:
 
     # ---- judging ---------------------------------------------------------------------------
 
-    def judge(self, error: WorkerError, exitcode: int | None, states: Sequence[SlotState]) -> None:
+    def judge(
+        self,
+        error: WorkerError,
+        exitcode: int | None,
+        states: Sequence[SlotState],
+        can_part: Callable[[int], bool] = lambda env_id: False,
+    ) -> None:
         """Decide about a failed worker: whether another one is to try, and with which episodes not (see `plan`).
 
         Args:
             error: what would be raised without recovery.
             exitcode: of the process; None: it hangs.
             states: of its slots as it left them.
+            can_part: tells whether an env of this worker could have one to itself.
 
         Raises:
             WorkerError: the policy allows no recovery. If an env is to blame, it says what that was
@@ -117,6 +125,10 @@ class Recovery:
             self._strikes[key] += 1
             if self._strikes[key] < limit:
                 continue
+            if len(suspects) > 1 and can_part(state.env_id):
+                self._suspects.add(state.env_id)  # alone it shows whether it is to blame
+                continue
+            self._suspects.clear()
             asked, file = self._account(error, state)
             times = f"it is the {_ordinal(self._strikes[key])} time in this call"
             again = ", its old episode given up" if key in self._given_up else ""
@@ -136,11 +148,14 @@ class Recovery:
     def outcast(self, env_ids: Sequence[int]) -> int | None:
         """Return which of the envs of a failed worker is to have the next one to itself; None: none.
 
-        It is one that two failures have been traced to, or eight by signals from outside.
+        It is one that two failures have been traced to, or eight by signals from outside; or one of several that were
+        at work in as many failures of the same call.
         """
         if len(env_ids) == 1:
             return None
-        return next((env_id for env_id in env_ids if self._traced[env_id] >= _STRIKES_FROM_OUTSIDE), None)
+        found = [env_id for env_id in env_ids if self._traced[env_id] >= _STRIKES_FROM_OUTSIDE]
+        found += [env_id for env_id in env_ids if env_id in self._suspects]
+        return found[0] if found else None
 
     def note_added(self) -> None:
         """Count a worker that was added for an env of its own."""
