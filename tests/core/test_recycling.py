@@ -6,6 +6,7 @@ import functools
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -173,3 +174,28 @@ def test_actions_that_travel_as_objects_are_requests_as_well(implementation: str
             pool.send_objects([np.int64(0)] * 4, range(4))
             pool.recv().raise_errors()
         assert pool.statistics()["recycled"] == 2
+
+
+class TellsAtTheEnd(toys.CountEnv):
+    """Writes down at its close how far its episode has come."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(None)
+        self.path = path
+
+    def close(self) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"{self.elapsed_steps} ")
+
+
+@pytest.mark.usefixtures("at_every_request")
+def test_an_env_that_nobody_asked_since_is_closed_where_it_was(implementation: str, tmp_path: Path) -> None:
+    """As with the video of an episode that the close of its env ends."""
+    path = tmp_path / "told"
+    env_fns = [functools.partial(toys.CountEnv, LENGTH), functools.partial(TellsAtTheEnd, str(path))]
+    with mortal(env_fns, num_workers=1, recycle_after={"episodes": 1}) as pool:
+        play(pool, 3)
+        while pool.statistics()["recycled"] == 0:
+            pool.send(np.zeros(1, np.int64), [0])
+            pool.recv()
+    assert path.read_text() == "3 "

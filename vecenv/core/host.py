@@ -184,12 +184,21 @@ class Host:
     def _close(self, env_id: int, env: Any) -> None:
         note("close", env_id)
         try:
+            env = self._undisturbed(env_id, env)
             self._streams.command(env_id, env.close)
         except BaseException as error:
             add_notes(error, [f"raised by close of env {env_id}"])
             if self.failed_to_close is None:
                 self.failed_to_close = env_id
             raise
+
+    def _undisturbed(self, env_id: int, env: Any) -> Any:
+        """Return an env where it was, if its worker was recycled: it may have something to finish, such as a video."""
+        replay = None if self._comeback is None else self._comeback.replays.pop(env_id, None)
+        if self._comeback is None or replay is None or replay.mark:  # a failure is no reason to stay any longer
+            return env
+        after_all = 2**63 - 1
+        return self._comeback.replayer.run(env_id, env, replay, after_all, self._comeback.rebuild)[0]
 
     # ---- commands ---------------------------------------------------------------------
 
