@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static int
@@ -30,12 +31,52 @@ vecenv_set_home(vecenv_home *home, unsigned int core)
 }
 
 void
+vecenv_share_home(vecenv_home *home, unsigned int core)
+{
+    vecenv_set_home(home, core);
+    home->is_shared = home->is_set && memcmp(home->own, home->usual, sizeof home->own) != 0;
+    home->is_set = 0; /* there is no other one to go to before a sleep */
+}
+
+static int64_t
+used_cpu_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
+}
+
+/* Stay at the shared home after rounds that mostly waited, else run wherever there is room. What
+ * somebody else has made of the affinity stays. */
+static void
+settle(vecenv_home *home, int64_t took_ns)
+{
+    int64_t cpu_ns = used_cpu_ns();
+    int64_t used_ns = cpu_ns - home->cpu_ns;
+    home->cpu_ns = cpu_ns;
+    home->took_ns += (took_ns - home->took_ns) / 8;
+    home->used_ns += (used_ns - home->used_ns) / 8;
+    const uint64_t *from = home->own, *to = home->usual;
+    if (2 * home->used_ns < home->took_ns) {
+        from = home->usual;
+        to = home->own;
+    }
+    uint64_t present[VECENV_CORE_WORDS];
+    if (read_affinity(present) && memcmp(present, from, sizeof present) == 0) {
+        write_affinity(to);
+    }
+}
+
+void
 vecenv_end_round(vecenv_home *home, int64_t now_ns, int64_t rung_ns, int64_t armed_ns)
 {
     if (home->woke_ns != 0) { /* else the wait before this one ended at its timeout */
         home->is_quick = now_ns - home->woke_ns < VECENV_ASIDE_MOST_NS;
         home->is_wanted = now_ns - home->woke_ns >= VECENV_HOME_LEAST_NS && armed_ns >= rung_ns
                           && armed_ns - rung_ns < VECENV_HOME_AT_ONCE_NS;
+        if (home->is_shared) {
+            settle(home, now_ns - home->woke_ns);
+        }
         home->woke_ns = 0;
     }
 }
@@ -44,6 +85,9 @@ void
 vecenv_begin_round(vecenv_home *home, int64_t now_ns)
 {
     home->woke_ns = now_ns;
+    if (home->is_shared && home->cpu_ns == 0) { /* what it used before it served is no matter */
+        home->cpu_ns = used_cpu_ns();
+    }
 }
 
 int

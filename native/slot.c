@@ -229,6 +229,21 @@ PyDoc_STRVAR(wake_on_doc,
 "Let the calling thread, which is to serve this slot, wake up on this core after a sleep.");
 
 static PyObject *
+slot_stay_on(PyObject *op, PyObject *arg)
+{
+    unsigned long core = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    vecenv_share_home(&((Slot *)op)->home, (unsigned int)core);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(stay_on_doc,
+"stay_on($self, core, /)\n--\n\n"
+"Let the thread that serves this slot, one of several, stay on this core while its envs mostly wait.");
+
+static PyObject *
 slot_set_seed(PyObject *op, PyObject *args)
 {
     PyObject *env_id;
@@ -288,6 +303,7 @@ static PyMethodDef slot_methods[] = {
     {"host", slot_host, METH_VARARGS, host_doc},
     {"watch", slot_watch, METH_VARARGS, watch_doc},
     {"wake_on", slot_wake_on, METH_O, wake_on_doc},
+    {"stay_on", slot_stay_on, METH_O, stay_on_doc},
     {"set_seed", slot_set_seed, METH_VARARGS, set_seed_doc},
     {"action", slot_action, METH_VARARGS, action_doc},
     {"count_step", slot_count_step, METH_NOARGS, count_step_doc},

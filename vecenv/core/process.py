@@ -279,7 +279,7 @@ class ProcessPool(MortalPool):
         if self.implementation == "native":
             descriptors.append(self._crew.event_fd)
         options = self.options
-        core = supervise.own_core(worker.worker_id, self.num_workers) if len(slots) == 1 else None
+        core = supervise.own_core(worker.worker_id, self.num_workers)
         attach = Attach(self._plan, slots, options.autoreset, self._spin_ns(), options.infos, replays or {}, core)
         worker.hand_over(attach, descriptors)
 

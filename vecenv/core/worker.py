@@ -33,6 +33,7 @@ import numpy as np
 
 from . import mail
 from .arena import ArenaPlan
+from .home import settle_on
 from .host import Host
 from .infos import Infos
 from .native import load, say_nothing
@@ -312,7 +313,7 @@ def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], streams: Strea
         event_fd = _take_descriptor(control)
         ends = [make_slot(attach, slot, memory, event_fd, True) for slot, _ in attach.slots]
         if attach.core is not None:
-            ends[0].wake_on(attach.core)
+            settle_on(attach.core, ends)
     else:
         from .twin_socket import make_socket_slots
 
