@@ -57,7 +57,7 @@ settle(vecenv_home *home, int64_t took_ns)
     home->took_ns += (took_ns - home->took_ns) / 8;
     home->used_ns += (used_ns - home->used_ns) / 8;
     const uint64_t *from = home->own, *to = home->usual;
-    if (2 * home->used_ns < home->took_ns) {
+    if (4 * home->used_ns < home->took_ns) {
         from = home->usual;
         to = home->own;
     }

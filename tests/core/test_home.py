@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -85,6 +88,42 @@ def test_an_affinity_that_somebody_else_has_chosen_meanwhile_is_left_alone() -> 
         for _ in range(3):
             assert pool.step(np.zeros(pool.num_envs, np.int64)).rewards[0] == 1.0
             assert fall_asleep(pool)[0] == other
+
+
+class Waits(Affinity):
+    """As `Affinity`, and sleeps a while; action 2 asks a process that it starts."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.002)
+        obs, cores, *rest = super().step(0)
+        if action == 2:
+            tell = "import os, sys; sys.exit(len(os.sched_getaffinity(0)))"
+            cores = float(subprocess.run([sys.executable, "-c", tell]).returncode)
+        return obs, cores, *rest
+
+
+def step_until(pool: ProcessPool, expected: float) -> None:
+    """Step until every env may run on so many cores."""
+    deadline = time.monotonic() + 60.0
+    while set(pool.step(np.zeros(pool.num_envs, np.int64)).rewards.tolist()) != {expected}:
+        assert time.monotonic() < deadline
+
+
+@needs_cores
+def test_threads_whose_envs_wait_stay_on_one_core_and_what_they_start_does_not() -> None:
+    count = len(os.sched_getaffinity(0))
+    env_fns = [functools.partial(Waits, busy_us=1)] * 2 * count
+    with ProcessPool(env_fns, PoolOptions(num_workers=count, threads_per_worker=2)) as pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        for _ in range(2):
+            step_until(pool, 1.0)
+            threads = [thread.id for pid in pool.worker_pids for thread in psutil.Process(pid).threads()]
+            homes = {frozenset(os.sched_getaffinity(thread)) for thread in threads}
+            assert {core for home in homes if len(home) == 1 for core in home} == os.sched_getaffinity(0)
+            told = pool.step(np.full(pool.num_envs, 2)).rewards
+            assert set(told.tolist()) == {float(count)}
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 /* Where a worker runs: it leaves its caller's core after quick rounds only, not too often, and
- * its affinity is what it was; a parent is woken early on the waker's own core only. Needs two
- * cores, else there is nothing to leave. */
+ * its affinity is what it was; threads that share a home stay there while they wait; a parent is
+ * woken early on the waker's own core only. Needs two cores, else there is nothing to leave. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "harness.h"
@@ -61,6 +62,65 @@ it_stays_where_it_is(void)
     CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
 }
 
+/* A round that took so long, and used that much CPU time or more. */
+static void
+end_round_after(vecenv_home *home, int64_t took_ns, int64_t used_ns)
+{
+    vecenv_begin_round(home, 1);
+    struct timespec used;
+    int64_t until = home->cpu_ns + used_ns;
+    do {
+        CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used) == 0);
+    } while ((int64_t)used.tv_sec * 1000000000 + used.tv_nsec < until);
+    vecenv_end_round(home, 1 + took_ns, 0, 0);
+}
+
+static void
+one_of_several_threads_stays_while_it_mostly_waits(void)
+{
+    cpu_set_t before, one, other, present;
+    CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
+    vecenv_home home = {0};
+    vecenv_share_home(&home, (unsigned int)sched_getcpu());
+    CHECK(home.is_shared);
+    CPU_ZERO(&one);
+    for (size_t core = 0; core < CPU_SETSIZE; core++) {
+        if (home.own[core / 64] >> core % 64 & 1) {
+            CPU_SET(core, &one);
+        }
+    }
+    CPU_XOR(&other, &before, &one);
+    for (int turn = 0; turn < 2; turn++) {
+        end_round_after(&home, 10000000000, 0); /* it waits */
+        CHECK(sched_getaffinity(0, sizeof present, &present) == 0);
+        CHECK(CPU_EQUAL(&present, &one));
+        home.took_ns = home.used_ns = 0;
+        end_round_after(&home, 1000000, 1000000); /* it computes */
+        CHECK(sched_getaffinity(0, sizeof present, &present) == 0);
+        CHECK(CPU_EQUAL(&present, &before));
+        CHECK(!vecenv_go_home(&home));
+    }
+    CHECK(sched_setaffinity(0, sizeof other, &other) == 0); /* somebody else's choice stays */
+    end_round_after(&home, 10000000000, 0);
+    CHECK(sched_getaffinity(0, sizeof present, &present) == 0);
+    CHECK(CPU_EQUAL(&present, &other));
+    CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
+}
+
+static void
+nobody_stays_where_there_is_one_core(void)
+{
+    cpu_set_t before, one;
+    CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
+    CPU_ZERO(&one);
+    CPU_SET((size_t)sched_getcpu(), &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    vecenv_home home = {0};
+    vecenv_share_home(&home, (unsigned int)sched_getcpu());
+    CHECK(!home.is_shared);
+    CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
+}
+
 static void
 the_parent_is_woken_early_on_this_core_only(void)
 {
@@ -101,7 +161,9 @@ main(void)
     if (CPU_COUNT(&cores) > 1) {
         it_leaves_its_callers_core();
         it_stays_where_it_is();
+        one_of_several_threads_stays_while_it_mostly_waits();
     }
+    nobody_stays_where_there_is_one_core();
     the_parent_is_woken_early_on_this_core_only();
     return 0;
 }
