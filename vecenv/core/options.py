@@ -98,7 +98,8 @@ class PoolOptions:
 
     Attributes:
         num_workers: worker processes; None: min(num_envs, usable cores).
-        threads_per_worker: slots per worker; more than one for envs that sleep.
+        threads_per_worker: slots per worker; more than one for envs that sleep. Where there is one worker for each
+            core its threads stay on that core while their envs mostly wait; processes they start do not.
         autoreset: what the worker does when an episode ends.
         depth: batches that the caller may look at: a view is valid until `depth - 1` later
             ones have been received. At least 2.

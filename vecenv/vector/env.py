@@ -116,7 +116,8 @@ class VectorEnv(CallableEnvs):
             max_concurrency: as `num_workers`, by AsyncVectorEnv's name.
             backend: 'process', or 'serial' for envs in this thread.
             num_workers: processes; None: one per usable core, at most one per env.
-            threads_per_worker: envs that sleep or wait share a worker's threads.
+            threads_per_worker: envs that sleep or wait share a worker's threads. With one worker for each core
+                these stay on it while they mostly wait; processes that envs start may run anywhere.
             infos: what becomes of the info dicts that envs return.
                 'all': everything arrives, as Gymnasium's vector envs give it. Numbers, arrays of
                 up to 8 numbers, and dicts of those travel in shared memory; infos with anything
