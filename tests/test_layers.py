@@ -67,7 +67,7 @@ CORE_ORDER = [
     "native", "streams", "mail", "hub", "batch", "leases", "options", "pages", "journal", "inbox", "watchdog", "copies",
     "replay", "keeping", "slot", "shortcut", "host",
     "twin_words", "twin_records", "twin_values", "twin_slot", "twin_ledger", "twin_hub", "twin_socket", "twin_local",
-    "worker",
+    "home", "worker",
     "preload", "spawning", "supervise", "crew", "reproducer", "recovery", "recycling",
     "life", "waist", "sending", "receiving", "pool", "serial", "deaths", "process",
 ]  # fmt: skip

@@ -37,7 +37,7 @@ The files, more or less as they build on each other (`tests/test_layers.py` has 
     slot, host, shortcut            the worker's end: the envs of one slot (the slot itself: native/slot.h); past the
                                     wrappers of `gymnasium.make`
     twin_*                          hub and slot where there is no C; begin with `twin_words`
-    worker                          the process around hosts
+    worker, home                    the process around hosts; on which core its threads are
     preload, spawning, supervise,   starting, ending and killing workers
     crew
     options, inbox, watchdog        what a pool is told; whose mail is whose; who is late
