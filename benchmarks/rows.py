@@ -46,6 +46,7 @@ __all__ = [
 
 # What the shared policies take: the numbers of the table.
 _SPIN_POLICY_SECONDS, _BLAS_POLICY_SECONDS = 2e-3, 1e-3
+_TURNS = 5  # of a policy alone and with rounds, per repeat: a core may be slow for half a second
 _SETTLE_SECONDS, _IDLE_SECONDS = 1.0, 5.0
 
 _START_UP = """
@@ -235,14 +236,15 @@ def blas_policy_overhead(env_fns: Sequence[EnvFn], busy_us: float, effort: Effor
     """Return the same with a matrix product of about 1 ms on two threads, whose own time is measured in turns."""
     policy = _matmul_policy(_BLAS_POLICY_SECONDS)
     env_seconds = _env_seconds(env_fns, busy_us)
-    one_repeat = Effort(1, effort.seconds)
-    alone, together = [], []
+    turn = Effort(1, effort.seconds / _TURNS)
+    readings = []
     with vector_env_round(env_fns, policy) as one_round:
         for _ in range(effort.repeats):
-            alone += median_times(policy, one_repeat)
-            together += median_times(one_round, one_repeat)
-    # The quickest window is the policy undisturbed; a slow one would make the rounds look good.
-    return [1e6 * (seconds - min(alone) - env_seconds) for seconds in together]
+            turns = [median_times(policy, turn) + median_times(one_round, turn) for _ in range(_TURNS)]
+            alone, together = zip(*turns)
+            # The quickest turn is the policy undisturbed; a slow one would make the rounds look good.
+            readings.append(statistics.median(together) - min(alone) - env_seconds)
+    return [1e6 * seconds for seconds in readings]
 
 
 def start_up_seconds(num_envs: int, num_workers: int, effort: Effort) -> list[float]:
