@@ -63,7 +63,8 @@ class FailurePolicy:
     Attributes:
         on_failure: 'recover': replace it and bring its envs to where they were; 'raise'.
         on_repeat: the same call of an env kills a second worker, or an eighth where the signal came from
-            outside, as the memory killer's does. 'truncate': end that episode honestly, truncated; 'raise'.
+            outside, as the memory killer's does. 'truncate': end that episode honestly, truncated, and raise if
+            that does not help either; 'raise'.
         recover_hangs: whether an operation over its limit is a failure like a death; else it
             raises WorkerTimeoutError.
         max_restarts: how often workers may fail with the same env at work within `restart_window`
