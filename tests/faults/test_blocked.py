@@ -143,7 +143,7 @@ def test_a_slow_transfer_that_goes_on_is_not_late(
         if way == "up":
             pool.post([lambda env: b"x" * size])
             wait_until(lambda: bool(pool._hub.state(0).blocked))
-            name = "mail" if implementation == "native" else "_read_frame"
+            name = "mail" if implementation == "native" else "_take_next"
         else:
             name = "pump"
         monkeypatch.setattr(pool._hub, name, slowly(pool, getattr(pool._hub, name), looks))
