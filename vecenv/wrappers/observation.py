@@ -253,10 +253,10 @@ class RamWrapper(ObsWrapper):
 class ObsPlusPrevActRewWrapper(EnvWrapper):
     """Observations {'obs', 'prev_action', 'prev_reward_extrinsic'}: with the action and reward that led to them.
 
-    At a reset they are -1 (one below the first action of a Discrete space that starts elsewhere) and 0, and
-    the space contains them; actions of unsigned integers and bools are shown as int64 for that, and -1 is one below
-    the first action where a MultiDiscrete space starts below 0. A reward of None counts as
-    0, and an observation of None, as of an abnormal timestep, is passed on as it is.
+    At a reset they are -1 (one below the first action of a Discrete space that starts elsewhere, or of a
+    MultiDiscrete one that starts below 0) and 0, and the space contains them; actions of unsigned integers and bools
+    are shown as int64 for that. A reward of None counts as 0, and an observation of None, as of an abnormal timestep,
+    is passed on as it is.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("prev_action", "prev_reward_extrinsic")
