@@ -21,21 +21,18 @@ write_affinity(const uint64_t *cores)
 }
 
 void
-vecenv_set_home(vecenv_home *home, unsigned int core)
+vecenv_set_home(vecenv_home *home, unsigned int core, unsigned int num_threads)
 {
     memset(home, 0, sizeof *home);
-    if (core < 64 * VECENV_CORE_WORDS && read_affinity(home->usual)) {
-        home->own[core / 64] = UINT64_C(1) << core % 64;
-        home->is_set = (home->usual[core / 64] & home->own[core / 64]) != 0;
+    if (core >= 64 * VECENV_CORE_WORDS || !read_affinity(home->usual)) {
+        return;
     }
-}
-
-void
-vecenv_share_home(vecenv_home *home, unsigned int core)
-{
-    vecenv_set_home(home, core);
-    home->is_shared = home->is_set && memcmp(home->own, home->usual, sizeof home->own) != 0;
-    home->is_set = 0; /* there is no other one to go to before a sleep */
+    home->own[core / 64] = UINT64_C(1) << core % 64;
+    if ((home->usual[core / 64] & home->own[core / 64]) == 0) {
+        return;
+    }
+    home->is_set = num_threads == 1;
+    home->is_shared = num_threads > 1 && memcmp(home->own, home->usual, sizeof home->own) != 0;
 }
 
 static int64_t

@@ -33,22 +33,21 @@
 #define VECENV_ASIDE_PAUSE_NS 1000000 /* it takes some 20 us: not at every round */
 
 typedef struct {
-    int is_set;
+    int is_set; /* for the only thread of its worker */
     int is_wanted;   /* after a long round whose caller slept */
     int is_quick;    /* after a round with little work */
     int64_t woke_ns; /* when the last wait ended with something to do; 0 during the next one */
     int64_t aside_ns; /* when the worker last stepped aside */
-    int is_shared;    /* by several threads */
+    int is_shared;    /* by all threads of their worker */
     int64_t took_ns, used_ns; /* then: moving averages of a round and of its CPU time */
     int64_t cpu_ns;           /* the thread's CPU time at the end of the last round */
     uint64_t usual[VECENV_CORE_WORDS], own[VECENV_CORE_WORDS];
 } vecenv_home;
 
-/* Wake the calling thread on this core, if it may run there. */
-void vecenv_set_home(vecenv_home *home, unsigned int core);
-
-/* Keep the calling thread on this core while its rounds mostly wait; one thread of several. */
-void vecenv_share_home(vecenv_home *home, unsigned int core);
+/* A home on this core for a thread that may run where the calling one may: the only one of its
+ * worker sleeps and wakes up there, one of several stays there while its rounds mostly wait. None
+ * where they may not run there. */
+void vecenv_set_home(vecenv_home *home, unsigned int core, unsigned int num_threads);
 
 /* A wait begins, after a round that was rung for at rung_ns and a caller that fell asleep at
  * armed_ns; a wait has ended with something to do. */

@@ -214,34 +214,21 @@ PyDoc_STRVAR(watch_doc,
 "back, or watches others.");
 
 static PyObject *
-slot_wake_on(PyObject *op, PyObject *arg)
+slot_set_home(PyObject *op, PyObject *args)
 {
-    unsigned long core = PyLong_AsUnsignedLong(arg);
-    if (PyErr_Occurred()) {
+    unsigned int core, num_threads;
+    if (!PyArg_ParseTuple(args, "II:set_home", &core, &num_threads)) {
         return NULL;
     }
-    vecenv_set_home(&((Slot *)op)->home, (unsigned int)core);
+    vecenv_set_home(&((Slot *)op)->home, core, num_threads);
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(wake_on_doc,
-"wake_on($self, core, /)\n--\n\n"
-"Let the calling thread, which is to serve this slot, wake up on this core after a sleep.");
-
-static PyObject *
-slot_stay_on(PyObject *op, PyObject *arg)
-{
-    unsigned long core = PyLong_AsUnsignedLong(arg);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    vecenv_share_home(&((Slot *)op)->home, (unsigned int)core);
-    Py_RETURN_NONE;
-}
-
-PyDoc_STRVAR(stay_on_doc,
-"stay_on($self, core, /)\n--\n\n"
-"Let the thread that serves this slot, one of several, stay on this core while its envs mostly wait.");
+PyDoc_STRVAR(set_home_doc,
+"set_home($self, core, num_threads, /)\n--\n\n"
+"Give the thread that serves this slot a home on this core, if this thread may run there.\n\n"
+"The only thread of its worker wakes up there after a sleep; one of num_threads stays there while\n"
+"its envs mostly wait.");
 
 static PyObject *
 slot_set_seed(PyObject *op, PyObject *args)
@@ -302,8 +289,7 @@ static PyMethodDef slot_methods[] = {
     {"finish", vecenv_slot_finish, METH_NOARGS, vecenv_slot_finish_doc},
     {"host", slot_host, METH_VARARGS, host_doc},
     {"watch", slot_watch, METH_VARARGS, watch_doc},
-    {"wake_on", slot_wake_on, METH_O, wake_on_doc},
-    {"stay_on", slot_stay_on, METH_O, stay_on_doc},
+    {"set_home", slot_set_home, METH_VARARGS, set_home_doc},
     {"set_seed", slot_set_seed, METH_VARARGS, set_seed_doc},
     {"action", slot_action, METH_VARARGS, action_doc},
     {"count_step", slot_count_step, METH_NOARGS, count_step_doc},

@@ -81,7 +81,7 @@ one_of_several_threads_stays_while_it_mostly_waits(void)
     cpu_set_t before, one, other, present;
     CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
     vecenv_home home = {0};
-    vecenv_share_home(&home, (unsigned int)sched_getcpu());
+    vecenv_set_home(&home, (unsigned int)sched_getcpu(), 2);
     CHECK(home.is_shared);
     CPU_ZERO(&one);
     for (size_t core = 0; core < CPU_SETSIZE; core++) {
@@ -116,7 +116,7 @@ nobody_stays_where_there_is_one_core(void)
     CPU_SET((size_t)sched_getcpu(), &one);
     CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
     vecenv_home home = {0};
-    vecenv_share_home(&home, (unsigned int)sched_getcpu());
+    vecenv_set_home(&home, (unsigned int)sched_getcpu(), 2);
     CHECK(!home.is_shared);
     CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
 }

@@ -20,17 +20,14 @@ def settle_on(core: int, ends: Sequence[Any]) -> None:
     With several of them this process cannot go back: what its threads start, such as a game server amid a step, is
     not to inherit their home, so each start is listened for.
     """
-    if len(ends) == 1:
-        ends[0].wake_on(core)
-        return
     usual = os.sched_getaffinity(0)
     for end in ends:
-        end.stay_on(core)
+        end.set_home(core, len(ends))
 
     def leave(event: str, _: object) -> None:
         if event in _STARTS and os.sched_getaffinity(0) == {core}:
             with contextlib.suppress(OSError):  # the system has taken some of these cores away meanwhile
                 os.sched_setaffinity(0, usual)
 
-    if usual != {core}:
+    if len(ends) > 1 and usual != {core}:
         sys.addaudithook(leave)
