@@ -249,7 +249,7 @@ def _fast_tictactoe():
 # ---- a window, and a human -----------------------------------------------------------------
 
 WINDOW = """
-import pygame
+import copy, pickle, pygame
 from vecenv import Connect4Env
 env = Connect4Env({"render_mode": "image_realtime_mode", "screen_scaling": 2})
 env.reset()
@@ -265,7 +265,12 @@ other.reset()
 env.close()
 other.step(0)
 assert pygame.display.get_surface().get_size() == (504, 432)
-other.close()
+for clone in (copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
+    clone.step(1)
+    other.close()
+    clone.step(2)
+    assert pygame.display.get_surface() is not None
+    clone.close()
 """
 
 

@@ -399,7 +399,7 @@ class BoardEnv(BaseEnv):
         other._position = self.position.play(int(action))
         other._seeds = copy.copy(self._seeds)
         other._generator = copy.copy(self._generator)
-        other.render_mode, other._replay_folder, other.frames, other._window = None, None, [], None
+        other.render_mode, other._replay_folder, other.frames = None, None, []
         if self.battle_mode != self._cfg.battle_mode_in_simulation_env:
             other.battle_mode = self._cfg.battle_mode_in_simulation_env
             other._set_spaces()
@@ -482,6 +482,10 @@ class BoardEnv(BaseEnv):
     def create_evaluator_env_cfg(cfg: dict[str, Any]) -> list[dict[str, Any]]:
         """As `BaseEnv`'s, with battle_mode 'eval_mode' in each."""
         return copy_env_cfg(cfg, "evaluator_env_num", battle_mode=EVAL)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A window is this process's own; a copy, as a tree search makes it, opens it with its first picture.
+        return {**vars(self), "_window": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.battle_mode})"
