@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import pickle
 import random
 
 import numpy as np
@@ -106,6 +107,20 @@ def test_pictures_and_text_follow_the_game(capsys, tmp_path):
     start = env.render("rgb_array")
     assert not np.array_equal(start, mated) and np.array_equal(start, env.frames[0])
     env.close()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_copies_of_a_game_that_was_shown_are_shown_as_it_is(copied):
+    env = ChessEnv({"render_mode": "image_savefile_mode"})
+    env.reset()
+    for move in FOOLS_MATE[:2]:
+        env.step(action_of(env, move))
+    clone = copied(env)
+    assert np.array_equal(clone.render("rgb_array"), env.render("rgb_array"))
+    action = action_of(env, "g2g4")
+    for game in (env, clone):
+        game.step(action)
+    assert np.array_equal(clone.frames[-1], env.frames[-1])
 
 
 def test_another_game_is_one_class():

@@ -190,6 +190,10 @@ class LibraryEnv(BoardEnv):
             raise StateError(f"{self!r} has no text: {self.library_module} renders as {modes}")
         return str(self._render_game("ansi"))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Copied or pickled, these games would be at their beginning, unlike what is noted of them.
+        return {**super().__getstate__(), "_pictures": {}}
+
     def close(self) -> None:
         # The games that rendered are not closed: they have no window, and closing one ends pygame for all.
         self._pictures = {}
