@@ -489,3 +489,19 @@ def test_what_lasts_from_one_episode_to_the_next_can_be_moved_to_a_new_env(make)
     assert_same(env.reset(), twin.reset())
     for _ in range(40):
         assert_same(env.step(action), twin.step(action))
+
+
+def test_what_a_curriculum_has_learned_can_be_moved_to_a_new_env():
+    def make():
+        return CurriculumWrapper(BatchEnvironmentWrapper([tasks(), tasks()]), warmup_period=2, seed=0)
+
+    env, twin = make(), make()
+    assert describe(env) == []
+    action = np.zeros(2, np.int64)
+    env.reset()
+    for _ in range(30):
+        env.step(action)
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert_same(env.reset(), twin.reset())
+    for _ in range(30):
+        assert_same(env.step(action), twin.step(action))

@@ -125,6 +125,12 @@ class CurriculumWrapper(AlfEnvironmentBaseWrapper):
         task_probs: float64 (num_tasks,): how likely each task is now.
     """
 
+    # What it has learned outlasts a reset of the batch; returns and lengths do not.
+    state_names: ClassVar[tuple[str, ...]] = (
+        *("_generator", "_task_ids", "task_probs"),
+        *("_counts", "_scores", "_mean_lengths"),
+    )
+
     def __init__(
         self,
         env: AlfEnvironment,
