@@ -36,6 +36,8 @@ ODD = {
     "a flag among numbers": (True, 7, False),
     "arrays of objects": (np.array([None, "a"], object), np.array([1, 2], object), np.array([{}, 0], object)),
     "bytes": (b"a", b"b", b"c"),
+    "flags": (True, NOTHING, False),
+    "NumPy's flags": (NOTHING, np.True_, np.False_),
     "a late key": (NOTHING, 1, NOTHING),
     "a late string": (NOTHING, "late", NOTHING),
     "a late array": (NOTHING, np.arange(3), NOTHING),
@@ -79,6 +81,12 @@ def test_infos_behind_a_wrapper_are_the_same_in_lockstep_and_ahead(name):
     """There whole time steps travel, and numbers in them are arrays already."""
     make = functools.partial(covered, make=functools.partial(told, name))
     assert_same(run(make, reset_ahead=True), run(make, reset_ahead=False))
+
+
+@pytest.mark.parametrize("name", ["flags", "NumPy's flags", "a late key", "a half among whole numbers"])
+def test_numbers_behind_a_wrapper_are_the_same(name):
+    make = functools.partial(told, name)
+    assert_same(run(functools.partial(covered, make=make)), run(make))
 
 
 #: Kinds that do not mix: there the zeros that each env has for itself meet the others' values.

@@ -30,10 +30,22 @@ def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, A
         if isinstance(value, dict):
             result[key] = own_infos(value, rows_per_env)
             continue
+        if value.dtype == object:
+            value = _as_bools(value, gathered.get(f"_{key}"))
         if rows_per_env is not None:
             value = _end_to_end(value, rows_per_env)
         result[key] = value.astype(np.float32) if value.dtype == np.float64 else value
     return result
+
+
+def _as_bools(value: Array, mask: Array | None) -> Array:
+    """Return objects that are all bools, where there are any, as an array of bools, False where an env lacks the key.
+
+    Gymnasium has objects for NumPy's bools, which is what comparisons give and what `env_info` of one env holds.
+    """
+    told = value if mask is None else value[mask]
+    is_bool = value.ndim == 1 and len(told) > 0 and all(isinstance(part, np.bool_) for part in told)
+    return value.astype(np.bool_) if is_bool else value  # None becomes False
 
 
 def _end_to_end(value: Array, size: int) -> Array:
