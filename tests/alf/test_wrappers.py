@@ -125,6 +125,15 @@ def test_what_is_no_alf_environment_is_refused_with_the_way_out(wrap, env):
         wrap(env)
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda env: RandomFirstEpisodeLength(env, 5), TemporallyCorrelatedNoiseWrapper, AtariTerminalOnLifeLossWrapper],
+)
+def test_wrappers_for_one_env_refuse_a_batch(wrap):
+    with pytest.raises(ConfigError, match=": expected one env, got a batch; wrap each env instead"):
+        wrap(BatchEnvironmentWrapper([AlfGymWrapper(Echo()), AlfGymWrapper(Echo())]))
+
+
 def test_an_alf_environment_is_not_made_one_again():
     with pytest.raises(ConfigError, match="^gym_env: is an AlfEnvironment already"):
         AlfGymWrapper(toy())

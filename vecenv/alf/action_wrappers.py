@@ -1,4 +1,4 @@
-"""Wrappers on time steps that change what an action is; for one env and, with tensors too, for batches."""
+"""Wrappers on time steps that change what an action is; for one env and, but for noise, for batches, of tensors too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from vecenv.alf import tensors
 from vecenv.alf.actions import fit_actions
-from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.environment import AlfEnvironment, check_single
 from vecenv.alf.nests import map_structure
 from vecenv.alf.spec import BoundedTensorSpec, zeros_of
 from vecenv.alf.timestep import TimeStep
@@ -118,14 +118,16 @@ class TemporallyCorrelatedNoiseWrapper(AlfEnvironmentBaseWrapper):
         """Wrap.
 
         Args:
-            env: with one continuous action, array based.
+            env: with one continuous action; not batched.
             sigma: standard deviation of the noise.
             past_noise_weight: at least 0; a negative one counts as 0.
 
         Raises:
+            ConfigError: a batch.
             SpaceError: other actions.
         """
         super().__init__(env)
+        check_single(env, "TemporallyCorrelatedNoiseWrapper")
         spec = env.action_spec()
         if not isinstance(spec, BoundedTensorSpec) or not spec.is_continuous:
             raise SpaceError(f"TemporallyCorrelatedNoiseWrapper: expected one continuous action, got {spec}")

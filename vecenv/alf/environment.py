@@ -176,6 +176,12 @@ def check_environment(env: Any, name: str) -> None:
         raise ConfigError(f"{name}: expected an AlfEnvironment, got {env!r}; AlfGymWrapper makes one of an env")
 
 
+def check_single(env: AlfEnvironment, name: str) -> None:
+    """Raise ConfigError, which begins with this name, for a batch."""
+    if env.batched:
+        raise ConfigError(f"{name}: expected one env, got a batch; wrap each env instead")
+
+
 def specs_of(env: AlfEnvironment) -> TimeStep:
     """Return the specs of an environment's time steps, infos included: its own `time_step_spec` may lack them."""
     return env.time_step_spec()._replace(env_info=env.env_info_spec())

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vecenv.alf import tensors
-from vecenv.alf.environment import AlfEnvironment
+from vecenv.alf.environment import AlfEnvironment, check_single
 from vecenv.alf.spec import TensorSpec
 from vecenv.alf.timestep import TimeStep, check_discount
 from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper, CuttingWrapper
@@ -66,8 +66,7 @@ class RandomFirstEpisodeLength(CuttingWrapper):
                 episodes that is none.
         """
         super().__init__(env)
-        if env.batched:
-            raise ConfigError("RandomFirstEpisodeLength: expected one env, got a batch; wrap each env instead")
+        check_single(env, "RandomFirstEpisodeLength")
         self._range = check_whole("random_length_range", random_length_range, 1)
         self._cuts_left = check_whole("num_episodes", num_episodes, 0)
         self._generator = own_generator(None, "first_length")
@@ -160,7 +159,9 @@ class AtariTerminalOnLifeLossWrapper(AlfEnvironmentBaseWrapper):
     """
 
     def __init__(self, env: AlfEnvironment) -> None:
+        """Wrap one env; ConfigError for a batch."""
         super().__init__(env)
+        check_single(env, "AtariTerminalOnLifeLossWrapper")
         self._lives = 0
 
     def _reset(self) -> TimeStep:
