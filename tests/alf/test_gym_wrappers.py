@@ -24,6 +24,7 @@ from vecenv.alf import (
     ObservationClipWrapper,
     SparseReward,
 )
+from vecenv.envs.toys import AliasedObs, ToyEnv
 
 
 def image_env(height=12, width=10, channels=3, dtype=np.uint8, count=5, nested=False):
@@ -217,6 +218,12 @@ def test_each_field_has_a_stack_of_its_own_and_vectors_stack_too():
     assert shifted.observation_space.start.tolist() == [5, 1, 5, 1]
     with pytest.raises(ValueError, match="MultiDiscrete"):
         FrameStack(Scripted([0] * 4, space=spaces.Discrete(2)))
+
+
+def test_frames_of_an_env_that_writes_each_into_the_same_array():
+    reusing, plain = run(FrameStack(AliasedObs(4), 3)), run(FrameStack(ToyEnv(4), 3))
+    np.testing.assert_array_equal(reusing, plain)
+    assert len({*plain[-1][::4]}) == 3, "different frames"
 
 
 def test_a_crop_declares_the_dtype_and_the_bounds_of_its_images():
