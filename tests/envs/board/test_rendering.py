@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,16 @@ import numpy as np
 import pytest
 
 from tests.envs.board.fakes import GAMES
-from vecenv import BaseEnvManager, Connect4Env, GomokuEnv, StateError, SyncSubprocessEnvManager, TicTacToeEnv
+from vecenv import (
+    BaseEnvManager,
+    Connect4Env,
+    GomokuEnv,
+    StateError,
+    SyncSubprocessEnvManager,
+    TicTacToeEnv,
+    VectorEnv,
+)
+from vecenv.replaying import replaying
 
 iio = pytest.importorskip("imageio.v3")
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
@@ -230,6 +241,28 @@ def test_another_folder_is_for_the_next_game_too(tmp_path):
         play_out(env, [0, 3, 1, 4, 2])
         assert Path(env.saved_path).parent == tmp_path / folder
         env.reset()
+
+
+def test_a_game_that_is_repeated_after_a_crash_is_saved_once(tmp_path, caplog):
+    make = functools.partial(TicTacToeEnv, {**SAVING, "replay_path": str(tmp_path)})
+    with VectorEnv([make], num_workers=1) as envs:
+        envs.reset(seed=0)
+        for action in (0, 3, 1, 4, 2):
+            _, _, terminated, _, _ = envs.step([action])
+        assert terminated.all()
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        envs.step([0])
+    assert "nothing was lost" in caplog.text and len(list(tmp_path.iterdir())) == 1
+
+
+def test_moves_that_are_only_repeated_are_not_shown_again(capsys):
+    env = TicTacToeEnv({"render_mode": "state_realtime_mode"})
+    with replaying():
+        env.reset()
+        env.step(0)
+    assert capsys.readouterr().out == ""
+    env.step(1)
+    assert capsys.readouterr().out.endswith(" 1 X O .\n 2 . . .\n 3 . . .\n")
 
 
 def test_a_replay_of_the_next_game_is_none_of_a_simulated_one(tmp_path):

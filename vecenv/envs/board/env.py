@@ -30,6 +30,7 @@ from vecenv.envs.board.recording import RENDER_MODES, Window, save_frames
 from vecenv.envs.replay import DEFAULT_FOLDER
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.errors import ConfigError, SpaceError, StateError
+from vecenv.replaying import is_replaying
 
 __all__ = ["BoardEnv"]
 
@@ -266,7 +267,9 @@ class BoardEnv(BaseEnv):
             assert score is not None, "a game that is over has a result"
             info.update(eval_episode_return=score, terminated=True, truncated=False)
             reward = abs(score) if self.battle_mode == SELF_PLAY else score
-            if self.render_mode == "image_savefile_mode":
+            if is_replaying():
+                self.frames = []  # they are in a file already
+            elif self.render_mode == "image_savefile_mode":
                 self.save_render_output(replay_path=self._cfg.replay_path, format=self._cfg.replay_format)
         return BaseEnvTimestep(self._observe(), np.array([reward], np.float32), done, info)
 
@@ -408,8 +411,9 @@ class BoardEnv(BaseEnv):
     # ---- rendering ---------------------------------------------------------------------------
 
     def _show_move(self) -> None:
-        if self.render_mode is not None and self.render_mode != "rgb_array":
-            self.render(self.render_mode)
+        mode = self.render_mode
+        if mode == "image_savefile_mode" or (mode not in (None, "rgb_array") and not is_replaying()):
+            self.render(mode)
 
     def render(self, mode: str | None = None) -> Any:
         """Show the board.
