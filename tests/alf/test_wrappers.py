@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
@@ -337,6 +338,23 @@ def test_a_batch_of_single_envs_is_their_steps_stacked():
             assert step.step_type[index] == row.step_type and step.env_id[index] == index
             assert step.env_info["steps"][index] == row.env_info["steps"]
         step, rows = batch.step(np.array([0, 1])), [env.step(a) for env, a in zip(singles, (0, 1))]
+
+
+@pytest.mark.parametrize("several", [BatchEnvironmentWrapper, lambda envs: MultitaskWrapper(envs, ["a", "b", "c"])])
+def test_every_env_is_closed_whatever_another_one_raises(several, monkeypatch):
+    envs = [toy(), toy(), toy()]
+    closed = []
+    for number, env in enumerate(envs):
+        monkeypatch.setattr(env, "close", functools.partial(_close, number, closed))
+    with pytest.raises(OSError, match="of env 1"):
+        several(envs).close()
+    assert closed == [0, 1, 2]
+
+
+def _close(number, closed):
+    closed.append(number)
+    if number == 1:
+        raise OSError(f"of env {number}")
 
 
 def test_batches_that_do_not_fit_together():

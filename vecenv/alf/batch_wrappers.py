@@ -15,6 +15,7 @@ from vecenv.alf.known_infos import KnownInfos
 from vecenv.alf.nests import map_structure
 from vecenv.alf.timestep import TimeStep
 from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper
+from vecenv.core.host import close_all
 from vecenv.envs.state import KEEPER
 from vecenv.errors import ConfigError, StateError
 
@@ -141,9 +142,8 @@ class SeveralEnvs(AlfEnvironment):
         return self._spec.env_info
 
     def close(self) -> None:
-        """Close every env."""
-        for env in self._envs:
-            env.close()
+        """Close every env, whatever another one's close raises."""
+        close_all(env.close for env in self._envs)
 
 
 class BatchEnvironmentWrapper(SeveralEnvs):
