@@ -63,6 +63,16 @@ def test_masks_are_fresh_ones():
     assert env.legal_actions.tolist() == [0, 1]
 
 
+def test_actions_count_from_zero_whatever_the_env_calls_its_first():
+    inner = numbers_env(actions=spaces.Discrete(3, start=5))
+    env = LightZeroEnvWrapper(inner, CFG)
+    env.reset()
+    assert env.action_space == spaces.Discrete(3) and env.legal_actions.tolist() == [0, 1, 2]
+    for action in (0, np.int64(1), np.array([2])):
+        env.step(action)
+    assert inner.actions == [5, 6, 7] and inner.actions[2].shape == (1,)
+
+
 def test_an_env_made_by_its_id_lists_its_legal_actions():
     cfg = {**CFG, "continuous": True, "manually_discretization": True, "each_dim_disc_size": 5}
     env = get_wrappered_env(cfg, "Pendulum-v1")()

@@ -29,7 +29,7 @@ class LightZeroEnvWrapper(EnvWrapper):
     """Observations {'observation', 'action_mask', 'to_play'}; the last info has `eval_episode_return`.
 
     The mask is int8 ones (n,) for Discrete actions and None for continuous ones, whose space is `NoneSpace`.
-    `to_play` is -1. The spaces say so from the start.
+    `to_play` is -1. The spaces say so from the start. Discrete actions count from 0, whatever the env calls its first.
 
     Example:
         >>> env = LightZeroEnvWrapper(gymnasium.make("CartPole-v1"), {"is_train": True})
@@ -63,6 +63,9 @@ class LightZeroEnvWrapper(EnvWrapper):
             raise ConfigError(f"continuous: got {cfg['continuous']!r}, but actions are {actions}", key="continuous")
         self.episode_return = 0.0
         self._num_actions = 0 if isinstance(actions, spaces.Box) else int(actions.n)
+        self._first_action = 0 if isinstance(actions, spaces.Box) else int(actions.start)
+        if self._first_action != 0:
+            self.action_space = spaces.Discrete(self._num_actions)  # what the mask and `legal_actions` count
         mask = NoneSpace() if self.continuous else spaces.Box(0, 1, (self._num_actions,), np.int8)
         parts: dict[str, Any] = {
             "observation": self.env.observation_space,
@@ -77,6 +80,8 @@ class LightZeroEnvWrapper(EnvWrapper):
         return self._lightzero_obs(obs), info
 
     def step(self, action: Any) -> Any:
+        if self._first_action != 0:
+            action = action + self._first_action
         obs, reward, terminated, truncated, info = self.env.step(action)
         if reward is not None:
             self.episode_return += float(np.asarray(reward).sum())
