@@ -50,6 +50,7 @@ class EpisodeRecorder(_RecordVideo):
             ConfigError: the env does not render RGB arrays, or the folder cannot be written; names the env.
             DependencyError: moviepy or its encoder is missing.
         """
+        self.recorded_frames: list[Any] = []  # Gymnasium's __del__ before 1.4 looks, also at what was never built
         folder = os.path.abspath(os.fspath(folder))
         label = _label(env)
         if env.render_mode not in ("rgb_array", "rgb_array_list"):
