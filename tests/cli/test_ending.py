@@ -12,7 +12,8 @@ import pytest
 from vecenv.cli.ending import end_well
 from vecenv.errors import StateError
 
-COMMANDS = [["vecenv", "check", "CartPole-v1"], ["benchmarks.speed", "--list"]]
+BENCH = ["vecenv", "bench", "--envs", "1", "--skip", "gymnasium", "--skip", "ceiling", "--seconds", "0.1"]
+COMMANDS = [["vecenv", "check", "CartPole-v1"], BENCH, ["benchmarks.speed", "--list"]]
 ROOT = Path(__file__).parents[2]
 
 WITHOUT_MUJOCO = """

@@ -9,7 +9,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -132,9 +132,17 @@ def write_plot(path: Path, settings: dict[str, Any], machine: dict[str, Any], re
     figure.savefig(path, dpi=120)
 
 
+class _Console(Console):
+    """Leaves it to `end_well` how a command ends whose output nobody reads; rich would end it with exit code 1."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Raise what rich has caught."""
+        raise  # noqa: PLE0704  # rich calls this while it handles the error
+
+
 def _stdout() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=_PIPE_WIDTH)
+    console = _Console()
+    return console if console.is_terminal else _Console(width=_PIPE_WIDTH)
 
 
 def _title(settings: dict[str, Any]) -> str:
