@@ -344,6 +344,30 @@ def test_a_dev_shm_with_room_for_copies_only_gets_copies(tmp_path: Path) -> None
         assert done.stdout.split() == [size[:-1], str(is_copy)]
 
 
+@pytest.mark.parametrize("context, works", [("forkserver", False), ("spawn", True), ("fork", True)])
+def test_a_folder_for_temporary_files_with_too_long_a_name_for_a_socket_is_named(
+    tmp_path: Path, context: str, works: bool
+) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    source = program(
+        f"""
+        import tempfile
+        tempfile.tempdir = {str(folder)!r}
+        from vecenv.errors import ConfigError
+        try:
+            start(context={context!r}).close()
+        except ConfigError as error:
+            print(error)
+        """
+    )
+    done = run(source, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.stdout == "") == works
+    if not works:
+        assert "TMPDIR" in done.stdout and "AF_UNIX path too long" in done.stdout and "ulimit" not in done.stdout
+
+
 def test_a_low_descriptor_limit_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     source = program(
         """

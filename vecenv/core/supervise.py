@@ -7,6 +7,7 @@ first workers and their replacements.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -36,6 +37,12 @@ _LOG = logging.getLogger("vecenv")
 #: How long the end of a process that has been killed, and news of it, may take. It takes longer only where the system
 #: does not let go of it, as of one that waits for a dead file server, or where its fork server has been stopped.
 _END_SECONDS = 5.0
+#: What a fork server meets that has no place for its socket. A name that is too long has no number: Python refuses it.
+_NO_PLACE = (None, errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
+_PLACE = (
+    "the fork server's socket needs a folder for temporary files that can be written and whose name is short (some 70 "
+    "characters at most); set TMPDIR to such a folder, or use context='spawn'"
+)
 
 
 @dataclass
@@ -258,7 +265,7 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
         siblings: descriptors of this process that a forked worker must not keep.
 
     Raises:
-        ConfigError: the system has no process or descriptor left.
+        ConfigError: the system has no process or descriptor left, or no place for the fork server's socket.
     """
     process = stack = ours = theirs = None
     try:
@@ -281,15 +288,21 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
     except BaseException as error:
         _discard(process, stack, ours)
         if isinstance(error, (OSError, EOFError)):  # a fork server that cannot fork ends
-            raise _no_start(boot.worker_id, error) from error
+            raise _no_start(boot.worker_id, error, _has_no_place(context, error)) from error
         raise
     finally:
         if theirs is not None:
             theirs.close()
 
 
-def _no_start(worker_id: int, error: OSError | EOFError) -> ConfigError:
-    return ConfigError(f"worker {worker_id} cannot be started: {error}; {_limits()}")
+def _no_start(worker_id: int, error: OSError | EOFError, has_no_place: bool = False) -> ConfigError:
+    remedy = _PLACE if has_no_place else _limits()
+    return ConfigError(f"worker {worker_id} cannot be started: {error}; {remedy}")
+
+
+def _has_no_place(context: str, error: OSError | EOFError) -> bool:
+    """Tell whether a fork server found no place for its socket, rather than that something has run out."""
+    return context == "forkserver" and isinstance(error, OSError) and error.errno in _NO_PLACE
 
 
 def _discard(process: Any, stack: StackFile | None, control: Connection | None) -> None:
