@@ -334,14 +334,36 @@ def test_a_dev_shm_with_room_for_copies_only_gets_copies(tmp_path: Path) -> None
         """
     )
     (tmp_path / "script.py").write_text(source)
-    inside = f'mount -t tmpfs -o size="$0" tmpfs /dev/shm && exec {sys.executable} -W error script.py'
+    for size, is_copy in (("14m", True), ("32m", False)):
+        done = run_with_dev_shm(f"size={size}", tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.split() == [size[:-1], str(is_copy)]
+
+
+def run_with_dev_shm(options: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the folder's script.py with a /dev/shm of its own, mounted with these options."""
     namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
     if subprocess.run([*namespace, "mount -t tmpfs tmpfs /dev/shm"], capture_output=True).returncode != 0:
         pytest.skip("the system gives no mounts of one's own")
-    for size, is_copy in (("14m", True), ("32m", False)):
-        done = subprocess.run([*namespace, inside, size], capture_output=True, text=True, timeout=60, cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.split() == [size[:-1], str(is_copy)]
+    inside = f'mount -t tmpfs -o "$0" tmpfs /dev/shm && exec {sys.executable} -W error script.py'
+    return subprocess.run([*namespace, inside, options], capture_output=True, text=True, timeout=60, cwd=folder)
+
+
+@pytest.mark.parametrize("options, why", [("ro", "Read-only file system"), ("nr_inodes=1", "No space left on device")])
+def test_a_dev_shm_where_nothing_can_be_made_is_an_error_that_names_it(tmp_path: Path, options: str, why: str) -> None:
+    source = program(
+        """
+        from vecenv.errors import ConfigError
+        try:
+            start()
+        except ConfigError as error:
+            print(error)
+        """
+    )
+    (tmp_path / "script.py").write_text(source)
+    done = run_with_dev_shm(options, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"/dev/shm: no shared memory can be made there: {why}")
 
 
 @pytest.mark.parametrize("context, works", [("forkserver", False), ("spawn", True), ("fork", True)])

@@ -21,6 +21,8 @@ __all__ = ["Segment", "private_segment"]
 
 _SHM_FOLDER = "/dev/shm"
 _MIB = 2**20
+#: What the making of a name meets where /dev/shm is missing, read-only or another's, or has no names left.
+_NO_NAMES = (errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC)
 
 
 class Segment:
@@ -41,11 +43,20 @@ class Segment:
         """Create a nameless segment with all its pages reserved.
 
         Raises:
-            ConfigError: /dev/shm has not that much room.
+            ConfigError: /dev/shm has not that much room, is missing, or cannot be written.
         """
         # Named after its process, for whoever finds it after a kill at this very moment.
         name = f"vecenv-{os.getpid()}-{os.urandom(4).hex()}"
-        named = shared_memory.SharedMemory(name, create=True, size=nbytes)
+        try:
+            named = shared_memory.SharedMemory(name, create=True, size=nbytes)
+        except OSError as error:
+            if error.errno in _NO_NAMES:
+                raise ConfigError(
+                    f"{_SHM_FOLDER}: no shared memory can be made there: {error.strerror}; workers need it. Mount a "
+                    "tmpfs there that this user can write to, or have the envs in the process itself "
+                    "(backend='serial', or a manager of type 'base')"
+                ) from error
+            raise
         try:
             fd = os.open(f"{_SHM_FOLDER}/{named.name.lstrip('/')}", os.O_RDWR | os.O_CLOEXEC)
         finally:
