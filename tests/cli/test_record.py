@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,20 @@ from vecenv import DingEnvWrapper
 
 def make():
     return DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
+"""
+
+TERMINATED = """
+import os, signal
+import gymnasium
+
+class Terminated(gymnasium.Wrapper):
+    def step(self, action):
+        self.env.render()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return self.env.step(action)
+
+def make(render_mode=None):
+    return Terminated(gymnasium.make("CartPole-v1", render_mode=render_mode, max_episode_steps=4))
 """
 
 
@@ -114,3 +129,10 @@ def test_a_missing_package_is_named(package, extra, tmp_path):
     assert package in done.stderr and "pip install" in done.stderr
     if extra:
         assert done.returncode == 2 and f'pip install "vecenv[{extra}]"' in done.stderr
+
+
+def test_sigterm_ends_it_though_the_env_draws_with_sdl(tmp_path):
+    (tmp_path / "terminated.py").write_text(TERMINATED)
+    command = [sys.executable, "-m", "vecenv", "record", "terminated:make"]
+    done = subprocess.run(command, capture_output=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == -signal.SIGTERM

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -45,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     options = _build_parser().parse_args(argv)
+    # else SDL, with which many envs draw, takes SIGTERM for a window to be closed, and the command goes on
+    os.environ.setdefault("SDL_NO_SIGNAL_HANDLERS", "1")
     return end_well(f"vecenv {options.command}", functools.partial(options.run, options))
 
 
