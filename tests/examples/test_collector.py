@@ -65,3 +65,11 @@ def test_a_number_that_is_too_small_is_refused(option: list[str]):
     with pytest.raises(SystemExit) as caught:
         main(option)
     assert caught.value.code == 2
+
+
+def test_a_game_of_atari_needs_no_import_before():
+    pytest.importorskip("ale_py")
+    command = [sys.executable, "-m", "vecenv.examples.collector", "--env", "ALE/Breakout-v5"]
+    done = subprocess.run([*command, "--envs", "1", "--episodes", "1"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ALE/Breakout-v5: 1 episodes")

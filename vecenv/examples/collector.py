@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from vecenv.envs.registered import make_env
 from vecenv.managers import create_env_manager
 from vecenv.vector import VectorEnv
 
@@ -103,7 +103,7 @@ def collect_by_id(
 def main(argv: Sequence[str] | None = None) -> None:
     """Collect, then print the returns and the speed."""
     options = _parse(argv)
-    env_fns = [functools.partial(gymnasium.make, options.env)] * options.envs
+    env_fns = [functools.partial(make_env, options.env)] * options.envs
     run = _run_batches if options.manager is None else functools.partial(_run_manager, options.manager)
     (returns, steps), seconds = run(env_fns, options.episodes, options.seed)
     print(f"{options.env}: {len(returns)} episodes of a random policy in {options.envs} envs")
