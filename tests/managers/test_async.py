@@ -81,6 +81,20 @@ def test_a_forced_reset_drops_the_answer_of_a_stepping_env(launched, gate):
     assert timesteps[1].obs.tolist() == [1, 1, 2]
 
 
+@pytest.mark.parametrize("policy", ["error", "renew"])
+def test_a_first_observation_that_comes_with_a_failed_step_is_not_lost(policy):
+    """Env 0 stayed in RESET for ever; where no other was ready, `ready_obs` raised StateError."""
+    with AsyncSubprocessEnvManager(actors(3, length=1), {"num_workers": 1, "on_step_error": policy}) as manager:
+        manager.launch()
+        manager.step({0: 0})
+        assert manager.env_states[0] is EnvState.RESET
+        with pytest.raises(LookupError):  # the only worker answers in order: a reset, a failure, a step
+            manager.step({1: "error", 2: 0})
+        assert list(manager.step({})) == [2]
+        assert manager.ready_obs[0].tolist() == [0, 0, 2]
+        assert manager.env_states[0] is EnvState.RUN and manager.env_states[1] is EnvState.ERROR
+
+
 def test_attributes_do_not_take_a_pending_timestep(launched, gate):
     """W18: the timestep came back as the attribute's value."""
     manager = launched()

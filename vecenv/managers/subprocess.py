@@ -239,7 +239,12 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
             super()._absorb(batch)
             return
         steps, resets = batch.take(np.flatnonzero(~is_reset)), batch.take(np.flatnonzero(is_reset))
-        self._absorb_steps(steps)
+        try:
+            self._absorb_steps(steps)
+        except Exception:
+            if not self._closed:
+                super()._absorb(resets)  # first observations, which nobody sends again
+            raise
         super()._absorb(resets)
 
     def _absorb_steps(self, batch: Batch) -> None:
