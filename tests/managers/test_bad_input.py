@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -300,3 +301,16 @@ def test_counts_of_envs_may_be_numpy_s(cls, who):
     for count in (2.0, np.float64(2), "2", True, np.int64(-1), None):
         with pytest.raises(ConfigError, match=f"{who}_env_num: expected an integer >= 0"):
             create({f"{who}_env_num": count})
+
+
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+def test_a_reset_whose_arguments_cannot_be_sent_changes_nothing(manager_cls):
+    """Both envs were left in RESET with no reset under way, and later resets of all failed by what was remembered."""
+    with manager_cls(actors(3), {"num_workers": 1}) as manager:
+        manager.launch()
+        with pytest.raises(ConfigError, match="env 1: its arguments cannot be sent to a worker: TypeError.*lock"):
+            manager.reset({0: None, 1: {"stat": threading.Lock()}})
+        assert manager.ready_obs_id == [0, 1, 2]
+        assert manager.episodes == [1, 1, 1]
+        manager.reset()
+        assert manager.ready_obs_id == [0, 1, 2] and manager.episodes == [2, 2, 2]

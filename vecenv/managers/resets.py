@@ -38,7 +38,7 @@ class EnvResets(EnvLife):
 
         Raises:
             ClosedError: not launched.
-            ConfigError: not a dict of dicts.
+            ConfigError: not a dict of dicts, or an argument cannot be sent to a worker. Nothing has changed then.
             RuntimeError: an env could not be reset in `max_retry` attempts; the manager is closed.
         """
         self._open_pool("reset")
@@ -63,9 +63,14 @@ class EnvResets(EnvLife):
                 raise ConfigError(f"reset: no env {env_id!r}; env ids are 0..{self.env_num - 1}")
             if params is not None and not isinstance(params, Mapping):
                 raise ConfigError(f"reset: env {env_id}: expected a dict or None, got {type(params).__name__}")
-        for env_id, params in reset_param.items():
-            self._params[int(env_id)] = dict(params or {})
-        return [int(env_id) for env_id in reset_param]
+        given = {int(env_id): dict(params or {}) for env_id, params in reset_param.items()}
+        for env_id, params in given.items():
+            self._check_params(env_id, params)
+        self._params.update(given)
+        return list(given)
+
+    def _check_params(self, env_id: int, params: dict[str, Any]) -> None:
+        """Raise ConfigError for keyword arguments of a reset that cannot reach their env."""
 
     def _may_reset(self, env_id: int) -> bool:
         if env_id in self._recording and self._env_states[env_id] is EnvState.RUN:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..core import mail
 from ..core.batch import Batch
 from ..core.clock import Deadline
 from ..core.pool import Pool
@@ -50,6 +51,19 @@ class ProcessEnvManager(BaseEnvManager):
         except (WorkerTimeoutError, WorkerDiedError) as error:
             self._give_up_worker(error)
             raise
+
+    def _check_params(self, env_id: int, params: dict[str, Any]) -> None:
+        # Before anything is remembered or dropped; else these envs would be in RESET with no reset under way, and
+        # each later reset would fail by the same arguments.
+        if not params:
+            return
+        try:
+            mail.dump(params)
+        except Exception as error:  # whatever the class of an object raises when it is to be pickled
+            raise ConfigError(
+                f"reset: env {env_id}: its arguments cannot be sent to a worker: {type(error).__name__}: {error}",
+                key="reset_param",
+            ) from error
 
     def _close_after(self, error: BaseException) -> None:
         hung = error.worker_id if isinstance(error, WorkerTimeoutError) else None
