@@ -135,3 +135,19 @@ def test_hybrid_actions_reach_the_env_as_a_pair(choice):
 def test_hybrid_needs_a_choice_with_parameters():
     with pytest.raises(SpaceError, match="Tuple"):
         GymHybridDictActionWrapper(numbers_env())
+
+
+def test_the_maximum_of_dicts_and_tuples_of_frames_is_one_of_each_part():
+    """It was a TypeError about '>=' amid an episode, or one array instead of a tuple."""
+    left, right = spaces.Box(0, 255, (2,), np.uint8), spaces.Box(0, 255, (3,), np.uint8)
+    space = spaces.Dict(eyes=spaces.Tuple([left, right]), text=spaces.Text(9))
+
+    def see(*values):
+        eyes = np.array(values[:2], np.uint8), np.array(values[2:], np.uint8)
+        return {"eyes": eyes, "text": "abcdefghi"[: values[0]]}
+
+    env = MaxAndSkipWrapper(Scripted([see(9, 9, 9, 9, 9), see(1, 5, 7, 0, 2), see(4, 2, 6, 1, 2)], space=space), 2)
+    env.reset()
+    obs = env.step(0)[0]
+    assert space.contains(obs) and obs["text"] == "abcd"
+    assert [part.tolist() for part in obs["eyes"]] == [[4, 5], [7, 1, 2]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -75,7 +77,10 @@ class ActionRepeatWrapper(RepeatWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("max_and_skip")
 class MaxAndSkipWrapper(RepeatWrapper):
-    """Each action applied `skip` times; the observation is the maximum of the last two frames, pixel by pixel."""
+    """Each action applied `skip` times; the observation is the maximum of the last two frames, pixel by pixel.
+
+    Of a dict or tuple of frames it is that of each part; what is no number, such as a text, is the newest.
+    """
 
     def __init__(self, env: Any, skip: int = 4) -> None:
         """Wrap.
@@ -90,11 +95,21 @@ class MaxAndSkipWrapper(RepeatWrapper):
     def step(self, action: Any) -> Any:
         before, (obs, total, terminated, truncated, info) = self._repeat(action)
         if before is not None and obs is not None:
-            obs = np.maximum(before, obs)
+            obs = _maximum(before, obs)
         return obs, total, terminated, truncated, info
 
     def _keep(self, obs: Any) -> Any:
         return copy_arrays(obs)  # the env may draw the next frame into the same array
+
+
+def _maximum(before: Any, obs: Any) -> Any:
+    """Give the larger of each two numbers, nested as the observations are."""
+    if isinstance(obs, Mapping):
+        return {key: _maximum(before[key], value) for key, value in obs.items()}
+    if isinstance(obs, (tuple, list)):
+        return tuple(_maximum(*pair) for pair in zip(before, obs, strict=True))
+    is_number = isinstance(obs, (np.ndarray, np.generic, numbers.Number))
+    return np.maximum(np.asarray(before), obs) if is_number else obs
 
 
 @ENV_WRAPPER_REGISTRY.register("gym_hybrid_dict_action")
