@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
+from functools import partial
 
 import pytest
 
-from tests.managers.fakes import actors
+from tests.managers.fakes import ActorEnv, actors
 from vecenv import AsyncSubprocessEnvManager, EnvState
 
 
@@ -93,6 +95,40 @@ def test_a_first_observation_that_comes_with_a_failed_step_is_not_lost(policy):
         assert list(manager.step({})) == [2]
         assert manager.ready_obs[0].tolist() == [0, 0, 2]
         assert manager.env_states[0] is EnvState.RUN and manager.env_states[1] is EnvState.ERROR
+
+
+class Misspells(ActorEnv):
+    """Waits at a gate in all resets but the first, and in steps if its action is one; then it errs."""
+
+    def reset(self, stat=None):
+        if self.episodes:
+            os.close(os.open(stat, os.O_RDONLY))
+        return super().reset()
+
+    def step(self, action):
+        timestep = super().step(action)
+        return timestep.observation if isinstance(action, str) else timestep
+
+
+def test_an_attribute_error_of_an_env_comes_out_of_ready_obs(gate, tmp_path):
+    """It was said that the envs have no attribute 'ready_obs', and of the env's own error nothing."""
+    reset_gate = str(tmp_path / "reset")
+    os.mkfifo(reset_gate)
+    env_fns = [partial(Misspells, {"number": number, "length": 1}) for number in range(3)]
+    cfg = {"num_workers": 3, "wait_num": 1, "connect_timeout": 10.0, "on_step_error": "error"}
+    with AsyncSubprocessEnvManager(env_fns, cfg) as manager:
+        manager.launch({0: {"stat": reset_gate}, 1: None, 2: None})
+        manager.step({0: 0})
+        with pytest.raises(LookupError):
+            manager.step({1: gate, 2: "error"})
+        assert manager.ready_obs_id == []
+        opener = threading.Thread(target=open_gate, args=(gate,))
+        opener.start()
+        with pytest.raises(AttributeError, match="no attribute 'observation'"):
+            manager.ready_obs  # noqa: B018  # it is what raises
+        opener.join()
+        open_gate(reset_gate)
+        assert list(manager.ready_obs) == [0]
 
 
 def test_attributes_do_not_take_a_pending_timestep(launched, gate):

@@ -174,7 +174,10 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         If there is none it waits for resets under way; {} when none is.
         """
         while not (ids := self.ready_obs_id) and self._attempts:
-            self._absorb_next()
+            try:
+                self._absorb_next()
+            except AttributeError as error:  # of an env's step, or of a constructor
+                self._raise_from_property(error)
         return {env_id: self._shown.rows[env_id] for env_id in ids}
 
     def step(self, actions: Any) -> Any:
