@@ -131,6 +131,22 @@ def test_an_attribute_error_of_an_env_comes_out_of_ready_obs(gate, tmp_path):
         assert list(manager.ready_obs) == [0]
 
 
+@pytest.mark.parametrize("max_retry", [1, 2])
+def test_attributes_wait_for_a_reset_that_hangs_as_long_as_it_has_attempts(max_retry):
+    """The manager was closed with a TimeoutError, whatever max_retry."""
+    cfg = {"num_workers": 2, "max_retry": max_retry, "reset_timeout": 0.5, "retry_waiting_time": 0}
+    with AsyncSubprocessEnvManager(actors(2, length=1), cfg) as manager:
+        manager.launch({0: {"stat": "block_later"}, 1: None})
+        manager.step({0: 0})
+        if max_retry == 1:
+            with pytest.raises(RuntimeError, match="env 0 could not be reset in its only attempt"):
+                manager.name  # noqa: B018  # it is what raises
+            assert manager.closed
+        else:
+            assert manager.name == ["actor 0", "actor 1"]
+            assert not manager.closed and manager.episodes == [1, 1]
+
+
 def test_attributes_do_not_take_a_pending_timestep(launched, gate):
     """W18: the timestep came back as the attribute's value."""
     manager = launched()

@@ -80,6 +80,15 @@ def test_a_step_that_failed_is_what_is_raised_also_if_there_is_no_successor(mana
         assert manager.env_states[0] is EnvState.RUN and manager.build[:1] == [2]
 
 
+def test_another_reset_that_hangs_meanwhile_has_its_attempts_too(tmp_path):
+    """The manager was closed with env 1's TimeoutError: the renewal of env 0 waited for the worker that it hung in."""
+    cfg = {"max_retry": 3, "retry_type": "renew", "reset_timeout": 0.5}
+    with make(AsyncSubprocessEnvManager, tmp_path, {}, **cfg) as manager:
+        manager.launch()
+        manager.reset({0: {"stat": "first"}, 1: {"stat": "block_later"}})
+        assert manager.ready_obs_id == [0, 1] and manager.steps == [0, 0]
+
+
 def test_a_state_kept_without_an_env_gives_the_same_successor(tmp_path):
     """As a crash of the worker makes it: the one that was built for it is not used."""
     settings = Settings(autoresets=False, abnormal_ends=False)

@@ -342,6 +342,10 @@ class EnvLife(EnvBooks):
         """Deal with a worker that died or did not answer, if there is a way."""
         return False
 
+    def _outlives(self, error: WorkerError) -> bool:
+        """Whether a call was only disturbed by the reset of some env, which has hung and is tried again."""
+        return error.op == "reset" and self._can_go_on(error)
+
     def _give_up_worker(self, error: Exception) -> None:
         for env_id in getattr(error, "env_ids", ()):
             self._set_state(env_id, EnvState.ERROR)

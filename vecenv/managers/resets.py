@@ -201,17 +201,28 @@ class EnvResets(EnvLife):
         ids = sorted(failed)
         if self._retry_type == "renew":
             self._renew(ids)
-        self._send_resets(ids)
+            ids = self._without_reset(ids)
+        if ids:
+            self._send_resets(ids)
+
+    def _without_reset(self, env_ids: Iterable[int]) -> list[int]:
+        """Leave out envs that have been told to reset already, as their worker was replaced in the meantime."""
+        pool = self._open_pool("reset")
+        return [env_id for env_id in env_ids if pool.owes(env_id) != Op.RESET]
 
     def _renew(self, env_ids: Sequence[int]) -> None:
         """Build envs anew; one that cannot be built has used an attempt up, and is to be built by its next reset."""
         is_built = True
         for env_id in env_ids:
+            if not self._without_reset([env_id]):
+                continue
             try:
                 self._open_pool("renew").call(renew_env, [env_id])
             except (WorkerTimeoutError, WorkerDiedError) as error:
-                self._give_up_worker(error)
-                raise
+                # Where it goes on, the call is made all the same before the env's next reset.
+                if not self._outlives(error):
+                    self._give_up_worker(error)
+                    raise
             except Exception as error:
                 self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
                 if self._attempts[env_id] <= 0:

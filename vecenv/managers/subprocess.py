@@ -21,6 +21,7 @@ from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, Work
 from ..registry import ENV_MANAGER_REGISTRY
 from .asides import add_to_info
 from .base import BaseEnvManager
+from .managed import ReadAttribute, Render, leave_resets, renew_env
 from .options import PROCESS_CONFIG
 from .resets import EnvResets
 from .states import EnvState
@@ -46,11 +47,17 @@ class ProcessEnvManager(BaseEnvManager):
         return errors  # each of the class that its env raised
 
     def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
-        try:
-            return super()._call_envs(function, what, env_ids)
-        except (WorkerTimeoutError, WorkerDiedError) as error:
-            self._give_up_worker(error)
-            raise
+        while True:
+            try:
+                return super()._call_envs(function, what, env_ids)
+            except (WorkerTimeoutError, WorkerDiedError) as error:
+                # What may have been called already is not called twice.
+                is_renewal, leaves_no_trace = function is renew_env, isinstance(function, ReadAttribute | Render)
+                if not (is_renewal or leaves_no_trace or function is leave_resets) or not self._outlives(error):
+                    self._give_up_worker(error)
+                    raise
+                if is_renewal:  # made all the same, before the env's next reset
+                    return []
 
     def _check_params(self, env_id: int, params: dict[str, Any]) -> None:
         # Before anything is remembered or dropped; else these envs would be in RESET with no reset under way, and
