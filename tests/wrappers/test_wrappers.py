@@ -121,6 +121,32 @@ def test_w42_update_shape_computes_shapes(names, before, after):
     assert update_shape(before, (), (1,), names) == (after, (), (1,))
 
 
+EYES = spaces.Tuple([spaces.Box(0, 255, (20, 30, 3), np.uint8)] * 2)
+
+
+@pytest.mark.parametrize(
+    "names, space",
+    [
+        (["warp_frame", "frame_stack"], EYES),
+        (["obs_transpose", "frame_stack"], EYES),
+        (["frame_stack"], spaces.Dict(eyes=EYES, speed=spaces.Box(-1, 1, (2,), np.float32), gear=spaces.Discrete(3))),
+        (["obs_plus_prev_action_reward", "frame_stack", "reward_in_obs"], spaces.Box(-1, 1, (2,), np.float32)),
+    ],
+)
+def test_update_shape_computes_shapes_of_dicts_and_tuples(names, space):
+    """frame_stack gave (4, 'obs', 'prev_action', ...), warp_frame one image, and obs_transpose a ValueError."""
+
+    def shape_of(space):
+        if isinstance(space, spaces.Dict):
+            return {key: shape_of(part) for key, part in space.spaces.items()}
+        return tuple(map(shape_of, space.spaces)) if isinstance(space, spaces.Tuple) else space.shape
+
+    env = Scripted([None], space=space)
+    for name in names:
+        env = create_env_wrapper(env, {"type": name})
+    assert update_shape(shape_of(space), (), (1,), names)[0] == shape_of(env.observation_space)
+
+
 def test_w42_update_shape_of_hybrid_actions():
     assert update_shape((5,), ((), (2,)), (1,), ["gym_hybrid_dict_action"])[1] == {
         "type": (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,7 +80,7 @@ class WarpFrameWrapper(ObsWrapper):
 
     @staticmethod
     def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any, size: int = 84) -> tuple[Any, Any, Any]:
-        return (size, size), act_shape, rew_shape
+        return each_shape(obs_shape, lambda _: (size, size)), act_shape, rew_shape
 
 
 def _channel_axis(space: spaces.Space[Any]) -> int | None:
@@ -159,7 +159,7 @@ class FrameStackWrapper(EnvWrapper):
 
     @staticmethod
     def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any, n_frames: int = 4) -> tuple[Any, Any, Any]:
-        return (n_frames, *as_shape(obs_shape)), act_shape, rew_shape
+        return each_shape(obs_shape, lambda shape: (n_frames, *shape)), act_shape, rew_shape
 
 
 @ENV_WRAPPER_REGISTRY.register("obs_transpose")
@@ -190,6 +190,9 @@ class ObsTransposeWrapper(ObsWrapper):
 
     @staticmethod
     def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any) -> tuple[Any, Any, Any]:
+        if has_parts(obs_shape):
+            height, width, channels = obs_shape[0]
+            return (len(obs_shape), channels, height, width), act_shape, rew_shape
         height, width, channels = obs_shape
         return (channels, height, width), act_shape, rew_shape
 
@@ -467,3 +470,19 @@ class AllinObsWrapper(EnvWrapper):
 def as_shape(shape: Any) -> tuple[int, ...]:
     """Give a shape as a tuple; a bare number is a vector's length."""
     return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
+
+
+def has_parts(shape: Any) -> bool:
+    """Tell whether this is a dict or tuple of shapes."""
+    return isinstance(shape, Mapping) or (
+        isinstance(shape, (tuple, list)) and any(not isinstance(part, (int, np.integer)) for part in shape)
+    )
+
+
+def each_shape(shape: Any, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Any:
+    """Change each of a dict or tuple of shapes, or the only one; None, of what has no shape, stays."""
+    if not has_parts(shape):
+        return None if shape is None else change(as_shape(shape))
+    if isinstance(shape, Mapping):
+        return {key: each_shape(part, change) for key, part in shape.items()}
+    return tuple(each_shape(part, change) for part in shape)
