@@ -14,7 +14,7 @@ import pytest
 
 from vecenv.core.clock import Deadline
 
-from .programs import assert_gone, program, run
+from .programs import assert_gone, program, recovering, run
 
 
 @pytest.mark.parametrize("how", ["file", "-c", "stdin"])
@@ -139,6 +139,29 @@ def test_however_a_program_ends_it_leaves_nothing(end: str, start_method: str, t
     while sockets() != before and not deadline.is_over():  # a fork server ends last
         os.sched_yield()
     assert sockets() == before
+
+
+def test_a_program_that_ends_while_daemon_threads_use_pools_says_nothing(tmp_path: Path) -> None:
+    source = recovering(
+        """
+        import threading
+        pools = [recovering() for _ in range(6)]
+        turning = [threading.Event() for _ in pools]
+        def loop(pool, turns):
+            while True:
+                pool.send(np.zeros(pool.num_envs, np.int64))
+                pool.recv()
+                turns.set()
+        for pool, turns in zip(pools, turning):
+            threading.Thread(target=loop, args=(pool, turns), daemon=True).start()
+            print(*pool.worker_pids)
+        for turns in turning:
+            turns.wait(30)
+        """
+    )
+    done = run(source, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_gone([int(pid) for pid in done.stdout.split()])
 
 
 def sockets() -> list[str]:

@@ -10,6 +10,7 @@ import logging
 import os
 import select
 import threading
+from collections.abc import Callable
 
 from ..errors import describe_exit
 from . import supervise
@@ -22,6 +23,8 @@ from .supervise import Worker
 
 __all__ = ["Crew"]
 
+#: How long the interpreter's end may wait for a thread that is at work with a pool.
+_RETIRE_SECONDS = 5.0
 _LOG = logging.getLogger("vecenv")
 
 
@@ -59,6 +62,19 @@ class Crew:
                     worker.kill(deadline)
                 self._release()
                 self.is_gone = True
+
+    def end_unclosed(self, find_retire: Callable[[], Callable[[float], None] | None]) -> None:
+        """As `end`, for a pool that nobody has closed: it is garbage, or the interpreter ends.
+
+        Args:
+            find_retire: gives what keeps other threads from using the pool; None: nobody can.
+        """
+        try:
+            retire = find_retire()
+            if retire is not None:
+                retire(_RETIRE_SECONDS)
+        finally:  # a Ctrl-C above ends only the wait
+            self.end()
 
     def _end_one(self, worker: Worker, deadline: Deadline) -> None:
         if worker.is_dead:

@@ -8,10 +8,14 @@ is inert, and its end there touches nothing.
 A signal handler runs in the middle of a call, in its thread, and may close the pool: then the call ends
 soon and closes it when it leaves. So the lock lets a thread in that has it; `_busy` says that it is at
 work with it. An exception that a handler raises between the two, as Ctrl-C does, locks nobody out but other threads.
+
+When the interpreter ends, daemon threads go on for a while. One that uses a pool stays in its call, as Python
+lets it stay where it is a moment later: it is to hear of no deaths that are nobody's failure, and start no workers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -24,6 +28,8 @@ __all__ = ["Life", "this_process"]
 
 _Self = TypeVar("_Self", bound="Life")
 
+#: A thread that stays where it is looks up once in a while; the process ends long before.
+_LONG_SECONDS = 3600.0
 #: Replaced in every forked child, so that comparing it costs no system call.
 this_process = [object()]
 
@@ -48,6 +54,7 @@ class Life(ABC):
         self._closed = False
         self._closing = False
         self._close_timeout: float | None = None  # what `close` was told
+        self._retired_by: threading.Thread | None = None  # who ends the interpreter
 
     @abstractmethod
     def _go(self) -> None:
@@ -164,11 +171,29 @@ class Life(ABC):
         finally:
             self._lock.release()
 
+    def _retire(self, seconds: float) -> None:
+        """At the interpreter's end: keep other threads from using the pool; waits so many seconds for one that does."""
+        if self._owner_pid == os.getpid() and not self._closed:
+            self._retired_by = threading.current_thread()
+            self._interrupt()
+            self._lock.acquire(timeout=seconds)
+
+    def _stay_if_retired(self) -> None:
+        """Stay here for good, without the lock, in a daemon thread of an interpreter that ends."""
+        if self._retired_by in (None, threading.current_thread()):
+            return
+        with contextlib.suppress(RuntimeError):  # it has not got the lock
+            self._lock.release()
+        while True:
+            threading.Event().wait(_LONG_SECONDS)
+
     def _check_not_closing(self, what: str) -> None:
+        self._stay_if_retired()
         if self._closing:
             raise ClosedError(f"{what}: the pool was closed meanwhile")
 
     def _explain(self, what: str) -> NoReturn:
+        self._stay_if_retired()
         if self._owner_pid != os.getpid():
             raise StateError(f"{what}: this pool belongs to process {self._owner_pid}; make one in each process")
         if self._closed or self._closing:

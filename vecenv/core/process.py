@@ -57,7 +57,7 @@ class ProcessPool(MortalPool):
         super().__init__(env_fns, *args, **kwargs)
         self._crew = Crew()
         self._crew.close_seconds = self.options.limits.close
-        self._finalizer = weakref.finalize(self, self._crew.end)
+        self._finalizer = weakref.finalize(self, self._crew.end_unclosed, weakref.WeakMethod(self._retire))
         wanted = self.options.num_workers or supervise.usable_cores()
         self.num_workers = min(wanted, self.num_envs)
         self._worker_of_slot: list[int] = []

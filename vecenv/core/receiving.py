@@ -238,6 +238,7 @@ class ReceivingPool(SendingPool):
 
     def _handle(self, event: Event) -> None:
         """Deal with what ended a wait, deadlines apart."""
+        self._stay_if_retired()
         if self._closing:
             raise ClosedError("the pool was closed while it waited")
         self._inbox.drain()
