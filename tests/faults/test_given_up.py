@@ -75,6 +75,27 @@ def test_an_episode_that_cannot_be_repeated_ends_truncated(why: str, implementat
         assert got.rows[2:] == undisturbed([env_fn] * 4, 14).rows[2:]
 
 
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_what_has_no_column_is_shown_last_as_well(mode: str, implementation: str) -> None:
+    space = spaces.Dict(
+        word=spaces.Text(6), place=spaces.Box(-1, 1, (2,)), walk=spaces.Sequence(spaces.Box(-1, 1, (2,)))
+    )
+    env_fns = [functools.partial(toys.SpaceEnv, space)] * 2
+    with VectorEnv(env_fns, num_workers=2, autoreset_mode=mode, failures={"max_log_bytes": 100}) as envs:
+        envs.reset(seed=0)
+        for _ in range(4):
+            obs, *_ = envs.step([0, 0])
+        last = {"word": obs["word"][0], "place": obs["place"][0].copy(), "walk": obs["walk"][0]}
+        expected = frozen(last)
+        for array in last["walk"]:
+            array.fill(7)  # the caller's own
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        obs, _, _, truncations, infos = envs.step([0, 0])
+        assert truncations.tolist() == [True, False]
+        shown = {key: obs[key][0] for key in last} if mode == "NextStep" else infos["final_obs"][0]
+        assert frozen(shown) == expected
+
+
 @pytest.mark.parametrize("moment", ["step", "call", "reset"])
 @pytest.mark.parametrize("why", ["entropy", "log"])
 def test_an_episode_that_has_ended_does_not_end_again(why: str, moment: str, implementation: str) -> None:

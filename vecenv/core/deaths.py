@@ -225,7 +225,9 @@ class MortalPool(Pool):
             queued: list[Queued] = []
             for slot in worker.slots:
                 queued += self._hub.revive(slot, self._inbox.letters)
-            replays = recovery.plan(worker.env_ids, queued, self._hub.seen, mark=loss.is_failure)
+            replays = recovery.plan(
+                worker.env_ids, queued, self._hub.seen, seen_objects=self._inbox.shown, mark=loss.is_failure
+            )
             outcast = recovery.outcast(worker.env_ids) if loss.is_failure else None
             parts = [worker] if outcast is None else self._part(worker, outcast)
             if len(parts) == 2:

@@ -101,7 +101,8 @@ class Host:
         self._keeping: Keeping | None = None
         self._comeback: _Comeback | None = None
         self._marks: dict[int, str] = {}  # what the next info of an env says of its recovery
-        self._lost: dict[int, list[Array]] = {}  # envs whose episode is lost, and what was seen last of it
+        # Envs whose episode is lost, and what was seen last of it: one array per leaf, and what has no column.
+        self._lost: dict[int, tuple[list[Array], list[Any]]] = {}
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
         self._streams = streams
@@ -221,7 +222,7 @@ class Host:
         if env_id in self._lost and op != Op.CALL:  # a call does not end an episode
             shown = self._lost.pop(env_id)
             if op == Op.STEP:
-                self._answer_lost(env_id, shown)
+                self._answer_lost(env_id, *shown)
                 return
         if op == Op.CALL:
             self._answer_call(env_id, letter)
@@ -320,7 +321,8 @@ class Host:
             if was_over and self._autoreset == Autoreset.NEXT_STEP:
                 comeback.needs_reset = True
             else:
-                self._lost[env_id] = replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
+                shown = replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
+                self._lost[env_id] = shown, replay.shown_objects or [None] * self._obs.num_objects
         elif outcome.kind == "unproven" or (replay.mark and outcome.kind == "replayed"):
             self._marks[env_id] = outcome.kind
         self._host(env_id)
@@ -328,12 +330,12 @@ class Host:
             self._keeping.resume(env_id, env, is_fresh=is_lost)
         self._slot.mail(mail.dump_answer(mail.Answer(step_id, env_id, outcome=outcome)))
 
-    def _answer_lost(self, env_id: int, shown: list[Array]) -> None:
+    def _answer_lost(self, env_id: int, shown: list[Array], objects: list[Any]) -> None:
         """End an episode that could not be brought back: truncated, with what was seen last.
 
         The next one is not the one that would have come, and is a new start.
         """
-        last = self._obs.batch(lambda leaf: shown[leaf.index], lambda node: None)
+        last = self._obs.batch(lambda leaf: shown[leaf.index], lambda node: objects[node.index])
         self._marks[env_id] = TRUNCATED
         if self._autoreset == Autoreset.SAME_STEP:
             self._marks[env_id] = RESTARTED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,6 +44,9 @@ class Inbox:
         self._listener = listener
         self.num_slots = num_slots
         self._answers: dict[int, Answer] = {}
+        # Answers with observations that have no column, as they came, since the caller may write into his:
+        self._packed: dict[int, bytes] = {}  # of rows, by step_id
+        self._shown: dict[int, bytes] = {}  # of the last row of each env that was delivered
         self._calls: range = range(0)
         self.letters: dict[int, tuple[int, bytes]] = {}
         self._untold: list[tuple[str, str]] = []
@@ -59,9 +62,10 @@ class Inbox:
         with held():  # what has been taken is to be kept
             for slot in range(self.num_slots):
                 for data in self._hub.mail(slot):
-                    self._take(mail.load_answer(data), delivered)
+                    self._take(data, delivered)
 
-    def _take(self, answer: Answer, delivered: Collection[int]) -> None:
+    def _take(self, data: bytes, delivered: Collection[int]) -> None:
+        answer = mail.load_answer(data)
         self._untold += answer.warnings
         if answer.start is not None or answer.outcome is not None:
             self._tell(answer)
@@ -69,6 +73,8 @@ class Inbox:
         self.letters.pop(answer.step_id, None)
         if self._is_wanted(answer, delivered):
             self._answers[answer.step_id] = answer
+            if answer.objects is not None and self._listener is not None:
+                self._packed[answer.step_id] = data
             self.infos.learn(answer.info, self._hub.add_info_key)
             self.infos.learn(answer.final_info, self._hub.add_info_key)
 
@@ -131,6 +137,7 @@ class Inbox:
     def forget(self, step_id: int) -> None:
         """Drop the mail of an operation that was superseded or cancelled."""
         self._answers.pop(step_id, None)
+        self._packed.pop(step_id, None)
 
     def take_rows(self, rows: Rows) -> dict[int, Answer]:
         """Return {step_id: mail} of the rows flagged MAIL; their mail was written before them.
@@ -140,11 +147,20 @@ class Inbox:
         step_ids = _mailed(rows)
         self.drain(set(step_ids))
         answers = {step_id: self._answers.pop(step_id) for step_id in step_ids}
+        if self._packed:
+            for step_id, answer in answers.items():
+                if step_id in self._packed:
+                    self._shown[answer.env_id] = self._packed.pop(step_id)
         unread = [step_id for step_id, answer in answers.items() if answer.is_unread]
         if unread:
             flags = rows.column("flags")
             flags[np.isin(rows.column("step_id"), unread)] |= np.uint32(RowFlag.ERROR)
         return answers
+
+    def shown(self, env_id: int) -> list[Any] | None:
+        """Return what has no column in the last observation of an env that was delivered; None: nothing is known."""
+        data = self._shown.get(env_id)
+        return None if data is None else mail.load_answer(data).objects
 
     def warn_once(self, key: str, text: str, category: type[Warning]) -> None:
         """Warn the first time that `key` is seen."""
