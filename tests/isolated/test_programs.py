@@ -164,6 +164,23 @@ def test_a_program_that_ends_while_daemon_threads_use_pools_says_nothing(tmp_pat
     assert_gone([int(pid) for pid in done.stdout.split()])
 
 
+def test_a_forked_child_that_ends_as_programs_do_says_nothing(start_method: str, tmp_path: Path) -> None:
+    source = program(
+        f"""
+        import warnings
+        warnings.simplefilter("ignore")
+        pool = start(context={start_method!r})
+        pool.send(np.zeros(4, np.int64))
+        if pid := os.fork():
+            assert os.waitpid(pid, 0) == (pid, 0)
+            pool.recv().raise_errors()
+            pool.close()
+        """
+    )
+    done = run(source, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def sockets() -> list[str]:
     """Where fork servers listen: folders of the system's temporary one."""
     return sorted(name for name in os.listdir(tempfile.gettempdir()) if name.startswith("pymp-"))

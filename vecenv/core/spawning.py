@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, reduction, spawn
 from multiprocessing import process as mp_process
@@ -49,6 +50,8 @@ _standard_preparation = spawn.get_preparation_data
 #: The fork servers of this process, and which modules each has loaded beside the engine's: all that those before it
 #: have, and more.
 _servers: list[tuple[frozenset[str], ForkServer]] = []
+#: The processes made here, by all start methods.
+_made: weakref.WeakSet[Any] = weakref.WeakSet()
 _asking = threading.Lock()  # one thread at a time: what a dead server leaves is cleared up once
 
 
@@ -65,9 +68,10 @@ def _fork_server(modules: frozenset[str]) -> ForkServer:
     return server
 
 
-def _leave_servers() -> None:
-    """In a forked child: leave its parent's servers alone, and let them end with the parent."""
+def _leave_to_parent() -> None:
+    """In a forked child: leave its parent's processes and servers alone, and let servers end with the parent."""
     global _asking
+    getattr(mp_process, "_children").difference_update(_made)  # noqa: B009  # else its exit waits for them, and fails
     _asking = threading.Lock()
     for _, server in _servers:
         alive = getattr(server, "_forkserver_alive_fd")  # noqa: B009
@@ -77,7 +81,7 @@ def _leave_servers() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_servers)
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _preparation(name: str) -> dict[str, Any]:
@@ -210,6 +214,12 @@ def make_process(
     Raises:
         ConfigError: a fork with CUDA initialised.
     """
+    process = _make(context, target, args, name, modules)
+    _made.add(process)
+    return process
+
+
+def _make(context: str, target: Callable[..., None], args: tuple[Any, ...], name: str, modules: frozenset[str]) -> Any:
     if context == "fork":
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
