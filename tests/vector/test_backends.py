@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import os
+import warnings
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from gymnasium.error import AlreadyPendingCallError
 from tests.contracts.vector_env_contract import STEPS, VectorEnvContract
 from vecenv import ConfigError, VectorEnv, WorkerDiedError
 from vecenv.envs.toys import CountEnv, ExitAtStep, HangAtReset, HangAtStep, RaiseAtInit, ToyEnv
+from vecenv.errors import StateError
 
 
 class Tells(ToyEnv):
@@ -155,6 +158,25 @@ def test_an_env_fn_that_does_not_pickle():
     lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"env_fns\[1\]"):
         VectorEnv([ToyEnv, lambda: ToyEnv(lock)])
+
+
+def test_a_forked_child_is_told_of_its_parent_and_not_of_a_call():
+    with contextlib.closing(VectorEnv([ToyEnv])) as envs:
+        envs.reset(seed=0)
+        envs.send([0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            told = False
+            try:
+                envs.reset()
+            except StateError as error:
+                told = not isinstance(error, AlreadyPendingCallError) and "belongs to process" in str(error)
+            finally:
+                os._exit(0 if told else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        envs.recv()
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])

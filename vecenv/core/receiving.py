@@ -68,11 +68,11 @@ class ReceivingPool(SendingPool):
 
     def outstanding(self) -> int:
         """Return how many envs owe an answer."""
-        return self._hub.outstanding() if self._open_in is not None else 0
+        return self._hub.outstanding() if self._open_in is this_process[0] else 0
 
     def owes(self, env_id: int) -> Op:
         """Return what an env owes an answer to: STEP, RESET or NONE."""
-        return Op(self._hub.owed(env_id)[0]) if self._open_in is not None else Op.NONE
+        return Op(self._hub.owed(env_id)[0]) if self._open_in is this_process[0] else Op.NONE
 
     def recv(
         self,
