@@ -31,6 +31,50 @@ def make():
     return DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
 """
 
+OFFERS = """
+import gymnasium, numpy
+
+played = []
+
+class Offers(gymnasium.Env):  # its odd actions are legal
+    render_mode = "rgb_array"
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+
+    def __init__(self):
+        self.action_space = gymnasium.spaces.Discrete(4)
+
+    def reset(self, seed=None, options=None):
+        if not played or played[-1]:
+            played.append([])
+        return numpy.zeros(1, numpy.float32), {}
+
+    def random_action(self):
+        return self.action_space.sample() | 1
+
+    def step(self, action):
+        played[-1].append(int(action))
+        return numpy.zeros(1, numpy.float32), 0.0, len(played[-1]) == 30, False, {}
+
+    def render(self):
+        return numpy.zeros((16, 16, 3), numpy.uint8)
+"""
+
+TUPLES = """
+import gymnasium
+from vecenv import DingEnvWrapper
+
+class Pairs(gymnasium.ActionWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.action_space = gymnasium.spaces.Tuple([env.action_space, env.action_space])
+
+    def action(self, action):
+        return int(action[0])
+
+def make():
+    return DingEnvWrapper(Pairs(gymnasium.make("CartPole-v1", render_mode="rgb_array", max_episode_steps=4)))
+"""
+
 TERMINATED = """
 import os, signal
 import gymnasium
@@ -93,6 +137,31 @@ def test_a_base_env_records_by_its_own_means(record, tmp_path, monkeypatch):
     sys.modules.pop("recorded_ding")
 
 
+@pytest.mark.parametrize("game", ["TicTacToeEnv", "Connect4Env", "GomokuEnv"])
+def test_legal_moves_only_are_played(record, tmp_path, game):
+    code, files, err = record(f"vecenv:{game}", "--episodes", 3, "--seed", 1, "--out", tmp_path)
+    assert code == 0 and len(files) == 3 and "legal" not in err  # a warning would be an error, too
+
+
+def test_a_seed_repeats_the_actions_that_an_env_offers_itself(record, tmp_path, monkeypatch):
+    (tmp_path / "recorded_offers.py").write_text(OFFERS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for seed in (4, 4, 5):
+        assert record("recorded_offers:Offers", "--seed", seed, "--out", "here")[0] == 0
+    first, again, other = sys.modules.pop("recorded_offers").played
+    assert first == again != other and len(first) == 30 and set(first) == {1, 3}
+
+
+def test_actions_that_have_no_form_as_an_array_are_sampled(record, tmp_path, monkeypatch):
+    (tmp_path / "recorded_tuples.py").write_text(TUPLES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code, files, err = record("recorded_tuples:make", "--out", "here")
+    assert code == 0 and len(files) == 1, err
+    sys.modules.pop("recorded_tuples")
+
+
 @pytest.mark.parametrize(
     "env, says",
     [
@@ -108,7 +177,6 @@ def test_what_cannot_be_recorded_is_one_line_before_the_first_step(record, tmp_p
     assert code == 2 and files == [] and says in err and err.count("\n") == 1
 
 
-@pytest.mark.filterwarnings("ignore:action. expected one of the legal")  # random ones are not
 def test_files_of_other_formats_are_named_too(record, tmp_path):
     code, files, _ = record("vecenv:TicTacToeEnv", "--out", tmp_path)
     assert code == 0 and len(files) == 1 and files[0].endswith(".gif")

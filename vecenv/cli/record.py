@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import inspect
 from pathlib import Path
 from typing import Any
@@ -45,10 +44,14 @@ def run(options: argparse.Namespace) -> int:
     from vecenv.managers import BaseEnvManager
 
     env_fn = _rendering(find_env_fn, options.env, dict(options.env_kwarg))
+    envs: list[Any] = []
+
+    def build() -> Any:
+        envs.append(build_env(env_fn, options.env))
+        return envs[-1]
+
     before = _files(options.out)
-    with BaseEnvManager(
-        [functools.partial(build_env, env_fn, options.env)], {"episode_num": options.episodes}
-    ) as manager:
+    with BaseEnvManager([build], {"episode_num": options.episodes}) as manager:
         if options.seed is not None:
             manager.seed(options.seed)
         manager.enable_save_replay(options.out)
@@ -58,9 +61,12 @@ def run(options: argparse.Namespace) -> int:
             if isinstance(error.__cause__, (ConfigError, DependencyError)):
                 raise error.__cause__ from None
             raise
+        env = envs[-1]
+        if options.seed is not None:
+            _seed_actions(env, options.seed)
         with report.progress(options.episodes) as advance:
             for episode in range(options.episodes):
-                _play_episode(manager)
+                _play_episode(manager, env)
                 advance(f"episode {episode + 1}")
     found = sorted(_files(options.out) - before, key=lambda path: (path.stat().st_mtime_ns, path.name))
     for path in found:
@@ -70,13 +76,30 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _play_episode(manager: Any) -> None:
-    from vecenv.envs.check import sample_action
-
-    env, space = manager.env_ref, manager.action_space
+def _play_episode(manager: Any, env: Any) -> None:
+    space = manager.action_space
     ended = manager.env_episode_count[0] + 1
     while manager.env_episode_count[0] < ended:
-        manager.step({0: sample_action(env, space)})
+        manager.step({0: _draw_action(env, space)})
+
+
+def _draw_action(env: Any, space: Any) -> Any:
+    """Ask the env for an action if it offers any, as not all of its space need be legal now; else sample one."""
+    from vecenv.envs.check import sample_action
+
+    offer = getattr(env, "random_action", None)
+    try:
+        action = offer() if callable(offer) else None
+    except TypeError:  # DingEnvWrapper's, of a Tuple of actions, which has no form as one array
+        action = None
+    return sample_action(env, space) if action is None else action
+
+
+def _seed_actions(env: Any, seed: int) -> None:
+    """Seed the space that `random_action` most likely draws from: few envs do when they are seeded."""
+    space = getattr(env, "action_space", None)
+    if space is not None:
+        space.seed(seed)
 
 
 def _rendering(find_env_fn: Any, name: str, kwargs: dict[str, Any]) -> Any:
