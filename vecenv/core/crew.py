@@ -92,13 +92,8 @@ class Crew:
         if not is_reaped and not worker.reap(Deadline(0.0)):  # else it has ended meanwhile
             if self.close_seconds == 0:  # nobody wanted to wait
                 return
-            _LOG.warning(
-                "%s did not finish %s within %g s; it is killed\n%s",
-                worker.name,
-                worker.at_work("close")[0],
-                self.close_seconds,
-                stack,
-            )
+            what = f"finish {worker.at_work('close')[0]}" if worker.goodbye is None else "end when its envs had closed"
+            _LOG.warning("%s did not %s within %g s; it is killed\n%s", worker.name, what, self.close_seconds, stack)
         elif worker.goodbye is None and worker.exitcode:
             how = describe_exit(worker.exitcode)
             _LOG.warning("%s died during %s: %s\n%s", worker.name, worker.at_work("close")[0], how, worker.last_stack)
