@@ -183,9 +183,13 @@ def test_a_loop_that_never_asks_for_observations_gets_on(num_envs, way):
 class TellsItsReturn(CountEnv):
     """Its return is not the sum of its rewards, as that of a board game for one player."""
 
+    def __init__(self, length, score=-7.0):
+        super().__init__(length)
+        self._score = score
+
     def step(self, action):
         obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, terminated, truncated, {**info, "eval_episode_return": -7.0} if terminated else info
+        return obs, reward, terminated, truncated, {**info, "eval_episode_return": self._score} if terminated else info
 
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
@@ -198,6 +202,20 @@ def test_the_return_that_an_env_tells_is_kept(mode):
         manager.step({0: 0, 1: 0})
         timesteps = manager.step({0: 0, 1: 0})
         assert [timesteps[env_id].info["eval_episode_return"] for env_id in (0, 1)] == [-7.0, 2.0]
+
+
+@pytest.mark.parametrize("score", [-7.0, 3, np.float32(0.1), np.array([2.5], np.float32), "won"])
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_the_return_that_an_env_tells_is_of_the_type_it_gave(mode, score):
+    """Python's numbers were NumPy's here, and with the other managers their own."""
+    env_fns = [functools.partial(TellsItsReturn, 2, score=score)] * 2
+    envs = env_fns if mode is None else SyncVectorEnv(env_fns, autoreset_mode=mode)
+    with GymVectorEnvManager(envs, {"backend": "serial"}) as manager:
+        manager.reset()
+        manager.step({0: 0, 1: 0})
+        for timestep in manager.step({0: 0, 1: 0}).values():
+            given = timestep.info["eval_episode_return"]
+            assert type(given) is type(score) and given == score
 
 
 def test_the_info_of_a_row_leaves_out_masks_and_what_they_deny():

@@ -294,7 +294,9 @@ class GymVectorEnvManager(EnvBooks):
         if done:
             if self._mode is AutoresetMode.SAME_STEP:
                 obs, info = info["final_obs"], info.get("final_info") or {}
-            info.setdefault("eval_episode_return", float(self._returns[env_id]))
+            score = info.get("eval_episode_return", self._returns[env_id])
+            # Python's numbers come out of the vector env's arrays as NumPy's of these types.
+            info["eval_episode_return"] = score.item() if type(score) in (np.float64, np.int64) else score
             self._returns[env_id] = 0.0
             mark_end(info, *ends)
             info.update({key: value.item() for key, value in info.items() if isinstance(value, np.bool_)})
