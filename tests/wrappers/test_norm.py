@@ -165,6 +165,35 @@ def test_reward_norm_with_a_window_keeps_its_statistics():
     assert env.cum_reward[0] == 0 and env.data_count == 40
 
 
+class TwoRewards(Scripted):
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, np.zeros(2, np.float32), *rest
+
+
+def test_reward_norm_over_several_rewards_says_that_it_takes_one():
+    """It failed with a bare ValueError of reshape, at the first step."""
+    env = TwoRewards(noise())
+    says = r"RewardNormWrapper: reward: expected one number per step, got an array \(2,\)"
+    undeclared = RewardNormWrapper(env, 0.9)
+    undeclared.reset()
+    with pytest.raises(SpaceError, match=says):
+        undeclared.step(0)
+    env.reward_space = spaces.Box(-1, 1, (2,), np.float32)
+    with pytest.raises(SpaceError, match=says) as caught:
+        RewardNormWrapper(env, 0.9)
+    assert caught.value.path == "reward"
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_reward_norm_takes_one_reward_of_any_shape(shape):
+    env = numbers_env(99, rewards=[np.full(shape, 2.0)] * 50)
+    env.reward_space = spaces.Box(-3, 3, shape, np.float32)
+    wrapped = RewardNormWrapper(env, 0.9)
+    wrapped.reset()
+    assert wrapped.step(0)[1] == 2.0
+
+
 def test_too_small_a_window():
     with pytest.raises(ConfigError, match="window"):
         ObsNormWrapper(Scripted(noise()), window=1)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from vecenv.errors import ConfigError
+from vecenv.envs.adapt import reward_space_of
+from vecenv.errors import ConfigError, SpaceError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.base import EnvWrapper, ObsWrapper, require_box
 
@@ -211,9 +213,11 @@ class RewardNormWrapper(EnvWrapper):
         """Wrap.
 
         Raises:
+            SpaceError: the env declares several rewards per step.
             ConfigError: the window is below 2.
         """
         super().__init__(env)
+        _check_single(getattr(reward_space_of(self.env), "shape", None) or ())
         self.reward_discount = reward_discount
         self.window = window
         self.cum_reward: NDArray[np.float64] = np.zeros(1, np.float64)
@@ -237,8 +241,10 @@ class RewardNormWrapper(EnvWrapper):
         obs, reward, terminated, truncated, info = result
         if reward is None:  # of an abnormal timestep
             return obs, reward, terminated, truncated, info
+        raw = np.asarray(reward, dtype=np.float64)
+        _check_single(raw.shape)  # of an env that declared nothing when it was wrapped
         self.data_count += 1
-        self.cum_reward = self.cum_reward * self.reward_discount + np.asarray(reward, dtype=np.float64).reshape(1)
+        self.cum_reward = self.cum_reward * self.reward_discount + raw.reshape(1)
         self.rms.update(self.cum_reward[np.newaxis])
         return obs, self.reward(reward), terminated, truncated, info
 
@@ -246,3 +252,15 @@ class RewardNormWrapper(EnvWrapper):
         """Normalise one reward by the statistics as they are."""
         raw = float(np.asarray(reward).item())
         return raw if self.data_count <= MIN_COUNT else raw / float(self.rms.std[0])
+
+
+def _check_single(shape: tuple[int, ...]) -> None:
+    """Raise SpaceError for rewards of a shape of several numbers."""
+    if math.prod(shape) != 1:
+        expected = "one number per step"
+        raise SpaceError(
+            f"RewardNormWrapper: reward: expected {expected}, got an array {shape}; add the rewards up before it",
+            path="reward",
+            expected=expected,
+            got=str(shape),
+        )
