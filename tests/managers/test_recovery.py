@@ -55,6 +55,21 @@ def test_resets_that_the_manager_asks_for_are_repeated_too():
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_without_a_log_an_episode_that_a_death_cuts_off_ends_truncated(manager_cls):
+    """Managers refused max_log_bytes=0, which VectorEnv takes."""
+    with manager_cls([functools.partial(CountEnv, 9)] * 2, {"num_workers": 2, "max_log_bytes": 0}) as manager:
+        manager.launch()
+        manager.step({0: 0, 1: 0})
+        while 0 not in manager.ready_obs_id:
+            manager.step({})
+        os.kill(manager.worker_pids[0], signal.SIGKILL)
+        timesteps = manager.step({0: 0})
+        while 0 not in timesteps:
+            timesteps = manager.step({})
+        assert timesteps[0].done and timesteps[0].info["truncated"] and timesteps[0].info["recovered"] == "truncated"
+
+
+@pytest.mark.parametrize("manager_cls", MANAGERS)
 def test_what_kills_every_worker_ends_that_episode(manager_cls, tmp_path):
     cfg = {"num_workers": 2, "wait_num": 100, "step_wait_timeout": None, "reproducer_dir": str(tmp_path)}
     with manager_cls(actors(2), cfg) as manager:

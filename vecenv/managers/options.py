@@ -62,7 +62,7 @@ PROCESS_CONFIG: dict[str, Any] = {
     "on_repeat": "truncate",  # the same call kills a second worker: 'truncate' ends that episode; 'raise'
     "max_restarts": 32,  # of one env within restart_window; beyond that the manager gives up
     "restart_window": 60.0,
-    "max_log_bytes": 64 << 20,  # memory for what is kept to bring envs back, all envs together
+    "max_log_bytes": 64 << 20,  # memory for what is kept to bring envs back, all envs together; 0: nothing is
     "recovery_timeout": None,  # for repeating one episode; None: the larger of 60 s and ten step_timeouts
     "reproducer_dir": None,  # for files that repeat what killed a worker; None: the system's temporary folder
     "recycle_after": None,  # replace workers after so much: {'episodes': K} or {'rss_mb': M}; None: never
@@ -94,7 +94,8 @@ _LIMITS = (
     "recovery_timeout",
 )
 _FLAGS = ("auto_reset", "shared_memory", "copy_on_get", "reset_inplace")
-_COUNTS = ("episode_num", "wait_num", "max_log_bytes")
+_COUNTS = ("episode_num", "wait_num")
+_WHOLE = ("max_restarts", "max_log_bytes")
 _RECYCLE_KEYS = ("episodes", "rss_mb")
 
 
@@ -133,9 +134,10 @@ def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
     check_counts(cfg, owner)
     if "restart_window" in cfg and not is_positive(cfg["restart_window"]):
         raise _error(owner, "restart_window", "seconds above 0", cfg["restart_window"])
-    most = cfg.get("max_restarts", 0)
-    if not (isinstance(most, numbers.Integral) and int(most) >= 0):
-        raise _error(owner, "max_restarts", "a whole number of at least 0", most)
+    for key in _WHOLE:
+        most = cfg.get(key, 0)
+        if isinstance(most, bool) or not isinstance(most, numbers.Integral) or int(most) < 0:
+            raise _error(owner, key, "a whole number of at least 0", most)
     _check_recycling(cfg.get("recycle_after"), owner)
     if not isinstance(cfg["max_retry"], numbers.Integral):
         raise _error(owner, "max_retry", "an integer", cfg["max_retry"])
