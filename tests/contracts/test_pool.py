@@ -907,9 +907,9 @@ def test_constructor_that_raises_closes_everything(open_pool: OpenPool) -> None:
 def test_one_operation_per_env(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 3)
     pool.reset(ordered=False)
-    with pytest.raises(StateError, match="env 0 still owes the answer to a reset"):
+    with pytest.raises(StateError, match="env 0 still owes the answer to a reset; receive it first, or reset the env$"):
         pool.send(np.zeros(3, np.int64), ordered=False)
-    with pytest.raises(StateError, match="env 1 still owes the answer to a reset"):
+    with pytest.raises(StateError, match="env 1 still owes the answer to a reset; receive it first$"):
         pool.reset([1], ordered=False)
     pool.recv()
     with pytest.raises(StateError, match="named twice"):

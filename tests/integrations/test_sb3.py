@@ -558,7 +558,7 @@ def test_calls_at_the_wrong_moment():
         with pytest.raises(StateError, match="step_async first"):
             envs.step_wait()
         envs.step_async([0, 1])
-        with pytest.raises(StateError, match="step_wait first"):
+        with pytest.raises(StateError, match="call step_wait first, or reset$"):
             envs.step_async([0, 1])
         envs.seed(3)
         assert_same(envs.reset(), first)  # the step is given up

@@ -254,7 +254,8 @@ class SendingPool(Waist):
                 raise StateError(f"{what}: too many calls of env {env_id} are waiting; wait for their answers first")
             if op == Op.NONE:
                 raise StateError(f"{what}: env {env_id} was named twice")
-            raise StateError(f"{what}: env {env_id} still owes the answer to a {op.name.lower()}; receive it first")
+            remedy = "receive it first" if what == "reset" else "receive it first, or reset the env"
+            raise StateError(f"{what}: env {env_id} still owes the answer to a {op.name.lower()}; {remedy}")
         if refusal.reason == "mixed":
             raise StateError(
                 f"{what}: {self._hub.outstanding()} envs still owe answers, and an ordered request must have the pool "

@@ -185,7 +185,7 @@ class SB3VecEnv(_VecEnv):
         except StateError:
             self._check_open("step_async")
             if self._pool.outstanding():
-                raise StateError("step_async: a step is under way; call step_wait first") from None
+                raise StateError("step_async: a step is under way; call step_wait first, or reset") from None
             raise
 
     def _send_odd(self, actions: Any) -> None:
