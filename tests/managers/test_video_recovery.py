@@ -20,7 +20,11 @@ from vecenv import (  # noqa: E402
     GymVectorEnvManager,
     SubprocessEnvManagerV2,
     SyncSubprocessEnvManager,
+    VectorEnv,
 )
+from vecenv.core import reproducer  # noqa: E402
+from vecenv.core.rows import Op  # noqa: E402
+from vecenv.envs.replay import EpisodeRecorder  # noqa: E402
 
 LENGTH, EPISODES = 5, 3
 
@@ -118,3 +122,41 @@ def test_a_second_folder_takes_the_place_of_the_first(tmp_path):
             for _ in range(LENGTH):
                 manager.step({0: 0})
         assert [len(list(folder.iterdir())) for folder in (first, second)] == [1, 1], dialect
+
+
+def recorded(folder, name=None):
+    return EpisodeRecorder(Painted(LENGTH), folder, name)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_a_recorder_whose_name_is_new_in_each_worker_doubles_no_video(mode, tmp_path):
+    """Each episode that was repeated, those that had ended before among them, got a second file."""
+    env_fns = [functools.partial(recorded, tmp_path)] * 2
+    with VectorEnv(env_fns, num_workers=1, autoreset_mode=mode) as envs:
+        envs.reset(seed=1)
+        ends = 0
+        for step in range(100):
+            if step == LENGTH + 3:
+                os.kill(envs.worker_pids[0], signal.SIGKILL)
+            ends += envs.step([0, 0])[2].any()
+            if ends == EPISODES:
+                break
+    check(tmp_path, 2)
+
+
+def test_repeating_an_episode_by_hand_leaves_its_video_alone(tmp_path):
+    """The env's close wrote the part that had been repeated over the whole."""
+    folder = tmp_path / "videos"
+    with VectorEnv([functools.partial(recorded, folder, "mine")], failures={"reproducer_dir": tmp_path}) as envs:
+        envs.reset(seed=1)
+        for _ in range(LENGTH - 1):
+            envs.step([0])
+        file = envs._pool._reproduce(0, Op.STEP, 999).save("because")
+    (video,) = folder.iterdir()
+    assert num_frames(video) == LENGTH
+    episode = reproducer.load(file)
+    assert len(list(episode.run(until=episode.entries[-1].step_id))) == LENGTH - 1
+    assert list(folder.iterdir()) == [video] and num_frames(video) == LENGTH
+    video.unlink()
+    list(episode.run())
+    assert list(folder.iterdir()) == []

@@ -188,7 +188,7 @@ class Replayer:
         reason = replay.give_up or "nothing from which the episode could be repeated was kept"
         for number, attempt in enumerate(replay.attempts, 1):
             if number > 1:
-                with suppress(Exception):
+                with suppress(Exception), replaying():
                     env.close()
                 env = rebuild(env_id)
             share = 1.0 if number == len(replay.attempts) else _SHARE_OF_FIRST

@@ -127,7 +127,8 @@ class Reproducer:
                         keeper.restore(env, calls.streams.take_from(self.env_id, self.start.state))
                     yield from self._repeat(env, calls, until, pause)
             finally:
-                calls.command(env.close)
+                with replaying():  # what was cut short there is so here, too
+                    calls.command(env.close)
 
     @contextlib.contextmanager
     def _at_home(self) -> Iterator[None]:

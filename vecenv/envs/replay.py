@@ -35,7 +35,7 @@ class EpisodeRecorder(_RecordVideo):
 
     A file appears under its name when its episode has ended and it is complete; while it is written it is a hidden
     `.partial` file. Closing or resetting amid an episode writes what there is of it; an episode without a step
-    leaves no file. Where an env is brought back after a crash, a recorder of the same name writes no file twice.
+    leaves no file. While an env only repeats what it did, in a new worker or by `vecenv replay`, no file is written.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], folder: str | os.PathLike[str], name: str | None = None) -> None:
@@ -130,7 +130,10 @@ class EpisodeRecorder(_RecordVideo):
         self._video_name = None
         if len(frames) > 1:
             final = os.path.join(self.video_folder, f"{self._final_name}.mp4")
-            if not (is_replaying() and os.path.exists(final)):  # else the episode is only repeated
+            if is_replaying():  # who did this first wrote the file, maybe under another name
+                if not os.path.exists(final):
+                    return
+            else:
                 try:
                     self._write(frames, final)
                 except OSError as error:  # a full disk, say: the episode goes on without its video
