@@ -252,12 +252,17 @@ class Answers(Ding):
         ({"done": 1, "info": {"eval_episode_return": 1.0}}, "done"),
         ({"done": True, "info": {}}, "score"),
         ({"done": True, "info": {"eval_episode_return": np.ones(1)}}, "score"),
+        ({"obs": None}, "step"),  # it counted as abnormal, so nothing was checked and nothing found
     ],
 )
 def test_steps_are_checked(parts, rule):
     with pytest.raises(CheckError) as error:
         check_step(Answers(**parts))
     assert rules(error) == {rule} and len(error.value.violations) == 1
+
+
+def test_an_abnormal_timestep_needs_no_observation():
+    check_step(Answers(obs=None, reward=None, info={"abnormal": True}))
 
 
 def test_w37_an_endless_episode_is_found():

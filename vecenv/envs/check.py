@@ -299,6 +299,13 @@ def _step_violations(env: Any, episodes: int, max_steps: int) -> Iterator[Violat
         for step in range(max_steps):
             result, (obs, reward, terminated, truncated, info) = player.step()
             if is_abnormal(info):
+                if not is_abnormal(result[-1]) and "abnormal" not in seen:  # read so for want of an observation
+                    seen.add("abnormal")
+                    yield Violation(
+                        "step",
+                        "observation: got None, which only a timestep with info['abnormal'] may have "
+                        f"(episode {episode}, step {step})",
+                    )
                 break
             for violation in _result_violations(env, player.adapted, result, obs, reward):
                 # One report for each rule and part: a wrong dtype is wrong at every step.
