@@ -14,6 +14,7 @@ import os
 import select
 import weakref
 from collections.abc import Callable, Sequence
+from multiprocessing.util import Finalize
 from typing import Any
 
 import cloudpickle
@@ -47,6 +48,8 @@ __all__ = ["ProcessPool"]
 _PARENT_SPIN_NS = 20_000
 #: Slots kept for envs that get a worker of their own; one costs 128 KiB of shared memory.
 _MOST_SPARES = 8
+#: Pools end before what their envs may use, such as a `multiprocessing.Manager`, which has 0.
+_EXIT_PRIORITY = 100
 
 
 class ProcessPool(MortalPool):
@@ -57,7 +60,10 @@ class ProcessPool(MortalPool):
         super().__init__(env_fns, *args, **kwargs)
         self._crew = Crew()
         self._crew.close_seconds = self.options.limits.close
-        self._finalizer = weakref.finalize(self, self._crew.end_unclosed, weakref.WeakMethod(self._retire))
+        # `multiprocessing` waits for all processes when its own end comes, which is after `weakref.finalize` only if
+        # nobody has used that before `multiprocessing` was imported, and without it in a child of `multiprocessing`.
+        end, retire = self._crew.end_unclosed, weakref.WeakMethod(self._retire)
+        self._finalizer = Finalize(self, end, (retire,), exitpriority=_EXIT_PRIORITY)
         wanted = self.options.num_workers or supervise.usable_cores()
         self.num_workers = min(wanted, self.num_envs)
         self._worker_of_slot: list[int] = []
@@ -352,7 +358,7 @@ class ProcessPool(MortalPool):
         if self._close_timeout is not None:
             self._crew.close_seconds = self._close_timeout
         self._crew.end()
-        self._finalizer.detach()  # an interrupt above leaves what is left to it
+        self._finalizer.cancel()  # an interrupt above leaves what is left to it
         self._forget()
         for worker in workers:
             if worker.goodbye is not None and worker.goodbye.error is not None:
