@@ -33,3 +33,27 @@ def test_pools_end_before_multiprocessing_waits_for_their_workers(where: str, tm
     done = run(source, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert_gone([int(pid) for pid in done.stdout.split()])
+
+
+def test_a_program_that_ends_while_a_daemon_thread_closes_a_pool_says_nothing(tmp_path: Path) -> None:
+    source = program(
+        """
+        import pathlib, threading
+        class Waits(toys.CountEnv):
+            def close(self):
+                pathlib.Path(f"closing-{os.getpid()}").touch()
+                while not os.path.exists("ending"):
+                    os.sched_yield()
+        pool = start(Waits, num_envs=2)
+        threading.Thread(target=pool.close, daemon=True).start()
+        def tell():
+            while pool._retired_by is None:
+                os.sched_yield()
+            pathlib.Path("ending").touch()
+        threading.Thread(target=tell, daemon=True).start()
+        while not all(os.path.exists(f"closing-{pid}") for pid in pool.worker_pids):
+            os.sched_yield()
+        """
+    )
+    done = run(source, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

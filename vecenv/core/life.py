@@ -172,10 +172,14 @@ class Life(ABC):
             self._lock.release()
 
     def _retire(self, seconds: float) -> None:
-        """At the interpreter's end: keep other threads from using the pool; waits so many seconds for one that does."""
-        if self._owner_pid == os.getpid() and not self._closed:
+        """At the interpreter's end: keep other threads from using the pool; waits so many seconds for one that does.
+
+        One that closes it is waited for as well: two at once would each take away what the other one looks at.
+        """
+        if self._owner_pid == os.getpid():
             self._retired_by = threading.current_thread()
-            self._interrupt()
+            if not self._closed:
+                self._interrupt()
             self._lock.acquire(timeout=seconds)
 
     def _stay_if_retired(self) -> None:
