@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
-from tests.faults.tapes import mortal
+from tests.faults.tapes import kill, mortal
 from tests.unreadable import UnreadableInfo
 from vecenv.core.options import Limits
 from vecenv.envs import toys
@@ -22,6 +24,40 @@ class WideObservation(toys.CountEnv):
     def observe(self) -> Any:
         obs = super().observe()
         return obs.astype(np.float64) if self.elapsed_steps == 2 else obs
+
+
+class OneWay:
+    """Can be sent by a worker, but not sent back."""
+
+    def __reduce__(self) -> Any:
+        if multiprocessing.parent_process() is None:
+            raise TypeError("this stays here")
+        return OneWay, ()
+
+
+class SeesOneWay(toys.CountEnv):
+    """Each observation has such an object in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict(count=self.observation_space, word=spaces.Text(1))
+
+    def observe(self) -> Any:
+        return {"count": super().observe(), "word": OneWay()}
+
+
+@pytest.mark.parametrize("max_log_bytes", [100, 10**6])
+def test_a_worker_is_replaced_where_what_was_seen_cannot_be_sent_back(max_log_bytes: int, implementation: str) -> None:
+    with mortal([SeesOneWay] * 2, num_workers=2, max_log_bytes=max_log_bytes) as pool:
+        pool.start()
+        pool.reset(seeds=[1, 2])
+        pool.recv()
+        for _ in range(4):
+            pool.step(np.zeros(2, np.int64))
+        kill(pool, 0)
+        batch = pool.step(np.zeros(2, np.int64))
+        assert batch.truncated.tolist() == [max_log_bytes == 100, False]
+        assert [type(word) for word in batch.obs["word"]] == [OneWay] * 2
 
 
 @pytest.mark.parametrize("crime", ["exits", "hangs"])

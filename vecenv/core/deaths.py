@@ -226,7 +226,7 @@ class MortalPool(Pool):
             for slot in worker.slots:
                 queued += self._hub.revive(slot, self._inbox.letters)
             replays = recovery.plan(
-                worker.env_ids, queued, self._hub.seen, seen_objects=self._inbox.shown, mark=loss.is_failure
+                worker.env_ids, queued, self._hub.seen, seen_mail=self._inbox.shown, mark=loss.is_failure
             )
             outcast = recovery.outcast(worker.env_ids) if loss.is_failure else None
             parts = [worker] if outcast is None else self._part(worker, outcast)

@@ -322,7 +322,8 @@ class Host:
                 comeback.needs_reset = True
             else:
                 shown = replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
-                self._lost[env_id] = shown, replay.shown_objects or [None] * self._obs.num_objects
+                objects = None if replay.shown_mail is None else mail.load_answer(replay.shown_mail).objects
+                self._lost[env_id] = shown, objects or [None] * self._obs.num_objects
         elif outcome.kind == "unproven" or (replay.mark and outcome.kind == "replayed"):
             self._marks[env_id] = outcome.kind
         self._host(env_id)

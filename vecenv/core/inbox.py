@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -157,10 +157,12 @@ class Inbox:
             flags[np.isin(rows.column("step_id"), unread)] |= np.uint32(RowFlag.ERROR)
         return answers
 
-    def shown(self, env_id: int) -> list[Any] | None:
-        """Return what has no column in the last observation of an env that was delivered; None: nothing is known."""
-        data = self._shown.get(env_id)
-        return None if data is None else mail.load_answer(data).objects
+    def shown(self, env_id: int) -> bytes | None:
+        """Return the mail with what has no column in the last delivered observation of an env; None: there is none.
+
+        As it came: what can be read here is not always something that can be sent back.
+        """
+        return self._shown.get(env_id)
 
     def warn_once(self, key: str, text: str, category: type[Warning]) -> None:
         """Warn the first time that `key` is seen."""

@@ -225,7 +225,7 @@ class Recovery:
         queued: Sequence[Queued],
         seen: Callable[[int, int], list[Array] | None],
         *,
-        seen_objects: Callable[[int], list[Any] | None] = lambda env_id: None,
+        seen_mail: Callable[[int], bytes | None] = lambda env_id: None,
         mark: bool = True,
     ) -> dict[int, Replay]:
         """Return how each env is to be brought back, by env_id.
@@ -234,7 +234,7 @@ class Recovery:
             env_ids: the worker's.
             queued: what its slots have left to do.
             seen: newest observation that the caller has of an env, before a step_id.
-            seen_objects: what of an env's newest observation has no column.
+            seen_mail: the mail with what of an env's newest observation has no column.
         """
         step = self.limits.step
         seconds = self.policy.recovery_timeout or max(60.0, 10 * (step or 0.0))
@@ -246,7 +246,7 @@ class Recovery:
             waiting = left.get(env_id, [])
             history = self.journal.history(env_id, waiting)
             replay = Replay(mark=mark, seconds=seconds, shown=seen(env_id, min(waiting, default=0)))
-            replay.shown_objects = seen_objects(env_id)
+            replay.shown_mail = seen_mail(env_id)
             replay.lasting = history.lasting
             replay.give_up = self.given_up(env_id, waiting)
             replay.attempts = [] if replay.give_up else history.attempts

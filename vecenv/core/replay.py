@@ -96,7 +96,7 @@ class Replay:
         give_up: why nothing is to be repeated, '' otherwise: the episode ends here.
         shown: the newest observation that the caller has seen, one array per leaf; None: not
             known any more.
-        shown_objects: what of it has no column; None: not known, or there is nothing such.
+        shown_mail: the mail with what of it has no column; None: not known, or there is nothing such.
         seconds: how long all of it may take.
     """
 
@@ -105,7 +105,7 @@ class Replay:
     mark: bool = True
     give_up: str = ""
     shown: list[Array] | None = None
-    shown_objects: list[Any] | None = None
+    shown_mail: bytes | None = None
     seconds: float = 60.0
 
 
