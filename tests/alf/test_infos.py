@@ -38,6 +38,7 @@ ODD = {
     "bytes": (b"a", b"b", b"c"),
     "flags": (True, NOTHING, False),
     "NumPy's flags": (NOTHING, np.True_, np.False_),
+    "flags of both kinds": (np.True_, False, True),
     "a late key": (NOTHING, 1, NOTHING),
     "a late string": (NOTHING, "late", NOTHING),
     "a late array": (NOTHING, np.arange(3), NOTHING),
@@ -83,7 +84,9 @@ def test_infos_behind_a_wrapper_are_the_same_in_lockstep_and_ahead(name):
     assert_same(run(make, reset_ahead=True), run(make, reset_ahead=False))
 
 
-@pytest.mark.parametrize("name", ["flags", "NumPy's flags", "a late key", "a half among whole numbers"])
+@pytest.mark.parametrize(
+    "name", ["flags", "NumPy's flags", "flags of both kinds", "a late key", "a half among whole numbers"]
+)
 def test_numbers_behind_a_wrapper_are_the_same(name):
     make = functools.partial(told, name)
     assert_same(run(functools.partial(covered, make=make)), run(make))

@@ -41,10 +41,11 @@ def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, A
 def _as_bools(value: Array, mask: Array | None) -> Array:
     """Return objects that are all bools, where there are any, as an array of bools, False where an env lacks the key.
 
-    Gymnasium has objects for NumPy's bools, which is what comparisons give and what `env_info` of one env holds.
+    Gymnasium has objects for NumPy's bools, which is what comparisons give and what `env_info` of one env holds; among
+    them may be Python's own, of another env or branch.
     """
     told = value if mask is None else value[mask]
-    is_bool = value.ndim == 1 and len(told) > 0 and all(isinstance(part, np.bool_) for part in told)
+    is_bool = value.ndim == 1 and len(told) > 0 and all(isinstance(part, (bool, np.bool_)) for part in told)
     return value.astype(np.bool_) if is_bool else value  # None becomes False
 
 
