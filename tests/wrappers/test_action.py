@@ -151,3 +151,13 @@ def test_the_maximum_of_dicts_and_tuples_of_frames_is_one_of_each_part():
     obs = env.step(0)[0]
     assert space.contains(obs) and obs["text"] == "abcd"
     assert [part.tolist() for part in obs["eyes"]] == [[4, 5], [7, 1, 2]]
+
+
+def test_the_maximum_of_lists_of_numbers_is_an_array():
+    """It was a tuple of numbers."""
+    space = spaces.Dict(place=spaces.Box(0, 9, (2,), np.float64), text=spaces.Text(9))
+    seen = [{"place": place, "text": np.str_("ab")} for place in ([0.0, 0.0], [1.0, 5.0], [4.0, 2.0])]
+    env = MaxAndSkipWrapper(Scripted(seen, space=space), 2)
+    env.reset()
+    obs = env.step(0)[0]
+    assert space.contains(obs) and obs["place"].tolist() == [4.0, 5.0]

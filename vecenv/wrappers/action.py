@@ -106,9 +106,10 @@ def _maximum(before: Any, obs: Any) -> Any:
     """Give the larger of each two numbers, nested as the observations are."""
     if isinstance(obs, Mapping):
         return {key: _maximum(before[key], value) for key, value in obs.items()}
-    if isinstance(obs, (tuple, list)):
+    if isinstance(obs, tuple):
         return tuple(_maximum(*pair) for pair in zip(before, obs, strict=True))
-    is_number = isinstance(obs, (np.ndarray, np.generic, numbers.Number))
+    # A list is an array to be; a text of NumPy's is as little a number as one of Python's.
+    is_number = isinstance(obs, (np.ndarray, np.generic, numbers.Number, list)) and not isinstance(obs, np.str_)
     return np.maximum(np.asarray(before), obs) if is_number else obs
 
 
