@@ -34,7 +34,7 @@ from vecenv.core.process import ProcessPool
 from vecenv.core.rows import Autoreset, Form, RowFlag
 from vecenv.core.serial import SerialPool
 from vecenv.envs import toys
-from vecenv.errors import ClosedError, ConfigError, EnvError, SpaceError, StateError
+from vecenv.errors import ClosedError, ConfigError, EnvError, SpaceError, StateError, WorkerTimeoutError
 
 OpenPool = Callable[..., Pool]
 
@@ -1240,6 +1240,21 @@ def test_without_a_limit_a_long_operation_is_warned_about_once(monkeypatch: pyte
                     break
     (one,) = seen
     assert one.category is RuntimeWarning and re.match(text, str(one.message))
+
+
+@pytest.mark.parametrize("asks", ["step", "call"])
+def test_a_limit_that_is_set_later_is_looked_at_as_often(asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, the pool slept on as it does without limits, and a limit of a moment took ten seconds."""
+    monkeypatch.setattr(watchdog, "_LAZY_LOOK_NS", 60 * 10**9)
+    with ProcessPool([functools.partial(toys.HangAtStep, 1)], PoolOptions()) as pool:
+        pool.start()
+        reset(pool)
+        pool.set_limits(Limits(step=0.1, call=0.1))
+        began = now_ns()
+        with pytest.raises(WorkerTimeoutError, match=f"did not finish {asks} of env 0"):
+            pool.step(np.zeros(1, np.int64)) if asks == "step" else pool.call(lambda env: env.step(0))
+        assert now_ns() - began < 30 * 10**9
+        pool.close(0)
 
 
 def test_threads_of_one_worker_let_sleeping_envs_overlap() -> None:

@@ -231,6 +231,7 @@ class Waist(Life):
         """Change how long operations of envs may take, those under way included."""
         self.options = dataclasses.replace(self.options, limits=limits)
         self._watchdog.set_limits(limits)
+        self._look_ns = self._watchdog.look_ns
         if self._recovery is not None:
             self._recovery.limits = limits
 
