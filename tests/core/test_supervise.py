@@ -23,7 +23,7 @@ from vecenv.core import spawning, supervise
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.process import ProcessPool
 from vecenv.envs import toys
-from vecenv.errors import WorkerDiedError
+from vecenv.errors import ClosedError, WorkerDiedError
 
 
 def opened(num_workers: int = 1, context: str = "forkserver", **limits: Any) -> ProcessPool:
@@ -81,16 +81,19 @@ def stopped_server() -> Iterator[None]:
         yield
 
 
-def test_a_stopped_fork_server_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_fork_server_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(supervise, "_END_SECONDS", 0.2)
     pool = opened(2, close=0.1)
-    with stopped_server():
+    with stopped_server(), caplog.at_level("WARNING", logger="vecenv"):
         kill(pool, 0)
         pool.reset()
         with pytest.raises(WorkerDiedError, match="exit code unknown"):
             pool.recv(timeout=30.0)
         pool.close()
         assert pool.closed
+    assert caplog.messages == [], "they have ended, as their pidfds tell"
 
 
 def test_what_does_not_end_when_it_is_killed_is_left_to_the_system(
@@ -111,6 +114,78 @@ def test_what_does_not_end_when_it_is_killed_is_left_to_the_system(
         for i, pid in enumerate(pids)
     ]
     wait_until(lambda: not any(map(psutil.pid_exists, pids)))
+
+
+def test_a_worker_that_leads_no_session_yet_is_killed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What kills a session finds nobody then."""
+    monkeypatch.setattr(os, "setsid", lambda: threading.Event().wait())
+    pool = ProcessPool([toys.CountEnv], PoolOptions(context="fork"))
+    heard: list[str] = []
+
+    def start() -> None:
+        try:
+            pool.start()
+        except ClosedError as error:
+            heard.append(str(error))
+
+    starter = threading.Thread(target=start)
+    starter.start()
+    wait_until(lambda: bool(pool.worker_pids))
+    (pid,) = pool.worker_pids
+    pool.close()
+    starter.join()
+    assert len(heard) == 1 and not psutil.pid_exists(pid)
+
+
+class Fails(toys.CountEnv):
+    """Raises in its constructor, hangs in its step, or ends its process in close."""
+
+    def __init__(self, moment: str) -> None:
+        super().__init__()
+        self.moment = moment
+        if moment == "construct":
+            raise ValueError("not today")
+
+    def step(self, action: Any) -> Any:
+        if self.moment == "step":
+            threading.Event().wait()
+        return super().step(action)
+
+    def close(self) -> None:
+        if self.moment == "close":
+            os._exit(3)
+
+
+def test_a_start_that_failed_waits_for_no_worker() -> None:
+    pool = ProcessPool(
+        [toys.CountEnv, functools.partial(Fails, "construct")], PoolOptions(num_workers=2, limits=Limits(close=60.0))
+    )
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="not today"):
+        pool.start()
+    assert pool.closed and time.monotonic() - began < 40.0
+
+
+def test_a_worker_that_dies_in_close_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="vecenv"):
+        pool = ProcessPool([functools.partial(Fails, "close")], PoolOptions(limits=Limits(close=60.0)))
+        pool.start()
+        began = time.monotonic()
+        pool.close()
+    assert time.monotonic() - began < 40.0
+    (said,) = caplog.messages
+    assert said.startswith("worker 0 (env 0) died during close of env 0: exit code 3")
+
+
+def test_what_was_given_up_with_the_pool_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="vecenv"):
+        pool = ProcessPool([functools.partial(Fails, "step")], PoolOptions())
+        pool.start()
+        pool.reset()
+        pool.recv()
+        pool.send(np.zeros(1, np.int64))
+        pool.close(0.2)
+    assert caplog.messages == []
 
 
 # ---- ends that what an env has forked would hide ---------------------------------------------
@@ -234,6 +309,30 @@ def test_a_closed_pool_rings_no_bell_of_others() -> None:
     finally:
         for other in others:
             os.close(other)
+
+
+def targets(pid: int) -> list[str]:
+    """What the descriptors of a process are of."""
+    folder = f"/proc/{pid}/fd"
+    return [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]
+
+
+def test_forked_workers_keep_nothing_of_their_siblings() -> None:
+    with opened(2, "fork") as pool:
+        pool.restart(0)
+        for pid in pool.worker_pids:
+            held = targets(pid)
+            assert "anon_inode:[eventpoll]" not in held
+            assert held.count("anon_inode:[pidfd]") <= 1, "its own, of its parent"
+        for worker_id in range(2):
+            kill(pool, worker_id)
+        pool.reset()
+        with pytest.raises(WorkerDiedError):
+            pool.recv(timeout=30.0)
+        for worker_id in range(2):
+            pool.restart(worker_id)
+        pool.reset()
+        assert len(pool.recv(timeout=30.0)) == 2
 
 
 def test_many_may_close_a_pool_at_once() -> None:
