@@ -110,6 +110,15 @@ def test_whatever_of_them_is_kept_stays_what_it_was(envs: VectorEnv, take: Any) 
     assert [bytes(part) if isinstance(part, memoryview) else repr(part) for part in kept] == before
 
 
+def test_what_the_caller_writes_into_a_part_of_a_mask_stays_there(envs: VectorEnv) -> None:
+    kept = [step(envs)["_x"][1:] for _ in range(10)]
+    for part in kept:
+        part[...] = False
+    for _ in range(10):
+        step(envs)
+    assert not any(part.any() for part in kept)
+
+
 def test_what_the_caller_writes_into_them_is_gone_in_the_next(envs: VectorEnv) -> None:
     for count in range(4, 12):
         infos = step(envs)
@@ -164,13 +173,15 @@ def test_a_sheet_that_does_not_fit_its_rows_is_refused() -> None:
     native = load()
     rows = np.ones(2, np.uint32), np.ones((2, 4), np.uint8), np.zeros((2, 4), np.uint64)
 
-    def fill(fields: list[int], rows: Any = rows, signature: bytes = b"\1" * 4) -> Any:
+    def fill(
+        fields: list[int], rows: Any = rows, signature: bytes = b"\1" * 4, *, flag: Any = 1, is_empty: bool = False
+    ) -> Any:
         def sheet() -> Any:
             values, masks = np.empty(16, np.uint8), np.empty((1, 2), np.bool_)
-            infos = {"x": values.view(np.float64), "_x": masks[0]}
+            infos = {} if is_empty else {"x": values.view(np.float64), "_x": masks[0]}
             return infos, values, masks, np.array(fields, np.uint32).tobytes(), signature
 
-        return native.fill_sheet(sheet(), rows, 1)
+        return native.fill_sheet(sheet(), rows, flag)
 
     with pytest.raises(TypeError):
         native.fill_sheet((), rows, 1)
@@ -181,6 +192,15 @@ def test_a_sheet_that_does_not_fit_its_rows_is_refused() -> None:
     for fields in ([4, 0, 8], [0, 8, 8], [0, 0, 9], [0, 0]):
         with pytest.raises(ValueError, match="fit together"):
             fill(fields)
+    for part in (1, 2):
+        short = tuple(column[:1] if number == part else column for number, column in enumerate(rows))
+        with pytest.raises(ValueError, match="fit together"):
+            fill([0, 0, 8], rows=short)
+    with pytest.raises(TypeError, match="int"):
+        fill([0, 0, 8], flag="1")
+    with pytest.raises(TypeError, match="bytes-like"):
+        fill([0, 0, 8], rows=(rows[0], "no buffer", rows[2]))
+    assert fill([], is_empty=True) is None
 
 
 @needs_native
