@@ -82,6 +82,8 @@ def test_nothing_is_leaked_and_nothing_freed_twice(builder):
         lambda native: native.kind_of((1, 2)),
         lambda native: native.trees(TreeArray, None, 1, (), ()),
         lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], 2, ("a",), ([1],)),
+        lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], 1, ("a",), ([1, 2],)),
+        lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], -1, (), ()),
         lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], 1, ("a",), ()),
         lambda native: native.trees(dict, TreeArray.__dict__["_children"], 1, (), ()),
         lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], 3, ("a",), (np.arange(2),)),
