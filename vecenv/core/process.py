@@ -357,8 +357,12 @@ class ProcessPool(MortalPool):
         workers = self._crew.workers
         if self._close_timeout is not None:
             self._crew.close_seconds = self._close_timeout
-        self._crew.end()
-        self._finalizer.cancel()  # an interrupt above leaves what is left to it
+        try:
+            self._crew.end()
+        except BaseException:  # of a handler: what is left ends now, not as garbage amid whatever comes then
+            self._crew.end()
+            raise
+        self._finalizer.cancel()  # a second interrupt above leaves what is left to it
         self._forget()
         for worker in workers:
             if worker.goodbye is not None and worker.goodbye.error is not None:
