@@ -18,7 +18,6 @@ import os
 import signal
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, reduction, spawn
 from multiprocessing import process as mp_process
@@ -50,8 +49,6 @@ _standard_preparation = spawn.get_preparation_data
 #: The fork servers of this process, and which modules each has loaded beside the engine's: all that those before it
 #: have, and more.
 _servers: list[tuple[frozenset[str], ForkServer]] = []
-#: The processes made here, by all start methods.
-_made: weakref.WeakSet[Any] = weakref.WeakSet()
 _asking = threading.Lock()  # one thread at a time: what a dead server leaves is cleared up once
 
 
@@ -71,7 +68,9 @@ def _fork_server(modules: frozenset[str]) -> ForkServer:
 def _leave_to_parent() -> None:
     """In a forked child: leave its parent's processes and servers alone, and let servers end with the parent."""
     global _asking
-    getattr(mp_process, "_children").difference_update(_made)  # noqa: B009  # else its exit waits for them, and fails
+    children = getattr(mp_process, "_children")  # noqa: B009
+    for process in [one for one in children if hasattr(one, "of_pool")]:
+        children.discard(process)  # else the child's exit waits for it, and fails
     _asking = threading.Lock()
     for _, server in _servers:
         alive = getattr(server, "_forkserver_alive_fd")  # noqa: B009
@@ -215,7 +214,7 @@ def make_process(
         ConfigError: a fork with CUDA initialised.
     """
     process = _make(context, target, args, name, modules)
-    _made.add(process)
+    process.of_pool = True  # by this they are told from others' in a forked child
     return process
 
 
