@@ -33,7 +33,7 @@
 #define VECENV_ASIDE_PAUSE_NS 1000000 /* it takes some 20 us: not at every round */
 
 typedef struct {
-    int is_set; /* for the only thread of its worker */
+    int is_set;      /* for the only thread of its worker */
     int is_wanted;   /* after a long round whose caller slept */
     int is_quick;    /* after a round with little work */
     int64_t woke_ns; /* when the last wait ended with something to do; 0 during the next one */

@@ -181,7 +181,7 @@ class ReceivingPool(SendingPool):
         if self._works_here:
             self._work()
         if timeout is None and not self._attention:
-            got = self._hub.recv(least, most, -self._look_ns)
+            got = self._hub.recv(least, most, -self._watchdog.look_ns)
             if not isinstance(got, Event):
                 rows, flags = got
                 if flags & RowFlag.MAIL or self._is_debug:
@@ -215,7 +215,8 @@ class ReceivingPool(SendingPool):
         How late it does so tells whether this process was stopped: by that a deadline is extended, which therefore is
         not to come first.
         """
-        return now_ns() + (self._look_ns if deadline.at_ns == NEVER_NS else min(self._look_ns, LOOK_NS))
+        usual = self._watchdog.look_ns
+        return now_ns() + (usual if deadline.at_ns == NEVER_NS else min(usual, LOOK_NS))
 
     def _judge(self) -> int:
         """Look who is over a limit; return when to look again."""
@@ -223,7 +224,7 @@ class ReceivingPool(SendingPool):
             return self._watchdog.check()
         except WorkerTimeoutError as error:
             self._overdue(error)
-            return now_ns() + self._look_ns
+            return now_ns() + self._watchdog.look_ns
 
     def _overdue(self, error: WorkerTimeoutError) -> None:
         """Deal with an operation over its limit: raise, or make it good."""
@@ -234,7 +235,7 @@ class ReceivingPool(SendingPool):
         if self._hub.pump():
             return _LETTER_LOOK_NS
         self._attention = self._has_dead()
-        return self._look_ns
+        return self._watchdog.look_ns
 
     def _handle(self, event: Event) -> None:
         """Deal with what ended a wait, deadlines apart."""

@@ -170,7 +170,6 @@ class Waist(Life):
         if self._journal is not None:
             self._journal.gather_starts = self._inbox.drain
         self._watchdog = Watchdog(self._hub, num_slots, self.options.limits, self, self._inbox)
-        self._look_ns = self._watchdog.look_ns
         self._infos = self._inbox.infos
 
     # ---- spaces --------------------------------------------------------------------------
@@ -231,7 +230,6 @@ class Waist(Life):
         """Change how long operations of envs may take, those under way included."""
         self.options = dataclasses.replace(self.options, limits=limits)
         self._watchdog.set_limits(limits)
-        self._look_ns = self._watchdog.look_ns
         if self._recovery is not None:
             self._recovery.limits = limits
 
