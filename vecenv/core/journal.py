@@ -29,6 +29,8 @@ __all__ = ["Attempt", "Entry", "History", "Journal", "Start"]
 _PRUNE_EVERY = 8
 #: Bytes of actions in a page, more or less, and into how many pages the room is divided at least.
 _PAGE_NBYTES, _LEAST_PAGES = 1 << 16, 16
+#: Requests of all envs in a page at least, if there is room: a new page takes longer than to note one.
+_LEAST_REQUESTS = 32
 #: What an entry costs beside its payload, as `sys.getsizeof` adds it up.
 _ENTRY_NBYTES = 200
 #: Of what may be kept, the part that is left when something had to go: each time costs a look at every row.
@@ -108,7 +110,7 @@ class Journal:
     def __init__(self, num_envs: int, max_nbytes: int) -> None:
         self._num_envs = num_envs
         self._max_nbytes = max_nbytes
-        self._page_nbytes = min(_PAGE_NBYTES, max_nbytes // _LEAST_PAGES)
+        self._most_page_nbytes = max_nbytes // _LEAST_PAGES
         self._pages: deque[Page] = deque()
         self._page: Page | None = None  # the last of requests for all envs, while it has room
         self._mixed: Page | None = None  # the same of requests for some
@@ -182,13 +184,17 @@ class Journal:
         if self._spares and self._spares[-1].clear(leaves, form):
             return self._spares.pop()
         self._spares.clear()
-        return Page.blank(self._num_envs, leaves, form, self._page_nbytes)
+        return Page.blank(self._num_envs, leaves, form, self._page_nbytes(leaves))
+
+    def _page_nbytes(self, leaves: tuple[Array, ...]) -> int:
+        request_nbytes = self._num_envs * sum(leaf.nbytes // len(leaf) for leaf in leaves)
+        return min(max(_PAGE_NBYTES, _LEAST_REQUESTS * request_nbytes), self._most_page_nbytes)
 
     def _note_some(self, leaves: tuple[Array, ...], env_ids: Array, form: int) -> None:
         page = self._mixed
         is_old = page is not None and page.form == form and page.add_rows(self._next_step_id, leaves, env_ids)
         if not is_old:
-            page = self._mixed = Page.blank_rows(self._num_envs, leaves, form, self._page_nbytes)
+            page = self._mixed = Page.blank_rows(self._num_envs, leaves, form, self._page_nbytes(leaves))
             page.add_rows(self._next_step_id, leaves, env_ids)
         self._next_step_id += len(env_ids)
         if page is not None and not is_old:
