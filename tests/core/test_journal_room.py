@@ -67,6 +67,32 @@ def test_pages_are_written_again_with_actions_of_another_form() -> None:
     assert {entry.flags for entry in journal.history(0, ()).attempts[0].entries[1:]} == {2}
 
 
+def test_dropped_pages_are_kept_to_be_written_again_in_half_of_the_room() -> None:
+    journal = Journal(2, 4 << 20)
+    reset(journal, 1, [0, 1], [1, 2])
+    action = np.zeros((2, 64))
+    spares = set()
+    for number in range(10_000):
+        if number % 3_000 == 2_999:  # after 3 MB
+            reset(journal, journal._next_step_id, [0, 1], [1, 2])
+        journal.note_steps((action,), None, 0)
+        spare = sum(page.nbytes for page in journal._spares)
+        spares.add(len(journal._spares))
+        assert spare <= 2 << 20
+    assert max(spares) > 20 and 0 in spares
+
+
+def test_a_page_has_room_for_some_requests_however_large_they_are() -> None:
+    journal = Journal(2_048, 64 << 20)
+    reset(journal, 1, [0], [1])
+    for _ in range(33):
+        journal.note_steps((np.zeros(2_048, np.int64),), None, 0)
+    assert len(journal._pages) == 2
+    for _ in range(10):
+        journal.note_steps((np.zeros(1_024, np.int64),), np.arange(1_024), 0)
+    assert len(journal._pages) == 3
+
+
 def test_one_env_with_a_long_episode_does_not_keep_what_others_left_behind() -> None:
     journal = Journal(2, 60_000)
     reset(journal, 1, [0, 1], [1, 2])

@@ -351,8 +351,11 @@ class Journal:
         while pages and pages[0].stop <= floor and pages[0] not in (self._page, self._mixed):
             page = pages.popleft()
             self.nbytes -= page.nbytes
-            if page.is_whole and len(self._spares) < _PRUNE_EVERY and self.nbytes < self._max_nbytes // 2:
+            if page.is_whole:
                 self._spares.append(page)
+        excess = self.nbytes + sum(page.nbytes for page in self._spares) - self._max_nbytes // 2
+        while self._spares and excess > 0:
+            excess -= self._spares.pop().nbytes
         if self.nbytes > self._max_nbytes:
             self._compact()
             while self.nbytes > _LEFT * self._max_nbytes and self._give_up_longest():
