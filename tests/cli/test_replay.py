@@ -135,6 +135,15 @@ def test_the_debugger_goes_on_from_an_earlier_step(project: Path, elsewhere: Pat
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize("keys", ["q\n", "", "n\nq\n"], ids=["q", "end of input", "n q"])
+def test_leaving_the_debugger_in_an_earlier_step_ends_it(keys: str, project: Path, elsewhere: Path) -> None:
+    """It went on with the next command, as if the env had raised bdb.BdbQuit, and then nothing failed."""
+    stop = reproducer.load(project.parent / "file").entries[1].step_id
+    done = replay(project, "--pdb", "--until", stop, cwd=elsewhere, stdin=keys)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "raised" not in done.stdout and not re.findall(r"^(?:\(Pdb\) )*\d+: step", done.stdout, re.MULTILINE)
+
+
 def test_until_stops_before_the_crash(project: Path, elsewhere: Path) -> None:
     stop = reproducer.load(project.parent / "file").step_id
     done = replay(project, "--until", stop, cwd=elsewhere)

@@ -7,6 +7,7 @@ travel by name, but nothing of the environment, which may hold secrets.
 
 from __future__ import annotations
 
+import bdb
 import contextlib
 import os
 import pickle
@@ -195,7 +196,7 @@ class Reproducer:
             try:
                 yield from self._events_of(entry, env, calls, spec)
             except Exception as error:
-                if entry.step_id == self.step_id:
+                if entry.step_id == self.step_id or isinstance(error, bdb.BdbQuit):  # the user's, amid an earlier one
                     raise
                 # What an env raised before was its answer; an autoreset that raised is tried again by the next step.
                 is_next = self.autoreset == Autoreset.NEXT_STEP
