@@ -93,10 +93,12 @@ class Crew:
             if self.close_seconds == 0:  # nobody wanted to wait
                 return
             what = f"finish {worker.at_work('close')[0]}" if worker.goodbye is None else "end when its envs had closed"
-            _LOG.warning("%s did not %s within %g s; it is killed\n%s", worker.name, what, self.close_seconds, stack)
+            stack = f"\n{stack}" if stack else ""
+            _LOG.warning("%s did not %s within %g s; it is killed%s", worker.name, what, self.close_seconds, stack)
         elif worker.goodbye is None and worker.exitcode:
             how = describe_exit(worker.exitcode)
-            _LOG.warning("%s died during %s: %s\n%s", worker.name, worker.at_work("close")[0], how, worker.last_stack)
+            stack = f"\n{worker.last_stack}" if worker.last_stack else ""
+            _LOG.warning("%s died during %s: %s%s", worker.name, worker.at_work("close")[0], how, stack)
 
     def ring(self) -> None:
         """Wake the pool's wait, from another thread or a signal handler; does nothing once that is over."""
