@@ -186,6 +186,38 @@ def test_a_tensor_of_a_simulator_is_fetched():
     assert_same(*results)
 
 
+def test_tensors_in_a_simulator_s_infos_are_fetched_too():
+    torch = pytest.importorskip("torch")
+
+    class Simulator(CartPoleVectorEnv):
+        def infos(self):
+            return {
+                "success": torch.arange(3) > 1,
+                "_success": torch.tensor([True, False, True]),
+                "episode": {"r": torch.arange(3, dtype=torch.float32)},
+                "final_obs": torch.arange(6).reshape(3, 2),
+                "mean": torch.tensor(0.5),
+            }
+
+        def reset(self, *, seed=None, options=None):
+            return super().reset(seed=seed, options=options)[0], self.infos()
+
+        def step(self, action):
+            return *super().step(action)[:4], self.infos()
+
+    expected = {
+        "success": np.array([False, False, True] * 2),
+        "_success": np.array([True, False, True] * 2),
+        "episode": {"r": np.array([0, 1, 2] * 2, np.float32)},
+        "final_obs": np.array([[0, 1], [2, 3], [4, 5]] * 2),
+        "mean": np.full(6, 0.5, np.float32),
+    }
+    with contextlib.closing(BatchedVectorEnv([functools.partial(Simulator, 3)] * 2)) as envs:
+        assert_same(envs.reset(seed=1)[1], expected)
+        for _ in range(3):
+            assert_same(envs.step(np.ones(6, np.int64))[4], expected)
+
+
 def test_gymnasium_s_vector_wrappers_work_on_top():
     env_fns = [functools.partial(ToyEnv, length) for length in (3, 4, 5, 6)]
     ours, theirs = BatchedVectorEnv(batches(env_fns, 2), backend="serial"), SyncVectorEnv(env_fns)

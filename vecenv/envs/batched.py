@@ -111,13 +111,13 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
             options = {key: value for key, value in options.items() if key != "reset_mask"} or None
         obs, infos = self.env.reset(seed=given, options=options)
         self.has_begun = True
-        return (as_arrays(obs), self._no_ends, self._no_ends), infos
+        return (as_arrays(obs), self._no_ends, self._no_ends), fetch_infos(infos)
 
     def step(self, action: Any) -> Any:
         """Step all k envs by one call."""
         obs, rewards, terminations, truncations, infos = self.env.step(action)
         row = (as_arrays(obs), as_array(terminations, np.bool_), as_array(truncations, np.bool_))
-        return row, as_array(rewards), False, False, infos
+        return row, as_array(rewards), False, False, fetch_infos(infos)
 
     def render(self) -> Any:
         """Render all k envs."""
@@ -198,3 +198,16 @@ def as_array(value: Any, dtype: Any = None) -> NDArray[Any]:
     """Give one batch as a contiguous array; tensors of a device are fetched."""
     fetch = getattr(value, "cpu", None)
     return np.ascontiguousarray(value if fetch is None else fetch(), dtype)
+
+
+def fetch_infos(value: Any) -> Any:
+    """Give infos with arrays, or numbers, in place of tensors, so that each env is told its own row.
+
+    What else there is in infos stays as it is: only arrays of other libraries have `__dlpack__`.
+    """
+    if isinstance(value, dict):
+        return {key: fetch_infos(part) for key, part in value.items()}
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        return value
+    fetch = getattr(value, "cpu", None)
+    return np.asarray(value if fetch is None else fetch())[()]
