@@ -374,7 +374,8 @@ class Journal:
         """Keep only those rows of the pages that some env still needs."""
         self._page = self._mixed = None
         kept: deque[Page] = deque()
-        for page in self._pages:
+        while self._pages:  # each goes once it has been copied: both together would take twice the room
+            page = self._pages.popleft()
             wanted = page.step_ids() >= self._floor[page.envs()]
             if wanted.any():
                 kept.append(page.keep(wanted))
