@@ -449,6 +449,31 @@ def test_a_low_descriptor_limit_is_named_and_nothing_is_left(tmp_path: Path) -> 
     assert done.returncode == 0 and "ulimit -n" in done.stdout, done.stderr
 
 
+def test_wherever_descriptors_run_out_in_a_start_none_is_left_and_nothing_is_printed(
+    start_method: str, tmp_path: Path
+) -> None:
+    source = program(
+        f"""
+        import resource, psutil
+        from vecenv.errors import ConfigError
+        start(context="{start_method}").close()
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        before = psutil.Process().num_fds()
+        for spare in range(12):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (before + spare, limits[1]))
+            try:
+                start(context="{start_method}")
+            except ConfigError:
+                pass
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert psutil.Process().num_fds() == before, spare
+        start(context="{start_method}").close()
+        """
+    )
+    done = run(source, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_workers_use_one_blas_thread(start_method: str, tmp_path: Path) -> None:
     source = program(
         f"""

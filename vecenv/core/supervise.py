@@ -37,6 +37,8 @@ _LOG = logging.getLogger("vecenv")
 #: How long the end of a process that has been killed, and news of it, may take. It takes longer only where the system
 #: does not let go of it, as of one that waits for a dead file server, or where its fork server has been stopped.
 _END_SECONDS = 5.0
+#: Descriptors that the start of one process may take at once, that of its fork server included.
+_START_DESCRIPTORS = 10
 #: What a fork server meets that has no place for its socket. A name that is too long has no number: Python refuses it.
 _NO_PLACE = (None, errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
 _PLACE = (
@@ -276,6 +278,7 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
         stack = StackFile(name)
         if context != "fork":
             resource_tracker.ensure_running()  # which else starts in there, and takes signals again
+        _check_descriptors()
         # A Ctrl-C between fork and setsid would reach the child too, which takes these signals again.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
@@ -293,6 +296,20 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
     finally:
         if theirs is not None:
             theirs.close()
+
+
+def _check_descriptors() -> None:
+    """Raise OSError unless a process can be started with the descriptors that are left.
+
+    `multiprocessing` leaves pipes open where it finds that amid a start, and its fork server ends with a traceback.
+    """
+    spare: list[int] = []
+    try:
+        while len(spare) < _START_DESCRIPTORS:
+            spare += os.pipe()
+    finally:
+        for descriptor in spare:
+            os.close(descriptor)
 
 
 def _no_start(worker_id: int, error: OSError | EOFError, has_no_place: bool = False) -> ConfigError:
