@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
@@ -1203,6 +1204,15 @@ def test_a_limit_that_never_comes_is_none(limit: float, open_pool: OpenPool) -> 
 def test_close_with_a_limit_that_never_comes(limit: float, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     pool.close(limit)
+    assert pool.closed
+
+
+def test_a_timeout_that_was_over_long_ago_is_as_none_left(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 2)
+    pool.reset()
+    with contextlib.suppress(WorkerTimeoutError):  # unless the answers are there already
+        pool.recv(timeout=-math.inf)
+    pool.close(-math.inf)
     assert pool.closed
 
 

@@ -30,7 +30,8 @@ def test_a_limit_that_is_no_time(name, value):
     [
         (3, "failures: expected a dict, got 3"),
         ("truncate", "failures: expected a dict, got 'truncate'"),
-        ({5: 5}, "failures: unknown key 5; known are"),
+        ({5: 5}, r"failures: unknown key 5; known are \['on_repeat'"),
+        ({"on_failure": "raise"}, "failures: on_failure is an argument of its own"),
         ({"recycle_after": 5}, "recycle_after: expected a dict, got 5"),
         ({"recycle_after": {"episodes": "x"}}, r"recycle_after\['episodes'\]: expected a number above 0, got 'x'"),
         ({"recycle_after": {"weeks": 1}}, "recycle_after: unknown key 'weeks'"),
@@ -101,6 +102,15 @@ def test_one_seed_that_is_none_is_shown():
         pytest.raises(TypeError, match=r"^seed: expected a list of 2, each an int or None, got \[1, 'a'\]$"),
     ):
         envs.reset(seed=[1, "a"])
+
+
+@pytest.mark.parametrize("seed", [np.array(3), "ab", 3.0], ids=repr)
+def test_seeds_that_are_neither_a_number_nor_a_list(seed):
+    with (
+        VectorEnv([ToyEnv] * 2, backend="serial") as envs,
+        pytest.raises(TypeError, match=f"^seed: expected an int, a list of 2 or None, got {type(seed).__name__}$"),
+    ):
+        envs.reset(seed=seed)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class Deadline:
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
         limit = limit_of(timeout)
-        self.at_ns = NEVER_NS if limit is None else now_ns() + max(0, int(limit * 1e9))
+        self.at_ns = NEVER_NS if limit is None else now_ns() + int(max(0.0, limit) * 1e9)  # -inf has no int
 
     def is_over(self) -> bool:
         """Tell whether the instant has passed."""

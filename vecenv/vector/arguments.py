@@ -71,7 +71,8 @@ def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
         return [None] * num_envs
     if isinstance(seed, int | np.integer):
         return [int(seed) + env_id for env_id in range(num_envs)]
-    if not hasattr(seed, "__len__") or isinstance(seed, str):
+    # An array without dimensions has the method, too.
+    if not hasattr(seed, "__len__") or isinstance(seed, str) or getattr(seed, "ndim", 1) == 0:
         raise TypeError(f"seed: expected an int, a list of {num_envs} or None, got {type(seed).__name__}")
     if len(seed) != num_envs:
         raise ConfigError(f"seed: expected {num_envs} seeds, one per env, got {len(seed)}", key="seed")
@@ -107,11 +108,13 @@ def read_failures(on_failure: str, others: Mapping[str, Any] | None) -> FailureP
     if others is not None and not isinstance(others, Mapping):
         raise ConfigError(f"failures: expected a dict, got {others!r}", key="failures")
     given = dict(others or {})
-    known = [field.name for field in dataclasses.fields(FailurePolicy)]
+    known = [field.name for field in dataclasses.fields(FailurePolicy) if field.name != "on_failure"]
     for key in given:
-        if key not in known or key == "on_failure":
+        if key == "on_failure":
+            raise ConfigError("failures: on_failure is an argument of its own, on_failure=...", key=key)
+        if key not in known:
             near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near and near[0] != key else f"; known are {known}"
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {known}"
             raise ConfigError(f"failures: unknown key {key!r}{hint}", key=str(key))
     return FailurePolicy(on_failure=on_failure, **given)
 
