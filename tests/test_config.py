@@ -192,7 +192,7 @@ KNOWN = ["episode_num", "max_retry", "retry_type", "auto_reset", "step_timeout",
 def test_a_misspelt_key_is_named(key, meant):
     text = f"^unknown key '{key}' for AsyncSubprocessEnvManager; did you mean '{meant}'\\?$"
     with pytest.warns(UserWarning, match=text) as caught:
-        warn_unknown_keys({key: 1}, KNOWN, "AsyncSubprocessEnvManager", stacklevel=1)
+        warn_unknown_keys({key: 1}, KNOWN, "AsyncSubprocessEnvManager")
     assert len(caught) == 1
     assert caught[0].filename == __file__
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from vecenv.errors import ConfigError
+from vecenv.errors import ConfigError, warn_caller
 
 __all__ = ["Config", "deep_merge_dicts"]
 
@@ -116,7 +115,7 @@ def deep_merge_dicts(original: Mapping[str, Any] | None, new: Mapping[str, Any] 
     return merged
 
 
-def warn_unknown_keys(cfg: Mapping[str, Any], known: Iterable[str], owner: str, *, stacklevel: int = 2) -> None:
+def warn_unknown_keys(cfg: Mapping[str, Any], known: Iterable[str], owner: str) -> None:
     """Warn of each key of `cfg` that looks like a misspelling of a known one.
 
     Other unknown keys pass in silence: configs carry keys of many owners.
@@ -125,7 +124,6 @@ def warn_unknown_keys(cfg: Mapping[str, Any], known: Iterable[str], owner: str, 
         cfg: the user's config; only its top level is looked at.
         known: the keys that `owner` reads.
         owner: name of the class for the warning's text.
-        stacklevel: as in `warnings.warn`, counted from the caller of this function.
 
     Raises:
         ConfigError: `cfg` is no mapping.
@@ -139,8 +137,7 @@ def warn_unknown_keys(cfg: Mapping[str, Any], known: Iterable[str], owner: str, 
             continue
         close = difflib.get_close_matches(_normalise(key), spelled, n=1, cutoff=_MISSPELLING_RATIO)
         if close:
-            message = f"unknown key {key!r} for {owner}; did you mean {spelled[close[0]]!r}?"
-            warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
+            warn_caller(f"unknown key {key!r} for {owner}; did you mean {spelled[close[0]]!r}?")
 
 
 # Not every Mapping: gymnasium.spaces.Dict is one and has to stay a space.

@@ -56,8 +56,9 @@ WORKER_KEYS = [
 @pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
 @pytest.mark.parametrize("wrong, right", KEYS)
 def test_a_misspelt_key_names_its_neighbour(manager_cls, wrong, right):
-    with pytest.warns(UserWarning, match=f"'{wrong}'.*did you mean '{right}'"):
+    with pytest.warns(UserWarning, match=f"'{wrong}'.*did you mean '{right}'") as caught:
         manager_cls(actors(1), {wrong: None})
+    assert caught[0].filename == __file__  # of whichever class: the line that can be changed
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)

@@ -66,10 +66,11 @@ def test_no_such_backend(backend):
         VectorEnv([ToyEnv], backend=backend)
 
 
+@pytest.mark.parametrize("context", ["thread", ""], ids=repr)
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_start_method_is_wrong_whether_it_is_needed_or_not(backend):
+def test_a_start_method_is_wrong_whether_it_is_needed_or_not(backend, context):
     with pytest.raises(ConfigError, match="^context: expected one of"):
-        VectorEnv([ToyEnv], context="thread", backend=backend)
+        VectorEnv([ToyEnv], context=context, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])

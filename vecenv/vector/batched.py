@@ -119,7 +119,7 @@ class BatchedVectorEnv(CallableBatches):
             leases=NUM_LEASES if self.copy else 0,
             strict=check_flag("strict", strict),
             ignores_extra_keys=not strict,
-            context=context or "forkserver",
+            context="forkserver" if context is None else context,
             debug=debug,
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
             failures=read_failures(on_failure, failures),

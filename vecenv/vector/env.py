@@ -133,7 +133,7 @@ class VectorEnv(CallableEnvs):
                 episode ended. Counted in the workers.
             batch_size: how many rows `recv()` gives, as EnvPool's; None: those of all envs that
                 owe an answer.
-            depth: batches that may be looked at with `copy=False`, at least 2.
+            depth: how long views last with `copy=False`, see there; at least 2.
             step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: seconds
                 that one operation of one env may take, building and closing all of them; None: no limit.
             on_failure: 'recover': a worker that dies, or hangs beyond a limit, is replaced, its envs
@@ -173,7 +173,7 @@ class VectorEnv(CallableEnvs):
             leases=NUM_LEASES if self.copy and self.autoreset_mode != AutoresetMode.DISABLED else 0,
             strict=check_flag("strict", strict),
             ignores_extra_keys=not strict,
-            context=context or "forkserver",
+            context="forkserver" if context is None else context,
             debug=debug,
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
             failures=read_failures(on_failure, failures),
