@@ -1,0 +1,112 @@
+"""What a worker is before it builds envs: which signals it hears, where it is, and whom it ends with."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vecenv.core import spawning, worker
+from vecenv.core.options import PoolOptions
+from vecenv.core.process import ProcessPool
+from vecenv.core.worker import Boot, started_at
+from vecenv.envs import toys
+
+TOLD = signal.SIGINT, signal.SIGTERM
+
+
+def opened(context: str) -> ProcessPool:
+    pool = ProcessPool([toys.CountEnv], PoolOptions(context=context))
+    pool.start()
+    return pool
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Handlers of the program, which are its own."""
+    before = {signum: signal.signal(signum, lambda *_: None) for signum in TOLD}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+def signals_of(env: Any) -> tuple[list[bool], list[int]]:
+    defaults = [signal.getsignal(signum) is signal.SIG_DFL for signum in TOLD]
+    return defaults, sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_worker_leaves_signals_to_the_system(start_method: str) -> None:
+    """Whatever handlers the program has, or its fork server."""
+    with opened(start_method) as pool:
+        assert pool.call(signals_of) == [([True, True], [])]
+
+
+def surroundings(env: Any) -> tuple[str | None, str]:
+    return os.environ.get("VECENV_TEST_VARIABLE"), os.getcwd()
+
+
+@pytest.fixture
+def fresh_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the next worker come from a fork server that starts with it; that ends with the test."""
+    started: list[Any] = []
+    monkeypatch.setattr(spawning, "_servers", started)
+    yield
+    for _, server in started:
+        server._stop()
+
+
+@pytest.mark.usefixtures("fresh_server")
+def test_an_env_finds_what_its_caller_has_now(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And not what there was when the fork server was started."""
+    monkeypatch.setenv("VECENV_TEST_VARIABLE", "set")
+    with opened("forkserver") as pool:
+        assert pool.call(surroundings) == [("set", os.getcwd())]
+    monkeypatch.delenv("VECENV_TEST_VARIABLE")
+    monkeypatch.chdir(tmp_path)
+    with opened("forkserver") as pool:
+        assert pool.call(surroundings) == [(None, str(tmp_path))]
+
+
+@pytest.mark.usefixtures("fresh_server")  # whose standard error is looked at
+def test_a_folder_that_has_been_removed_since_the_start_stops_no_successor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with opened("forkserver") as pool:
+        monkeypatch.chdir(tmp_path)
+        folder.rmdir()
+        pool.restart(0)
+        pool.reset()
+        assert len(pool.recv()) == 1
+    assert capfd.readouterr().err == f"vecenv worker 0: no folder {folder}\n"
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["its parent", "a stranger"])
+def test_a_worker_ends_where_a_stranger_has_its_parents_pid(is_same: bool, implementation: str) -> None:
+    parent = os.getpid()
+    started = started_at(parent) if is_same else "0"
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()  # as its group ends with it
+        none: dict[str, Any] = dict(env_fns=b"", adapt=b"", registrations=b"", environ={}, cwd=None, path=[])
+        worker._watch(
+            Boot(
+                0,
+                [0],
+                [[0]],
+                **none,
+                num_threads=1,
+                parent_pid=parent,
+                parent_started=started,
+                implementation=implementation,
+            )
+        )
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (0 if is_same else -signal.SIGKILL)
