@@ -158,6 +158,13 @@ def test_states_that_may_not_be_all_are_said_to_be_so() -> None:
     assert scene.posted[0].start is not None and scene.posted[0].start[1] is False
 
 
+def test_an_env_that_is_where_the_other_one_was_may_hold_more_than_its_state() -> None:
+    scene = Scene(Keeper(complete=False))
+    scene.keeping.resume(0, 5, is_fresh=False)
+    scene.reset(7, forced=True)
+    assert [answer.start and answer.start[1] for answer in scene.posted] == [False]
+
+
 @pytest.mark.parametrize("error", [None, ValueError("no state")])
 def test_an_env_that_cannot_be_looked_into_is_left_alone(error: Exception | None) -> None:
     scene = Scene(Keeper(error=error))
@@ -177,6 +184,7 @@ def test_without_a_keeper_only_seeded_resets_are_starts() -> None:
     scene.reset(1, seeded=True)
     scene.reset(2, forced=True)
     assert scene.posted == [] and scene.slot.started == [0] and scene.slot.after[0] == (0, 0)
+    assert scene.warned == [], "that was to be so"
 
 
 def test_a_look_that_the_system_held_up_does_not_put_off_the_next_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +201,9 @@ def test_a_look_that_the_system_held_up_does_not_put_off_the_next_for_long(monke
     quickest = intervals[1]
     assert quickest == 500 * 40_000
     assert intervals[2:] == [500 * 50_000, 500 * 100_000, 500 * 200_000, 500 * 50_000]
+    clock[1] = 1
+    scene.reset(9)
+    assert scene.slot.after[-1] == scene.slot.after[0], "the least, however quick a look is"
 
 
 def test_the_first_look_which_finds_out_what_there_is_does_not_put_off_the_second(
