@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,30 @@ def test_a_program_that_ends_while_a_daemon_thread_closes_a_pool_says_nothing(tm
     )
     done = run(source, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_killed_parent_takes_workers_along_that_run_no_handler(tmp_path: Path) -> None:
+    """Those of the twin are Python's, which wait for the main thread. Nor is there a fork server that ends them."""
+    source = program(
+        """
+        import ctypes, pathlib
+        class Deadlock(toys.CountEnv):
+            def step(self, action):
+                mutex = ctypes.create_string_buffer(64)
+                pathlib.Path(f"locked-{os.getpid()}").touch()
+                for _ in range(2):
+                    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+        os.environ["VECENV_IMPLEMENTATION"] = "python"
+        pool = start(Deadlock, num_envs=2, context="spawn")
+        print(*pool.worker_pids, flush=True)
+        pool.send(np.zeros(2, np.int64))
+        while not all(os.path.exists(f"locked-{pid}") for pid in pool.worker_pids):
+            os.sched_yield()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    done = run(source, tmp_path)
+    assert done.returncode == -signal.SIGKILL and done.stderr == ""
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    assert_gone(pids)
