@@ -1105,14 +1105,26 @@ def test_a_call_waits_for_the_running_step_whose_row_stays(open_pool: OpenPool) 
 # ---- spaces and bad input -----------------------------------------------------------------
 
 
-def test_envs_with_other_spaces_are_refused(open_pool: OpenPool) -> None:
-    other = functools.partial(toys.SpaceEnv, spaces.Box(0, 1, (2,), np.float32))
+OTHER_SPACES = {
+    "observation_space": functools.partial(toys.SpaceEnv, spaces.Box(0, 1, (2,), np.float32)),
+    "action_space": functools.partial(toys.SpaceEnv, None, spaces.Discrete(7)),
+}
+
+
+@pytest.mark.parametrize(("name", "other"), OTHER_SPACES.items(), ids=OTHER_SPACES)
+def test_envs_with_other_spaces_are_refused(name: str, other: Any, open_pool: OpenPool) -> None:
     for odd in (1, 3):
-        env_fns = [count()] * 4
+        env_fns: list[Any] = [toys.ToyEnv] * 4
         env_fns[odd] = other
         pool = open_pool(env_fns, start=False)
-        with pytest.raises(SpaceError, match=f"env {odd}: observation_space"):
+        with pytest.raises(SpaceError, match=f"env {odd}: {name}"):
             pool.start()
+
+
+def test_the_first_env_with_other_spaces_is_named(open_pool: OpenPool) -> None:
+    pool = open_pool([toys.ToyEnv, *OTHER_SPACES.values()], num_workers=1, start=False)
+    with pytest.raises(SpaceError, match="env 1: observation_space"):
+        pool.start()
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.process import ProcessPool
 from vecenv.core.rows import Op
 from vecenv.envs import toys
-from vecenv.errors import StateError, WorkerDiedError, WorkerTimeoutError
+from vecenv.errors import EnvError, StateError, WorkerDiedError, WorkerTimeoutError
 
 OpenPool = Callable[..., ProcessPool]
 
@@ -107,6 +107,14 @@ def test_a_crash_names_worker_env_phase_and_signal(
     if error is WorkerTimeoutError:
         assert isinstance(caught.value, TimeoutError)
     assert (op == "construct") == pool.closed
+
+
+def test_a_constructor_that_exits_is_an_error_of_its_env(open_pool: OpenPool) -> None:
+    """The exit of a script that was turned into an env is none of the worker, nor of the program."""
+    pool = open_pool([count, count, functools.partial(toys.RaiseSystemExit, moment="construct"), count])
+    with pytest.raises(EnvError, match=r"construct of env 2 raised builtins.SystemExit: 3") as caught:
+        pool.start()
+    assert (caught.value.worker_id, caught.value.env_ids, caught.value.op) == (1, (2,), "construct")
 
 
 @pytest.mark.parametrize("crime", [toys.SegfaultAtStep, toys.HangInC, toys.StopSelf, toys.ExitAtStep])
