@@ -168,6 +168,21 @@ def test_a_step_that_draws_and_raises(num_workers: int | None) -> None:
     assert values[0][0] == values[0][1] and len({*values[0], *values[1]}) == 3
 
 
+def test_a_quick_call_that_draws_and_raises_leaves_the_idle_state_as_it_was() -> None:
+    def fail() -> None:
+        raise LookupError(random.random())
+
+    with Streams() as streams:
+        values = [streams.quick(0, random.random)]
+        with pytest.raises(LookupError) as caught:
+            streams.quick(1, fail)
+        values += [*caught.value.args, streams.quick(2, random.random)]
+        assert streams.has_drawn(1) and len(set(values)) == 1
+        with pytest.raises(LookupError) as caught:
+            streams.quick(1, fail)
+        assert caught.value.args[0] != values[0], "the second is the env's own"
+
+
 def test_streams_go_on_from_a_state() -> None:
     streams, others = Streams(), Streams()
     with streams, streams.of(3):
