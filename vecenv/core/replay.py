@@ -188,7 +188,7 @@ class Replayer:
         reason = replay.give_up or "nothing from which the episode could be repeated was kept"
         for number, attempt in enumerate(replay.attempts, 1):
             if number > 1:
-                with suppress(Exception), replaying():
+                with suppress(BaseException), replaying():  # SystemExit, too: the worker stays
                     env.close()
                 env = rebuild(env_id)
             share = 1.0 if number == len(replay.attempts) else _SHARE_OF_FIRST
@@ -323,7 +323,7 @@ class Replayer:
         """Make a call again; what it raises was its answer."""
         assert isinstance(entry.payload, bytes)
         function = mail.load(entry.payload).function
-        with suppress(Exception):
+        with suppress(BaseException):  # SystemExit is one, too
             self._streams.command(env_id, function, env)
 
     def _action_of(self, entry: Entry) -> Any:
