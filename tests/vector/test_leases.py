@@ -353,6 +353,17 @@ def test_a_block_that_is_free_is_not_lent():
             hub.lend(count)
 
 
+def test_rows_of_a_batch_that_has_expired_are_not_lent():
+    with SerialPool([Frames] * 6, PoolOptions(leases=30)) as pool:
+        pool.start()
+        leases = pool.lend(lambda batch: batch.obs)
+        pool.reset(seeds=list(range(6)))
+        pool.recv()
+        expired, *valid = [pool.step(np.zeros(6, np.int64)).rows for _ in range(3)]
+        assert leases.take(expired) is None
+        assert all(leases.take(rows) is not None for rows in valid)
+
+
 def test_a_pool_lends_once_and_while_it_is_open():
     options = PoolOptions(leases=1)
     pool = SerialPool([Frames] * 6, options)
