@@ -171,6 +171,14 @@ def test_results_belong_to_the_caller_unless_copy_is_off():
         assert not any(array.flags.owndata for array in views[-1][:4])
 
 
+def test_steps_are_counted_per_env():
+    with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, backend="serial")) as envs:
+        envs.reset(seed=1)
+        for _ in range(3):
+            envs.step([0] * 8)
+        assert envs.statistics()["steps"] == 3 * 8
+
+
 def test_a_tensor_of_a_simulator_is_fetched():
     torch = pytest.importorskip("torch")
 
