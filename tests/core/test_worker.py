@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,25 +90,22 @@ def test_a_folder_that_has_been_removed_since_the_start_stops_no_successor(
     assert capfd.readouterr().err == f"vecenv worker 0: no folder {folder}\n"
 
 
-@pytest.mark.parametrize("is_same", [True, False], ids=["its parent", "a stranger"])
-def test_a_worker_ends_where_a_stranger_has_its_parents_pid(is_same: bool, implementation: str) -> None:
+@pytest.mark.parametrize("whose", ["its parent's", "a stranger's", "nobody's"])
+def test_a_worker_ends_where_the_pid_of_its_parent_is_not_its_parents(whose: str, implementation: str) -> None:
     parent = os.getpid()
-    started = started_at(parent) if is_same else "0"
+    started = started_at(parent) if whose == "its parent's" else "0"
+    if whose == "nobody's":
+        with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+            parent = gone.pid
     pid = os.fork()
     if pid == 0:
-        os.setsid()  # as its group ends with it
-        none: dict[str, Any] = dict(env_fns=b"", adapt=b"", registrations=b"", environ={}, cwd=None, path=[])
-        worker._watch(
-            Boot(
-                0,
-                [0],
-                [[0]],
-                **none,
-                num_threads=1,
-                parent_pid=parent,
-                parent_started=started,
-                implementation=implementation,
-            )
-        )
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (0 if is_same else -signal.SIGKILL)
+        try:
+            os.setsid()  # as its group ends with it
+            none: dict[str, Any] = dict(env_fns=b"", adapt=b"", registrations=b"", environ={}, cwd=None, path=[])
+            who: dict[str, Any] = dict(num_threads=1, parent_pid=parent, parent_started=started)
+            worker._watch(Boot(0, [0], [[0]], **none, **who, implementation=implementation))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    expected = 0 if whose == "its parent's" else -signal.SIGKILL
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == expected

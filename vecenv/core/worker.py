@@ -242,7 +242,10 @@ def _watch(boot: Boot) -> None:
     """Die when the parent dies, at once if it is dead already and its pid is somebody else's."""
     if not hasattr(os, "pidfd_open"):
         return
-    pidfd = os.pidfd_open(boot.parent_pid)
+    try:
+        pidfd = os.pidfd_open(boot.parent_pid)
+    except ProcessLookupError:  # an end like any other, of which nobody is to read
+        os.killpg(0, signal.SIGKILL)
     if started_at(boot.parent_pid) != boot.parent_started:
         os.killpg(0, signal.SIGKILL)
     if boot.implementation == "native":
