@@ -104,15 +104,16 @@ def test_any_size_and_number_of_workers(size, num_workers):
     compare(envs, size, AutoresetMode.NEXT_STEP, backend="process", num_workers=num_workers)
 
 
+class Own(ToyEnv):
+    """Has its generator from the start, so an unseeded reset is not random."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.np_random = np.random.default_rng(8)
+
+
 @pytest.mark.parametrize("seed", [0, np.int64(3), [4, None, 9, 1], [None] * 4], ids=["int", "numpy", "list", "nones"])
 def test_seeds(seed):
-    class Own(ToyEnv):
-        """Has its generator from the start, so an unseeded reset is not random."""
-
-        def __init__(self, **kwargs):
-            super().__init__(**kwargs)
-            self.np_random = np.random.default_rng(8)
-
     seed = int(seed) if isinstance(seed, np.integer) else seed
     compare([functools.partial(Own, length=4)] * 4, 2, AutoresetMode.NEXT_STEP, backend="process", seed=seed)
 
@@ -396,6 +397,17 @@ def test_vector_envs_keep_the_generators_they_have(env_fn, seed):
     ):
         assert_same(envs.reset(seed=seed), twin.reset())
         assert envs.seeds == (None,)
+
+
+@pytest.mark.parametrize("keeper", [0, 1])
+def test_of_a_vector_env_those_envs_are_seeded_that_have_no_generators(keeper):
+    env_fns = [Own if i == keeper else ToyEnv for i in range(2)]
+    with contextlib.closing(BatchedVectorEnv(batches(env_fns, 2), backend="serial")) as envs:
+        envs.reset()
+        ((seed,),) = ([one for one in seeds if one is not None] for seeds in envs.seeds)
+        expected = [-1 if i == keeper else seed for i in range(2)]
+        assert envs.get_attr("np_random_seed") == tuple(expected)
+        assert envs.seeds[0][keeper] is None
 
 
 def test_the_end():
