@@ -268,3 +268,12 @@ def test_without_time_nothing_is_repeated() -> None:
     scene = Scene()
     _, outcome = scene.run(Attempt(FIRST, [seeded(1, 5)], []), seconds=0.0)
     assert outcome.kind == "truncated" and "longer than recovery_timeout" in outcome.reason and scene.told == []
+
+
+def test_an_attempt_that_is_not_the_last_has_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0]
+    minute = 60_000_000_000
+    monkeypatch.setattr("vecenv.core.replay.now_ns", lambda: clock.__setitem__(0, clock[0] + minute) or clock[0])
+    scene = Scene()
+    _, outcome = scene.run(*[Attempt(FIRST, [seeded(1, 5)], [])] * 2, seconds=100.0)
+    assert outcome.kind == "replayed" and scene.told == ["close", "reset 5"]
