@@ -73,6 +73,17 @@ def test_a_worker_stopped_within_a_large_letter_is_late(policy: str, implementat
             assert pool.statistics()["restarts"] == 1
 
 
+def test_who_was_kept_waiting_is_not_for_ever(implementation: str) -> None:
+    """Of a worker that is, nothing is late, however long it hangs later."""
+    with mortal([toys.CountEnv], limits=LIMITS, num_workers=1) as pool:
+        play(pool, 2)
+        pool.post([lambda env: b"x" * LARGE])
+        wait_until(lambda: bool(pool._hub.state(0).blocked))
+        pool.wait_calls()
+        wait_until(lambda: pool._hub.state(0).op == Op.NONE)
+        assert not pool._hub.state(0).blocked
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("policy", ["recover", "raise"])
 def test_a_worker_stopped_between_two_operations_is_late(policy: str, threads: int, implementation: str) -> None:
