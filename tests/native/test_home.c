@@ -118,6 +118,10 @@ nobody_stays_where_there_is_one_core(void)
     vecenv_home home = {0};
     vecenv_set_home(&home, (unsigned int)sched_getcpu(), 2);
     CHECK(!home.is_shared);
+    for (unsigned int num_threads = 1; num_threads <= 2; num_threads++) { /* where it may not run */
+        vecenv_set_home(&home, (unsigned int)sched_getcpu() + 1, num_threads);
+        CHECK(!home.is_set && !home.is_shared);
+    }
     CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
 }
 
