@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from multiprocessing import shared_memory
+from multiprocessing import resource_tracker, shared_memory
 
 from ..errors import ConfigError
 
@@ -45,6 +45,8 @@ class Segment:
         Raises:
             ConfigError: /dev/shm has not that much room, is missing, or cannot be written.
         """
+        # The tracker, which removes what a killed process leaves, else starts only when there is a name already.
+        resource_tracker.ensure_running()
         # Named after its process, for whoever finds it after a kill at this very moment.
         name = f"vecenv-{os.getpid()}-{os.urandom(4).hex()}"
         try:
@@ -55,6 +57,11 @@ class Segment:
                     f"{_SHM_FOLDER}: no shared memory can be made there: {error.strerror}; workers need it. Mount a "
                     "tmpfs there that this user can write to, or have the envs in the process itself "
                     "(backend='serial', or a manager of type 'base')"
+                ) from error
+            if error.errno == errno.EFBIG:
+                raise ConfigError(
+                    f"the batches of this pool need {nbytes / _MIB:.0f} MiB of shared memory, more than a file may "
+                    "have here; raise `ulimit -f`"
                 ) from error
             raise
         try:

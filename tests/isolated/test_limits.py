@@ -1,0 +1,179 @@
+"""Programs where the system gives too little: shared memory, descriptors, names; what is left when they are killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from .programs import program, run
+
+
+def test_too_small_a_dev_shm_is_said_before_anything_starts(tmp_path: Path) -> None:
+    source = program(
+        """
+        from gymnasium import spaces
+        from vecenv.errors import ConfigError
+        class Huge(toys.NullEnv):
+            def __init__(self):
+                super().__init__(None)
+                self.observation_space = spaces.MultiBinary(1 << 34)
+        try:
+            start(Huge)
+        except ConfigError as error:
+            print(error)
+        """
+    )
+    done = run(source, tmp_path)
+    assert done.returncode == 0 and "MiB" in done.stdout and "--shm-size" in done.stdout, done.stderr
+
+
+def test_a_dev_shm_with_room_for_copies_only_gets_copies(tmp_path: Path) -> None:
+    """Blocks that could be lent instead are the first thing to go without."""
+    source = textwrap.dedent(
+        """
+        import gymnasium, numpy, os, vecenv
+        from vecenv.envs.toys import SpaceEnv
+        frames = lambda: SpaceEnv(gymnasium.spaces.Box(0, 255, (1 << 18,), numpy.uint8))
+        envs = vecenv.VectorEnv([frames] * 4)
+        obs, _ = envs.reset(seed=1)
+        print(os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_bsize >> 20, obs.flags.owndata)
+        envs.close()
+        """
+    )
+    (tmp_path / "script.py").write_text(source)
+    for size, is_copy in (("14m", True), ("32m", False)):
+        done = run_with_dev_shm(f"size={size}", tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.split() == [size[:-1], str(is_copy)]
+
+
+def run_with_dev_shm(options: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the folder's script.py with a /dev/shm of its own, mounted with these options."""
+    namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*namespace, "mount -t tmpfs tmpfs /dev/shm"], capture_output=True).returncode != 0:
+        pytest.skip("the system gives no mounts of one's own")
+    inside = f'mount -t tmpfs -o "$0" tmpfs /dev/shm && exec {sys.executable} -W error script.py'
+    return subprocess.run([*namespace, inside, options], capture_output=True, text=True, timeout=60, cwd=folder)
+
+
+@pytest.mark.parametrize("options, why", [("ro", "Read-only file system"), ("nr_inodes=1", "No space left on device")])
+def test_a_dev_shm_where_nothing_can_be_made_is_an_error_that_names_it(tmp_path: Path, options: str, why: str) -> None:
+    source = program(
+        """
+        from vecenv.errors import ConfigError
+        try:
+            start()
+        except ConfigError as error:
+            print(error)
+        """
+    )
+    (tmp_path / "script.py").write_text(source)
+    done = run_with_dev_shm(options, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"/dev/shm: no shared memory can be made there: {why}")
+
+
+@pytest.mark.parametrize("context, works", [("forkserver", False), ("spawn", True), ("fork", True)])
+def test_a_folder_for_temporary_files_with_too_long_a_name_for_a_socket_is_named(
+    tmp_path: Path, context: str, works: bool
+) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    source = program(
+        f"""
+        import tempfile
+        tempfile.tempdir = {str(folder)!r}
+        from vecenv.errors import ConfigError
+        try:
+            start(context={context!r}).close()
+        except ConfigError as error:
+            print(error)
+        """
+    )
+    done = run(source, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.stdout == "") == works
+    if not works:
+        assert "TMPDIR" in done.stdout and "AF_UNIX path too long" in done.stdout and "ulimit" not in done.stdout
+
+
+def test_a_low_descriptor_limit_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    source = program(
+        """
+        import resource, psutil
+        from vecenv.errors import ConfigError
+        start().close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+        before = psutil.Process().num_fds()
+        try:
+            start(num_envs=64, num_workers=64)
+        except ConfigError as error:
+            print(error)
+        assert psutil.Process().num_fds() == before
+        """
+    )
+    done = run(source, tmp_path)
+    assert done.returncode == 0 and "ulimit -n" in done.stdout, done.stderr
+
+
+def test_wherever_descriptors_run_out_in_a_start_none_is_left_and_nothing_is_printed(
+    start_method: str, tmp_path: Path
+) -> None:
+    source = program(
+        f"""
+        import resource, psutil
+        from vecenv.errors import ConfigError
+        start(context="{start_method}").close()
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        before = psutil.Process().num_fds()
+        for spare in range(12):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (before + spare, limits[1]))
+            try:
+                start(context="{start_method}")
+            except ConfigError:
+                pass
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert psutil.Process().num_fds() == before, spare
+        start(context="{start_method}").close()
+        """
+    )
+    done = run(source, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_shared_memory_has_no_name_while_the_tracker_of_names_is_started(tmp_path: Path) -> None:
+    """It took long enough for a kill, which left the name in /dev/shm."""
+    source = program(
+        """
+        import multiprocessing.util as util
+        spawn, seen = util.spawnv_passfds, []
+        def look(*args):
+            seen.append([name for name in os.listdir("/dev/shm") if name.startswith(f"vecenv-{os.getpid()}-")])
+            return spawn(*args)
+        util.spawnv_passfds = look
+        start(context="fork").close()
+        print(seen)
+        """
+    )
+    done = run(source, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[[]]\n", "")
+
+
+def test_a_low_limit_of_files_sizes_is_named(tmp_path: Path) -> None:
+    source = program(
+        """
+        import resource
+        from vecenv.errors import ConfigError
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
+        try:
+            start()
+        except ConfigError as error:
+            print(error)
+        """
+    )
+    done = run(source, tmp_path)
+    assert done.returncode == 0 and "ulimit -f" in done.stdout, (done.stdout, done.stderr)
