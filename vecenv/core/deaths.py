@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import secrets
 import select
 from abc import abstractmethod
 from collections.abc import Callable
@@ -228,6 +229,8 @@ class MortalPool(Pool):
             replays = recovery.plan(
                 worker.env_ids, queued, self._hub.seen, seen_mail=self._inbox.shown, mark=loss.is_failure
             )
+            for env_id, replay in replays.items():
+                replay.fresh_seed = secrets.randbits(31) if self._takes_seeds[env_id] else None
             outcast = recovery.outcast(worker.env_ids) if loss.is_failure else None
             parts = [worker] if outcast is None else self._part(worker, outcast)
             if len(parts) == 2:

@@ -28,7 +28,7 @@ from .shortcut import Shortcut
 from .slot import IDLE, RAISED, RESULT, RESULT_OF_RESET, RESULT_OF_STEP, STOP, Slot
 from .spec import Array, Spec
 from .stacks import note
-from .streams import Own, Streams
+from .streams import Streams, Swapped
 
 __all__ = ["Host", "close_all"]
 
@@ -103,6 +103,7 @@ class Host:
         self._marks: dict[int, str] = {}  # what the next info of an env says of its recovery
         # Envs whose episode is lost, and what was seen last of it: one array per leaf, and what has no column.
         self._lost: dict[int, tuple[list[Array], list[Any]]] = {}
+        self._fresh_seeds: dict[int, int | None] = {}  # of envs that begin anew, until they are reset
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
         self._streams = streams
@@ -252,10 +253,20 @@ class Host:
         forced = forced or self._marks.get(env_id) in (TRUNCATED, RESTARTED)
         self._begin_episode(env_id, seeded=seed is not None, forced=forced)
         call = self._quick if flag == RowFlag.AUTORESET else self._streams.command
-        obs, info = _pair(call(env_id, self._envs[env_id].reset, **kwargs))
+        obs, info = _pair(self._reset(env_id, call, kwargs))
         self._slot.set_seed(env_id, int(seed) if isinstance(seed, int | np.integer) and 0 <= seed < _MANY_SEEDS else -1)
         self._host(env_id)  # a reset may have put another env behind this one
         self._publish(obs, self._no_reward(), False, False, info, flag)
+
+    def _reset(self, env_id: int, call: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+        """Reset an env; one that begins anew may make its generators only when it gets a seed, and raise without."""
+        fresh_seed = self._fresh_seeds.pop(env_id, None)
+        try:
+            return call(env_id, self._envs[env_id].reset, **kwargs)
+        except Exception:
+            if fresh_seed is None or "seed" in kwargs:
+                raise
+            return self._streams.command(env_id, self._envs[env_id].reset, **kwargs, seed=fresh_seed)
 
     def _answer_result(self, env_id: int, argument: int, result: Any) -> None:
         """Answer with what the slot got from the env and could not write itself."""
@@ -315,6 +326,7 @@ class Host:
         if comeback.replayer.starts_digest:
             self._slot.start_digest(env_id)
         if is_lost:
+            self._fresh_seeds[env_id] = replay.fresh_seed
             self._marks[env_id] = RESTARTED if was_over else TRUNCATED
             if was_over:  # and its end has been told: there is nothing to lose
                 outcome = replace(outcome, kind=RESTARTED)
@@ -341,7 +353,7 @@ class Host:
         if self._autoreset == Autoreset.SAME_STEP:
             self._marks[env_id] = RESTARTED
             self._begin_episode(env_id, forced=True)
-            first_obs, first_info = _pair(self._quick(env_id, self._envs[env_id].reset))
+            first_obs, first_info = _pair(self._reset(env_id, self._quick, {}))
             told = {"recovered": TRUNCATED}
             self._publish(first_obs, self._no_reward(), False, True, first_info, RowFlag.FINAL, last, told)
             self._host(env_id)  # the mark is gone: the next episodes are the slot's to begin
@@ -358,7 +370,7 @@ class Host:
         Of an episode that is lost, its end and the autoreset after it come here.
         """
         env = self._envs[env_id]
-        callee = _Swapped(env, self._streams.of(env_id)) if self._streams.has_drawn(env_id) else Shortcut.to(env)
+        callee = Swapped(env, self._streams.of(env_id)) if self._streams.has_drawn(env_id) else Shortcut.to(env)
         is_lost = env_id in self._lost or self._marks.get(env_id) == RESTARTED
         self._slot.host(env_id, callee.step, None if is_lost else callee)
 
@@ -464,22 +476,6 @@ class Host:
             got = f"shape {array.shape}"
             raise SpaceError(f"reward: expected {expected}, got {got}", path="reward", expected=expected, got=got)
         return np.ascontiguousarray(array)
-
-
-class _Swapped:
-    """Stands in for an env that draws from the global generators: its own are there while it steps and resets."""
-
-    def __init__(self, env: Any, own: Own) -> None:
-        self._env = env
-        self._own = own
-
-    def step(self, action: Any) -> Any:
-        with self._own:
-            return self._env.step(action)
-
-    def reset(self) -> Any:
-        with self._own:
-            return self._env.reset()
 
 
 def close_all(closes: Iterable[Callable[[], object]]) -> None:

@@ -97,6 +97,7 @@ class Replay:
         shown: the newest observation that the caller has seen, one array per leaf; None: not
             known any more.
         shown_mail: the mail with what of it has no column; None: not known, or there is nothing such.
+        fresh_seed: for an env that begins anew, if it takes seeds: some make their generators only when they get one.
         seconds: how long all of it may take.
     """
 
@@ -106,6 +107,7 @@ class Replay:
     give_up: str = ""
     shown: list[Array] | None = None
     shown_mail: bytes | None = None
+    fresh_seed: int | None = None
     seconds: float = 60.0
 
 

@@ -182,6 +182,7 @@ class SendingPool(Waist):
             with held():
                 self._command("reset", Op.RESET, ids, numbers, flags, letters, ordered, seeded=seeded)
                 self._unseeded[ids] = False
+                self._takes_seeds[ids] |= seeded
                 for env_id, seed in zip(ids.tolist(), asked):
                     self._lost_seeds.pop(env_id, None)
                     self._asked_seeds[env_id] = seed

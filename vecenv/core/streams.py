@@ -47,7 +47,7 @@ import numpy as np
 
 from .native import load
 
-__all__ = ["Own", "Streams", "is_exact"]
+__all__ = ["Own", "Streams", "Swapped", "is_exact"]
 
 _WORDS = 624
 _STATE_NBYTES = 4 * (_WORDS + 1)
@@ -242,6 +242,24 @@ class Own:
             state = self._generators.swap(self._streams.idle)
             self.has_drawn = self.has_drawn or state != self.state
             self.state = state
+
+
+class Swapped:
+    """Stands in for an env that draws from the global generators: its own are there while it steps and resets."""
+
+    def __init__(self, env: Any, own: Own) -> None:
+        self._env = env
+        self._own = own
+
+    def step(self, action: Any) -> Any:
+        """Step the env."""
+        with self._own:
+            return self._env.step(action)
+
+    def reset(self) -> Any:
+        """Reset the env."""
+        with self._own:
+            return self._env.reset()
 
 
 class Streams:

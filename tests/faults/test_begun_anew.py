@@ -1,0 +1,87 @@
+"""An env that is built anew, as its episode is lost: what its first reset gets, and that it can be brought back."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.faults.tapes import kill, mortal
+from vecenv import VectorEnv
+from vecenv.core.rows import Autoreset
+from vecenv.envs import toys
+
+MODES = ["NextStep", "SameStep", "Disabled"]
+
+
+class SeedsItself(toys.ToyEnv):
+    """Makes its generator when it gets a seed, as many envs do."""
+
+    rng: Any = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
+        self.luck = self.rng.random()
+        return super().reset(seed=seed)
+
+
+class Lucky(toys.ToyEnv):
+    """Draws by Gymnasium's generator."""
+
+    luck = 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        _, info = super().reset(seed=seed)
+        self.luck = self.np_random.random()
+        return self.observe(), info
+
+    def observe(self) -> Any:
+        obs = super().observe()
+        obs[3] = self.luck
+        return obs
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_env_that_seeds_itself_begins_anew_with_a_seed(mode: str, implementation: str) -> None:
+    """It was reset without one, and what it raised then ended the run."""
+    with VectorEnv([SeedsItself] * 2, num_workers=2, autoreset_mode=mode, failures={"max_log_bytes": 0}) as envs:
+        envs.reset(seed=1)
+        envs.step([0, 0])
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        truncations = envs.step([0, 0])[3]
+        assert truncations.tolist() == [True, False]
+        if mode == "Disabled":
+            envs.reset(options={"reset_mask": truncations})
+        for _ in range(3):
+            assert not envs.step([0, 0])[3].any()
+        assert len(set(envs.get_attr("luck"))) == 2
+
+
+@pytest.mark.parametrize("mode", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
+def test_the_episode_after_a_lost_one_can_be_brought_back(mode: Autoreset, implementation: str) -> None:
+    env_fn = functools.partial(Lucky, None)
+    with mortal([env_fn] * 2, max_log_bytes=20_000, autoreset=mode) as pool:
+        pool.start()
+        pool.reset(seeds=[1, 2])
+        pool.recv().raise_errors()
+
+        def step(count: int) -> Any:
+            for _ in range(count):
+                pool.send(np.zeros(2, np.int64))
+                batch = pool.recv()
+                batch.raise_errors()
+            return batch
+
+        step(5_000)
+        kill(pool, 0)
+        assert step(1).truncated.tolist() == [True, False]
+        before = step(3).obs[0].copy()
+        kill(pool, 0)
+        batch = step(1)
+        assert batch.infos()[0]["recovered"] == "replayed" and not batch.truncated.any()
+        assert batch.obs[0][3] == before[3], "the same episode, by the same generator"
