@@ -348,8 +348,11 @@ class Journal:
         self._drop_what_leads_nowhere()
         pages = self._pages
         floor = int(self._floor.min())
-        while pages and pages[0].stop <= floor and pages[0] not in (self._page, self._mixed):
+        # The last page has room for what comes next; one before it that has, too, is not to hold up the others.
+        while len(pages) > 1 and pages[0].stop <= floor:
             page = pages.popleft()
+            self._page = None if page is self._page else self._page
+            self._mixed = None if page is self._mixed else self._mixed
             self.nbytes -= page.nbytes
             if page.is_whole:
                 self._spares.append(page)
