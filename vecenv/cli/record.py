@@ -80,19 +80,19 @@ def _play_episode(manager: Any, env: Any) -> None:
     space = manager.action_space
     ended = manager.env_episode_count[0] + 1
     while manager.env_episode_count[0] < ended:
-        manager.step({0: _draw_action(env, space)})
+        manager.step({0: _draw_action(env, space, manager.ready_obs[0])})
 
 
-def _draw_action(env: Any, space: Any) -> Any:
+def _draw_action(env: Any, space: Any, obs: Any) -> Any:
     """Ask the env for an action if it offers any, as not all of its space need be legal now; else sample one."""
-    from vecenv.envs.check import sample_action
+    from vecenv.envs.check_actions import sample_action
 
     offer = getattr(env, "random_action", None)
     try:
         action = offer() if callable(offer) else None
     except TypeError:  # DingEnvWrapper's, of a Tuple of actions, which has no form as one array
         action = None
-    return sample_action(env, space) if action is None else action
+    return sample_action(env, space, obs) if action is None else action
 
 
 def _seed_actions(env: Any, seed: int) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.envs.adapt import adapt, convert_space, ensure_spaces, has_old_calls
-from vecenv.envs.arrays import action_to_ndarray
+from vecenv.envs.check_actions import is_ding, sample_action
 from vecenv.envs.check_data import (
     CONTAINERS,
     Violation,
@@ -108,7 +108,7 @@ def check_all(
     if spawn:
         run("pickling", _pickling_violations(env, env_fn))
     run("reset", _reset_violations(env, seed))
-    run("spaces", _space_violations(env, strict_dtypes=_is_ding(env)))
+    run("spaces", _space_violations(env, strict_dtypes=is_ding(env)))
     if not any(violation.rule == "spaces" and "missing" in violation.message for violation in found):
         run("step", _step_violations(env, episodes, max_steps))
         run("aliasing", _aliasing_violations(env, max_steps))
@@ -156,6 +156,8 @@ def check_reset(env: Any, seed: int | None = None) -> None:
 
 def check_step(env: Any, episodes: int = 3, max_steps: int = MAX_STEPS) -> None:
     """Play episodes with random actions and check what each step gives, and the score at each end.
+
+    Actions are legal ones where observations have an `action_mask` for a Discrete space.
 
     Raises:
         CheckError: with all violations found; an episode longer than `max_steps` is one.
@@ -210,14 +212,15 @@ def demonstrate_correct_procedure(
     _expect(obs is not None, "reset", "reset gave no observation")
     for episode in range(3):
         for _ in range(max_steps):
-            timestep = env.step(sample_action(env, env.action_space))
+            timestep = env.step(sample_action(env, env.action_space, obs))
+            obs = timestep.obs
             if timestep.done:
                 break
         else:
             _expect(False, "endless", f"episode {episode} did not end within {max_steps} steps")
         _expect("eval_episode_return" in timestep.info, "score", "no info['eval_episode_return'] at the end")
         report(f"episode {episode}: eval_episode_return {timestep.info['eval_episode_return']}")
-        env.reset()
+        obs = env.reset()
         _expect(_seed_of(env) == 4, "seed", f"_seed changed by a reset: expected 4, got {_seed_of(env)!r}")
     env.close()
 
@@ -236,14 +239,9 @@ def _raise_if(violations: Iterable[Violation], env: Any) -> None:
         raise CheckError(head + text, violations=found)
 
 
-def _is_ding(env: Any) -> bool:
-    """Tell whether `BaseEnv`'s rules of data apply."""
-    return bool(getattr(type(env), "uses_old_calls", False)) and not getattr(type(env), "is_old_face", False)
-
-
 def _space_violations(env: Any, strict_dtypes: bool) -> Iterator[Violation]:
     names = ["observation_space", "action_space"]
-    if getattr(env, "reward_space", None) is not None or _is_ding(env):
+    if getattr(env, "reward_space", None) is not None or is_ding(env):
         names.append("reward_space")
     for name in names:
         space = convert_space(getattr(env, name, None))
@@ -265,7 +263,7 @@ def _reset_violations(env: Any, seed: int | None) -> Iterator[Violation]:
 
 
 class _Player:
-    """Plays an env with random actions from a generator of its own."""
+    """Plays an env with random actions from a generator of its own, legal ones where the env says what is legal."""
 
     def __init__(self, env: Any, seed: int = 0) -> None:
         self.env = env
@@ -273,29 +271,26 @@ class _Player:
         ensure_spaces(self.adapted)
         self.actions = copy.deepcopy(self.adapted.action_space)
         self.actions.seed(seed)
+        self._obs: Any = None
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Begin an episode and give its first observation."""
+        self._obs, _ = self.adapted.reset(**kwargs)
+        return self._obs
 
     def step(self) -> tuple[Any, Any]:
         """Give the env's own result and the same as a five-tuple."""
-        result = self.env.step(sample_action(self.env, self.actions))
-        return result, step_reader(result)(result)
-
-
-def sample_action(env: Any, space: Any) -> Any:
-    """Draw an action in the form the env's dialect has them."""
-    action = space.sample()
-    if not _is_ding(env):
-        return action
-    try:
-        return action_to_ndarray(action)
-    except TypeError:  # a Tuple of actions has no form as one array
-        return action
+        result = self.env.step(sample_action(self.env, self.actions, self._obs))
+        read = step_reader(result)(result)
+        self._obs = read[0]
+        return result, read
 
 
 def _step_violations(env: Any, episodes: int, max_steps: int) -> Iterator[Violation]:
     player = _Player(env)
     seen: set[str] = set()
     for episode in range(episodes):
-        player.adapted.reset()
+        player.reset()
         for step in range(max_steps):
             result, (obs, reward, terminated, truncated, info) = player.step()
             if is_abnormal(info):
@@ -324,13 +319,13 @@ def _step_violations(env: Any, episodes: int, max_steps: int) -> Iterator[Violat
 def _result_violations(env: Any, adapted: Any, result: Any, obs: Any, reward: Any) -> Iterator[Violation]:
     yield from data_violations(obs, adapted.observation_space, "observation", observed=True)
     reward_space = convert_space(getattr(env, "reward_space", None))
-    if _is_ding(env) and not (isinstance(reward, np.ndarray) and reward.ndim >= 1):
+    if is_ding(env) and not (isinstance(reward, np.ndarray) and reward.ndim >= 1):
         yield Violation("reward", f"reward: expected an array of at least one dimension, got {describe(reward)}")
     elif isinstance(reward, np.ndarray) and reward_space is not None:
         yield from data_violations(reward, reward_space, "reward")
     elif not isinstance(reward, (numbers.Number, np.generic, np.ndarray)):
         yield Violation("reward", f"reward: expected a number or an array, got {describe(reward)}")
-    kinds: tuple[type, ...] = (bool,) if _is_ding(env) else (bool, np.bool_)
+    kinds: tuple[type, ...] = (bool,) if is_ding(env) else (bool, np.bool_)
     names = ("terminated", "truncated") if len(result) == 5 else ("done",)
     for name, value in zip(names, result[2:], strict=False):
         if not isinstance(value, kinds):
@@ -341,7 +336,7 @@ def _result_violations(env: Any, adapted: Any, result: Any, obs: Any, reward: An
 
 
 def _score_violations(env: Any, info: Mapping[str, Any], seen: set[str]) -> Iterator[Violation]:
-    if not _is_ding(env) or "score" in seen:
+    if not is_ding(env) or "score" in seen:
         return
     score = info.get("eval_episode_return")
     if "eval_episode_return" not in info:
@@ -355,7 +350,7 @@ def _score_violations(env: Any, info: Mapping[str, Any], seen: set[str]) -> Iter
 
 def _aliasing_violations(env: Any, max_steps: int) -> Iterator[Violation]:
     player = _Player(env)
-    before, _ = player.adapted.reset()
+    before = player.reset()
     # Several, because an env may write into a few arrays in turn.
     kept = deque([(before, copy.deepcopy(before))], KEPT_OBSERVATIONS)  # each as the env gave it, and as it was
     for step in range(max_steps):
@@ -396,9 +391,9 @@ def _seeded_run(env: Any, seed: int) -> list[tuple[Any, ...]]:
     player = _Player(env, seed)
     if has_old_calls(env):
         player.adapted.seed(seed, False)  # type: ignore[attr-defined]
-        obs, _ = player.adapted.reset()
+        obs = player.reset()
     else:
-        obs, _ = player.adapted.reset(seed=seed)
+        obs = player.reset(seed=seed)
     run: list[tuple[Any, ...]] = [(copy.deepcopy(obs), None, None, None)]
     for _ in range(DETERMINISM_STEPS):
         _, (obs, reward, terminated, truncated, _) = player.step()
@@ -411,7 +406,7 @@ def _seeded_run(env: Any, seed: int) -> list[tuple[Any, ...]]:
 def _pickling_violations(env: Any, env_fn: Callable[[], Any] | None) -> Iterator[Violation]:
     trouble = _spawn_trouble(env) if env_fn is None else _spawn_trouble(env_fn, "().close()")
     spec = getattr(env, "spec", None)
-    if env_fn is None and trouble is not None and spec is not None and not _is_ding(env):
+    if env_fn is None and trouble is not None and spec is not None and not is_ding(env):
         trouble = _spawn_trouble(spec)  # what workers make it from
     if trouble is not None:
         yield Violation("pickling", f"cannot be sent to a new process: {trouble}")

@@ -13,7 +13,8 @@ import gymnasium
 import numpy as np
 
 from vecenv.checks import check_callable
-from vecenv.envs.adapt import adapt, ensure_spaces
+from vecenv.envs.adapt import adapt, ensure_spaces, original
+from vecenv.envs.check_actions import sample_action
 from vecenv.envs.check_data import equal
 from vecenv.envs.state import KEEPER, describe
 
@@ -161,7 +162,8 @@ class _Run:
             given: list[tuple[Any, ...]] = [(pickle.dumps(obs),)]
             for _ in range(max_steps):
                 # Pickled: envs may hand out their own buffers.
-                obs, reward, terminated, truncated, _ = self.env.step(self.actions.sample())
+                action = sample_action(original(self.env), self.actions, obs)
+                obs, reward, terminated, truncated, _ = self.env.step(action)
                 given.append((pickle.dumps(obs), np.array(reward), bool(terminated), bool(truncated)))
                 if terminated or truncated:
                     break
