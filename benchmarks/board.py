@@ -20,6 +20,7 @@ from vecenv.cli import machine, measure
 from vecenv.cli.ending import end_well
 from vecenv.cli.machine import cpu_seconds
 from vecenv.cli.measure import LoopMode, Mode, Window
+from vecenv.cli.options import count, seconds
 from vecenv.envs.adapt import adapt
 from vecenv.envs.board import Connect4Env
 from vecenv.examples.self_play import MODES, make_games, random_policy
@@ -138,9 +139,9 @@ def _ratio(windows: list[Window], others: list[Window]) -> float:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.board", description="Measure self-play.")
-    parser.add_argument("--envs", type=int, default=64, help="boards (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="time for each mode (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=9, help="windows per mode, in turns (default: %(default)s)")
+    parser.add_argument("--envs", type=count, default=64, help="boards (default: %(default)s)")
+    parser.add_argument("--seconds", type=seconds, default=5.0, help="time for each mode (default: %(default)s)")
+    parser.add_argument("--rounds", type=count, default=9, help="windows per mode, in turns (default: %(default)s)")
     return parser.parse_args()
 
 

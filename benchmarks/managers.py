@@ -27,7 +27,8 @@ from vecenv import BaseEnvManager, BaseEnvManagerV2, VectorEnv
 from vecenv.cli import machine, measure
 from vecenv.cli.ending import end_well
 from vecenv.cli.measure import Mode, Window
-from vecenv.cli.target import EnvMaker
+from vecenv.cli.options import check_file, count, seconds
+from vecenv.cli.target import EnvMaker, check_env
 from vecenv.envs.toys import NullEnv
 
 _SIZES = (8, 64, 256)
@@ -37,6 +38,9 @@ _MANY_PROCESSES = 64  # Gymnasium starts one per env; beyond this it measures th
 def main() -> int:
     """Measure, print the tables, write what was asked for."""
     options = _parse()
+    if options.json:
+        check_file("--json", options.json)
+    check_env(EnvMaker(options.env))
     effort = Effort(options.repeats, options.seconds)
     about = machine.describe_machine()
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
@@ -129,9 +133,9 @@ def _cost_table(calls: dict[int, dict[str, float]]) -> Table:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.managers", description=__doc__.split("\n")[0])
     parser.add_argument("--env", default="CartPole-v1", help="a registered env (default: %(default)s)")
-    parser.add_argument("--envs", type=int, nargs="+", default=_SIZES, metavar="N", help="numbers of envs")
-    parser.add_argument("--repeats", type=int, default=5, help="windows per mode, in turns (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of a window (default: %(default)s)")
+    parser.add_argument("--envs", type=count, nargs="+", default=_SIZES, metavar="N", help="numbers of envs")
+    parser.add_argument("--repeats", type=count, default=5, help="windows per mode, in turns (default: %(default)s)")
+    parser.add_argument("--seconds", type=seconds, default=1.0, help="length of a window (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
     return parser.parse_args()
 

@@ -15,7 +15,8 @@ import gymnasium
 import psutil
 
 from vecenv.cli.ending import end_well
-from vecenv.cli.target import action_batches
+from vecenv.cli.options import count
+from vecenv.cli.target import EnvMaker, action_batches, check_env
 from vecenv.vector import VectorEnv
 
 _MIB = 1 << 20
@@ -47,11 +48,14 @@ def main() -> None:
     """Print one line per process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description="Show that memory does not grow.")
     parser.add_argument("--env", default="CartPole-v1", help="registered env (default: %(default)s)")
-    parser.add_argument("--envs", type=int, default=8, help="number of envs (default: %(default)s)")
-    parser.add_argument("--workers", type=int, help="worker processes (default: one per usable core)")
-    parser.add_argument("--from-step", type=int, default=_FIRST, help="first reading (default: %(default)s)")
-    parser.add_argument("--to-step", type=int, default=_LAST, help="second reading (default: %(default)s)")
+    parser.add_argument("--envs", type=count, default=8, help="number of envs (default: %(default)s)")
+    parser.add_argument("--workers", type=count, help="worker processes (default: one per usable core)")
+    parser.add_argument("--from-step", type=count, default=_FIRST, help="first reading (default: %(default)s)")
+    parser.add_argument("--to-step", type=count, default=_LAST, help="second reading (default: %(default)s)")
     options = parser.parse_args()
+    if options.from_step > options.to_step:
+        parser.error("--from-step must not be above --to-step")
+    check_env(EnvMaker(options.env))
     for name, mib in growth(
         options.env, options.envs, options.from_step, options.to_step, num_workers=options.workers
     ).items():

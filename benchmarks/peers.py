@@ -13,13 +13,15 @@ from benchmarks.modes import ManagerMode, SB3VecEnvMode, StableBaselines3Mode
 from vecenv.cli import machine, measure, report
 from vecenv.cli.ending import end_well
 from vecenv.cli.measure import Mode, Window
-from vecenv.cli.options import count
+from vecenv.cli.options import check_file, count, seconds
 from vecenv.cli.target import EnvMaker, check_env
 
 
 def main() -> None:
     """Measure, print the table and how many times faster vecenv is than each peer."""
     options = _parse()
+    if options.json:
+        check_file("--json", options.json)
     settings = {
         "env": options.env,
         "env_kwargs": {},
@@ -83,8 +85,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--env", default="CartPole-v1", help="registered env (default: %(default)s)")
     parser.add_argument("--atari", action="store_true", help="84x84 grey frames in stacks of 4")
     parser.add_argument("--envs", type=count, default=64, help="number of envs (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="time for each mode (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="windows per mode, in turns (default: %(default)s)")
+    parser.add_argument("--seconds", type=seconds, default=5.0, help="time for each mode (default: %(default)s)")
+    parser.add_argument("--rounds", type=count, default=5, help="windows per mode, in turns (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
     return parser.parse_args()
 

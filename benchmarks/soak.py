@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 
 from vecenv.cli.ending import end_well
-from vecenv.cli.options import seconds
+from vecenv.cli.options import count, seconds
 from vecenv.cli.target import EnvMaker, action_batches, check_env
 from vecenv.vector import VectorEnv
 
@@ -96,24 +96,20 @@ def main() -> int:
     add("--seconds", type=seconds, default=60.0, help="in all, shared by the envs (default: %(default)s)")
     add("--every", type=seconds, default=0.5, help="seconds between kills (default: %(default)s)")
     defaults = ["CartPole-v1:64", "HalfCheetah-v5:32"]
-    add("--env", action="append", metavar="ID:N", help=f"repeatable (default: {defaults})")
-    add("--workers", type=int, help="worker processes (default: one per usable core)")
+    add("--env", type=_env_and_count, action="append", metavar="ID:N", help=f"repeatable (default: {defaults})")
+    add("--workers", type=count, help="worker processes (default: one per usable core)")
     options = parser.parse_args()
-    names = options.env or defaults
+    envs = options.env or [_env_and_count(text) for text in defaults]
     logging.getLogger("vecenv").setLevel(logging.ERROR)  # a line per kill would bury the result
     before = _segments()
     kills = recoveries = lost = differing = transitions = 0
-    for name in names:
-        check_env(EnvMaker(name.partition(":")[0]))  # what one lacks is told before anything has run
-    for name in names:
-        env_name, _, count = name.partition(":")
-        num_envs = int(count or 32)
-        if num_envs < 1:
-            parser.error(f"--env {name}: at least one env")
+    for env_name, _ in envs:
+        check_env(EnvMaker(env_name))  # what one lacks is told before anything has run
+    for env_name, num_envs in envs:
         disturbed = collect(
             env_name,
             num_envs,
-            seconds=options.seconds / len(names),
+            seconds=options.seconds / len(envs),
             kill_every=options.every,
             num_workers=options.workers,
         )
@@ -142,6 +138,11 @@ def main() -> int:
     print(f"processes left                 {len(left)}")
     print(f"segments left                  {len(segments)}")
     return 1 if lost or differing or left or segments else 0
+
+
+def _env_and_count(text: str) -> tuple[str, int]:
+    env_name, colon, number = text.partition(":")
+    return env_name, count(number) if colon else 32
 
 
 def _is_helper(process: psutil.Process) -> bool:

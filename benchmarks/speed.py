@@ -28,6 +28,7 @@ from benchmarks.rows import Effort, Readings
 from vecenv.alf import load
 from vecenv.cli import machine, measure
 from vecenv.cli.ending import end_well
+from vecenv.cli.options import check_file, count, seconds
 from vecenv.cli.target import EnvFn, EnvMaker
 from vecenv.envs.toys import BusyEnv, FrameEnv, NullEnv, SleepEnv
 from vecenv.errors import DependencyError
@@ -218,6 +219,8 @@ def main() -> int:
         for row in chosen:
             print(row.name)
         return 0
+    if options.json:
+        check_file("--json", options.json)
     about = machine.describe_machine() | {"us_per_switch": round(switch_us(), 2)}
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
     entries = [_measure(row, Effort(options.repeats, options.seconds)) for row in chosen]
@@ -267,8 +270,8 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__)
     parser.add_argument("--row", action="append", default=[], metavar="PART", help="only rows with PART in their name")
     parser.add_argument("--list", action="store_true", help="print the names of the rows and stop")
-    parser.add_argument("--repeats", type=int, default=5, help="windows per side, in turns (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of a window (default: %(default)s)")
+    parser.add_argument("--repeats", type=count, default=5, help="windows per side, in turns (default: %(default)s)")
+    parser.add_argument("--seconds", type=seconds, default=1.0, help="length of a window (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
     return parser.parse_args()
 

@@ -67,6 +67,26 @@ def test_exit_codes(capsys):
     assert capsys.readouterr().err == "here: two lines\n"
 
 
+MISTAKES = {
+    "board --rounds 0": "argument --rounds: expected an integer of at least 1, got '0'",
+    "managers --env NoSuchEnv-v0": "Environment `NoSuchEnv` doesn't exist",
+    "managers --json no_such_folder/x.json": "directory 'no_such_folder' does not exist",
+    "memory --from-step 10 --to-step 5": "--from-step must not be above --to-step",
+    "memory --env NoSuchEnv-v0": "Environment `NoSuchEnv` doesn't exist",
+    "peers --seconds nan": "argument --seconds: expected a positive number of seconds, got 'nan'",
+    "soak --env CartPole-v1:x": "argument --env: expected an integer of at least 1, got 'x'",
+    "speed --row idle --json .": "is a directory, expected a file",
+}
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_what_a_benchmark_cannot_do_is_told_before_it_measures(command):
+    """Some ended in a ZeroDivisionError or a KeyError, others after minutes, when the file was to be written."""
+    pytest.importorskip("rich")
+    done = run(["-m", *f"benchmarks.{command}".split()])
+    assert done.returncode == 2 and MISTAKES[command] in done.stderr and done.stdout == ""
+
+
 def test_a_soak_without_the_package_of_its_envs_is_one_line_and_exit_code_2():
     done = run(["-c", WITHOUT_MUJOCO])
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vecenv.cli.options import count, key_value, seconds
+from vecenv.cli.options import check_file, count, key_value, seconds
 from vecenv.errors import ConfigError, EnvError, VecenvError, require
 
 if TYPE_CHECKING:
@@ -131,18 +130,9 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("every mode is skipped; nothing is left to measure")
     for flag, path in (("--json", options.json), ("--plot", options.plot)):
         if path is not None:
-            _check_path(flag, path)
+            check_file(flag, path)
     if options.plot and options.plot.suffix.lower() not in _PLOT_SUFFIXES:
         raise ConfigError(f"--plot {options.plot}: expected a name ending in {', '.join(_PLOT_SUFFIXES)}")
-
-
-def _check_path(flag: str, path: Path) -> None:
-    if path.is_dir():
-        raise ConfigError(f"{flag} {path}: is a directory, expected a file")
-    if not path.parent.is_dir():
-        raise ConfigError(f"{flag} {path}: directory {str(path.parent)!r} does not exist")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ConfigError(f"{flag} {path}: not writable")
 
 
 @contextlib.contextmanager

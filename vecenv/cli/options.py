@@ -1,13 +1,17 @@
-"""Types of option values that several commands share: each turns text into a value or says what it expected."""
+"""Values of options that several commands share: types turn text into a value or say what they expected."""
 
 from __future__ import annotations
 
 import argparse
 import ast
 import math
+import os
+from pathlib import Path
 from typing import Any
 
-__all__ = ["count", "key_value", "natural", "seconds"]
+from vecenv.errors import ConfigError
+
+__all__ = ["check_file", "count", "key_value", "natural", "seconds"]
 
 
 def count(text: str) -> int:
@@ -50,3 +54,17 @@ def key_value(text: str) -> tuple[str, Any]:
         return key, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return key, value
+
+
+def check_file(flag: str, path: Path) -> None:
+    """Find out before the work whether a file could be written after it.
+
+    Raises:
+        ConfigError: it could not.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{flag} {path}: is a directory, expected a file")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{flag} {path}: directory {str(path.parent)!r} does not exist")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"{flag} {path}: not writable")
