@@ -285,3 +285,10 @@ def test_it_runs_as_a_module(here):
     command = [sys.executable, "-m", "vecenv", "check", "own_envs:Endless", "--max-steps", "5", "--no-spawn"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "endless" in done.stdout, done.stderr
+
+
+def test_an_env_without_close_keeps_every_rule(check, here):
+    (here / "unclosed.py").write_text(
+        "from tests.scripted import Plain\n\nclass NoClose(Plain):\n    close = property()\n"
+    )
+    assert check("unclosed:NoClose", "--no-spawn")[0] == 0

@@ -74,10 +74,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _close(env: Any) -> list[Any]:
+    from vecenv.envs.adapt import adapt
     from vecenv.envs.check_data import Violation
 
     try:
-        env.close()
+        adapt(env).close()  # which not every env has
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # of any class; what was found before must be told, too

@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.envs.adapt import adapt, convert_space, ensure_spaces, has_old_calls
+from vecenv.envs.adapt import adapt, convert_space, ensure_spaces, has_old_calls, reward_space_of
 from vecenv.envs.check_actions import is_ding, sample_action
 from vecenv.envs.check_data import (
     CONTAINERS,
@@ -254,12 +254,18 @@ def _space_violations(env: Any, strict_dtypes: bool) -> Iterator[Violation]:
 
 def _reset_violations(env: Any, seed: int | None) -> Iterator[Violation]:
     adapted = adapt(env)
-    result: Any = adapted.reset(seed=seed)
-    obs, info = result
+    obs, info = _reset(adapted, seed=seed)
     ensure_spaces(adapted)
     if not isinstance(info, Mapping):
         yield Violation("reset", f"info: expected a dict, got {describe(info)}")
     yield from data_violations(obs, adapted.observation_space, "observation of reset", observed=True)
+
+
+def _reset(adapted: Any, **kwargs: Any) -> Any:
+    result = adapted.reset(**kwargs)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(f"expected (obs, info) of reset, got {describe(result)}")
+    return result
 
 
 class _Player:
@@ -275,13 +281,15 @@ class _Player:
 
     def reset(self, **kwargs: Any) -> Any:
         """Begin an episode and give its first observation."""
-        self._obs, _ = self.adapted.reset(**kwargs)
+        self._obs, _ = _reset(self.adapted, **kwargs)
         return self._obs
 
     def step(self) -> tuple[Any, Any]:
         """Give the env's own result and the same as a five-tuple."""
         result = self.env.step(sample_action(self.env, self.actions, self._obs))
         read = step_reader(result)(result)
+        if len(result) != 5 and not has_old_calls(self.env):  # which workers take as it is
+            raise TypeError(f"expected (obs, reward, terminated, truncated, info) of step, got {describe(result)}")
         self._obs = read[0]
         return result, read
 
@@ -318,11 +326,13 @@ def _step_violations(env: Any, episodes: int, max_steps: int) -> Iterator[Violat
 
 def _result_violations(env: Any, adapted: Any, result: Any, obs: Any, reward: Any) -> Iterator[Violation]:
     yield from data_violations(obs, adapted.observation_space, "observation", observed=True)
-    reward_space = convert_space(getattr(env, "reward_space", None))
+    reward_space = reward_space_of(env)
     if is_ding(env) and not (isinstance(reward, np.ndarray) and reward.ndim >= 1):
         yield Violation("reward", f"reward: expected an array of at least one dimension, got {describe(reward)}")
     elif isinstance(reward, np.ndarray) and reward_space is not None:
         yield from data_violations(reward, reward_space, "reward")
+    elif isinstance(reward, np.ndarray) and reward.size != 1:
+        yield Violation("reward", f"reward: expected one number, as there is no reward_space, got {describe(reward)}")
     elif not isinstance(reward, (numbers.Number, np.generic, np.ndarray)):
         yield Violation("reward", f"reward: expected a number or an array, got {describe(reward)}")
     kinds: tuple[type, ...] = (bool,) if is_ding(env) else (bool, np.bool_)
@@ -404,7 +414,7 @@ def _seeded_run(env: Any, seed: int) -> list[tuple[Any, ...]]:
 
 
 def _pickling_violations(env: Any, env_fn: Callable[[], Any] | None) -> Iterator[Violation]:
-    trouble = _spawn_trouble(env) if env_fn is None else _spawn_trouble(env_fn, "().close()")
+    trouble = _spawn_trouble(env) if env_fn is None else _spawn_trouble(env_fn, "(); getattr(value, 'close', list)()")
     spec = getattr(env, "spec", None)
     if env_fn is None and trouble is not None and spec is not None and not is_ding(env):
         trouble = _spawn_trouble(spec)  # what workers make it from
@@ -417,14 +427,14 @@ def _spawn_trouble(value: Any, use: str = "") -> str | None:
 
     Args:
         value: what to send.
-        use: what is done with it there, as code that follows it.
+        use: what is done with `value` there, as code that follows it.
     """
     try:
         data = cloudpickle.dumps(value)
     except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
         return f"{type(error).__name__}: {error}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    program = f"import pickle, sys; pickle.load(sys.stdin.buffer){use}"
+    program = f"import pickle, sys; value = pickle.load(sys.stdin.buffer){use}"
     try:
         child = subprocess.run(
             [sys.executable, "-c", program], input=data, env=environment, capture_output=True, timeout=SPAWN_TIMEOUT
