@@ -106,7 +106,7 @@ def test_named_tuples_stay_what_they_are():
     assert moved.nodes.data_ptr() == graph.nodes.ctypes.data
 
 
-@pytest.mark.parametrize("device", ["nonsense", "cuda:x", 3.5, None])
+@pytest.mark.parametrize("device", ["nonsense", "cuda:x", "mps", 3.5, None])
 def test_no_such_device(device):
     with pytest.raises(ConfigError, match="^device.*$"):  # one line
         to_device(np.ones(2), device)

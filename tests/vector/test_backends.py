@@ -101,7 +101,7 @@ class TestProcess(VectorEnvContract):
         os.mkfifo(pipe)
         envs = open_envs([functools.partial(Tells, pipe)])
         envs.call_async("tell", "late")  # waits for a reader
-        with pytest.raises(multiprocessing.TimeoutError):
+        with pytest.raises(multiprocessing.TimeoutError, match="The calls are given up"):
             envs.call_wait(timeout=0.05)
         assert pipe.read_text() == "late"
         assert envs.get_attr("pipe") == (pipe,)  # not the answer that came late

@@ -264,6 +264,8 @@ def test_calls_go_to_every_env_or_to_every_batch(backend):
     with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, backend=backend)) as envs:
         assert envs.get_attr("max_episode_steps") == (9, 9)
         envs.set_attr("gravity", 1.0)
+        with pytest.raises(ConfigError, match="CartPoleVectorEnv has no set_attr of its own"):
+            envs.set_attr("gravity", [1.0, 2.0] * (envs.num_envs // 2))
         assert envs.get_attr("gravity") == (1.0, 1.0)
 
 

@@ -108,6 +108,7 @@ def test_columns_and_mail_of_the_same_key(first):
     values = [info["key"] for info in (*order, plain)]
     assert_same(infos["key"], np.array(values, np.float64))
     assert infos["_key"].all() and infos["_text"].tolist() == [info is mixed for info in (*order, plain)]
+    assert [list(infos).index(f"_{key}") - list(infos).index(key) for key in ("key", "text")] == [1, 1]
 
 
 @pytest.mark.parametrize("order", [[2, 1, 0], [1, 2, 0]])

@@ -201,7 +201,7 @@ class Pool(ReceivingPool):
             if event.kind == "timeout":
                 self._watchdog.notice_gap(event.late_ns, deadline)
                 if deadline.is_over():
-                    self._raise_patience(count, timeout)
+                    self._raise_patience(count, timeout, "The calls are given up: their results will be dropped")
                 next_look = min(self._judge(), self._next_look(deadline))
         answers = self._inbox.take_calls()
         for answer in answers:

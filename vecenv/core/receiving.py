@@ -249,11 +249,14 @@ class ReceivingPool(SendingPool):
         elif event.kind == "no_block":
             raise StateError("late writers hold all blocks of the ring; restart the workers that are stopped")
 
-    def _raise_patience(self, least: int, timeout: float | None) -> NoReturn:
+    def _raise_patience(
+        self,
+        least: int,
+        timeout: float | None,
+        fate: str = "What has been sent stays outstanding until it is received or the envs are reset",
+    ) -> NoReturn:
         raise WorkerTimeoutError(
-            f"fewer than {least} answers within {timeout} s; {self._watchdog.describe()}. "
-            "What has been sent stays outstanding: receive again, or reset the envs",
-            timeout=timeout,
+            f"fewer than {least} answers within {timeout} s; {self._watchdog.describe()}. {fate}", timeout=timeout
         )
 
     def _make_batch(self, rows: Rows, flags: int) -> Batch:

@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from ..errors import ConfigError
 from .adapt import has_generator
 
 __all__ = [
@@ -165,16 +166,26 @@ class BatchedCall:
 
 
 class BatchedAssignment:
-    """An attribute to set: of each env if the vector env can, else its own."""
+    """An attribute to set: of each env if the vector env can, else its own.
 
-    def __init__(self, name: str, value: Any) -> None:
-        self.name, self.value = name, value
+    Raises:
+        ConfigError: there is one value for each env, and the vector env has no place for them.
+    """
+
+    def __init__(self, name: str, value: Any, is_each: bool) -> None:
+        self.name, self.value, self.is_each = name, value, is_each
 
     def __call__(self, env: BatchedEnv) -> None:
         """Set it in one vector env."""
         set_attr = getattr(env.env, "set_attr", None)
         if set_attr is not None:
             set_attr(self.name, self.value)
+        elif self.is_each:
+            raise ConfigError(
+                f"set_attr: expected one value for all, as {type(env.env).__name__} has no set_attr of its own, got a "
+                "list",
+                key=self.name,
+            )
         else:
             setattr(env.env, self.name, self.value)
 

@@ -51,7 +51,7 @@ def as_tensors(value: Any) -> Any:
         (tensor([0., 3.], dtype=torch.float64), {'note': 'as it is'})
 
     Raises:
-        TypeError: torch has no such dtype.
+        TypeError, ValueError: torch has no such dtype; no such order of bytes, or strides.
     """
     return _map(_as_tensor, value)
 
@@ -109,6 +109,11 @@ def _check_device(device: Any) -> Any:
     except (RuntimeError, TypeError) as error:
         raise ConfigError(f"device {device!r}: {error}", key="device") from error
     if device.type != "cuda":
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]  # of the MPS backend's there are dozens
+            raise ConfigError(f"device {str(device)!r}: {reason}", key="device") from error
         return device
     if not torch.cuda.is_available():
         reason = "was built without CUDA" if torch.version.cuda is None else "sees no CUDA device"

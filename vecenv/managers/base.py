@@ -99,12 +99,16 @@ class BaseEnvManager(EnvResets):
 
     def _send(self, ids: list[int], actions: list[Any], *, ordered: bool) -> None:
         pool = self._pool or self._open_pool("step")
+        is_all = ids == self._all_ids
+        if not is_all and not all(map(self._env_states.__contains__, ids)):
+            strangers = [env_id for env_id in ids if env_id not in self._env_states]
+            raise ConfigError(f"step: no env {strangers[0]!r}; env ids are 0..{self.env_num - 1}")
         packed = self._pack(actions)
         if packed is None:
             pool.send_objects(actions, ids, ordered=ordered)
         else:
             batch, form = packed
-            pool.send(batch, None if ids == self._all_ids else ids, ordered=ordered, form=form)
+            pool.send(batch, None if is_all else ids, ordered=ordered, form=form)
         if not self._copies:
             self._shown.release(ids)
         if self._unstepped:

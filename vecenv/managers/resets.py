@@ -8,14 +8,13 @@ reset_param, seeds -> Orders -> Pool.reset -> env.reset -> first observation: RU
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..core.batch import Batch
 from ..core.rows import Op, RowFlag
 from ..envs.seeding import episode_seed
-from ..errors import ConfigError, EnvError, SpaceError, WorkerDiedError, WorkerTimeoutError
+from ..errors import ConfigError, EnvError, SpaceError, WorkerDiedError, WorkerTimeoutError, warn_caller
 from .life import EnvLife
 from .managed import Orders, leave_resets, renew_env
 from .states import EnvState
@@ -74,9 +73,7 @@ class EnvResets(EnvLife):
 
     def _may_reset(self, env_id: int) -> bool:
         if env_id in self._recording and self._env_states[env_id] is EnvState.RUN:
-            warnings.warn(
-                f"env {env_id} is recording an episode that has not ended; it is not reset", UserWarning, stacklevel=3
-            )
+            warn_caller(f"env {env_id} is recording an episode that has not ended; it is not reset")
             return False
         return True
 

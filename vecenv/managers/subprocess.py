@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -17,7 +16,7 @@ from ..core.pool import Pool
 from ..core.process import ProcessPool
 from ..core.rows import RowFlag
 from ..envs.base import BaseEnvTimestep
-from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
+from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError, warn_caller
 from ..registry import ENV_MANAGER_REGISTRY
 from .asides import add_to_info
 from .base import BaseEnvManager
@@ -117,11 +116,10 @@ class ProcessEnvManager(BaseEnvManager):
         """Give up the episodes of envs whose worker had to be ended; they are in ERROR until they are reset."""
         for env_id in env_ids:
             self._set_state(env_id, EnvState.ERROR)
-        warnings.warn(
+        warn_caller(
             f"the reset of env {error.env_ids[0]} hung, so worker {error.worker_id} was replaced; envs {env_ids} were "
             "in the midst of episodes there and are in ERROR: reset them. num_workers=num_envs keeps envs apart",
             RuntimeWarning,
-            stacklevel=2,
         )
 
 

@@ -48,18 +48,22 @@ class CallableBatches(PendingEnvs):
         Args:
             name: of the attribute.
             values: a list or tuple with one value per env, or one value for all.
+
+        Raises:
+            ConfigError: not one value per env; or the vector envs have no `set_attr` and can take only one for all.
         """
         self._check_idle("set_attr")
         check_name("set_attr", name)
         each = [values] * self._pool.num_envs
-        if isinstance(values, list | tuple):
+        is_each = isinstance(values, list | tuple)
+        if is_each:
             if len(values) != self.num_envs:
                 raise ConfigError(
                     f"set_attr: expected {self.num_envs} values, one per env, got {len(values)}", key=name
                 )
             size = self.batch_size
             each = [values[i : i + size] for i in range(0, self.num_envs, size)]
-        self._ask("set_attr", [BatchedAssignment(name, value) for value in each])
+        self._ask("set_attr", [BatchedAssignment(name, value, is_each) for value in each])
 
     def render(self) -> tuple[Any, ...]:
         """Return what each env renders; None for a batch that renders nothing."""

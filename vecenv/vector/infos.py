@@ -301,6 +301,7 @@ def _add_row(infos: Infos, info: Infos, row: int, count: int) -> None:
     for key, value in info.items():
         mask = infos.get(f"_{key}")
         if mask is None:
+            infos[key] = None  # before its mask, as elsewhere and in Gymnasium
             mask = infos[f"_{key}"] = np.zeros(count, np.bool_)
         known = infos.get(key)
         if isinstance(value, dict) and key != "final_obs" and (known is None or isinstance(known, dict)):
