@@ -120,10 +120,11 @@ class WorkerError(VecenvError, RuntimeError):
         env_ids: the envs that it hosts, or those of them concerned.
         op: what was under way: construct, reset, step, call or close.
         step_id: number of the command that failed, counted over all envs of a pool, or None.
-        seed: of the env's episode, when recovery has been given up; None: an autoreset began it,
-            or nobody knows. During an autoreset: of the episode before.
+        seed: of the env's episode, when recovery has been given up or is not wanted; None: an autoreset
+            began it, or nobody knows. During an autoreset: of the episode before.
         actions: then also the newest actions of that episode, the one under way included: at most
-            8, oldest first, as the env got them; (): there were none, or they are not known.
+            8, oldest first, as the env got them; with `on_failure='raise'` only the one under way. (): there
+            were none, or they are not known.
         reproducer: path of a file that `vecenv replay` runs, or None.
     """
 

@@ -18,6 +18,7 @@ import select
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import VecenvError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes, describe_exit
 from . import mail, supervise
@@ -26,8 +27,9 @@ from .crew import Crew
 from .hub import SlotState
 from .mail import Answer, Letter
 from .pool import Pool
-from .recovery import Queued
+from .recovery import Queued, say_more
 from .replay import Replay
+from .reproducer import describe
 from .rows import CommandFlag, Op
 from .signals import held
 from .supervise import Worker
@@ -119,12 +121,29 @@ class MortalPool(Pool):
         if stack:
             error.args = (f"{error}\n{stack}", *error.args[1:])
         if self._recovery is None or not self._recovery.policy.recover_hangs:
+            for state in self._states(worker):
+                if state.op != Op.NONE and error.env_ids == (state.env_id,):
+                    self._tell_asked(error, state)
             raise error
         with held():
             self._end_worker(worker)
             self._inbox.drain()
             self._lose(worker, error, None)
         self._check_alive()
+
+    def _tell_asked(self, error: WorkerError, state: SlotState) -> None:
+        """Have an error that is raised at once say what its env was asked last."""
+        if self._recovery is not None:
+            self._recovery.tell(error, state)
+            return
+        error.seed, error.actions = self._asked_last(state)
+        asked = describe(error.seed, error.actions)
+        if asked:
+            say_more(error, f"; {asked}")
+
+    @abstractmethod
+    def _asked_last(self, state: SlotState) -> tuple[int | None, tuple[Any, ...]]:
+        """Return the seed of an env's episode and the action under way, which is what is known without a journal."""
 
     def _check_alive(self) -> None:
         self._replace_lost()
@@ -155,7 +174,10 @@ class MortalPool(Pool):
         """Name what the worker was doing: the operation under way, else the first that waits."""
         for state in self._states(worker):
             if state.op != Op.NONE:
-                return self._died(worker, Op(state.op).name.lower(), state.env_id, state.step_id)
+                error = self._died(worker, Op(state.op).name.lower(), state.env_id, state.step_id)
+                if self._recovery is None:
+                    self._tell_asked(error, state)
+                return error
         for env_id in worker.env_ids:
             op, step_id = self._hub.owed(env_id)
             if op != Op.NONE:

@@ -111,6 +111,9 @@ class Hub(Protocol):
     def seen(self, env_id: int, before: int) -> list[Array] | None:
         """Return a copy of the newest observation of an env before a step_id; None: it is gone."""
 
+    def seed_seen(self, env_id: int, before: int) -> int | None:
+        """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
+
     def adopt(self, worker: Any) -> None:
         """Take over a replacement of a worker, or one more, before anything is sent to it."""
 
@@ -278,13 +281,23 @@ class NativeHub:
 
     def seen(self, env_id: int, before: int) -> list[Array] | None:
         """Return a copy of the newest observation of an env before a step_id; None: it is gone."""
+        found = self._newest_row(env_id, before)
+        return None if found is None else [column[found[1]].copy() for column in found[0].obs]
+
+    def seed_seen(self, env_id: int, before: int) -> int | None:
+        """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
+        found = self._newest_row(env_id, before)
+        seed = -1 if found is None else int(found[0].columns["seed"][found[1]])
+        return None if seed < 0 else seed
+
+    def _newest_row(self, env_id: int, before: int) -> tuple[BlockViews, int] | None:
         best, found = 0, None
         for views in self._views:
             step_ids, env_ids = views.columns["step_id"], views.columns["env_id"]
             has_obs = views.columns["flags"] & RowFlag.ERROR == 0  # else what another row has left there
             for row in np.flatnonzero((env_ids == env_id) & (step_ids != 0) & has_obs).tolist():
                 if best < int(step_ids[row]) < (before or 1 << 63):
-                    best, found = int(step_ids[row]), [column[row].copy() for column in views.obs]
+                    best, found = int(step_ids[row]), (views, row)
         return found
 
     def state(self, slot: int) -> SlotState:

@@ -25,7 +25,7 @@ from .clock import Deadline
 from .control import wait_a_moment
 from .crew import Crew
 from .deaths import MortalPool
-from .hub import NativeHub
+from .hub import NativeHub, SlotState
 from .journal import Attempt, Journal, Start
 from .mail import unpack_error
 from .native import implementation
@@ -33,10 +33,12 @@ from .recovery import Recovery
 from .recycling import Recycler
 from .registrations import pickle_registrations
 from .replay import Replay
+from .rows import Form, Op
 from .shm import Segment
 from .signals import held
 from .spawning import modules_of
 from .supervise import Worker
+from .twin_values import load_action
 from .worker import Attach, Boot, Report, find_difference, started_at
 
 __all__ = ["ProcessPool"]
@@ -322,6 +324,16 @@ class ProcessPool(MortalPool):
                 unfit.kill()
             self._attention = True
             raise
+
+    def _asked_last(self, state: SlotState) -> tuple[int | None, tuple[Any, ...]]:
+        """Return the seed of an env's episode and the action under way, which is what is known without a journal."""
+        if state.op == Op.RESET:
+            return self._asked_seeds.get(state.env_id), ()
+        actions: tuple[Any, ...] = ()
+        if state.op == Op.STEP and not self._steps_by_letter:
+            rows = [column[state.env_id : state.env_id + 1].copy() for column in self._plan.actions(self._memory)]
+            actions = (load_action(self._plan.action.root, rows, 0, Form.NATIVE),)
+        return self._hub.seed_seen(state.env_id, state.step_id), actions
 
     def _reproduce(self, env_id: int, op: int, step_id: int) -> reproducer.Account:
         """Tell what an env was asked until it failed."""

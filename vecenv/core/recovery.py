@@ -29,7 +29,7 @@ from .reproducer import Account, describe
 from .rows import Op
 from .spec import Array
 
-__all__ = ["COUNTS", "Queued", "Recovery"]
+__all__ = ["COUNTS", "Queued", "Recovery", "say_more"]
 
 _LOG = logging.getLogger("vecenv")
 _NS = 1_000_000_000
@@ -172,6 +172,10 @@ class Recovery:
         self._charge([], error)
         _LOG.warning("%s; another one is started", str(error))  # a kept record must not keep the pool
 
+    def tell(self, error: WorkerError, state: SlotState) -> None:
+        """Have an error that is raised at once say what its env was asked last."""
+        say_more(error, self._account(error, state, write=False)[0])
+
     def _account(self, error: WorkerError, state: SlotState, *, write: bool = True) -> tuple[str, str]:
         """Have an error know what its env was asked last, and write the reproducer file.
 
@@ -210,7 +214,7 @@ class Recovery:
             if len(times) > most:
                 whose = "no env to blame" if who == -1 else f"env {who} at work"
                 asked = "" if state is None else self._account(error, state, write=False)[0]
-                _say_more(
+                say_more(
                     error,
                     f"{asked}; {len(times)} failures within {self.policy.restart_window:g} s with {whose}, which is "
                     f"more than max_restarts={self.policy.max_restarts} allows",
@@ -320,7 +324,8 @@ def _insert(error: WorkerError, more: str) -> str:
     return f"{first}{more}{newline}{rest}"
 
 
-def _say_more(error: WorkerError, more: str) -> None:
+def say_more(error: WorkerError, more: str) -> None:
+    """Put words behind the first line of an error's text."""
     error.args = (_insert(error, more), *error.args[1:])
 
 

@@ -111,6 +111,7 @@ class SendingPool(Waist):
         if len(actions) != len(ids):
             raise SpaceError(f"actions: expected {len(ids)}, one per env, got {len(actions)}", path="actions")
         letters = [self._dump_letter(Letter(action=action)) for action in actions]
+        self._steps_by_letter = True
         with held():
             self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), 0, letters, ordered)
 

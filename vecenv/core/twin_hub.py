@@ -227,6 +227,13 @@ class TwinHub:
             return None
         return [column[env_id].copy() for column in self._words.rows.obs]
 
+    def seed_seen(self, env_id: int, before: int) -> int | None:
+        """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
+        columns = self._words.rows.columns
+        is_there = 0 < int(columns["step_id"][env_id]) < (before or 1 << 63)
+        seed = int(columns["seed"][env_id]) if is_there else -1
+        return None if seed < 0 else seed
+
     def adopt(self, worker: WorkerLike) -> None:
         """Take over a worker, before anything is sent to it."""
 

@@ -70,6 +70,7 @@ class Waist(Life):
         self._journal: Journal | None = None
         self._recycler: Any = None
         self._unseeded = np.ones(self.num_envs, np.bool_)  # envs never reset so far
+        self._steps_by_letter = False  # whether any action has passed the columns by
         self._takes_seeds = np.zeros(self.num_envs, np.bool_)  # envs that a reset has given a seed
         self._asked_seeds: dict[int, Any] = {}  # of the last reset of each env; None: it had none
         self._lost_seeds: dict[int, Any] = {}  # of resets that were cancelled, until there is another

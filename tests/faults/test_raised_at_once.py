@@ -1,0 +1,115 @@
+"""Failures that are raised at once, as the policy wants: they say what the env was asked last."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.faults.tapes import mortal
+from vecenv import SyncSubprocessEnvManager, VectorEnv
+from vecenv.core.options import Limits
+from vecenv.core.rows import Op
+from vecenv.envs import toys
+from vecenv.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
+
+
+class Fails(toys.ToyEnv):
+    """Kills its process, or hangs, in one step of an episode, or in a reset with one seed."""
+
+    def __init__(self, how: str, at: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.how, self.at = how, at
+
+    def fail(self) -> None:
+        if self.how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while True:
+            pass
+
+    def step(self, action: Any) -> Any:
+        if self.elapsed_steps + 1 == self.at:
+            self.fail()
+        return super().step(action)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if seed == -self.at:
+            self.fail()
+        return super().reset(seed=None if seed is None else abs(seed))
+
+
+class Spoken(Fails):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.action_space = spaces.Text(5)
+
+
+RAISED = {"dies": WorkerDiedError, "hangs": WorkerTimeoutError}
+
+
+@pytest.mark.parametrize("how", RAISED)
+def test_it_says_the_seed_of_the_episode_and_the_action_under_way(how: str, implementation: str) -> None:
+    env_fns = [functools.partial(toys.ToyEnv, 5), functools.partial(Fails, how, 3)]
+    with VectorEnv(env_fns, num_workers=2, on_failure="raise", step_timeout=0.5, close_timeout=0.1) as envs:
+        envs.reset(seed=7)
+        for _ in range(2):
+            envs.step([0, 0])
+        with pytest.raises(RAISED[how], match=r"^[^\n]*; seed 8, last actions \[1\]") as caught:
+            envs.step([0, 1])
+    error = caught.value
+    assert (error.env_ids, error.op, error.seed, error.actions) == ((1,), "step", 8, (1,))
+    assert error.reproducer is None
+
+
+@pytest.mark.parametrize("how", RAISED)
+def test_a_reset_says_its_own_seed(how: str, implementation: str) -> None:
+    limits = Limits(reset=0.5, close=0.1)
+    with mortal([functools.partial(Fails, how, 3)], num_workers=1, on_failure="raise", limits=limits) as pool:
+        pool.start()
+        pool.reset(seeds=[5])
+        pool.recv().raise_errors()
+        pool.reset(kwargs=[{"seed": -3}])
+        with pytest.raises(RAISED[how], match="; seed -3") as caught:
+            pool.recv()
+    assert (caught.value.seed, caught.value.actions) == (-3, ())
+
+
+def test_an_action_without_a_column_is_not_known(implementation: str) -> None:
+    with mortal([functools.partial(Spoken, "dies", 1)], num_workers=1, on_failure="raise") as pool:
+        pool.start()
+        pool.reset(seeds=[5])
+        pool.recv().raise_errors()
+        pool.send(("word",))
+        with pytest.raises(WorkerDiedError, match="; seed 5$") as caught:
+            pool.recv()
+    assert (caught.value.seed, caught.value.actions) == (5, ())
+
+
+def test_a_sent_object_is_not_told_by_the_column_of_an_older_action(implementation: str) -> None:
+    with mortal([functools.partial(Fails, "dies", 2)], num_workers=1, on_failure="raise") as pool:
+        pool.start()
+        pool.reset(seeds=[5])
+        pool.recv().raise_errors()
+        pool.send(np.ones(1, np.int64))
+        pool.recv().raise_errors()
+        pool.send_objects([0], [0])
+        with pytest.raises(WorkerError, match="; seed 5$"):
+            pool.recv()
+        assert pool.owes(0) == Op.STEP
+
+
+def test_a_manager_s_step_that_is_over_its_limit_says_more(implementation: str) -> None:
+    """What is not brought back has a journal there all the same."""
+    cfg = {"step_timeout": 0.5, "num_workers": 1, "close_timeout": 0.1}
+    with SyncSubprocessEnvManager(env_fn=[functools.partial(Fails, "hangs", 3)], cfg=cfg) as manager:
+        manager.launch()
+        for action in (1, 0):
+            manager.step({0: action})
+        with pytest.raises(WorkerTimeoutError, match=r"last actions \[1, 0, 1\]") as caught:
+            manager.step({0: 1})
+    assert [int(action) for action in caught.value.actions] == [1, 0, 1]
