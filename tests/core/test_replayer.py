@@ -35,18 +35,8 @@ class Slot:
     def records(self, env_id: int) -> Any:
         return self.digest, *self.known
 
-    def absorb(
-        self,
-        env_id: int,
-        step_id: int,
-        obs: Any,
-        reward: Any,
-        terminated: bool,
-        truncated: bool,
-        flags: int,
-        final_obs: Any,
-        starts: bool,
-    ) -> bool:
+    def absorb(self, env_id: int, step_id: int, obs: Any, *rest: Any) -> bool:
+        _, _, _, flags, final_obs, starts = rest  # no rewards and ends
         seen = 0 if obs is None else int(obs[0])
         self.digest = (0 if starts else self.digest) + 1000 * step_id + 100 * flags + seen
         self.rows.append((step_id, seen, flags, None if final_obs is None else int(final_obs[0])))
