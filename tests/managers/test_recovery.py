@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from tests.managers.fakes import actors
+from tests.managers.fakes import ActorEnv, actors
 from vecenv import AsyncSubprocessEnvManager, DingEnvWrapper, EnvState, SyncSubprocessEnvManager, WorkerDiedError
 from vecenv.envs.toys import CountEnv, ToyEnv
 
@@ -149,6 +149,58 @@ def test_a_loss_that_a_reset_finds_does_not_cost_the_seed(manager_cls, tmp_path)
         manager.reset({0: {"options": {"level": 4}}})
         info = manager.step({0: 0})[0].info
         assert info["told_seed"] == 8 and info["told_options"] == {"level": 4}
+
+
+class SeedsItself(ToyEnv):
+    """Makes its generator when it gets a seed, and has parameters without which there is no reset."""
+
+    rng = None
+
+    def reset(self, *, seed=None, level):
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
+        self.luck = self.rng.random() + level
+        return super().reset(seed=seed)
+
+
+class OldSeedsItself(ActorEnv):
+    """The same in the old dialect."""
+
+    rng = None
+
+    def seed(self, seed, dynamic_seed=True):
+        self.rng = np.random.default_rng(seed)
+
+    def reset(self, level):
+        self.luck = self.rng.random() + level
+        return super().reset()
+
+
+SEEDED = {
+    "gymnasium": functools.partial(SeedsItself, 4),
+    "old dialect": functools.partial(OldSeedsItself, {"length": 4}),
+}
+
+
+@pytest.mark.parametrize("found_by", ["step", "reset", "reset after its end"])
+@pytest.mark.parametrize("cfg", WAYS, ids=" ".join)
+@pytest.mark.parametrize("env_fn", SEEDED.values(), ids=SEEDED)
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_an_env_that_begins_anew_is_not_reset_before_it_knows_its_seed(manager_cls, env_fn, cfg, found_by):
+    """It was, by itself or as the manager did not know yet; what that raised closed the manager."""
+    cfg = {"num_workers": 1, "max_log_bytes": 0, "step_wait_timeout": None, **cfg}
+    with manager_cls([env_fn], cfg) as manager:
+        manager.seed([8])
+        manager.launch({0: {"level": 1}})
+        for _ in range(4 if found_by == "reset after its end" else 2):
+            manager.step({0: 0})
+        os.kill(manager.worker_pids[0], signal.SIGKILL)
+        if found_by == "step":
+            assert manager.step({0: 0})[0].info["recovered"] == "truncated"
+        if found_by != "step" or cfg.get("auto_reset") is False:
+            manager.reset({0: {"level": 1}})
+        assert list(manager.ready_obs) == [0]
+        assert [manager.step({0: 0})[0].done for _ in range(4)] == [False] * 3 + [True]
 
 
 class Entropic(Told):

@@ -13,7 +13,7 @@ import pytest
 from vecenv import BaseEnvManager, DingEnvWrapper, SyncSubprocessEnvManager
 from vecenv.core import shortcut
 from vecenv.core.shortcut import Shortcut
-from vecenv.managers.managed import ManagedEnv, Settings
+from vecenv.managers.managed import ManagedEnv, Orders, Settings
 
 needs_known_release = pytest.mark.skipif(
     not shortcut.known_steps(), reason="this release of Gymnasium has other wrappers: nothing is left out"
@@ -28,6 +28,7 @@ def make_ding() -> DingEnvWrapper:
 
 def warm(managed: ManagedEnv) -> Any:
     """Have the env make its checks, and return what a worker steps it by."""
+    managed.reset(orders=Orders({}))
     for _ in range(2):
         managed.reset()
         managed.step(0)

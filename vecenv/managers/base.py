@@ -215,7 +215,8 @@ class BaseEnvManager(EnvResets):
             obs = blanks.rows[row]
             if finals is not None and self._reset_inplace and self._resets_in_row:
                 blanks.infos[row]["final_obs"] = finals[i]
-                if self._is_last_episode(blanks.ids[row]):
+                is_new = blanks.infos[row].get("recovered") in BUILT_ANEW  # and has begun nothing yet
+                if is_new or self._is_last_episode(blanks.ids[row]):
                     obs = finals[i]  # there is no next one; the row has some filler
             elif finals is not None:
                 obs = finals[i]

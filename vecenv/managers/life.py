@@ -172,7 +172,7 @@ class EnvLife(EnvBooks):
         self._unstepped.clear()
         self._first_seeds.clear()
         self._begin_books_of_new(self._all_ids)
-        self._lost.clear()
+        self._lost.update(self._all_ids)
         self._agents.clear()
         self._shown = Shown(self.env_num, None if self._copies else pool.options.depth)
         for env_id in self._all_ids:

@@ -72,6 +72,7 @@ class Orders:
         replay_path: folder for videos, or None for no change.
         replay_token: for the names of the videos; the same as long as the env is, whatever worker it is in.
         first_seed: for the env's first reset if nothing else seeds it; later ones go on from there.
+        is_whole: they say all that an env must know that has just been built.
     """
 
     params: dict[str, Any]
@@ -80,12 +81,13 @@ class Orders:
     replay_path: str | None = None
     replay_token: str = ""
     first_seed: int | None = None
+    is_whole: bool = True
 
 
 #: What a managed env remembers from one episode to the next.
 _BOOKS = (
     *("_params", "_seed", "_episodes_left", "_first_seed", "_is_begun", "_waits", "_replay_token", "_num_recorders"),
-    "_is_gone",
+    *("_is_gone", "_has_orders"),
 )
 
 
@@ -152,6 +154,7 @@ class ManagedEnv:
         self._recorder: EpisodeRecorder | None = None
         self._first_seed: int | None = None
         self._is_begun = False  # has been reset, so its generator is there
+        self._has_orders = False  # else it has just been built
         self._waits = False  # the manager resets; the worker leaves a filler in its row
         self._filler: Any = None
         self._is_gone = False  # the env was closed for a new one, which could not be built yet
@@ -192,6 +195,8 @@ class ManagedEnv:
         """
         if self._is_gone:
             self._build_successor()
+        if not self._has_orders and (orders is None or not orders.is_whole):
+            return self._fill(), {}  # built anew, as its episode is lost: the manager hears of that, and says all again
         if orders is not None:
             self._obey(orders)
         elif self._settings.autoresets:
@@ -247,6 +252,7 @@ class ManagedEnv:
     # ---- orders --------------------------------------------------------------------------
 
     def _obey(self, orders: Orders) -> None:
+        self._has_orders = True
         self._params = orders.params
         self._episodes_left = orders.episodes_left
         if orders.first_seed is not None:

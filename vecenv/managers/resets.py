@@ -97,6 +97,7 @@ class EnvResets(EnvLife):
             replay_path=None if self._replay_paths is None else self._replay_paths[env_id],
             replay_token=self._replay_tokens[env_id],
             first_seed=self._first_seeds.get(env_id),
+            is_whole=env_id in self._lost,
         )
 
     def _reset_ended(self, ids: Sequence[int]) -> None:
