@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,20 @@ class SeedsItself(toys.ToyEnv):
         if seed is not None:
             self.rng = np.random.default_rng(seed)
         self.luck = self.rng.random()
+        return super().reset(seed=seed)
+
+
+class Busy(SeedsItself):
+    """Cannot be reset for as many times as there are files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        for file in self.folder.iterdir():
+            file.unlink()
+            raise OSError("busy")
         return super().reset(seed=seed)
 
 
@@ -60,6 +75,19 @@ def test_an_env_that_seeds_itself_begins_anew_with_a_seed(mode: str, implementat
         for _ in range(3):
             assert not envs.step([0, 0])[3].any()
         assert len(set(envs.get_attr("luck"))) == 2
+
+
+def test_one_that_could_not_be_reset_gets_its_seed_the_next_time(implementation: str, tmp_path: Path) -> None:
+    """It was given once, to a reset that raised for another reason; each later one then raised for want of it."""
+    with VectorEnv([functools.partial(Busy, tmp_path)] * 2, num_workers=2, failures={"max_log_bytes": 0}) as envs:
+        envs.reset(seed=1)
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        assert envs.step([0, 0])[3].tolist() == [True, False]
+        for name in ("unseeded", "seeded"):
+            (tmp_path / name).touch()
+        with pytest.raises(OSError, match="busy"):
+            envs.step([0, 0])
+        assert not envs.step([0, 0])[3].any()
 
 
 @pytest.mark.parametrize("mode", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])

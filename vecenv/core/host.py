@@ -260,13 +260,15 @@ class Host:
 
     def _reset(self, env_id: int, call: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         """Reset an env; one that begins anew may make its generators only when it gets a seed, and raise without."""
-        fresh_seed = self._fresh_seeds.pop(env_id, None)
+        fresh_seed = self._fresh_seeds.get(env_id)
         try:
-            return call(env_id, self._envs[env_id].reset, **kwargs)
+            result = call(env_id, self._envs[env_id].reset, **kwargs)
         except Exception:
             if fresh_seed is None or "seed" in kwargs:
                 raise
-            return self._streams.command(env_id, self._envs[env_id].reset, **kwargs, seed=fresh_seed)
+            result = self._streams.command(env_id, self._envs[env_id].reset, **kwargs, seed=fresh_seed)
+        self._fresh_seeds.pop(env_id, None)  # not before: one that could not be reset at all needs it the next time
+        return result
 
     def _answer_result(self, env_id: int, argument: int, result: Any) -> None:
         """Answer with what the slot got from the env and could not write itself."""
