@@ -36,6 +36,8 @@ def test_it_runs_as_a_module():
     assert "types" in done.stdout and "FFFFFF" in done.stdout
 
 
-def test_a_number_below_one_is_refused():
-    with pytest.raises(SystemExit):
-        main(["--envs", "0"])
+@pytest.mark.parametrize("option", [["--envs", "0"], ["--steps", "0"], ["--limit", "0"], ["--seed", "-1"]])
+def test_a_number_that_is_too_small_is_refused(option: list[str]):
+    with pytest.raises(SystemExit) as caught:
+        main(option)
+    assert caught.value.code == 2

@@ -41,8 +41,8 @@ def test_it_learns():
     assert trained.mean_return >= 400 and trained.episodes == 100
 
 
-@pytest.mark.parametrize("option", ["--envs", "--steps"])
-def test_a_number_below_one_is_refused(option: str):
+@pytest.mark.parametrize("option", [["--envs", "0"], ["--steps", "0"], ["--seed", "-1"], ["--threads", "-1"]])
+def test_a_number_that_is_too_small_is_refused(option: list[str]):
     with pytest.raises(SystemExit) as caught:
-        main([option, "0"])
+        main(option)
     assert caught.value.code == 2

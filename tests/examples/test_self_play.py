@@ -48,8 +48,9 @@ def test_it_runs_as_a_module():
     assert "8 games" in done.stdout and done.stderr == ""
 
 
-@pytest.mark.parametrize("option", ["--envs", "--games", "--workers"])
-def test_a_number_below_one_is_refused(option: str):
+@pytest.mark.parametrize("option", [["--envs", "0"], ["--games", "0"], ["--workers", "0"], ["--seed", "-1"]])
+def test_a_number_that_is_too_small_is_refused(option: list[str]):
+    """A seed below 0 came out of NumPy as a traceback, with all workers started."""
     with pytest.raises(SystemExit) as caught:
-        main([option, "0"])
+        main(option)
     assert caught.value.code == 2

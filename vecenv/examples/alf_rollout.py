@@ -68,6 +68,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=20, help="steps in an episode at most (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of envs and policy (default: %(default)s)")
     options = parser.parse_args(argv)
+    if options.seed < 0:
+        parser.error("--seed must be at least 0")
     if min(options.envs, options.steps, options.limit) < 1:
         parser.error("--envs, --steps and --limit must be at least 1")
     return options

@@ -120,6 +120,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.envs < 1 or options.steps < 1:
         parser.error("--envs and --steps must be at least 1")
+    if options.seed < 0 or options.threads < 0:
+        parser.error("--seed and --threads must be at least 0")
     return options
 
 

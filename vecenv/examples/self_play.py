@@ -110,6 +110,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, help="processes (default: one per usable core)")
     parser.add_argument("--seed", type=int, help="repeat a run exactly (default: a new one every time)")
     options = parser.parse_args(argv)
+    if options.seed is not None and options.seed < 0:
+        parser.error("--seed must be at least 0")
     if min(options.envs, options.games, 1 if options.workers is None else options.workers) < 1:
         parser.error("--envs, --games and --workers must be at least 1")
     return options
