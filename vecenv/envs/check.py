@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import numbers
@@ -108,12 +109,14 @@ def check_all(
     if spawn:
         run("pickling", _pickling_violations(env, env_fn))
     run("reset", _reset_violations(env, seed))
-    run("spaces", _space_violations(env, strict_dtypes=is_ding(env)))
-    if not any(violation.rule == "spaces" and "missing" in violation.message for violation in found):
+    if not _lacks_spaces(found):
+        run("spaces", _space_violations(env, strict_dtypes=is_ding(env)))
+    if not _lacks_spaces(found):
         run("step", _step_violations(env, episodes, max_steps))
         run("aliasing", _aliasing_violations(env, max_steps))
         run("determinism", _determinism_violations(env, seed))
-        if not has_old_calls(env):
+        has_nan = any(violation.rule == "nan" for violation in found)  # to `env_checker` it is never the same twice
+        if not has_old_calls(env) and not has_nan:
             run("gymnasium", _gymnasium_violations(env))
     _raise_if(found, env)
 
@@ -239,7 +242,25 @@ def _raise_if(violations: Iterable[Violation], env: Any) -> None:
         raise CheckError(head + text, violations=found)
 
 
+def _lacks_spaces(found: Iterable[Violation]) -> bool:
+    """Tell whether one is missing, or no space, without which nothing that follows can work."""
+    return any(violation.rule == "spaces" for violation in found)
+
+
+def _no_spaces(env: Any) -> Iterator[Violation]:
+    """Find what stands in the place of a space."""
+    for name in ("observation_space", "action_space", "reward_space"):
+        given = getattr(env, name, None)
+        try:
+            convert_space(given)
+        except TypeError:
+            yield Violation("spaces", f"{name}: expected a Gymnasium space, got {describe(given)}")
+
+
 def _space_violations(env: Any, strict_dtypes: bool) -> Iterator[Violation]:
+    if wrong := list(_no_spaces(env)):
+        yield from wrong
+        return
     names = ["observation_space", "action_space"]
     if getattr(env, "reward_space", None) is not None or is_ding(env):
         names.append("reward_space")
@@ -253,6 +274,9 @@ def _space_violations(env: Any, strict_dtypes: bool) -> Iterator[Violation]:
 
 
 def _reset_violations(env: Any, seed: int | None) -> Iterator[Violation]:
+    if wrong := list(_no_spaces(env)):
+        yield from wrong
+        return
     adapted = adapt(env)
     obs, info = _reset(adapted, seed=seed)
     ensure_spaces(adapted)
@@ -326,23 +350,42 @@ def _step_violations(env: Any, episodes: int, max_steps: int) -> Iterator[Violat
 
 def _result_violations(env: Any, adapted: Any, result: Any, obs: Any, reward: Any) -> Iterator[Violation]:
     yield from data_violations(obs, adapted.observation_space, "observation", observed=True)
+    yield from _reward_violations(env, reward)
+    is_by_agent = has_old_calls(env) and not is_ding(env)  # then flags and infos may be so many
+    kinds: tuple[type, ...] = (bool,) if is_ding(env) else (bool, np.bool_)
+    names = ("terminated", "truncated") if len(result) == 5 else ("done",)
+    for name, value in zip(names, result[2:], strict=False):
+        if not isinstance(value, kinds) and not (is_by_agent and isinstance(value, CONTAINERS)):
+            kind = "np.bool_" if isinstance(value, np.bool_) else type(value).__name__
+            yield Violation("done", f"{name}: expected bool, got {kind}")
+    infos = result[-1] if is_by_agent and isinstance(result[-1], (list, tuple)) and len(result) == 4 else [result[-1]]
+    for info in infos:
+        if not isinstance(info, Mapping):
+            yield Violation("step", f"info: expected a dict, got {describe(info)}")
+
+
+def _reward_violations(env: Any, reward: Any) -> Iterator[Violation]:
     reward_space = reward_space_of(env)
+    if isinstance(reward, (list, tuple)) and has_old_calls(env) and not is_ding(env):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):  # one per agent: workers read them as an array
+            reward = np.asarray(reward, np.float64 if reward_space is None else reward_space.dtype)
     if is_ding(env) and not (isinstance(reward, np.ndarray) and reward.ndim >= 1):
         yield Violation("reward", f"reward: expected an array of at least one dimension, got {describe(reward)}")
+    elif _has_nan(reward):
+        yield Violation("nan", "reward: expected numbers, got NaN, with which every sum is NaN")
     elif isinstance(reward, np.ndarray) and reward_space is not None:
         yield from data_violations(reward, reward_space, "reward")
     elif isinstance(reward, np.ndarray) and reward.size != 1:
         yield Violation("reward", f"reward: expected one number, as there is no reward_space, got {describe(reward)}")
     elif not isinstance(reward, (numbers.Number, np.generic, np.ndarray)):
         yield Violation("reward", f"reward: expected a number or an array, got {describe(reward)}")
-    kinds: tuple[type, ...] = (bool,) if is_ding(env) else (bool, np.bool_)
-    names = ("terminated", "truncated") if len(result) == 5 else ("done",)
-    for name, value in zip(names, result[2:], strict=False):
-        if not isinstance(value, kinds):
-            kind = "np.bool_" if isinstance(value, np.bool_) else type(value).__name__
-            yield Violation("done", f"{name}: expected bool, got {kind}")
-    if not isinstance(result[-1], Mapping):
-        yield Violation("step", f"info: expected a dict, got {describe(result[-1])}")
+
+
+def _has_nan(reward: Any) -> bool:
+    if not isinstance(reward, (float, np.floating, np.ndarray)):
+        return False
+    array = np.asarray(reward)
+    return array.dtype.kind == "f" and bool(np.isnan(array).any())
 
 
 def _score_violations(env: Any, info: Mapping[str, Any], seen: set[str]) -> Iterator[Violation]:

@@ -17,11 +17,12 @@ class Violation(NamedTuple):
     """One broken rule."""
 
     rule: str
-    """Short name, such as dtype, bounds, done, score, aliasing, determinism, pickling, endless."""
+    """Short name, such as dtype, bounds, nan, done, score, aliasing, determinism, pickling, endless."""
     message: str
+    """May have line breaks, as the text of an exception or the form of an array; `str` has none."""
 
     def __str__(self) -> str:
-        return f"{self.rule}: {self.message}"
+        return " ".join(line.strip() for line in f"{self.rule}: {self.message}".splitlines())
 
 
 def leaf_spaces(space: Any, path: str) -> Iterator[tuple[str, spaces.Space[Any]]]:
