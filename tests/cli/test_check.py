@@ -91,6 +91,10 @@ MODULE = """
     def several():
         return gymnasium.vector.SyncVectorEnv([Family.Member] * 2)
 
+    def of_alf():
+        from vecenv.alf import load
+        return load("CartPole-v1")
+
     def raising():
         raise RuntimeError("no license")
 
@@ -182,6 +186,12 @@ def test_ctrl_c_in_a_constructor_is_not_an_error_of_it(check, here):
 def test_a_vector_env_is_no_single_env(check, here):
     code, _, err = check("own_envs:several", "--no-spawn")
     assert code == 2 and "makes no single env but a vector env" in err
+
+
+def test_an_environment_of_alf_is_told_as_such(check, here):
+    """Four rules were broken by it, all because its results are TimeSteps."""
+    code, out, err = check("own_envs:of_alf", "--no-spawn")
+    assert (code, out) == (2, "") and "makes an ALF environment" in err and len(err.splitlines()) == 1
 
 
 def test_every_violation_in_one_run(check, here):

@@ -101,6 +101,8 @@ def build_env(env_fn: Callable[[], Any], name: str) -> Any:
     if not is_env or isinstance(env, gymnasium.vector.VectorEnv):
         kind = "a vector env" if is_env else type(env).__name__
         raise ConfigError(f"{name!r} makes no single env but {kind}")
+    if callable(getattr(env, "time_step_spec", None)):
+        raise ConfigError(f"{name!r} makes an ALF environment, whose results are TimeSteps; name the env that it wraps")
     return env
 
 
