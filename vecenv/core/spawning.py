@@ -28,7 +28,7 @@ from typing import Any
 
 from ..errors import ConfigError
 
-__all__ = ["make_process", "modules_of"]
+__all__ = ["NoAnswer", "make_process", "modules_of"]
 
 # The standard Popen classes are extended below; their inner parts have no published types.
 popen_forkserver: Any = importlib.import_module("multiprocessing.popen_forkserver")
@@ -50,6 +50,10 @@ _standard_preparation = spawn.get_preparation_data
 #: have, and more.
 _servers: list[tuple[frozenset[str], ForkServer]] = []
 _asking = threading.Lock()  # one thread at a time: what a dead server leaves is cleared up once
+
+
+class NoAnswer(ConnectionError):
+    """A fork server did not answer in time, and has been killed."""
 
 
 def _fork_server(modules: frozenset[str]) -> ForkServer:
@@ -129,7 +133,7 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
             try:
                 if not wait([self.sentinel], _ANSWER_SECONDS):
                     _kill(server)
-                    raise ConnectionError(f"its fork server did not answer within {_ANSWER_SECONDS:g} s")
+                    raise NoAnswer(f"its fork server did not answer within {_ANSWER_SECONDS:g} s")
                 self.pid = read_signed(self.sentinel)
             except BaseException:  # above all of a server that is dead
                 os.close(writer)

@@ -26,7 +26,7 @@ from . import mail
 from .clock import Deadline, now_ns
 from .control import Control
 from .signals import held
-from .spawning import make_process
+from .spawning import NoAnswer, make_process
 from .stacks import Note, StackFile
 from .worker import Attach, Boot, Goodbye, started_at, worker_main
 
@@ -291,7 +291,7 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
     except BaseException as error:
         _discard(process, stack, ours)
         if isinstance(error, (OSError, EOFError)):  # a fork server that cannot fork ends
-            raise _no_start(boot.worker_id, error, _has_no_place(context, error)) from error
+            raise _no_start(boot.worker_id, error, context) from error
         raise
     finally:
         if theirs is not None:
@@ -312,8 +312,11 @@ def _check_descriptors() -> None:
             os.close(descriptor)
 
 
-def _no_start(worker_id: int, error: OSError | EOFError, has_no_place: bool = False) -> ConfigError:
-    remedy = _PLACE if has_no_place else _limits()
+def _no_start(worker_id: int, error: OSError | EOFError, context: str = "") -> ConfigError:
+    if isinstance(error, NoAnswer):  # stopped, or hung in an import: nothing has run out
+        remedy = "context='spawn' does without one"
+    else:
+        remedy = _PLACE if _has_no_place(context, error) else _limits()
     return ConfigError(f"worker {worker_id} cannot be started: {error}; {remedy}")
 
 
