@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -261,3 +262,21 @@ def test_a_missing_encoder_says_the_pip_command(tmp_path, monkeypatch):
     monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", no_encoder)
     with pytest.raises(DependencyError, match="no video encoder"):
         EpisodeRecorder(Painted(numbers_env()), tmp_path)
+
+
+class InterruptsTheEncoder(np.ndarray):
+    def __getitem__(self, key):
+        signal.raise_signal(signal.SIGINT)
+        return super().__getitem__(key)
+
+
+def test_a_ctrl_c_amid_a_file_leaves_no_part_of_it(tmp_path):
+    """Hidden files piled up in the folder, one for each `vecenv record` that was interrupted."""
+    recorder = EpisodeRecorder(Painted(numbers_env(5)), tmp_path)
+    recorder.reset()
+    recorder.step(0)
+    recorder.recorded_frames[1] = recorder.recorded_frames[1].view(InterruptsTheEncoder)
+    with pytest.raises(KeyboardInterrupt):
+        recorder.stop_recording()
+    assert list(tmp_path.iterdir()) == []
+    recorder.close()

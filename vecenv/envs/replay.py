@@ -147,7 +147,7 @@ class EpisodeRecorder(_RecordVideo):
         partial = os.path.join(self.video_folder, f".{self._final_name}.{os.getpid()}.partial.mp4")
         try:
             write_video(partial, frames, self.frames_per_sec)
-        except OSError:
+        except BaseException:  # a Ctrl-C, too
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial)
             raise
