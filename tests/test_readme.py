@@ -1,14 +1,18 @@
-"""README: the example runs, the quick start is two commands, and every file that it names exists."""
+"""README and docstrings: examples run, the quick start is two commands, and every file that README names exists."""
 
 from __future__ import annotations
 
+import doctest
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+
+from vecenv import ShmBuffer
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -30,6 +34,8 @@ def _blocks() -> list[Block]:
 
 
 BLOCKS = _blocks()
+# multiprocessing keeps the memory that it has once mapped, with its descriptors: from here on, not from a test on.
+KEPT = ShmBuffer(np.uint8, (1,))
 EXAMPLES = [block for block in BLOCKS if block.language == "python"]
 
 
@@ -67,3 +73,16 @@ def test_there_is_an_example():
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:vecenv|native|tests|benchmarks)/[\w./]*)`", README))))
 def test_files_that_it_names_exist(path: str):
     assert (ROOT / path).exists()
+
+
+def _modules_with_examples() -> list[str]:
+    files = [file for file in (ROOT / "vecenv").rglob("*.py") if ">>> " in file.read_text(encoding="utf-8")]
+    return sorted(".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files)
+
+
+@pytest.mark.parametrize("name", _modules_with_examples())
+def test_the_examples_of_docstrings_run(name: str):
+    if name.endswith(".board.library"):
+        pytest.importorskip("pettingzoo")
+    done = doctest.testmod(pytest.importorskip(name, exc_type=ImportError))
+    assert done.attempted and not done.failed
