@@ -77,10 +77,10 @@ class Life(ABC):
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
             Exception: what a constructor raised, with the remote traceback as its cause.
         """
-        if self._open_in is not None and not self._closed:
-            raise StateError("start: the pool is started already")
         if self._closed or self._owner_pid != os.getpid():
             self._explain("start")
+        if self._open_in is not None:
+            raise StateError("start: the pool is started already")
         self._enter("start")
         try:
             self._busy = True
