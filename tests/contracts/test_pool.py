@@ -1117,8 +1117,9 @@ def test_envs_with_other_spaces_are_refused(name: str, other: Any, open_pool: Op
         env_fns: list[Any] = [toys.ToyEnv] * 4
         env_fns[odd] = other
         pool = open_pool(env_fns, start=False)
-        with pytest.raises(SpaceError, match=f"env {odd}: {name}"):
+        with pytest.raises(SpaceError, match=f"env {odd}: {name}") as caught:
             pool.start()
+        assert caught.value.path == name
 
 
 def test_the_first_env_with_other_spaces_is_named(open_pool: OpenPool) -> None:

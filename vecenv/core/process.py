@@ -232,8 +232,8 @@ class ProcessPool(MortalPool):
             name, text = found
             raise SpaceError(f"env {worker.env_ids[0]}: {text}", path=name)
         if report.mismatch is not None:
-            env_id, text = report.mismatch
-            raise SpaceError(f"env {env_id}: {text}")
+            env_id, name, text = report.mismatch
+            raise SpaceError(f"env {env_id}: {text}", path=name)
 
     def _open_arena(self, slots: list[list[tuple[int, list[int]]]]) -> None:
         crew = self._crew

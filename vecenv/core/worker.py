@@ -92,14 +92,14 @@ class Boot:
 class Report:
     """What a worker found: spaces and properties of its first env, or an error.
 
-    `mismatch` is the first env whose spaces differ from those, with both in words.
+    `mismatch` is the first env whose spaces differ from those, with the name of one that does and both in words.
     """
 
     observation_space: Any = None
     action_space: Any = None
     reward_space: Any = None
     properties: dict[str, Any] = field(default_factory=dict)
-    mismatch: tuple[int, str] | None = None
+    mismatch: tuple[int, str, str] | None = None
     error: tuple[int, tuple[bytes | None, str, str, str]] | None = None
 
 
@@ -180,7 +180,7 @@ def _report_on(env_ids: list[int], envs: dict[int, Any]) -> Report:
     for env_id in env_ids[1:]:
         found = find_difference(first, envs[env_id], env_ids[0])
         if found is not None:
-            report.mismatch = (env_id, found[1])
+            report.mismatch = (env_id, *found)
             break
     return report
 
