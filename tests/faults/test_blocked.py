@@ -84,6 +84,19 @@ def test_who_was_kept_waiting_is_not_for_ever(implementation: str) -> None:
         assert not pool._hub.state(0).blocked
 
 
+def test_who_waited_for_a_letter_is_not_kept_waiting_for_ever(implementation: str) -> None:
+    """The same where the worker has nothing to write itself."""
+    with mortal([toys.CountEnv], limits=LIMITS, num_workers=1, on_failure="raise") as pool:
+        play(pool, 2)
+        with stopped(pool.worker_pids):
+            pool.reset(kwargs=[{"options": {"load": b"x" * LARGE}}])
+        if implementation == "native":
+            wait_until(lambda: bool(pool._hub.state(0).blocked))
+        pool.recv()
+        wait_until(lambda: pool._hub.state(0).op == Op.NONE)
+        assert not pool._hub.state(0).blocked
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("policy", ["recover", "raise"])
 def test_a_worker_stopped_between_two_operations_is_late(policy: str, threads: int, implementation: str) -> None:
