@@ -13,12 +13,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
 
 from tests.faults.tapes import stopped
 from tests.vector.same import assert_same
-from vecenv import BatchedVectorEnv, WorkerDiedError
+from vecenv import BatchedVectorEnv, WorkerDiedError, WorkerTimeoutError
 from vecenv.core.reproducer import load
 from vecenv.envs.toys import CountEnv, HangAtStep, SegfaultAtStep, ToyEnv
 from vecenv.vector import batched as batched_module
@@ -346,6 +347,22 @@ def test_a_batch_that_came_back_to_a_state_is_reset_in_part() -> None:
         kill(envs, 0)
         obs, infos = envs.reset(options={"reset_mask": np.array([False, True, False])})
         assert obs.tolist() == [200, 0, 200] and infos["recovered"].tolist() == ["replayed"] * 3
+
+
+@pytest.mark.usefixtures("keeps_often")
+def test_a_step_is_refused_at_once_while_one_is_owed() -> None:
+    """Also one before which states would be kept, for which the workers are asked."""
+    with opened([Tally], failures={"max_restarts": 0}, step_timeout=3.0) as envs:
+        envs.reset(seed=1)
+        for _ in range(8):
+            envs.step(np.ones(3, np.int64))
+        with stopped(envs.worker_pids):
+            envs.step_async(np.ones(3, np.int64))
+            with pytest.raises(WorkerTimeoutError):
+                envs.step_wait(timeout=0)
+            with pytest.raises(AlreadyPendingCallError):
+                envs.step(np.ones(3, np.int64))
+        assert envs.reset(seed=1)[0].tolist() in ([8] * 3, [9] * 3)
 
 
 def test_after_a_loss_the_next_death_costs_nothing_again() -> None:

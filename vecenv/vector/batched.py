@@ -232,7 +232,7 @@ class BatchedVectorEnv(CallableBatches):
     def _rows_of(self, actions: Any) -> Any:
         """Return actions of N envs as rows of W batches, for the step that comes now."""
         self._num_steps += 1
-        if self._num_steps % _KEEP_EVERY == 0:
+        if self._num_steps % _KEEP_EVERY == 0 and not self._pool.outstanding():  # else it is refused at once
             self._pool.keep_states()
         if type(actions) is np.ndarray and actions.shape == self._plain_shape:
             return actions.reshape(self._row_shape)
