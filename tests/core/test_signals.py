@@ -14,7 +14,7 @@ from types import FrameType
 
 import pytest
 
-from vecenv.core.signals import _came, _let_go, held
+from vecenv.core.signals import _came, _let_go, _put, held
 
 
 class Cut(Exception):
@@ -27,6 +27,7 @@ def heard() -> Iterator[list[int]]:
     calls: list[int] = []
 
     def notes(signum: int, frame: object) -> None:
+        assert isinstance(frame, FrameType)  # debuggers and samplers look at it
         calls.append(signum)
 
     def raises(signum: int, frame: object) -> None:
@@ -59,10 +60,10 @@ def test_all_are_heard_although_one_raises(heard: list[int]) -> None:
     before = handlers()
     done = False
     with pytest.raises(Cut), held():
-        for signum in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR2):
+        for signum in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR1):
             signal.raise_signal(signum)
         done = True
-    assert done and heard == [signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR2] and handlers() == before
+    assert done and heard == [signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR1] and handlers() == before
 
 
 def test_ctrl_c_comes_after_an_error_of_the_work() -> None:
@@ -87,6 +88,27 @@ def test_those_that_came_are_heard_though_one_more_raises_as_they_are_let_go(hea
     assert heard == [signal.SIGUSR2, signal.SIGUSR1]
 
 
+@pytest.mark.parametrize("number", range(1, 13))
+def test_all_are_back_whenever_one_raises(number: int, heard: list[int]) -> None:
+    """As each of three handlers is about to be held, has been, is about to be let go, and has been."""
+    before, seen = handlers(), 0
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        nonlocal seen
+        if frame.f_code is _put.__code__ and event in ("call", "return"):
+            seen += 1
+            if seen == number:
+                signal.raise_signal(signal.SIGINT)
+
+    try:
+        sys.setprofile(interrupt)
+        with pytest.raises(KeyboardInterrupt), held():
+            pass
+    finally:
+        sys.setprofile(None)
+    assert seen >= number and handlers() == before and not _came
+
+
 def test_a_signal_that_the_handler_of_an_earlier_one_leaves_to_the_system_is_left_to_it() -> None:
     """The idiom of a second Ctrl-C that ends the program at once."""
 
@@ -98,6 +120,17 @@ def test_a_signal_that_the_handler_of_an_earlier_one_leaves_to_the_system_is_lef
         return 0
 
     assert in_a_child(child) == -signal.SIGUSR1
+
+
+def test_a_signal_that_the_handler_of_an_earlier_one_ignores_is_ignored() -> None:
+    def child() -> int:
+        signal.signal(signal.SIGUSR1, lambda signum, frame: signal.signal(signum, signal.SIG_IGN))
+        with held():
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
+        return 0
+
+    assert in_a_child(child) == 0
 
 
 def test_what_stands_before_the_handlers_of_python_stays_there(heard: list[int], tmp_path: Path) -> None:
