@@ -281,15 +281,14 @@ def test_a_lost_batch_begins_in_the_same_step_where_the_mode_is_that() -> None:
 
 
 class NoNewStart(ToyEnv):
-    """Raises from its first reset if that is unseeded and there is a file, which it takes away."""
+    """Cannot begin while there is a file, with a seed or without."""
 
     def __init__(self, length: int, path: Any) -> None:
         super().__init__(length)
         self.path = path
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        if seed is None and not self.num_resets and self.path.exists():
-            self.path.unlink()
+        if self.path.exists():
             raise ValueError("no new start")
         return super().reset(seed=seed, options=options)
 
@@ -303,6 +302,7 @@ def test_a_lost_batch_that_cannot_begin_in_the_same_step_begins_in_the_next(tmp_
         path.touch()
         with pytest.raises(ValueError, match="no new start"):
             envs.step(np.zeros(6, np.int64))
+        path.unlink()
         _, rewards, terminations, truncations, infos = envs.step(np.zeros(6, np.int64))
         assert not rewards[:3].any() and not terminations.any() and not truncations.any()
         assert infos["recovered"].tolist() == ["restarted"] * 3 + [None] * 3
