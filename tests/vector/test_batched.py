@@ -72,11 +72,24 @@ class InfoEnv(ToyEnv):
         return info if draw else {}
 
 
+class Echo(SpaceEnv):
+    """Observes its last action, so that each env shows which one it was given."""
+
+    action: Any = None
+
+    def step(self, action):
+        self.action = action
+        return super().step(action)
+
+    def observe(self):
+        return super().observe() if self.action is None else self.action
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ALL_SPACES)
 def test_every_space_as_observation_and_action(name, mode):
     space = ALL_SPACES[name]
-    envs = [functools.partial(SpaceEnv, space, space, length=length) for length in (3, 4, 5, 3)]
+    envs = [functools.partial(Echo, space, space, length=length) for length in (3, 4, 5, 3, 4, 5)]
     compare(envs, 2, mode, num_steps=9)
 
 
@@ -430,6 +443,11 @@ def test_the_end():
 def test_infos_that_are_no_arrays_stand_for_each_env():
     infos = join_infos([{"load": 3, "name": "left"}, {"load": 0.5, "name": None}], 2)
     assert_same(infos, {"load": np.array([3, 3, 0.5, 0.5]), "name": np.array(["left", "left", None, None], object)})
+
+
+def test_values_of_one_key_of_different_kinds_become_objects():
+    assert join_infos([{"x": {"deep": 1}}, {"x": 3}], 2)["x"].tolist() == [{"deep": 1}] * 2 + [3] * 2
+    assert join_infos([{"x": np.array(3)}, {"x": None}], 2)["x"].tolist() == [np.array(3)] * 2 + [None] * 2
 
 
 def test_whole_numbers_of_batches_of_different_dtypes():
