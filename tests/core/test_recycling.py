@@ -37,10 +37,13 @@ class Look:
         plan = ArenaPlan(4, 2, spec, spec, (), 3, False, 2)
         memory = private_segment(plan.nbytes)
         self.records = plan.records(memory)
-        self.recycler = Recycler(limits, plan, memory)
+        self.seconds_back = 0.0
+        self.recycler = Recycler(limits, plan, memory, lambda env_ids: self.seconds_back)
         pid = os.getpid() if pid is None else pid
         self.workers: list[Any] = [
-            SimpleNamespace(worker_id=number, env_ids=[2 * number, 2 * number + 1], pid=pid, is_dead=False)
+            SimpleNamespace(
+                worker_id=number, env_ids=[2 * number, 2 * number + 1], pid=pid, is_dead=False, name=f"worker {number}"
+            )
             for number in range(2)
         ]
 
@@ -67,6 +70,21 @@ def test_a_successor_starts_from_where_its_envs_are(monkeypatch: pytest.MonkeyPa
     assert look.due() == []
     look.records["episode"][0] = 7, 6
     assert look.due() == [(0, "after 3 episodes of an env")]
+
+
+def test_a_worker_whose_envs_leak_again_as_they_come_back_lives_a_while(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was replaced once more at each look, and nothing else was done."""
+    look = Look(monkeypatch, rss_mb=1)
+    assert [number for number, _ in look.due()] == [0, 1]
+    look.recycler.note_birth(look.workers[0])
+    look.seconds_back = 0.5
+    assert [number for number, _ in look.due()] == [1], "which has not been replaced"
+    assert look.due(after_ns=8 * SECOND)[0][0] == 1 and len(caplog.messages) == 1
+    assert "worker 0 has " in caplog.text and "get_state()" in caplog.text
+    assert [number for number, _ in look.due()] == [0, 1]
+    assert len(caplog.messages) == 1
 
 
 def test_a_worker_is_looked_at_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

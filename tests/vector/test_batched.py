@@ -306,6 +306,8 @@ def test_what_cannot_be_hosted(backend):
         VectorEnv([CARTPOLES], backend=backend)
     with pytest.raises(ConfigError, match="backend"):
         BatchedVectorEnv([CARTPOLES], backend="thread")
+    with pytest.raises(ConfigError, match="recycle_after: episodes of batched envs are not counted"):
+        BatchedVectorEnv([CARTPOLES], backend=backend, failures={"recycle_after": {"episodes": 1}})
 
 
 def test_actions_that_do_not_fit():

@@ -74,7 +74,9 @@ class FailurePolicy:
         recovery_timeout: seconds that repeating one env's episode may take; None: the larger of
             60 s and ten step limits. Each repeated step has the limit of its own, too.
         recycle_after: replace workers between two batches, after this many 'episodes' of an
-            env or above this much memory, 'rss_mb' (MiB).
+            env or above this much memory, 'rss_mb' (MiB). It frees what envs leak if they begin there from a seeded
+            reset or a state; where all they were asked is repeated, they leak it again, and a worker that is too large
+            stays for 20 times as long as that took.
         reproducer_dir: existing folder where reproducer files are written; None: the system's temporary folder.
     """
 

@@ -272,7 +272,8 @@ class ProcessPool(MortalPool):
 
             self._hub = SocketHub(self._plan, segment.memory, self._slot_of, crew.workers, crew.event_fd)
         if self._recovery is not None and self.options.failures.recycle_after:
-            self._recycler = Recycler(self.options.failures.recycle_after, self._plan, segment.memory)
+            limits, back = self.options.failures.recycle_after, self._recovery.seconds_back
+            self._recycler = Recycler(limits, self._plan, segment.memory, back)
 
     def _spin_ns(self) -> int:
         """Spin only while the runnable processes do not crowd each other out."""

@@ -87,6 +87,7 @@ class Recovery:
         self._rescues: dict[int, _Rescue] = {}  # by env_id
         self._counts = Counter[str]()
         self._replay_seconds = 0.0
+        self._seconds_back: dict[int, float] = {}  # by env_id, of the last time
 
     # ---- judging ---------------------------------------------------------------------------
 
@@ -281,6 +282,7 @@ class Recovery:
         self._counts[outcome.kind] += 1
         self._counts["steps_replayed"] += outcome.num_steps
         self._replay_seconds += outcome.seconds
+        self._seconds_back[env_id] = outcome.seconds
         if outcome.kind == "truncated":
             _LOG.warning("env %d: its episode could not be brought back, it ends truncated: %s", env_id, outcome.reason)
         if outcome.kind == "restarted":
@@ -294,6 +296,10 @@ class Recovery:
         rescue.outcomes.append(outcome)
         if not rescue.waiting:
             _LOG.log(rescue.level, "%s", _summary(rescue))
+
+    def seconds_back(self, env_ids: Sequence[int]) -> float:
+        """Return how long it took to bring these envs back the last time, together; 0: they have always been there."""
+        return sum(self._seconds_back.get(env_id, 0.0) for env_id in env_ids)
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start; see `Pool.statistics`."""

@@ -112,6 +112,13 @@ class BatchedVectorEnv(CallableBatches):
             Exception: what a constructor raised, with the remote traceback as its cause.
         """
         self.copy = check_flag("copy", copy)
+        policy = read_failures(on_failure, failures)
+        if isinstance(policy.recycle_after, Mapping) and "episodes" in policy.recycle_after:
+            raise ConfigError(
+                "recycle_after: episodes of batched envs are not counted, as they begin and end within a batch; use "
+                "'rss_mb'",
+                key="recycle_after",
+            )
         options = PoolOptions(
             num_workers=num_workers,
             autoreset=Autoreset.NEXT_STEP,  # of batches that are lost; else the vector envs see to it themselves
@@ -122,7 +129,7 @@ class BatchedVectorEnv(CallableBatches):
             context="forkserver" if context is None else context,
             debug=debug,
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
-            failures=read_failures(on_failure, failures),
+            failures=policy,
         )
         pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched, keeper=KEEPER)
         self._start()
