@@ -302,3 +302,14 @@ def test_an_env_without_close_keeps_every_rule(check, here):
         "from tests.scripted import Plain\n\nclass NoClose(Plain):\n    close = property()\n"
     )
     assert check("unclosed:NoClose", "--no-spawn")[0] == 0
+
+
+def test_a_working_directory_that_was_removed_is_done_without(check, tmp_path, monkeypatch):
+    """It was a traceback."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    code, out, err = check("vecenv.envs.toys:CountEnv", "--episodes", "1")
+    assert (code, err) == (0, "") and "keeps every rule" in out

@@ -204,3 +204,15 @@ def test_sigterm_ends_it_though_the_env_draws_with_sdl(tmp_path):
     command = [sys.executable, "-m", "vecenv", "record", "terminated:make"]
     done = subprocess.run(command, capture_output=True, timeout=120, cwd=tmp_path)
     assert done.returncode == -signal.SIGTERM
+
+
+def test_without_a_working_directory_a_relative_folder_is_refused(tmp_path, monkeypatch, capsys):
+    """It was a traceback."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["record", "CartPole-v1"]) == 2
+    said = capsys.readouterr().err
+    assert "the working directory has been removed" in said and len(said.splitlines()) == 1
+    assert main(["record", "CartPole-v1", "--out", str(tmp_path)]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
@@ -45,8 +46,9 @@ def find_env_fn(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     module_name, colon, path = name.partition(":")
     if not colon:
         return EnvMaker(name, {"disable_env_checker": True, **kwargs})
-    if os.getcwd() not in sys.path:  # the console script's path begins with its own directory
-        sys.path.insert(0, os.getcwd())
+    with contextlib.suppress(FileNotFoundError):  # of a working directory that was removed
+        if os.getcwd() not in sys.path:  # the console script's path begins with its own directory
+            sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:

@@ -29,6 +29,7 @@ from vecenv.envs.check_data import (
     describe,
     dtype_violations,
     equal,
+    has_nan,
     leaf_spaces,
     memory_violations,
 )
@@ -115,8 +116,8 @@ def check_all(
         run("step", _step_violations(env, episodes, max_steps))
         run("aliasing", _aliasing_violations(env, max_steps))
         run("determinism", _determinism_violations(env, seed))
-        has_nan = any(violation.rule == "nan" for violation in found)  # to `env_checker` it is never the same twice
-        if not has_old_calls(env) and not has_nan:
+        is_nan = any(violation.rule == "nan" for violation in found)  # to `env_checker` it is never the same twice
+        if not has_old_calls(env) and not is_nan:
             run("gymnasium", _gymnasium_violations(env))
     _raise_if(found, env)
 
@@ -371,7 +372,7 @@ def _reward_violations(env: Any, reward: Any) -> Iterator[Violation]:
             reward = np.asarray(reward, np.float64 if reward_space is None else reward_space.dtype)
     if is_ding(env) and not (isinstance(reward, np.ndarray) and reward.ndim >= 1):
         yield Violation("reward", f"reward: expected an array of at least one dimension, got {describe(reward)}")
-    elif _has_nan(reward):
+    elif has_nan(reward):
         yield Violation("nan", "reward: expected numbers, got NaN, with which every sum is NaN")
     elif isinstance(reward, np.ndarray) and reward_space is not None:
         yield from data_violations(reward, reward_space, "reward")
@@ -379,13 +380,6 @@ def _reward_violations(env: Any, reward: Any) -> Iterator[Violation]:
         yield Violation("reward", f"reward: expected one number, as there is no reward_space, got {describe(reward)}")
     elif not isinstance(reward, (numbers.Number, np.generic, np.ndarray)):
         yield Violation("reward", f"reward: expected a number or an array, got {describe(reward)}")
-
-
-def _has_nan(reward: Any) -> bool:
-    if not isinstance(reward, (float, np.floating, np.ndarray)):
-        return False
-    array = np.asarray(reward)
-    return array.dtype.kind == "f" and bool(np.isnan(array).any())
 
 
 def _score_violations(env: Any, info: Mapping[str, Any], seen: set[str]) -> Iterator[Violation]:
@@ -476,7 +470,7 @@ def _spawn_trouble(value: Any, use: str = "") -> str | None:
         data = cloudpickle.dumps(value)
     except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
         return f"{type(error).__name__}: {error}"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    environment = {**os.environ, "PYTHONPATH": _search_path()}
     program = f"import pickle, sys; value = pickle.load(sys.stdin.buffer){use}"
     try:
         child = subprocess.run(
@@ -488,6 +482,13 @@ def _spawn_trouble(value: Any, use: str = "") -> str | None:
         return None
     lines = child.stderr.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"exit code {child.returncode}"
+
+
+def _search_path() -> str:
+    """Give where modules are looked for; without the working directory if that was removed."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.pathsep.join(path or os.getcwd() for path in sys.path)
+    return os.pathsep.join(filter(None, sys.path))
 
 
 def _gymnasium_violations(env: gymnasium.Env[Any, Any]) -> Iterator[Violation]:

@@ -162,3 +162,11 @@ def equal(one: Any, two: Any) -> bool:
             return np.array_equal(left, right, equal_nan=True)
         return np.array_equal(left, right)
     return bool(one == two)
+
+
+def has_nan(value: Any) -> bool:
+    """Tell whether a number, or an array of such, has a NaN."""
+    if not isinstance(value, (float, np.floating, np.ndarray)):
+        return False
+    array = np.asarray(value)
+    return array.dtype.kind == "f" and bool(np.isnan(array).any())

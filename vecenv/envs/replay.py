@@ -262,7 +262,7 @@ def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs
     """Give each env's folder, absolute, for one folder or one per env; None is the usual one.
 
     Raises:
-        ConfigError: a wrong number of folders, or no folders.
+        ConfigError: a wrong number of folders, no folders, or relative ones where there is no working directory.
     """
     path: Any = DEFAULT_FOLDER if replay_path is None else replay_path
     single = isinstance(path, str | os.PathLike)
@@ -271,7 +271,13 @@ def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs
     paths: list[Any] = [path] * num_envs if single else list(path)
     if len(paths) != num_envs:
         raise ConfigError(f"replay_path: expected {num_envs} folders, got {len(paths)}", key="replay_path")
-    return [os.path.abspath(os.fspath(path)) for path in paths]
+    try:
+        return [os.path.abspath(os.fspath(path)) for path in paths]
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"replay_path: got {path!r}, and the working directory has been removed; give a whole path",
+            key="replay_path",
+        ) from error
 
 
 def enable_own(env: gymnasium.Env[Any, Any], folder: str, token: str) -> bool:
