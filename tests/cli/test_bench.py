@@ -284,3 +284,12 @@ def test_stolen_time_is_told_of(capsys, stolen, is_told):
     report.print_table([Result("ceiling", None, 1000.0, 10.0, 2.0, 1.0, 0.01, None, [1000.0])], stolen)
     out = capsys.readouterr().out
     assert ("took 13% of its cores' time" in out) == is_told and ("took" in out) == is_told
+
+
+@pytest.mark.parametrize("width", [20, 60, 120])
+def test_a_narrow_terminal_loses_no_digits(width, capsys, monkeypatch):
+    """After minutes of measuring it had '34…' microseconds."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    report.print_table([Result("gymnasium async", None, 5431.2, 349.9, 0.06, 0.04, 0.1267, None, [5431.2])])
+    assert {"5,431", "349.9", "0.06", "0.04", "0.1267"} <= set(capsys.readouterr().out.split())

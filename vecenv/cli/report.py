@@ -23,6 +23,8 @@ __all__ = ["print_header", "print_table", "progress", "write_json", "write_plot"
 
 # A pipe has no width of its own, and rich would fold the table to 80 columns.
 _PIPE_WIDTH = 160
+# In a terminal that is narrower rich would cut digits off; the terminal folds the lines instead.
+_TABLE_WIDTH = 80
 # What a lockstep loses anyway, as envs take longer now and then; below it the machine is to blame.
 _EVEN = 0.9
 # The share of its cores that a machine can lose without its numbers being worse for it.
@@ -92,7 +94,7 @@ def print_table(results: Sequence[Result], stolen: float = 0.0) -> None:
             f"{result.cpu_seconds_per_1000_steps:.4f}",
         )
     console = _stdout()
-    console.print(table)
+    _Console(width=max(console.width, _TABLE_WIDTH)).print(table)
     for result in results:
         if result.lockstep is not None and result.lockstep < _EVEN:
             console.print(
