@@ -268,3 +268,17 @@ def test_an_env_that_is_forgotten_does_not_go_back_to_an_older_start() -> None:
     reset(journal, 9, [0], [None])
     steps(journal, [30], [0])
     assert told(journal, 0) == [(9, ["reset 9", 30])]
+
+
+def test_a_state_before_a_seeded_reset_that_is_still_to_be_done_is_no_start_yet() -> None:
+    journal = two_envs()
+    reset(journal, 9, [0], [7])
+    journal.note_state(0, Start(9, b"state"), False)
+    assert told(journal, 0, [9]) == [(1, ["reset 1", 10, 11, 12])]
+
+
+def test_a_start_outlives_what_was_given_up_before_it() -> None:
+    journal = two_envs()
+    journal.note_state(0, Start(9, b"state"), False)
+    journal.give_up(0, 7)
+    assert told(journal, 0)[0] == (9, [])

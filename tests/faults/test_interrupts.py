@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.core.journals import steps, told, two_envs
 from tests.faults.tapes import kill, mortal
 from vecenv.core.host import Host
-from vecenv.core.journal import Journal
+from vecenv.core.journal import Journal, Start
 from vecenv.core.pages import Page
 from vecenv.core.serial import SerialPool
 from vecenv.envs import toys
@@ -70,6 +71,30 @@ def test_a_ctrl_c_amid_the_noting_of_a_step_costs_an_episode_at_most(place: str,
         batch = pool.recv()
         assert batch.lengths.tolist() == [2] * len(batch.env_ids)
         assert [info.get("recovered") for info in batch.infos()] == ["replayed"] * (1 if some else 2) + [None] * 2
+
+
+def test_steps_are_noted_if_they_were_sent() -> None:
+    journal = two_envs()
+    with ctrl_c_in(Journal.note_steps):
+        steps(journal, [13, 23])
+    leaves = (np.array([13, 23]),)
+    journal.mend(7, leaves, None, 0)  # the last that the env was sent is an earlier one
+    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12])]
+    journal.mend(9, leaves, None, 0)
+    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13])]
+
+
+def test_nothing_before_steps_that_were_not_noted_is_a_start() -> None:
+    """A state that is read only now may be older, and what came after it is incomplete."""
+    journal = two_envs()
+    with ctrl_c_in(Page.add):
+        steps(journal, [13, 23])
+    journal.mend(9, (np.array([13, 23]),), None, 0)
+    journal.note_state(0, Start(7, b"state"), True)
+    assert told(journal, 0) == []
+    journal.note_state(0, Start(11, b"state"), True)
+    steps(journal, [14, 24])
+    assert told(journal, 0) == [(11, [14])]
 
 
 def test_a_letter_that_was_not_read_is_not_the_next_one_s(implementation: str) -> None:
