@@ -1,0 +1,87 @@
+"""Which episodes are over, and which observations rows outside a reset_mask repeat."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from vecenv import ConfigError, StateError, VectorEnv
+from vecenv.envs.toys import CountEnv, ToyEnv
+
+
+class TruncatedAtTwo(ToyEnv):
+    """Ends by truncation."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, False, self.elapsed_steps == 2, info
+
+
+class CannotBegin(CountEnv):
+    """Raises from its first resets."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.times -= 1
+        if self.times >= 0:
+            raise ValueError("no start")
+        return super().reset(**kwargs)
+
+
+@contextlib.contextmanager
+def opened(*env_fns: Any, mode: AutoresetMode = AutoresetMode.DISABLED) -> Iterator[VectorEnv]:
+    with contextlib.closing(VectorEnv(env_fns, backend="serial", autoreset_mode=mode)) as envs:
+        yield envs
+
+
+def test_an_episode_that_was_truncated_is_over() -> None:
+    with opened(TruncatedAtTwo, functools.partial(ToyEnv, 9)) as envs:
+        envs.reset(seed=1)
+        envs.step(np.zeros(2, np.int64))
+        assert envs.step(np.zeros(2, np.int64))[3].tolist() == [True, False]
+        with pytest.raises(StateError, match=r"envs \[0\] are over"):
+            envs.step(np.zeros(2, np.int64))
+        with pytest.raises(ConfigError, match="env_id 7"):
+            envs.step(np.zeros(1, np.int64), [7])
+
+
+def test_no_mask_after_a_batch_of_some() -> None:
+    with opened(CountEnv, CountEnv, mode=AutoresetMode.NEXT_STEP) as envs:
+        envs.reset(seed=1)
+        envs.send(np.zeros(1, np.int64), [1])
+        envs.recv()
+        with pytest.raises(StateError, match="the last batch was not of all"):
+            envs.reset(options={"reset_mask": np.array([True, False])})
+
+
+def test_a_mask_leaves_out_no_env_that_has_shown_nothing() -> None:
+    with opened(functools.partial(CannotBegin, 2), functools.partial(CannotBegin, 3), CountEnv) as envs:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no start"):
+                envs.reset(seed=1)
+        with pytest.raises(StateError, match="have failed before they showed any"):
+            envs.reset(options={"reset_mask": np.array([True, False, True])})
+        with pytest.raises(ValueError, match="no start"):
+            envs.reset(seed=1)
+        with pytest.raises(StateError, match="have failed before they showed any"):
+            envs.reset(options={"reset_mask": np.array([True, False, True])})
+        envs.reset(options={"reset_mask": np.array([False, True, False])})
+
+
+def test_what_callers_do_to_observations_is_not_repeated() -> None:
+    with opened(CountEnv, CountEnv) as envs:
+        envs.reset(seed=1)
+        first, _ = envs.reset(options={"reset_mask": np.array([True, False])})
+        expected = first.copy()
+        first[:] = 7
+        again, _ = envs.reset(options={"reset_mask": np.array([True, False])})
+        assert again[1].tolist() == expected[1].tolist()
