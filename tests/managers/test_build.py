@@ -11,6 +11,7 @@ import pytest
 from vecenv import BaseEnvTimestep, TreeArray
 from vecenv.core.native import load
 from vecenv.managers.build import builder_of, python_builder
+from vecenv.managers.timesteps import mark_end
 
 
 @pytest.fixture(params=["native", "python"])
@@ -99,3 +100,9 @@ def test_wrong_arguments_are_refused(call):
 
 def test_the_twin_builds_in_python():
     assert builder_of("python") is python_builder
+
+
+def test_an_end_is_marked_beside_what_the_env_says_itself():
+    info = {"truncated": "by us"}
+    mark_end(info, True, True)
+    assert info == {"terminated": True, "truncated": "by us", "TimeLimit.truncated": False}
