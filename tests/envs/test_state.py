@@ -343,8 +343,9 @@ def test_a_managers_env_goes_on_with_its_seeds(env_fn, seed):
     for action in actions_of(env, 60, seed=4):
         if any(env.step(action)[2:4]):
             env.reset()
-    assert KEEPER.spans_episodes(env)
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    keeper = ManagedKeeper()
+    assert keeper.spans_episodes(env)
+    keeper.restore(twin, keeper.capture(env).state)
     assert play(twin, 100) == play(env, 100)
     close(env, twin)
 
