@@ -109,28 +109,22 @@ def test_all_are_back_whenever_one_raises(number: int, heard: list[int]) -> None
     assert seen >= number and handlers() == before and not _came
 
 
-def test_a_signal_that_the_handler_of_an_earlier_one_leaves_to_the_system_is_left_to_it() -> None:
-    """The idiom of a second Ctrl-C that ends the program at once."""
-
+@pytest.mark.parametrize(
+    ("left_to", "ends_with"),
+    [(signal.SIG_DFL, -signal.SIGUSR1), (signal.SIG_IGN, 0)],  # by the first: a second Ctrl-C ends a program at once
+    ids=["the system", "nobody"],
+)
+def test_a_signal_goes_where_the_handler_of_an_earlier_one_has_left_it(
+    left_to: signal.Handlers, ends_with: int
+) -> None:
     def child() -> int:
-        signal.signal(signal.SIGUSR1, lambda signum, frame: signal.signal(signum, signal.SIG_DFL))
+        signal.signal(signal.SIGUSR1, lambda signum, frame: signal.signal(signum, left_to))
         with held():
             signal.raise_signal(signal.SIGUSR1)
             signal.raise_signal(signal.SIGUSR1)
         return 0
 
-    assert in_a_child(child) == -signal.SIGUSR1
-
-
-def test_a_signal_that_the_handler_of_an_earlier_one_ignores_is_ignored() -> None:
-    def child() -> int:
-        signal.signal(signal.SIGUSR1, lambda signum, frame: signal.signal(signum, signal.SIG_IGN))
-        with held():
-            signal.raise_signal(signal.SIGUSR1)
-            signal.raise_signal(signal.SIGUSR1)
-        return 0
-
-    assert in_a_child(child) == 0
+    assert in_a_child(child) == ends_with
 
 
 def test_what_stands_before_the_handlers_of_python_stays_there(heard: list[int], tmp_path: Path) -> None:

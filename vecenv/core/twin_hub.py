@@ -222,17 +222,17 @@ class TwinHub:
 
     def seen(self, env_id: int, before: int) -> list[Array] | None:
         """Return a copy of the newest observation of an env before a step_id; None: it is gone."""
-        step_id = int(self._words.rows.columns["step_id"][env_id])
-        if not 0 < step_id < (before or 1 << 63):
+        if not self._has_seen(env_id, before):
             return None
         return [column[env_id].copy() for column in self._words.rows.obs]
 
     def seed_seen(self, env_id: int, before: int) -> int | None:
         """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
-        columns = self._words.rows.columns
-        is_there = 0 < int(columns["step_id"][env_id]) < (before or 1 << 63)
-        seed = int(columns["seed"][env_id]) if is_there else -1
-        return None if seed < 0 else seed
+        seed = int(self._words.rows.columns["seed"][env_id])
+        return seed if seed >= 0 and self._has_seen(env_id, before) else None
+
+    def _has_seen(self, env_id: int, before: int) -> bool:
+        return 0 < int(self._words.rows.columns["step_id"][env_id]) < (before or 1 << 63)
 
     def adopt(self, worker: WorkerLike) -> None:
         """Take over a worker, before anything is sent to it."""

@@ -207,8 +207,7 @@ def as_arrays(value: Any) -> Any:
 
 def as_array(value: Any, dtype: Any = None) -> NDArray[Any]:
     """Give one batch as a contiguous array; tensors of a device are fetched."""
-    fetch = getattr(value, "cpu", None)
-    return np.ascontiguousarray(value if fetch is None else fetch(), dtype)
+    return np.ascontiguousarray(_fetch(value), dtype)
 
 
 def fetch_infos(value: Any) -> Any:
@@ -220,5 +219,10 @@ def fetch_infos(value: Any) -> Any:
         return {key: fetch_infos(part) for key, part in value.items()}
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return value
+    return np.asarray(_fetch(value))[()]
+
+
+def _fetch(value: Any) -> Any:
+    """Return a tensor of a device in this machine's memory, anything else as it is."""
     fetch = getattr(value, "cpu", None)
-    return np.asarray(value if fetch is None else fetch())[()]
+    return value if fetch is None else fetch()

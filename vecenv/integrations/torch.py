@@ -108,6 +108,8 @@ def _check_device(device: Any) -> Any:
         device = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ConfigError(f"device {device!r}: {error}", key="device") from error
+    if device.type == "cpu":
+        return device
     if device.type != "cuda":
         try:
             torch.empty(0, device=device)
