@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "claim.h"
+#include "watch.h"
 
 /* ---- the end of a command -------------------------------------------------------- */
 
@@ -12,6 +13,8 @@
  * fetched from the other cores: more than a quick env's whole step. So a burst of quick
  * steps tells it only this often, at its end, and before a command that is not quick. */
 #define TELL_NS 10000
+/* A call that took longer may have been stopped meanwhile, until the parent ended. */
+#define LATE_NS 100000
 
 static int
 is_quick(const Slot *self, uint32_t head)
@@ -46,6 +49,9 @@ finish(Slot *self)
         if (must_tell || vecenv_may_wake_parent(&self->arena)) {
             vecenv_wake_parent(&self->arena, self->event_fd, is_last);
         }
+    }
+    if (env->last_ns > LATE_NS) {
+        vecenv_look_for_parent();
     }
 }
 

@@ -17,7 +17,8 @@
 
 static int parent_fd = -1;
 static pid_t parent_pid;
-static pid_t forker; /* the parent, or its fork server */
+static pid_t watched_pid;      /* this process; what it forks inherits the handler, but has another parent */
+static volatile pid_t forker;  /* the parent, or its fork server */
 
 static void *
 watch(void *argument)
@@ -29,6 +30,28 @@ watch(void *argument)
     return NULL;
 }
 
+/* Whether who forked this process has ended. If that was the parent, this does not return. */
+static bool
+is_orphan(void)
+{
+    if (getppid() == forker) {
+        return false;
+    }
+    if (forker == parent_pid) {
+        kill(0, SIGKILL);
+    }
+    return true;
+}
+
+static void
+end_with_parent(int patience_ms)
+{
+    struct pollfd parent = {.fd = parent_fd, .events = POLLIN};
+    if (poll(&parent, 1, patience_ms) > 0) {
+        kill(0, SIGKILL);
+    }
+}
+
 /* Runs before the env goes on, which may stop itself again before the watcher has had its turn.
  * Where the signal has come to another thread, of a BLAS or of the env, the env's does go on: then
  * there is no time to wait, or it is made to wait as well. */
@@ -36,20 +59,25 @@ static void
 on_continue(int number)
 {
     int before = errno;
-    struct pollfd parent = {.fd = parent_fd, .events = POLLIN};
-    bool is_orphan = getppid() != forker;
-    (void)number;
-    if (is_orphan && forker == parent_pid) {
-        kill(0, SIGKILL);
-    }
     pid_t process = getpid();
-    if (is_orphan && syscall(SYS_gettid) != process) {
-        syscall(SYS_tgkill, process, process, SIGCONT);
-    }
-    if (poll(&parent, 1, is_orphan ? END_MS : 0) > 0) {
-        kill(0, SIGKILL);
+    (void)number;
+    if (process == watched_pid) {
+        bool waits = is_orphan();
+        if (waits && syscall(SYS_gettid) != process) {
+            syscall(SYS_tgkill, process, process, SIGCONT);
+        }
+        end_with_parent(waits ? END_MS : 0);
     }
     errno = before;
+}
+
+void
+vecenv_look_for_parent(void)
+{
+    if (getppid() != forker && getpid() == watched_pid && is_orphan()) {
+        end_with_parent(END_MS);
+        forker = getppid(); /* the fork server alone has ended, which is waited for once */
+    }
 }
 
 int
@@ -62,6 +90,7 @@ vecenv_watch_parent(pid_t pid, int pidfd)
     struct sigaction action = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
     parent_fd = pidfd;
     parent_pid = pid;
+    watched_pid = getpid();
     forker = getppid();
     if (sigaction(SIGCONT, &action, NULL) < 0 || prctl(PR_SET_PDEATHSIG, SIGCONT) < 0) {
         return errno;

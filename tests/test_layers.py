@@ -66,8 +66,8 @@ CORE_ORDER = [
     "clock", "shm", "signals", "control", "threads", "stacks", "registrations", "spec", "arena", "rows", "infos",
     "native", "streams", "mail", "hub", "batch", "leases", "options", "pages", "journal", "inbox", "watchdog", "copies",
     "replay", "keeping", "slot", "shortcut", "host",
-    "twin_words", "twin_records", "twin_values", "twin_slot", "twin_ledger", "twin_hub", "twin_socket", "twin_local",
-    "home", "worker",
+    "twin_words", "twin_records", "twin_values", "twin_watch", "twin_slot", "twin_ledger", "twin_hub",
+    "twin_socket", "twin_local", "home", "worker",
     "preload", "spawning", "supervise", "crew", "reproducer", "recovery", "recycling",
     "life", "waist", "sending", "receiving", "pool", "serial", "deaths", "process",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,29 @@ def test_a_worker_ends_where_the_pid_of_its_parent_is_not_its_parents(whose: str
             os._exit(1)
     expected = 0 if whose == "its parent's" else -signal.SIGKILL
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == expected
+
+
+def end_of_a_paused_child(env: Any) -> int:
+    """Stop and continue a process of this one's own, as a simulator may be paused; return its exit status."""
+    read_end, write_end = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the worker's watcher is a thread, too
+        pid = os.fork()
+    if pid == 0:
+        os.read(read_end, 1)
+        os._exit(3)
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+    os.kill(pid, signal.SIGCONT)
+    os.waitpid(pid, os.WCONTINUED)
+    os.write(write_end, b"x")
+    os.close(write_end)
+    os.close(read_end)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.usefixtures("implementation")
+def test_what_an_env_forks_may_be_stopped_and_continued(start_method: str) -> None:
+    """It inherits the handler by which a worker that was stopped looks for its parent."""
+    with opened(start_method) as pool:
+        assert pool.call(end_of_a_paused_child) == [3]

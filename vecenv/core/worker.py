@@ -15,14 +15,12 @@ imports the caller's `__main__`: everything it needs travels by value.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import mmap
 import os
 import pickle
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import reduction
@@ -31,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import mail
+from . import mail, twin_watch
 from .arena import ArenaPlan
 from .home import settle_on
 from .host import Host
@@ -50,8 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["Attach", "Boot", "Goodbye", "Report", "build_env", "make_slot", "reward_shape_of", "worker_main"]
 
 _STDERR = 2
-_PR_SET_PDEATHSIG = 1
-_END_MS = 200
 
 
 @dataclass
@@ -248,20 +244,8 @@ def _watch(boot: Boot) -> None:
         os.killpg(0, signal.SIGKILL)
     if started_at(boot.parent_pid) != boot.parent_started:
         os.killpg(0, signal.SIGKILL)
-    if boot.implementation == "native":
-        load().watch_parent(boot.parent_pid, pidfd)
-    else:
-        forker = os.getppid()  # all as native/watch.c does, but that handlers run in the env's thread anyway
-
-        def on_continue(*_: object) -> None:
-            is_orphan = os.getppid() != forker
-            if is_orphan and forker == boot.parent_pid:
-                os.killpg(0, signal.SIGKILL)
-            _end_with(pidfd, _END_MS if is_orphan else 0)
-
-        signal.signal(signal.SIGCONT, on_continue)
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
-        threading.Thread(target=_end_with, args=(pidfd,), daemon=True).start()
+    watch_parent = load().watch_parent if boot.implementation == "native" else twin_watch.watch_parent
+    watch_parent(boot.parent_pid, pidfd)
 
 
 def started_at(pid: int) -> str:
@@ -271,16 +255,6 @@ def started_at(pid: int) -> str:
             return stat.read().rpartition(")")[2].split()[19]
     except OSError:
         return ""
-
-
-def _end_with(pidfd: int, patience_ms: int | None = None) -> None:
-    """End this process group with the parent, if that ends within so many milliseconds; None: whenever it does."""
-    import select
-
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    if poll.poll(patience_ms):
-        os.killpg(0, signal.SIGKILL)
 
 
 def _take_descriptor(control: Connection) -> int:
