@@ -131,7 +131,7 @@ class Keeping:
         self._post(Answer(step_id, env_id, start=(state, snapshot.is_complete or is_fresh, is_amid)))
         self._slot.start_digest(env_id)
         # One during which the system ran something else would put off the next for seconds, and all those commands
-        # would have to be repeated: what a look takes doubles at most from one to the next.
+        # would have to be kept and repeated: what a look takes grows by a quarter at most from one to the next.
         took = now_ns() - began
-        cost = self._costs[env_id] = min(took, 2 * self._costs.get(env_id, took))
+        cost = self._costs[env_id] = min(took, 5 * self._costs.get(env_id, took) // 4)
         self._slot.look_after(env_id, _LEAST_NS if is_first else max(_LEAST_NS, _SHARE * cost))
