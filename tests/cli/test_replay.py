@@ -89,6 +89,7 @@ def test_envs_of_a_module_beside_the_script(project: Path, elsewhere: Path) -> N
     """It ended in ModuleNotFoundError: neither sys.path nor the working directory was in the file."""
     done = replay(project, cwd=elsewhere)
     assert done.returncode == -signal.SIGSEGV, done.stderr
+    assert "Segmentation fault" in done.stderr and "in step" in done.stderr, "it says where"
     head, count, *lines = done.stdout.splitlines()
     assert re.match(
         r"env (\d): worker \d .* died during step of env \1 \(command \d+\): .*; seed \d, last actions \[0, 1, 1\]",

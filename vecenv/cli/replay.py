@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import bdb
+import faulthandler
 import pdb  # what --pdb asks for
 import sys
 from pathlib import Path
@@ -56,6 +57,8 @@ def run(options: argparse.Namespace) -> int:
     print(f"env {episode.env_id}: {episode.why.partition(chr(10))[0]}")
     print(f"{len(episode.entries)} commands, the last is {episode.step_id}; written with {_versions(episode.versions)}")
     sys.stdout.flush()
+    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)  # where in the env C code ends this process
     stop = episode.step_id if options.pdb and options.until is None else options.until
     pause = pdb.Pdb(skip=_SKIP).set_trace if options.pdb else None
     try:
