@@ -44,7 +44,8 @@ __all__ = [
     "WorkerTimeoutError",
 ]
 
-_PACKAGE = __name__.partition(".")[0]
+#: Packages whose lines callers do not write: this one, and those whose wrappers stand around its envs.
+_NOT_CALLERS = frozenset({__name__.partition(".")[0], "gymnasium", "stable_baselines3"})
 
 
 class VecenvError(Exception):
@@ -240,9 +241,9 @@ def add_notes(error: BaseException, notes: Iterable[str]) -> None:
 
 
 def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the innermost line of the stack that is not in vecenv: that one can be changed."""
+    """Warn at the innermost line of the stack that callers write: that one can be changed."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _NOT_CALLERS:
         frame, level = frame.f_back, level + 1
     warnings.warn(text, category, stacklevel=level)
 

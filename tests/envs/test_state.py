@@ -642,8 +642,9 @@ def test_a_registration_needs_functions():
 def test_a_hook_that_fails_is_reported_once_and_then_left_alone(adapters, cls, says):
     env = cls(make("CartPole-v1"))
     env.reset(seed=1)
-    with pytest.warns(RuntimeWarning, match=says):
+    with pytest.warns(RuntimeWarning, match=says) as caught:
         assert not KEEPER.capture(env).is_complete
+    assert caught[0].filename == __file__
     assert not KEEPER.capture(env).is_complete
     assert says in describe(env)[0]
     env.close()

@@ -488,8 +488,10 @@ def test_a_recorder_finds_the_frame_rate():
 
 def test_without_images_it_says_so():
     with contextlib.closing(SB3VecEnv(drawings(None, None))) as envs:
-        with pytest.warns(UserWarning, match="rgb_array"):
-            assert envs.get_images() == [None, None]
+        for face in (envs, VecMonitor(envs)):
+            with pytest.warns(UserWarning, match="rgb_array") as caught:
+                assert face.get_images() == [None, None]
+            assert caught[0].filename == __file__
         with pytest.warns(UserWarning, match="no `render_mode`"):
             assert envs.render() is None
 

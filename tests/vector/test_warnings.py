@@ -9,9 +9,10 @@ import warnings
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS
-from vecenv import VectorEnv
+from vecenv import BaseEnvManager, TicTacToeEnv, VectorEnv
 from vecenv.envs import toys
 
 CONVERTED = "is converted to the space's float32"
@@ -20,12 +21,12 @@ WRONG = functools.partial(toys.WrongDtype, 1, moment="step")
 
 
 @contextlib.contextmanager
-def warned_here():
+def warned_here(text=CONVERTED):
     """Expect a warning that names this file."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    assert [warning.filename for warning in caught if CONVERTED in str(warning.message)] == [__file__]
+    assert [warning.filename for warning in caught if text in str(warning.message)] == [__file__]
 
 
 def step_in_halves(envs, actions):
@@ -60,3 +61,17 @@ def test_of_observations_in_a_manager(manager_cls):
         actions = dict.fromkeys(ready, np.int64(0)) if isinstance(ready, dict) else {0: 0, 1: 0}
         with warned_here():
             manager.step(actions)
+
+
+def test_of_actions_below_a_wrapper_of_gymnasium():
+    with contextlib.closing(RecordEpisodeStatistics(VectorEnv([ARMS] * 2, backend="serial"))) as envs:
+        envs.reset(seed=0)
+        with warned_here():
+            envs.step(np.zeros((2, 2)))
+
+
+def test_of_an_illegal_move():
+    with BaseEnvManager([TicTacToeEnv], {}) as manager:
+        manager.launch()
+        with warned_here("a random legal one is played instead"):
+            manager.step({0: 9})

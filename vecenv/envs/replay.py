@@ -18,7 +18,7 @@ from gymnasium.wrappers import RecordVideo
 from numpy.typing import NDArray
 
 from vecenv.envs.adapt import original, reward_space_of
-from vecenv.errors import ConfigError, DependencyError, require
+from vecenv.errors import ConfigError, DependencyError, require, warn_caller
 from vecenv.replaying import is_replaying
 
 DEFAULT_FOLDER = "./video"
@@ -137,7 +137,7 @@ class EpisodeRecorder(_RecordVideo):
                 try:
                     self._write(frames, final)
                 except OSError as error:  # a full disk, say: the episode goes on without its video
-                    warnings.warn(f"the video {final} could not be written: {error}", RuntimeWarning, stacklevel=2)
+                    warn_caller(f"the video {final} could not be written: {error}", RuntimeWarning)
                     return
             self.video_paths.append(final)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import inspect
 import pickle
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ from vecenv.envs.own import MISSING, get_own, set_own
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.envs.state_known import EPISODE, HOOK_LASTS, KNOWN, LIFE, SEED, TRUSTED, UNCOVERED, Known
 from vecenv.envs.state_pickled import PICKLED
-from vecenv.errors import ConfigError, StateError
+from vecenv.errors import ConfigError, StateError, warn_caller
 
 __all__ = ["register_pickled_state", "register_state_adapter"]
 
@@ -391,7 +390,7 @@ def _take(layers: list[Any]) -> tuple[Any, bool]:
 def _give_up(cls: type, plan: _Plan, error: Exception) -> _Plan:
     """From now on treat a class whose state cannot be had as one that is unknown."""
     reason = f"its state cannot be taken: {type(error).__name__}: {error}"
-    warnings.warn(f"{plan.name}: {reason}; it is lost where the env has to be rebuilt", RuntimeWarning, stacklevel=4)
+    warn_caller(f"{plan.name}: {reason}; it is lost where the env has to be rebuilt", RuntimeWarning)
     plan = _plans[cls] = replace(plan, capture=None, restore=None, is_trusted=False, gap=reason)
     return plan
 

@@ -9,7 +9,6 @@ values go out, with one dict of infos per env.
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -22,7 +21,7 @@ from ..core.batch import Batch
 from ..core.pool import Pool
 from ..core.rows import RowFlag
 from ..core.spec import Array, Leaf
-from ..errors import ClosedError, ConfigError, StateError, require
+from ..errors import ClosedError, ConfigError, StateError, require, warn_caller
 from ..vector.env import VectorEnv
 from ..vector.infos import check_no_statistics
 from ..vector.nested import row_of
@@ -312,10 +311,8 @@ class SB3VecEnv(_VecEnv):
     def get_images(self) -> list[Any]:
         """Return what each env renders, None for each unless their render_mode is 'rgb_array'."""
         if self.render_mode != "rgb_array":
-            warnings.warn(
-                f"get_images: the envs were made with render_mode {self.render_mode!r}; images need 'rgb_array'",
-                stacklevel=2,
-            )
+            mode = self.render_mode
+            warn_caller(f"get_images: the envs were made with render_mode {mode!r}; images need 'rgb_array'")
             return [None for _ in self._ids]
         return self.env_method("render")
 

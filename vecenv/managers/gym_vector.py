@@ -13,7 +13,6 @@ import copy
 import inspect
 import math
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -28,7 +27,7 @@ from ..envs.adapt import AdaptedEnv, adapt_built, find_attr
 from ..envs.base import BaseEnvTimestep
 from ..envs.replay import Recordable, folders_by_env, make_token
 from ..envs.results import AGENTS
-from ..errors import ClosedError, ConfigError, StateError
+from ..errors import ClosedError, ConfigError, StateError, warn_caller
 from ..registry import ENV_MANAGER_REGISTRY
 from .asides import infos_of_agents
 from .books import EnvBooks
@@ -166,7 +165,7 @@ class GymVectorEnvManager(EnvBooks):
         A vector env has no seeds per episode: `dynamic_seed` is ignored with a warning.
         """
         if dynamic_seed is not None:
-            warnings.warn("dynamic_seed has no effect on a vector env: it is seeded once", UserWarning, stacklevel=2)
+            warn_caller("dynamic_seed has no effect on a vector env: it is seeded once")
         self._pending_seeds.update(seeds_by_env(seed, len(self._all_ids)))
         if self._pending_seeds:
             self._seed_action_space(self._pending_seeds[min(self._pending_seeds)])

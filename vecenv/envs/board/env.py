@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import random
 import sys
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -29,7 +28,7 @@ from vecenv.envs.board.positions import PLAYERS, Position, Rules
 from vecenv.envs.board.recording import RENDER_MODES, Window, save_frames
 from vecenv.envs.replay import DEFAULT_FOLDER
 from vecenv.envs.seeding import EpisodeSeeds
-from vecenv.errors import ConfigError, SpaceError, StateError
+from vecenv.errors import ConfigError, SpaceError, StateError, warn_caller
 from vecenv.replaying import is_replaying
 
 __all__ = ["BoardEnv"]
@@ -289,7 +288,7 @@ class BoardEnv(BaseEnv):
         if not self._warned:  # once: a policy that knows no mask does it all the time
             self._warned = True
             text = f"{message}; a random legal one is played instead, here and later: see info['played_action']"
-            warnings.warn(text, UserWarning, stacklevel=3)
+            warn_caller(text)
         return self.random_action()
 
     def _chance(self, probability: float) -> bool:
