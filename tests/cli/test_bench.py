@@ -128,6 +128,7 @@ def test_env_kwargs_reach_the_env(run, tmp_path: Path):
         (["--skip", "nothing"], ["--skip", "'nothing'"]),
         ([word for mode in ("plain", "ceiling", "gymnasium", "sync", "async") for word in ("--skip", mode)], ["skip"]),
         (["--plot", "bench.xyz"], ["--plot bench.xyz", ".png"]),
+        (["--json", "bench.png", "--plot", "./bench.png"], ["--json and --plot", "bench.png"]),
         (["--unknown"], ["--unknown"]),
         (["--env", "NoSuchEnv-v0"], ["NoSuchEnv"]),
         (["--env", "CartPole-v999"], ["CartPole"]),

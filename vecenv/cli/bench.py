@@ -131,6 +131,8 @@ def _check(options: argparse.Namespace) -> None:
     for flag, path in (("--json", options.json), ("--plot", options.plot)):
         if path is not None:
             check_file(flag, path)
+    if options.json and options.plot and options.json.resolve() == options.plot.resolve():
+        raise ConfigError(f"--json and --plot both name {options.plot}; the second would overwrite the first")
     if options.plot and options.plot.suffix.lower() not in _PLOT_SUFFIXES:
         raise ConfigError(f"--plot {options.plot}: expected a name ending in {', '.join(_PLOT_SUFFIXES)}")
 
