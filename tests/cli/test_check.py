@@ -54,6 +54,10 @@ MODULE = """
         def step(self, action):
             return self.np_random.random(1, np.float32), 0.0, False, False, {}
 
+    class SpacedByText(gymnasium.Env):
+        observation_space = "box"
+        action_space = 3
+
     def shorter(max_steps=5):
         return gymnasium.make("CartPole-v1", max_episode_steps=max_steps, render_mode="rgb_array")
 
@@ -266,6 +270,12 @@ def test_bad_options(options):
     with pytest.raises(SystemExit) as caught:
         main(["check", "CartPole-v1", *options])
     assert caught.value.code == 2
+
+
+def test_without_spaces_no_recovery_is_tried(check, here):
+    code, out, err = check("own_envs:SpacedByText", "--no-spawn", "--determinism")
+    assert code == 1 and err == "" and "recovery after a crash: cannot be tried without proper spaces" in out
+    assert "own_envs:SpacedByText: 2 rules broken" in out, "each space, and nothing that only follows from it"
 
 
 def test_determinism_of_a_good_env(check):

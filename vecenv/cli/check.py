@@ -64,7 +64,9 @@ def run(options: argparse.Namespace) -> int:
         violations.extend(error.violations)
     finally:
         violations.extend(_close(env))
-    if options.determinism:
+    if options.determinism and any(violation.rule == "spaces" for violation in violations):
+        print("recovery after a crash: cannot be tried without proper spaces")
+    elif options.determinism:
         violations.extend(_print_recovery(env_fn, options.seed))
     for violation in violations:
         print(f"  {violation}")
