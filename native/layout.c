@@ -30,7 +30,7 @@ vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes)
     arena->info_keys = (char *)start + header[VECENV_H_INFO_KEYS];
     arena->slots = (vecenv_slot_lines *)(void *)(start + header[VECENV_H_SLOTS]);
     arena->queues = (vecenv_command *)(void *)(start + header[VECENV_H_QUEUES]);
-    arena->newest = (vecenv_word *)(void *)(start + header[VECENV_H_ENVS]);
+    arena->newest = (vecenv_word *)(void *)(start + header[VECENV_H_NEWEST]);
     arena->mail_up = start + header[VECENV_H_MAIL_UP];
     arena->mail_down = start + header[VECENV_H_MAIL_DOWN];
     arena->mail_nbytes = (size_t)header[VECENV_H_MAIL_NBYTES];

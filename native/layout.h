@@ -1,10 +1,11 @@
 /* The arena: what lies where in the one shared segment of a pool.
  *
  *   byte 0      header: int64 words, written by the parent before any worker maps it
- *   control     4 lines of 64 bytes: open word | parent's wait | stop | info keys
+ *   control     4 lines of 64 bytes: open word | parent's wait | stop | number of info keys
+ *   info keys   the names of info cells, 64 bytes each
  *   slots       3 lines each: parent writes | worker writes | who waits
  *   queues      per slot, `queue_size` commands of 32 bytes
- *   envs        per env, the newest step_id sent to it; 0: that was cancelled
+ *   newest      per env, the newest step_id sent to it; 0: that was cancelled
  *   mail up     per slot, a byte ring worker -> parent
  *   mail down   per slot, a byte ring parent -> worker
  *   records     per env, two lines about the answers it gave last
@@ -44,7 +45,7 @@ enum {
     VECENV_H_INFO_KEYS,
     VECENV_H_SLOTS,
     VECENV_H_QUEUES,
-    VECENV_H_ENVS,
+    VECENV_H_NEWEST,
     VECENV_H_MAIL_UP,
     VECENV_H_MAIL_DOWN,
     VECENV_H_RECORDS,

@@ -81,7 +81,7 @@ make_arena(arena_sizes sizes)
     at = place_next(header, VECENV_H_SLOTS, at, slots * sizeof(vecenv_slot_lines));
     at = place_next(header, VECENV_H_QUEUES, at,
                     slots * sizes.queue_size * sizeof(vecenv_command));
-    at = place_next(header, VECENV_H_ENVS, at, sizes.num_envs * sizeof(vecenv_word));
+    at = place_next(header, VECENV_H_NEWEST, at, sizes.num_envs * sizeof(vecenv_word));
     at = place_next(header, VECENV_H_MAIL_UP, at, slots * sizes.mail_nbytes);
     at = place_next(header, VECENV_H_MAIL_DOWN, at, slots * sizes.mail_nbytes);
     header[VECENV_H_BLOCK_STRIDE] = (int64_t)((place_columns(header, sizes.rows) + PAGE - 1)

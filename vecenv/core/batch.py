@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import StateError, add_notes
 from .infos import Column, InfoColumns
 from .mail import Answer, unpack_error
-from .rows import Op, RowFlag, Rows
+from .rows import RowFlag, Rows
 from .spec import Array, Leaf, NoneNode, ObjectNode, Spec
 
 __all__ = ["FINAL_CELLS", "INFO_CELLS", "Batch", "CellColumns", "raise_first"]
@@ -198,7 +198,7 @@ class Batch:
         found = {}
         for row, answer in self.mailed().items():
             if answer.error is not None:
-                op = "reset" if int(self.row_flags[row]) & RowFlag.RESET else Op.STEP.name.lower()
+                op = "reset" if int(self.row_flags[row]) & RowFlag.RESET else "step"
                 where = {"env_ids": (answer.env_id,), "op": op, "step_id": answer.step_id}
                 found[answer.env_id] = unpack_error(answer.error, **where)
         return found

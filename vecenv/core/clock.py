@@ -44,10 +44,9 @@ class Deadline:
     which a waiter calls when it finds that it was itself stopped for a while.
     """
 
-    __slots__ = ("at_ns", "timeout")
+    __slots__ = ("at_ns",)
 
     def __init__(self, timeout: float | None) -> None:
-        self.timeout = timeout
         limit = limit_of(timeout)
         self.at_ns = NEVER_NS if limit is None else now_ns() + int(max(0.0, limit) * 1e9)  # -inf has no int
 

@@ -174,7 +174,6 @@ class NativeHub:
         self._letters: dict[int, deque[memoryview]] = {}
         self._delayed: set[int] = set()  # slots whose ring had no room for all of their letters
         self._given_ns = [0] * plan.num_slots
-        self._num_slots = plan.num_slots
         self.send = self._hub.send
         self.recv = self._hub.recv
         self.wait = self._hub.wait

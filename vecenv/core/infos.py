@@ -117,10 +117,10 @@ class InfoColumns:
         if any(shape is None for _, shape in leaves):
             return
         for path, shape in leaves:
-            if shape is not None and self._is_new(path, shape):
+            if shape is not None and self._is_new(path):
                 self._add(path, shape, add_key)
 
-    def _is_new(self, path: tuple[str, ...], shape: Shape) -> bool:
+    def _is_new(self, path: tuple[str, ...]) -> bool:
         """Tell whether a path may have cells: not known, no other thing under its keys, fit to be named."""
         if path in self._shapes or len(path) > MAX_DEPTH or "final_obs" in path:
             return False

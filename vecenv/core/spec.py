@@ -104,9 +104,7 @@ class Spec:
     """
 
     def __init__(self, space: Space[Any], name: str, *, strict: bool = False, ignores_extra: bool = False) -> None:
-        self.space = space
-        self.name = name
-        self.strict = strict
+        self._strict = strict
         self._ignores_extra = ignores_extra
         self.leaves: list[Leaf] = []
         self.num_objects = 0
@@ -242,7 +240,7 @@ class Spec:
         if array.dtype == leaf.dtype and array.shape == shape:
             return np.ascontiguousarray(array).reshape(shape)
         fits = array.shape == shape and can_convert(array, leaf.dtype)
-        if not fits or (self.strict and array.dtype != leaf.dtype):
+        if not fits or (self._strict and array.dtype != leaf.dtype):
             expected, got = f"{leaf.dtype} {shape}", _describe(value, array)
             raise SpaceError(f"{leaf.path}: expected {expected}, got {got}", path=leaf.path, expected=expected, got=got)
         if isinstance(value, np.ndarray | np.generic) and leaf.path not in self._warned:

@@ -18,7 +18,7 @@ from .clock import Deadline, now_ns
 __all__ = ["Note", "StackFile", "arm", "note"]
 
 #: The parent asks with this signal; simulators have no use for the last real-time signals.
-_ASK = getattr(signal, "SIGRTMAX", signal.SIGUSR1) - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
+_ASK = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
 #: How long the parent waits for the answer, and for how long it sleeps in between.
 _PATIENCE_SECONDS, _NAP_SECONDS = 0.005, 0.0005
 _MOST_NBYTES = 1 << 16

@@ -32,7 +32,6 @@ from .worker import Attach, Boot, Goodbye, started_at, worker_main
 
 __all__ = ["Worker", "kill_tree", "start_worker", "usable_cores"]
 
-
 _LOG = logging.getLogger("vecenv")
 #: How long the end of a process that has been killed, and news of it, may take. It takes longer only where the system
 #: does not let go of it, as of one that waits for a dead file server, or where its fork server has been stopped.
@@ -105,7 +104,7 @@ class Worker:
 
     def hand_over(self, attach: Attach, descriptors: Sequence[int]) -> None:
         """Tell the plan, and pass on the descriptors it is mapped from."""
-        self._tell(mail.dump(attach), descriptors)  # a space may be of a class of the caller's script
+        self._tell(mail.dump(attach), descriptors)  # keys of a Dict may be of a class of the caller's script
 
     def _tell(self, message: bytes, descriptors: Sequence[int]) -> None:
         with self._named():

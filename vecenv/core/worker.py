@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Attach", "Boot", "Goodbye", "Report", "build_env", "make_slot", "reward_shape_of", "worker_main"]
 
-_STDERR = 2
-
 
 @dataclass
 class Boot:
