@@ -325,7 +325,8 @@ const char vecenv_slot_serve_doc[] = PyDoc_STR(
 "Step envs until something needs Python; return that event.\n\n"
 "An event is (kind, env_id, op, step_id, argument, flags, result). EVENT_COMMAND: a reset,\n"
 "a call or a step with a letter is under way; if `result` is True it was overtaken or\n"
-"cancelled, and only its letter has to be taken. EVENT_RESULT: a step returned `result`,\n"
-"which needs conversion, mail or an autoreset. EVENT_RAISED: it raised `result`.\n"
+"cancelled, and only its letter has to be taken. EVENT_RESULT: a step, an autoreset or both\n"
+"(`argument`: RESULT_OF_STEP, _RESET, _BOTH) returned `result`, which needs conversion, mail\n"
+"or an autoreset. EVENT_RAISED: it raised `result`.\n"
 "EVENT_STOP and EVENT_IDLE: nothing is under way. All but the last two must be finished\n"
 "by `publish` or `finish`. Sleeps without the GIL while the queue is empty.");

@@ -102,7 +102,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         backend: str = "process",
         **options: Any,
     ) -> None:
-        """Build all environments; blocks at most `construct_timeout` seconds.
+        """Build all environments.
 
         Args:
             env_constructors: each is called with `env_id=` in its worker and gives an

@@ -44,7 +44,7 @@ class ThreadEnvironment(AlfEnvironment):
         reset_timeout: float | None = None,
         step_timeout: float | None = None,
         call_timeout: float | None = None,
-        close_timeout: float = 5.0,
+        close_timeout: float | None = 5.0,
     ) -> None:
         """Build the environment in a new thread.
 

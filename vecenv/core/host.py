@@ -1,10 +1,10 @@
 """Host: steps, resets and calls the envs of one slot, and answers with rows.
 
 Stands between the slot's commands and the env on the data path. Plain steps and autoresets
-never come here: the slot makes them and writes their rows in C (without C: the steps). What does
-come: resets, calls, odd actions, infos and observations that need conversion or mail, exceptions,
-and autoresets before which the env's state is looked at. Worker processes and `SerialPool` drive
-this same class.
+never come here: the slot makes them and writes their rows in C (without C: the steps), and asks
+back only where the env's state is to be looked at first. What does come: resets, calls, odd actions,
+infos and observations that need conversion or mail, and exceptions. Worker processes and
+`SerialPool` drive this same class.
 """
 
 from __future__ import annotations

@@ -136,8 +136,8 @@ class NativeHub:
     Args:
         plan, memory: the arena, its header written.
         slots: the slot of each env.
-        event_fd: what workers write to wake the parent, never read: `epoll_fd` watches it edge-triggered,
-            together with one pidfd per worker.
+        event_fd: what workers write to wake the parent, never read.
+        epoll_fd: watches that, edge-triggered, and one pidfd per worker.
         spin_ns: longest time that a wait may spin before it sleeps.
         soon_spin_ns: the same once a worker on this core has done its share, and the others are about to.
     """

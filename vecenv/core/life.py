@@ -69,7 +69,10 @@ class Life(ABC):
         """Make a wait in another thread, or one that a signal handler interrupts, return soon. May be repeated."""
 
     def start(self) -> None:
-        """Build all envs and learn their spaces. Blocks at most `limits.construct` seconds.
+        """Build all envs and learn their spaces.
+
+        Workers have `limits.construct` seconds for that, and as many to begin to serve; in this process nothing
+        ends a constructor.
 
         Raises:
             ConfigError: nothing was started: memory, processes or pickling failed.

@@ -49,9 +49,8 @@ class Answer:
 
     `value` is the result of a call; `warnings` are (key, text) to be shown once per key; `start`
     is (state, whether it is complete, whether amid an episode) of the env before the reset that this step makes, or
-    before this call;
-    `outcome` says how an env was brought to where it was before its worker died; `is_unread`: the `error` is of this
-    side, which could not make sense of the answer.
+    before this call; `outcome` says how an env was brought to where it was before its worker died; `is_unread`: the
+    `error` is of this side, which could not make sense of the answer.
     """
 
     step_id: int

@@ -69,8 +69,8 @@ class FailurePolicy:
             raises WorkerTimeoutError.
         max_restarts: how often workers may fail with the same env at work within `restart_window`
             seconds (with none at work: ten times as often).
-        max_log_bytes: most memory for what is kept to bring envs to where they were. 0: nothing is kept, so episodes
-            that a death cuts off end truncated.
+        max_log_bytes: most memory for what is kept to bring envs to where they were, all envs together; `log_nbytes`
+            of the statistics says how much it is. 0: nothing is kept, so episodes that a death cuts off end truncated.
         recovery_timeout: seconds that repeating one env's episode may take; None: the larger of
             60 s and ten step limits. Each repeated step has the limit of its own, too.
         recycle_after: replace workers between two batches, after this many 'episodes' of an

@@ -240,6 +240,7 @@ class Recovery:
             queued: what its slots have left to do.
             seen: newest observation that the caller has of an env, before a step_id.
             seen_mail: the mail with what of an env's newest observation has no column.
+            mark: whether rows are to say that their env was recovered.
         """
         step = self.limits.step
         seconds = self.policy.recovery_timeout or max(60.0, 10 * (step or 0.0))

@@ -145,6 +145,7 @@ class Replayer:
         plan: of the arena.
         conform: gives an observation the exact dtypes and shapes of its space.
         reward: gives a reward its exact form.
+        autoreset: what was done when an episode ended.
         keeper: restores states; None: there are none.
         streams: the envs' global random generators.
 

@@ -43,7 +43,7 @@ class Segment:
         """Create a nameless segment with all its pages reserved.
 
         Raises:
-            ConfigError: /dev/shm has not that much room, is missing, or cannot be written.
+            ConfigError: /dev/shm has not that much room, is missing, or cannot be written; or no file may be so large.
         """
         # The tracker, which removes what a killed process leaves, else starts only when there is a name already.
         resource_tracker.ensure_running()

@@ -62,7 +62,7 @@ class _HostedEnv(HostedBooks):
 
 
 class TwinSlot:
-    """The worker's end of one slot; see `host.Slot` for the calls. One thread uses it."""
+    """The worker's end of one slot; see `slot.Slot` for the calls. One thread uses it."""
 
     def __init__(self, attach: AttachLike, slot: int, words: SharedWords, carrier: _Carrier, waits: bool) -> None:
         self._plan = attach.plan

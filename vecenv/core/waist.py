@@ -219,7 +219,8 @@ class Waist(Life):
             of `recycle_after`; workers_added: for envs that failed so often that they got one of their own;
             replayed, unproven, truncated: episodes brought back, brought back from a state that may lack
             something, or given up after a crash; steps_replayed, replay_seconds: what that took; log_nbytes:
-            memory kept for it.
+            memory for what is kept for it, which `max_log_bytes` limits. Not in it: pages that wait to be written
+            again, half of that at most, and the few messages of each env that are kept anyway.
         """
         found: dict[str, Any] = {**dict.fromkeys(COUNTS, 0), "replay_seconds": 0.0, "log_nbytes": 0}
         if self._recovery is not None:

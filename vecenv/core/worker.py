@@ -2,14 +2,15 @@
 
 The life of a worker over its control socket:
 
-    parent -> worker   Boot (environment, what to build)
+    parent -> worker   Boot (environment, what to build), then the descriptor of a file for stacks
     worker -> parent   Report (spaces, or what went wrong)
-    parent -> worker   Attach, then the descriptors of the segment and of the parent's bell
+    parent -> worker   Attach, then the descriptors of the segment and, for C, of the parent's bell
+    worker -> parent   "ready"
     ...                commands and rows through the arena (without C: through the socket)
     worker -> parent   Goodbye (what closing the envs raised)
 
 A worker leads a session of its own, so that Ctrl-C in the terminal does not reach it and
-its whole process tree can be killed; it dies with its parent by a native thread. It never
+its whole process tree can be killed; a thread that watches the parent ends it with that. It never
 imports the caller's `__main__`: everything it needs travels by value.
 """
 

@@ -88,13 +88,13 @@ class BatchedVectorEnv(CallableBatches):
         reset_timeout: float | None = None,
         construct_timeout: float | None = 60.0,
         call_timeout: float | None = None,
-        close_timeout: float = 5.0,
+        close_timeout: float | None = 5.0,
         on_failure: str = "recover",
         failures: Mapping[str, Any] | None = None,
         strict: bool = False,
         debug: bool = False,
     ) -> None:
-        """Build all vector envs; blocks at most `construct_timeout` seconds.
+        """Build all vector envs.
 
         Args:
             env_fns: one constructor per batch; all batches have the same size and spaces.

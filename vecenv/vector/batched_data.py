@@ -3,7 +3,7 @@
     rows of the pool     leaves (W, k, *S)      objects: k tuples of W
     the caller's         leaves (N, *S)         objects: one tuple of N       env w * k + j is number j of batch w
 
-Arrays are reshaped, never copied.
+Observations and actions are reshaped, not copied; arrays of infos are put together.
 """
 
 from __future__ import annotations

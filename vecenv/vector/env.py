@@ -91,13 +91,13 @@ class VectorEnv(CallableEnvs):
         reset_timeout: float | None = None,
         construct_timeout: float | None = 60.0,
         call_timeout: float | None = None,
-        close_timeout: float = 5.0,
+        close_timeout: float | None = 5.0,
         on_failure: str = "recover",
         failures: Mapping[str, Any] | None = None,
         strict: bool = False,
         debug: bool = False,
     ) -> None:
-        """Build all envs; blocks at most `construct_timeout` seconds.
+        """Build all envs.
 
         The arguments up to `max_concurrency` are AsyncVectorEnv's, in its order.
 
@@ -135,7 +135,8 @@ class VectorEnv(CallableEnvs):
                 owe an answer.
             depth: how long views last with `copy=False`, see there; at least 2.
             step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: seconds
-                that one operation of one env may take, building and closing all of them; None: no limit.
+                that one operation of one env may take, building and closing all of them; None: no limit. With
+                backend='serial' nothing ends a constructor or a `close`.
             on_failure: 'recover': a worker that dies, or hangs beyond a limit, is replaced, its envs
                 are brought to where they were, and the call goes on as if nothing had happened;
                 `infos["recovered"]` says so: 'replayed'; 'unproven', from a state that may lack something;
@@ -230,8 +231,10 @@ class VectorEnv(CallableEnvs):
             SpaceError: the actions do not fit; nothing was stepped.
             AlreadyPendingCallError: an earlier call is not answered yet.
             StateError: an episode is over and autoreset_mode is DISABLED.
-            WorkerTimeoutError: an env is over `step_timeout`; reset before the next step.
-            WorkerDiedError: a worker has gone.
+            WorkerTimeoutError: an env is over `step_timeout`, and is not to be brought back; reset before the next
+                step.
+            WorkerDiedError: a worker has gone for good.
+            ConfigError: there is no such env.
             Exception: what an env raised, with the remote traceback as its cause.
         """
         if self._pending is not None or self._checks_ends or env_id is not None:
@@ -279,6 +282,8 @@ class VectorEnv(CallableEnvs):
         Raises:
             SpaceError: the actions do not fit; nothing was sent.
             AlreadyPendingCallError: one of these envs still owes an answer.
+            StateError: an episode is over and autoreset_mode is DISABLED.
+            ConfigError: there is no such env.
         """
         if self._pending is not None or self._checks_ends:
             self._check_idle("send")
@@ -359,6 +364,7 @@ class VectorEnv(CallableEnvs):
         Raises:
             ConfigError, TypeError: wrong number of seeds, or no proper mask.
             AlreadyPendingCallError: an earlier call is not answered yet, or an env outside the mask owes an answer.
+            StateError: a mask, and there are no last observations for the rows outside it.
             WorkerTimeoutError, WorkerDiedError, Exception: as `step`.
         """
         with self._at_once("reset_async"):
