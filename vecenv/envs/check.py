@@ -6,16 +6,11 @@ import contextlib
 import copy
 import logging
 import numbers
-import os
-import pickle
-import subprocess
-import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -33,6 +28,7 @@ from vecenv.envs.check_data import (
     leaf_spaces,
     memory_violations,
 )
+from vecenv.envs.check_pickling import pickling_violations
 from vecenv.envs.results import is_abnormal, step_reader
 from vecenv.errors import VecenvError
 
@@ -51,7 +47,6 @@ __all__ = [
 MAX_STEPS = 10_000
 KEPT_OBSERVATIONS = 8  # that the next one is compared with
 DETERMINISM_STEPS = 50
-SPAWN_TIMEOUT = 120.0  # seconds for a fresh interpreter to import what the env needs
 Report = Callable[[str], None]
 
 _logger = logging.getLogger(__name__)
@@ -108,7 +103,7 @@ def check_all(
         report(f"{part}: {'ok' if len(found) == before else f'{len(found) - before} violation(s)'}")
 
     if spawn:
-        run("pickling", _pickling_violations(env, env_fn))
+        run("pickling", pickling_violations(env, env_fn))
     run("reset", _reset_violations(env, seed))
     if not _lacks_spaces(found):
         run("spaces", _space_violations(env, strict_dtypes=is_ding(env)))
@@ -448,47 +443,6 @@ def _seeded_run(env: Any, seed: int) -> list[tuple[Any, ...]]:
         if terminated or truncated:
             break
     return run
-
-
-def _pickling_violations(env: Any, env_fn: Callable[[], Any] | None) -> Iterator[Violation]:
-    trouble = _spawn_trouble(env) if env_fn is None else _spawn_trouble(env_fn, "(); getattr(value, 'close', list)()")
-    spec = getattr(env, "spec", None)
-    if env_fn is None and trouble is not None and spec is not None and not is_ding(env):
-        trouble = _spawn_trouble(spec)  # what workers make it from
-    if trouble is not None:
-        yield Violation("pickling", f"cannot be sent to a new process: {trouble}")
-
-
-def _spawn_trouble(value: Any, use: str = "") -> str | None:
-    """Send a value to a fresh interpreter, which imports nothing of the running program's main module.
-
-    Args:
-        value: what to send.
-        use: what is done with `value` there, as code that follows it.
-    """
-    try:
-        data = cloudpickle.dumps(value)
-    except (TypeError, ValueError, AttributeError, RecursionError, pickle.PicklingError) as error:
-        return f"{type(error).__name__}: {error}"
-    environment = {**os.environ, "PYTHONPATH": _search_path()}
-    program = f"import pickle, sys; value = pickle.load(sys.stdin.buffer){use}"
-    try:
-        child = subprocess.run(
-            [sys.executable, "-c", program], input=data, env=environment, capture_output=True, timeout=SPAWN_TIMEOUT
-        )
-    except subprocess.TimeoutExpired:
-        return f"a new process did not load it within {SPAWN_TIMEOUT} s"
-    if child.returncode == 0:
-        return None
-    lines = child.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"exit code {child.returncode}"
-
-
-def _search_path() -> str:
-    """Give where modules are looked for; without the working directory if that was removed."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.pathsep.join(path or os.getcwd() for path in sys.path)
-    return os.pathsep.join(filter(None, sys.path))
 
 
 def _gymnasium_violations(env: gymnasium.Env[Any, Any]) -> Iterator[Violation]:
