@@ -19,7 +19,7 @@ from ..core.pool import Pool
 from ..envs.adapt import adapt_built, find_attr, original, reward_space_of
 from ..envs.spaces import LooseSpace
 from ..errors import ClosedError, ConfigError, StateError
-from .managed import CallMethod, ReadAttribute, Render, ShapeRewards
+from .calls import CallMethod, ReadAttribute, Render, ShapeRewards
 from .states import EnvState
 
 __all__ = ["EnvAccess"]

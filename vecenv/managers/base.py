@@ -20,7 +20,7 @@ from ..core.spec import Array
 from ..errors import ConfigError, EnvError, StateError, WorkerDiedError, WorkerTimeoutError, add_notes
 from ..registry import ENV_MANAGER_REGISTRY
 from .asides import ABNORMAL, AGENTS, abnormal_values, infos_of_agents
-from .managed import renew_env
+from .calls import renew_env
 from .resets import EnvResets
 from .states import EnvState
 from .timesteps import BUILT_ANEW, HAS_INFO, Blanks, copy_arrays, final_rows, mark_end

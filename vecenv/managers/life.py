@@ -28,8 +28,9 @@ from .access import has_attribute
 from .actions import packer_of
 from .books import EnvBooks
 from .build import builder_of
+from .calls import CallMethod, ReadAttribute, leave_resets
 from .held import HeldCall, HoldingPool
-from .managed import CallMethod, EnvMaker, ManagedKeeper, Orders, ReadAttribute, Settings, leave_resets
+from .managed import EnvMaker, ManagedKeeper, Orders, Settings
 from .options import (
     BASE_CONFIG,
     OTHER_KEYS,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,28 +19,21 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from ..envs.adapt import AdaptedEnv, adapt_built, find_attr, has_generator, original, reward_space_of
-from ..envs.base import BaseEnv
+from ..envs.adapt import AdaptedEnv, adapt_built, has_generator, reward_space_of
 from ..envs.own import get_own
 from ..envs.replay import EpisodeRecorder, enable_own, unique_name
 from ..envs.seeding import EpisodeSeeds, episode_seed
 from ..envs.spaces import LooseSpace
 from ..envs.state import KEEPER, Snapshot
-from ..errors import ConfigError, EnvError, StateError
+from ..errors import ConfigError, EnvError
 from .asides import ABNORMAL, set_reward_aside
 
 __all__ = [
-    "CallMethod",
     "EnvMaker",
     "ManagedEnv",
     "ManagedKeeper",
     "Orders",
-    "ReadAttribute",
-    "Render",
     "Settings",
-    "ShapeRewards",
-    "leave_resets",
-    "renew_env",
 ]
 
 
@@ -410,88 +402,6 @@ class ManagedEnv:
     def render_mode(self) -> Any:
         """The env's own."""
         return self.env.render_mode
-
-
-# ---- functions that managers have called in the worker --------------------------------------
-
-
-@dataclass(frozen=True)
-class ReadAttribute:
-    """Read a name of the env or of the layers under it: ('value', v), ('method', None) or ('missing', None)."""
-
-    name: str
-
-    def __call__(self, managed: ManagedEnv) -> tuple[str, Any]:
-        """Read it, where the env lives."""
-        missing = object()
-        value = find_attr(managed.env, self.name, missing)
-        if value is missing:
-            return "missing", None
-        return ("method", None) if inspect.ismethod(value) else ("value", value)
-
-
-@dataclass(frozen=True)
-class CallMethod:
-    """Call a method of the env, or of a layer under it."""
-
-    name: str
-    args: tuple[Any, ...] = ()
-    kwargs: tuple[tuple[str, Any], ...] = ()
-
-    def __call__(self, managed: ManagedEnv) -> Any:
-        """Call it, where the env lives."""
-        method = find_attr(managed.env, self.name)
-        if not callable(method):
-            raise AttributeError(f"{original(managed.env)!r} has no method {self.name!r}")
-        return method(*self.args, **dict(self.kwargs))
-
-
-@dataclass(frozen=True)
-class ShapeRewards(CallMethod):
-    """Call `reward_shaping`; gives what it returns and what became of the transitions themselves."""
-
-    def __call__(self, managed: ManagedEnv) -> tuple[Any, Any]:
-        """Call it, where the env lives."""
-        return super().__call__(managed), self.args[0]
-
-
-@dataclass(frozen=True)
-class Render:
-    """Render one frame in a mode, whichever way the env takes it."""
-
-    mode: str
-
-    def __call__(self, managed: ManagedEnv) -> Any:
-        """Render, where the env lives."""
-        env = managed.env
-        fixed = env.render_mode
-        if fixed == self.mode:
-            return env.render()
-        render = find_attr(env.unwrapped, "render")
-        if callable(render) and "mode" in inspect.signature(render).parameters:
-            return render(mode=self.mode)
-        own = original(env)
-        held = get_own(own, "_env")  # where DI-engine's envs keep what they are made of
-        if fixed is None and getattr(held, "render_mode", None) == self.mode:
-            return held.render()
-        own_render = getattr(type(own), "render", None)
-        speaks_old = isinstance(own, BaseEnv) or not isinstance(own, gymnasium.Env)
-        if fixed is None and speaks_old and own_render not in (None, gymnasium.Env.render, BaseEnv.render):
-            return own.render()
-        raise StateError(
-            f"{original(env)!r} renders in mode {fixed!r}, not {self.mode!r}; make the env with "
-            f"render_mode={self.mode!r}"
-        )
-
-
-def leave_resets(managed: ManagedEnv) -> None:
-    """Have the manager begin all later episodes."""
-    managed.leave_resets()
-
-
-def renew_env(managed: ManagedEnv) -> None:
-    """Replace the env."""
-    managed.renew()
 
 
 def _find_adapted(env: Any) -> AdaptedEnv | None:

@@ -15,8 +15,9 @@ from ..core.batch import Batch
 from ..core.rows import Op, RowFlag
 from ..envs.seeding import episode_seed
 from ..errors import ConfigError, EnvError, SpaceError, WorkerDiedError, WorkerTimeoutError, warn_caller
+from .calls import leave_resets, renew_env
 from .life import EnvLife
-from .managed import Orders, leave_resets, renew_env
+from .managed import Orders
 from .states import EnvState
 from .timesteps import BUILT_ANEW, HAS_INFO, copy_arrays, split_rows
 

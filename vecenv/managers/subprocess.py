@@ -20,7 +20,7 @@ from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, Work
 from ..registry import ENV_MANAGER_REGISTRY
 from .asides import add_to_info
 from .base import BaseEnvManager
-from .managed import ReadAttribute, Render, leave_resets, renew_env
+from .calls import ReadAttribute, Render, leave_resets, renew_env
 from .options import PROCESS_CONFIG
 from .resets import EnvResets
 from .states import EnvState
