@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.core.journals import MANY, call, kept, reset, steps, told, two_envs
-from vecenv.core.journal import Journal, Start
+from vecenv.core.history import Start
+from vecenv.core.journal import Journal
 from vecenv.core.rows import CommandFlag, Op
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from vecenv.core import recovery as recovery_module
+from vecenv.core.history import Start
 from vecenv.core.hub import SlotState
-from vecenv.core.journal import Journal, Start
+from vecenv.core.journal import Journal
 from vecenv.core.mail import Outcome
 from vecenv.core.options import FailurePolicy, Limits
 from vecenv.core.recovery import Recovery

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from vecenv.core import mail
-from vecenv.core.journal import Attempt, Entry, Start
+from vecenv.core.history import Attempt, Entry, Start
 from vecenv.core.mail import Letter
 from vecenv.core.replay import Replay, Replayer
 from vecenv.core.rows import Autoreset, CommandFlag, Op, RowFlag

@@ -13,8 +13,9 @@ import pytest
 
 from tests.core.journals import steps, told, two_envs
 from tests.faults.tapes import kill, mortal
+from vecenv.core.history import Start
 from vecenv.core.host import Host
-from vecenv.core.journal import Journal, Start
+from vecenv.core.journal import Journal
 from vecenv.core.pages import Page
 from vecenv.core.serial import SerialPool
 from vecenv.envs import toys

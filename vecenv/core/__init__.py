@@ -49,7 +49,7 @@ When a worker dies or hangs:
 
     deaths                          hears of it
     recovery                        decides what follows; `recycling` replaces workers that are well
-    journal, pages                  what its envs were asked
+    journal, pages, history         what its envs were asked
     keeping                         from which state on
     replay                          does that again inside its successor
     reproducer                      puts it into a file where that fails, too

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..errors import warn_caller
 from . import mail
+from .history import Start
 from .hub import Hub
 from .infos import InfoColumns
-from .journal import Start
 from .mail import Answer, Outcome
 from .rows import RowFlag, Rows
 from .signals import held

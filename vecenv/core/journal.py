@@ -14,16 +14,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
+from .history import Attempt, Entry, History, Start
 from .pages import Page
 from .rows import CommandFlag, Op
 from .spec import Array
 
-__all__ = ["Attempt", "Entry", "History", "Journal", "Start"]
+__all__ = ["Journal"]
 
 #: Pages and requests of other kinds between two looks at what can be dropped.
 _PRUNE_EVERY = 8
@@ -36,62 +35,6 @@ _ENTRY_NBYTES = 200
 #: Of what may be kept, the part that is left when something had to go: each time costs a look at every row.
 _LEFT = 0.75
 _NEVER = np.iinfo(np.int64).max
-
-
-class Entry(NamedTuple):
-    """One command to one env; `payload` is its letter, or the bytes of each action leaf."""
-
-    step_id: int
-    op: int
-    flags: int
-    argument: int
-    payload: bytes | tuple[bytes, ...] | None
-
-
-class Start(NamedTuple):
-    """A point from which an env can be brought to where it was.
-
-    Attributes:
-        step_id: the first command to repeat. With a state, of this command only the reset.
-        state: what `Keeper.capture` returned between two episodes; None: a new env, or one
-            that this command resets with a seed, is enough.
-        is_complete: whether the state is known to be all that the env carries on.
-        is_amid: the state is one amid an episode, and what comes next a step.
-    """
-
-    step_id: int
-    state: bytes | None = None
-    is_complete: bool = True
-    is_amid: bool = False
-
-
-class Attempt(NamedTuple):
-    """One way to bring an env to where it was.
-
-    Attributes:
-        start: where to begin.
-        entries: what to repeat after it.
-        kept: calls from before it whose effect lasts: per name the last one, in their order.
-    """
-
-    start: Start
-    entries: list[Entry]
-    kept: list[Entry]
-
-
-@dataclass
-class History:
-    """How to bring one env to where it was.
-
-    Attributes:
-        attempts: to be tried in this order: from a start that is surely all there is, as far back as
-            that lies, before a later one that may lack something. None: there is no way.
-        lasting: the last call of each name, wherever it stands: what an env has to be told
-            that begins anew.
-    """
-
-    attempts: list[Attempt] = field(default_factory=list)
-    lasting: list[Entry] = field(default_factory=list)
 
 
 class Journal:

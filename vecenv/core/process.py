@@ -25,8 +25,9 @@ from .clock import Deadline
 from .control import wait_a_moment
 from .crew import Crew
 from .deaths import MortalPool
+from .history import Attempt, Start
 from .hub import NativeHub, SlotState
-from .journal import Attempt, Journal, Start
+from .journal import Journal
 from .mail import unpack_error
 from .native import implementation
 from .recovery import Recovery

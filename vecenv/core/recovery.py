@@ -20,8 +20,9 @@ from typing import Any
 
 from ..errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 from .clock import MOST_SECONDS, now_ns
+from .history import Start
 from .hub import SlotState
-from .journal import Journal, Start
+from .journal import Journal
 from .mail import Outcome
 from .options import FailurePolicy, Limits
 from .replay import Replay

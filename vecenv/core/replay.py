@@ -21,7 +21,7 @@ from . import mail
 from .arena import ArenaPlan
 from .clock import Deadline, now_ns
 from .copies import copy_arrays
-from .journal import Attempt, Entry
+from .history import Attempt, Entry
 from .mail import Outcome
 from .rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from .spec import Array

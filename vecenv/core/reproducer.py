@@ -24,7 +24,7 @@ import numpy as np
 from ..errors import ConfigError, DependencyError
 from ..replaying import replaying
 from . import mail
-from .journal import Entry, Start
+from .history import Entry, Start
 from .registrations import register_missing
 from .replay import Keeper
 from .rows import FORM_MASK, Autoreset, CommandFlag, Op
@@ -79,7 +79,7 @@ class Reproducer:
         env_fns, adapt, keeper, registrations: pickled by value, as workers get them.
         env_id, step_id: who failed, in which command.
         why: the error's text.
-        start, entries, kept: as in `journal.Attempt`; the last entry is the one that failed.
+        start, entries, kept: as in `history.Attempt`; the last entry is the one that failed.
         path, cwd: sys.path and working directory of the workers; None: they had none that exists.
         versions: of Python and of NumPy where the file was written.
     """
