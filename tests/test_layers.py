@@ -65,7 +65,7 @@ ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FACES
 CORE_ORDER = [
     "clock", "shm", "signals", "control", "threads", "stacks", "registrations", "spec", "arena", "rows", "infos",
     "native", "streams", "mail", "hub", "batch", "leases", "options", "pages", "history", "journal", "inbox",
-    "watchdog", "copies", "replay", "keeping", "slot", "shortcut", "host",
+    "watchdog", "copies", "replay", "keeping", "slot", "shortcut", "returned", "host",
     "twin_words", "twin_records", "twin_values", "twin_watch", "twin_slot", "twin_ledger", "twin_hub",
     "twin_socket", "twin_local", "home", "worker",
     "preload", "spawning", "supervise", "crew", "reproducer", "recovery", "recycling",

@@ -34,8 +34,8 @@ The files, more or less as they build on each other (`tests/test_layers.py` has 
     streams                         global random generators of each env's own
     mail                            what has no column
     hub, batch, leases              the parent's end: actions out, rows in; what the caller gets, and may keep
-    slot, host, shortcut            the worker's end: the envs of one slot (the slot itself: native/slot.h); past the
-                                    wrappers of `gymnasium.make`
+    slot, host, shortcut,           the worker's end: the envs of one slot (the slot itself: native/slot.h); past the
+    returned                        wrappers of `gymnasium.make`; what an env gave, checked
     twin_*                          hub and slot where there is no C; begin with `twin_words`
     worker, home                    the process around hosts; on which core its threads are
     preload, spawning, supervise,   starting, ending and killing workers

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SpaceError, add_notes
+from ..errors import add_notes
 from . import mail
 from .arena import ArenaPlan
 from .copies import copy_arrays, copy_objects, thawed
 from .infos import Infos, fitting, is_wanted
 from .keeping import Keeping, look_if_due, look_now
 from .replay import Keeper, Replay, Replayer
+from .returned import exact_reward, kind_of, no_reward, pair_of
 from .rows import Autoreset, CommandFlag, Op, RowFlag
 from .shortcut import Shortcut
 from .slot import IDLE, RAISED, RESULT, RESULT_OF_RESET, RESULT_OF_STEP, STOP, Slot
@@ -89,7 +90,8 @@ class Host:
         self._envs = envs
         self._plan = plan
         self._obs: Spec = plan.obs
-        self._reward_shape = plan.reward_shape
+        self._reward = functools.partial(exact_reward, plan.reward_shape)
+        self._no_reward = no_reward(plan.reward_shape)
         self._autoreset = autoreset
         self._infos = infos
         self._is_callers = is_callers
@@ -253,10 +255,10 @@ class Host:
         forced = forced or self._marks.get(env_id) in (TRUNCATED, RESTARTED)
         self._begin_episode(env_id, seeded=seed is not None, forced=forced)
         call = self._quick if flag == RowFlag.AUTORESET else self._streams.command
-        obs, info = _pair(self._reset(env_id, call, kwargs))
+        obs, info = pair_of(self._reset(env_id, call, kwargs))
         self._slot.set_seed(env_id, int(seed) if isinstance(seed, int | np.integer) and 0 <= seed < _MANY_SEEDS else -1)
         self._host(env_id)  # a reset may have put another env behind this one
-        self._publish(obs, self._no_reward(), False, False, info, flag)
+        self._publish(obs, self._no_reward, False, False, info, flag)
 
     def _reset(self, env_id: int, call: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         """Reset an env; one that begins anew may make its generators only when it gets a seed, and raise without."""
@@ -275,18 +277,18 @@ class Host:
         if argument == RESULT_OF_STEP:
             self._answer_step(env_id, result)
         elif argument == RESULT_OF_RESET:
-            obs, info = _pair(result)
-            self._publish(obs, self._no_reward(), False, False, info, RowFlag.AUTORESET)
+            obs, info = pair_of(result)
+            self._publish(obs, self._no_reward, False, False, info, RowFlag.AUTORESET)
         else:  # SAME_STEP: the slot has kept the observation and the info that ended the episode
             (_, reward, terminated, truncated, _), reset_result = result
-            obs, info = _pair(reset_result)
+            obs, info = pair_of(reset_result)
             self._publish(obs, self._reward(reward), bool(terminated), bool(truncated), info, RowFlag.FINAL)
 
     def _answer_step(self, env_id: int, result: Any) -> None:
         try:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
-            raise TypeError(f"step of env {env_id} must return five values, got {_kind_of(result)}") from None
+            raise TypeError(f"step of env {env_id} must return five values, got {kind_of(result)}") from None
         terminated, truncated = bool(terminated), bool(truncated)
         if (terminated or truncated) and self._autoreset == Autoreset.SAME_STEP:
             # before the reset, which may write into the same arrays and dicts
@@ -295,7 +297,7 @@ class Host:
             obs = copy_objects(obs) if self._obs.num_objects else copy_arrays(obs)
             info, reward = copy_arrays(info), self._reward(reward)
             self._begin_episode(env_id)
-            first_obs, first_info = _pair(self._quick(env_id, self._envs[env_id].reset))
+            first_obs, first_info = pair_of(self._quick(env_id, self._envs[env_id].reset))
             self._host(env_id)  # as after any reset
             self._publish(first_obs, reward, terminated, truncated, first_info, RowFlag.FINAL, obs, info)
         else:
@@ -355,12 +357,12 @@ class Host:
         if self._autoreset == Autoreset.SAME_STEP:
             self._marks[env_id] = RESTARTED
             self._begin_episode(env_id, forced=True)
-            first_obs, first_info = _pair(self._reset(env_id, self._quick, {}))
+            first_obs, first_info = pair_of(self._reset(env_id, self._quick, {}))
             told = {"recovered": TRUNCATED}
-            self._publish(first_obs, self._no_reward(), False, True, first_info, RowFlag.FINAL, last, told)
+            self._publish(first_obs, self._no_reward, False, True, first_info, RowFlag.FINAL, last, told)
             self._host(env_id)  # the mark is gone: the next episodes are the slot's to begin
             return
-        self._publish(last, self._no_reward(), False, True, {}, 0)
+        self._publish(last, self._no_reward, False, True, {}, 0)
         self._marks[env_id] = RESTARTED
         self._host(env_id)
 
@@ -420,9 +422,9 @@ class Host:
         # Something needs conversion or mail. Find out what by doing it all here, once.
         exact_obs = self._obs.conform(obs)
         exact_final = None if final_obs is None else self._obs.conform(final_obs)
-        exact_reward = self._reward(reward)
+        reward_given = self._reward(reward)
         no_mail = no_mail and not self._warnings
-        if no_mail and self._slot.publish(exact_obs, exact_reward, *ends, info, flags, exact_final, final_info):
+        if no_mail and self._slot.publish(exact_obs, reward_given, *ends, info, flags, exact_final, final_info):
             return
         env_id, step_id = self._current
         answer = mail.Answer(
@@ -434,7 +436,7 @@ class Host:
             answer.final_objects = None if final_obs is None else thawed(self._obs.objects(final_obs))
         self._slot.mail(self._dump_answer(answer))
         flags |= RowFlag.MAIL
-        written = self._slot.publish(exact_obs, exact_reward, *ends, None, flags, exact_final)
+        written = self._slot.publish(exact_obs, reward_given, *ends, None, flags, exact_final)
         assert written, "a row of conforming values was refused"
 
     def _check_given(self, obs: Any) -> None:
@@ -449,35 +451,15 @@ class Host:
             self._slot.finish()
         else:
             flags = RowFlag.MAIL | RowFlag.ERROR | (RowFlag.RESET if op == Op.RESET else 0)
-            self._slot.publish(None, self._no_reward(), False, False, None, flags, None)
+            self._slot.publish(None, self._no_reward, False, False, None, flags, None)
 
     def _wanted(self, info: Any, is_end: bool) -> dict[str, Any]:
         """Return what of an info travels; `is_end`: of a step that ends an episode."""
         if not isinstance(info, dict):
-            raise TypeError(f"info must be a dict, got {_kind_of(info)}")
+            raise TypeError(f"info must be a dict, got {kind_of(info)}")
         if not is_wanted(self._infos, is_end):
             return {}
         return fitting(info) if self._infos == Infos.COLUMNS else info
-
-    def _no_reward(self) -> Any:
-        return 0.0 if self._reward_shape == () else np.zeros(self._reward_shape)
-
-    def _reward(self, reward: Any) -> Any:
-        """Return the reward as a float, or as float64 of the reward space's shape."""
-        try:
-            array = np.asarray(reward, dtype=np.float64)
-        except (TypeError, ValueError, RuntimeError) as error:  # a tensor with a gradient is no array, but a number
-            try:
-                array = np.array(float(reward))
-            except (TypeError, ValueError, RuntimeError):
-                raise SpaceError(f"reward: {error}", path="reward") from error
-        if array.size == 1 and self._reward_shape == ():
-            return float(array.reshape(()))
-        if array.shape != self._reward_shape:
-            expected = f"shape {self._reward_shape}" if self._reward_shape else "one number"
-            got = f"shape {array.shape}"
-            raise SpaceError(f"reward: expected {expected}, got {got}", path="reward", expected=expected, got=got)
-        return np.ascontiguousarray(array)
 
 
 def close_all(closes: Iterable[Callable[[], object]]) -> None:
@@ -490,16 +472,3 @@ def close_all(closes: Iterable[Callable[[], object]]) -> None:
             first = first or error
     if first is not None:
         raise first
-
-
-def _pair(result: Any) -> tuple[Any, Any]:
-    try:
-        obs, info = result
-    except (TypeError, ValueError):
-        raise TypeError(f"reset must return (obs, info), got {_kind_of(result)}") from None
-    return obs, info
-
-
-def _kind_of(value: Any) -> str:
-    size = f" of {len(value)}" if isinstance(value, tuple | list | dict) else ""
-    return f"{type(value).__name__}{size}"
