@@ -110,7 +110,7 @@ def test_a_value_that_makes_no_sense_is_named(manager_cls, cfg):
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-@pytest.mark.parametrize("cfg", [5, "base", [1]], ids=str)
+@pytest.mark.parametrize("cfg", [5, "base", [1], []], ids=str)
 def test_a_config_that_is_no_dict(manager_cls, cfg):
     with pytest.raises(ConfigError, match=f"^{manager_cls.__name__}: cfg: expected a dict, got "):
         manager_cls(actors(1), cfg)

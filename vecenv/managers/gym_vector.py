@@ -79,7 +79,7 @@ class GymVectorEnvManager(EnvBooks):
             Exception: as the vector env's constructor.
         """
         name = type(self).__name__
-        warn_unknown_keys(cfg or {}, (*self.config, *OTHER_KEYS), name)
+        warn_unknown_keys({} if cfg is None else cfg, (*self.config, *OTHER_KEYS), name)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
         check_counts(self._cfg, name)
         env_fns: list[Callable[[], Any]] = []

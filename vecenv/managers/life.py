@@ -86,14 +86,15 @@ class EnvLife(EnvBooks):
 
         Args:
             env_fn: one constructor per env.
-            cfg: merged over `default_config()`; unknown keys are kept.
+            cfg: merged over `default_config()`, whose keys are explained in `vecenv/managers/options.py`; unknown ones
+                are kept.
 
         Raises:
             ConfigError: env_fn is empty or not callable, or a key's value makes no sense.
         """
         name = type(self).__name__
         fns = read_env_fns(env_fn, name)
-        warn_unknown_keys(cfg or {}, (*self.config, *OTHER_KEYS), name)
+        warn_unknown_keys({} if cfg is None else cfg, (*self.config, *OTHER_KEYS), name)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
         check_config(self._cfg, name, has_inplace="reset_inplace" in self.config)
         self._env_fn = fns
