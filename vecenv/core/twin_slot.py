@@ -17,7 +17,7 @@ from .spec import Array
 from .streams import Watched
 from .twin_records import HostedBooks, Records
 from .twin_values import hold, load_action, read_reward
-from .twin_watch import LATE_NS, look_for_parent
+from .twin_watch import MAYBE_STOPPED_NS, look_for_parent
 from .twin_words import (
     BLOCKED_WORD,
     ENV_ID_WORD,
@@ -123,7 +123,7 @@ class TwinSlot:
         if self._command is not None:
             took_ns = now_ns() - int(self._progress[STARTED_WORD])
             self._envs[self._command.env_id].busy_ns += took_ns
-            if took_ns > LATE_NS:
+            if took_ns > MAYBE_STOPPED_NS:
                 look_for_parent()
         self._progress[OP_WORD] = Op.NONE
         self._command = None

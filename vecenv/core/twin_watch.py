@@ -10,12 +10,12 @@ import signal
 import threading
 from dataclasses import dataclass
 
-__all__ = ["LATE_NS", "look_for_parent", "watch_parent"]
+__all__ = ["MAYBE_STOPPED_NS", "look_for_parent", "watch_parent"]
 
 _PR_SET_PDEATHSIG = 1
 _END_MS = 200  # from the signal that a parent's end sends to the moment when its pidfd tells of it
 
-LATE_NS = 100_000
+MAYBE_STOPPED_NS = 100_000
 """A call that took longer may have been stopped meanwhile, until the parent ended."""
 
 
