@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.scripted import Ding, Plain, numbers_env
-from vecenv import ConfigError, DingEnvWrapper, GymToGymnasiumWrapper, SpaceError, StateError
+from vecenv import ConfigError, DingEnvWrapper, GymToGymnasiumWrapper, SpaceError, StateError, VectorEnv
 from vecenv.envs.adapt import AdaptedEnv, adapt, adapt_built, convert_space, ensure_spaces, find_attr, original
 from vecenv.envs.base import BaseEnvTimestep
 from vecenv.envs.results import AGENTS, is_abnormal, read_flags, to_timestep
@@ -481,3 +481,15 @@ def test_rendering_with_the_old_argument():
             return mode
 
     assert adapt(Renders()).render() == "rgb_array"
+
+
+@pytest.mark.parametrize("given, shown", [({"render_fps": 9}, {"render_fps": 9}), ("none of the kind", {}), (None, {})])
+def test_metadata_that_are_no_mapping_keep_no_env_out(given, shown):
+    """`GymVectorEnvManager` and `VectorEnv` raised TypeError: 'str' object is not a mapping."""
+
+    class Described(Plain):
+        metadata = given
+
+    assert adapt(Described()).metadata == shown
+    with VectorEnv([Described], backend="serial") as envs:
+        assert envs.metadata.items() >= shown.items()

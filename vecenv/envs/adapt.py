@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -292,8 +292,9 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
 
     @property
     def metadata(self) -> Any:  # type: ignore[override]
-        """The env's own, or an empty dict."""
-        return getattr(self.env, "metadata", {})
+        """The env's own, or an empty dict in the place of what is no mapping."""
+        metadata = getattr(self.env, "metadata", None)
+        return metadata if isinstance(metadata, Mapping) else {}
 
     @property
     def spec(self) -> Any:  # type: ignore[override]
