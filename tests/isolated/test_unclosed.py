@@ -85,3 +85,30 @@ def test_a_killed_parent_takes_workers_along_that_run_no_handler(tmp_path: Path)
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 2
     assert_gone(pids)
+
+
+def test_a_pool_that_is_closed_when_its_module_has_been_cleared_says_nothing(tmp_path: Path) -> None:
+    """A caller's `__del__` closed it at the interpreter's end, as DI-engine's collectors do: an AttributeError."""
+    source = program(
+        """
+        import ctypes
+        from vecenv.core import life, serial
+        class Collector:
+            def __init__(self, pool):
+                self.pool = pool
+            def __del__(self):
+                assert life is None or life.os is None
+                self.pool.close()
+                print("closed")
+        # Modules that something keeps, as torch keeps many, are cleared in the end, the last one first.
+        for module in (sys.modules["__main__"], life):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
+        collectors = [Collector(start()), Collector(serial.SerialPool([toys.CountEnv] * 2))]
+        print(*collectors[0].pool.worker_pids)
+        """
+    )
+    done = run(source, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    *pids, first, second = done.stdout.split()
+    assert first == second == "closed"
+    assert_gone([int(pid) for pid in pids])

@@ -122,7 +122,8 @@ class Life(ABC):
         handler, or an env of a `SerialPool`: amid a call of the pool it returns at once, and that call
         closes the pool and raises ClosedError. Views of batches that are valid, or were lent, stay readable.
         """
-        if self._owner_pid != os.getpid() or self._closed:
+        # At the interpreter's end, in a caller's `__del__`, the names of this module may be gone; so are the workers.
+        if self._closed or os is None or self._owner_pid != os.getpid():
             return
         check_timeout("timeout", timeout)
         self._closing = True
