@@ -222,3 +222,15 @@ def test_the_info_of_a_row_leaves_out_masks_and_what_they_deny():
     both = np.array([True, True])
     infos = {0: np.array([5, 6]), "_0": both, "a": {1: np.array([7, 0]), "_1": np.array([True, False])}, "_a": both}
     assert row_info(infos, 0) == {0: 5, "a": {1: 7}} and row_info(infos, 1) == {0: 6, "a": {}}
+
+
+def test_seeds_reach_the_action_space_that_nobody_has_read_yet(make):
+    """It was seeded only where somebody had; `random_action` was another one each time."""
+
+    def draw():
+        manager = make()
+        manager.seed(3)
+        manager.reset()
+        return [manager.random_action() for _ in range(20)]
+
+    assert draw() == draw()

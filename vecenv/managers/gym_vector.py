@@ -99,6 +99,10 @@ class GymVectorEnvManager(EnvBooks):
         self._shown: list[Any] = [None] * vector_env.num_envs
         self._pending_seeds: dict[int, int] = {}
         self._is_over = False
+        # Known from the start, for `seed`, and when the vector env has gone. A copy: it may sample from its own, too.
+        action_space = copy.deepcopy(vector_env.single_action_space)
+        reward_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        self._known_spaces = (vector_env.single_observation_space, action_space, reward_space)
 
     def _make_vector_env(self, env_fns: list[Callable[[], Any]]) -> Any:
         # Imported here: vecenv.vector stands above the managers; this class is the one that is built on it.
@@ -145,17 +149,6 @@ class GymVectorEnvManager(EnvBooks):
         """Whether no env can be stepped, and some can once the vector env has been."""
         states = self._env_states.values()
         return EnvState.RESET in states and EnvState.RUN not in states
-
-    def _spaces(self) -> tuple[Any, Any, Any]:
-        if self._known_spaces is None:
-            vector_env = self._vector_env
-            reward_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
-            self._known_spaces = (
-                vector_env.single_observation_space,
-                vector_env.single_action_space,
-                reward_space,
-            )
-        return self._known_spaces
 
     # ---- life --------------------------------------------------------------------------------
 
@@ -223,7 +216,6 @@ class GymVectorEnvManager(EnvBooks):
             return
         self._is_over = True
         self._set_states(EnvState.VOID)
-        self._spaces()  # stay known
         vector_env, self._vector_env = self._vector_env, None
         self._shown = [None] * len(self._all_ids)
         try:
