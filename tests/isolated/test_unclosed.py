@@ -112,3 +112,20 @@ def test_a_pool_that_is_closed_when_its_module_has_been_cleared_says_nothing(tmp
     *pids, first, second = done.stdout.split()
     assert first == second == "closed"
     assert_gone([int(pid) for pid in pids])
+
+
+def test_a_program_with_an_unclosed_thread_environment_ends_at_once(tmp_path: Path) -> None:
+    """It waited `close_timeout` for a thread that stands still once the interpreter ends."""
+    source = program(
+        """
+        from vecenv.alf import AlfGymWrapper, ThreadEnvironment
+        class Collector:
+            def __del__(self):
+                self.env.close()
+        env = ThreadEnvironment(lambda: AlfGymWrapper(toys.CountEnv()), tensors=False, close_timeout=1000.0)
+        collector = Collector()
+        collector.env = ThreadEnvironment(lambda: AlfGymWrapper(toys.CountEnv()), tensors=False, close_timeout=1000.0)
+        """
+    )
+    done = run(source, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -215,6 +216,9 @@ class ThreadEnvironment(AlfEnvironment):
 
     def _end(self, env: Any) -> None:
         if self._closed:
+            return
+        if sys is None or sys.is_finalizing():  # in a `__del__`: the thread stands still by now, and would never answer
+            self._closed = True
             return
         try:
             if env is not None and self._is_late:
