@@ -132,6 +132,17 @@ def test_a_mask_that_is_none(mask, error):
             envs.reset(options={"reset_mask": mask})
 
 
+@pytest.mark.parametrize("env_ids", ["a", 1.0, [True, False], np.zeros(0)], ids=repr)
+def test_env_ids_that_are_none_are_named_also_where_an_episode_is_over(env_ids):
+    with VectorEnv([ToyEnv] * 2, backend="serial", autoreset_mode="Disabled") as envs:
+        envs.reset(seed=0)
+        while not envs.step([0, 0])[2].any():
+            pass
+        for call in (envs.step, envs.send):
+            with pytest.raises(ConfigError, match="^env_ids: expected a non-empty list of integers, got"):
+                call([0], env_ids)
+
+
 class ChattyEnv(gymnasium.Env):
     """Observations and actions with keys that the spaces lack."""
 

@@ -139,8 +139,10 @@ class Results:
         """Raise StateError if an episode of these envs is over; does nothing unless ends are tracked."""
         if self.ended is None or not self.ended.any():
             return
-        asked = range(self._num_envs) if env_ids is None else np.atleast_1d(env_ids).tolist()
-        over = [env_id for env_id in asked if 0 <= env_id < self._num_envs and self.ended[env_id]]
+        asked = np.arange(self._num_envs) if env_ids is None else np.ravel(env_ids)
+        if asked.dtype.kind not in "iu":
+            return  # the pool says what is wrong with these
+        over = [env_id for env_id in asked.tolist() if 0 <= env_id < self._num_envs and self.ended[env_id]]
         if over:
             raise StateError(
                 f"{what}: the episodes of envs {over} are over and autoreset_mode is DISABLED; first reset them with "
