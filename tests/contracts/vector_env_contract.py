@@ -651,7 +651,7 @@ class VectorEnvContract:
 
         with pytest.raises(RuntimeError, match="env 2: observation_space") as caught:
             open_envs([functools.partial(make, 1), functools.partial(make, 1), functools.partial(make, 2)])
-        assert isinstance(caught.value, SpaceError)
+        assert isinstance(caught.value, SpaceError) and caught.value.path == "observation_space"
         with pytest.raises(RuntimeError, match="action_space"):
             open_envs([functools.partial(ToyEnv, num_actions=count) for count in (2, 3)])
         envs = [functools.partial(SpaceEnv, Box(0, 1, (size,), np.float32)) for size in (2, 3)]

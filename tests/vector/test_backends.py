@@ -77,6 +77,13 @@ class TestProcess(VectorEnvContract):
             envs.recv(2, timeout=0.05)
         assert envs.recv(1)[0][0, STEPS] == 6
 
+    def test_a_batch_of_the_size_that_was_asked_for_is_waited_for_as_long_as_is_said(self, open_envs):
+        envs = open_envs([CountEnv, HangAtStep], num_workers=2, close_timeout=0.1, batch_size=2)
+        envs.reset(seed=0)
+        envs.send([0, 0])
+        with pytest.raises(multiprocessing.TimeoutError, match=r"fewer than 2 answers within 0.05 s"):
+            envs.recv(timeout=0.05)
+
     def test_a_reset_that_does_not_end_in_time(self, open_envs):
         envs = open_envs([CountEnv, functools.partial(HangAtReset, at=2)], num_workers=2, close_timeout=0.1)
         envs.reset(seed=0)
