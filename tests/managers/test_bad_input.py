@@ -265,6 +265,8 @@ def test_a_config_for_managers_with_workers_is_no_mistake(manager_cls):
         ({0: 1, 7: 1}, ConfigError, "step: no env 7; env ids are 0..1"),
         (None, SpaceError, r"actions: expected one per ready env \[0, 1\], got None"),
         (3, SpaceError, r"actions: expected one per ready env \[0, 1\], got 3"),
+        ([0], SpaceError, r"actions: expected 2, one per ready env \[0, 1\], got 1"),
+        ([0] * 3, SpaceError, r"actions: expected 2, one per ready env \[0, 1\], got 3"),
     ],
     ids=str,
 )

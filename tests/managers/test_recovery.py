@@ -151,6 +151,35 @@ def test_a_loss_that_a_reset_finds_does_not_cost_the_seed(manager_cls, tmp_path)
         assert info["told_seed"] == 8 and info["told_options"] == {"level": 4}
 
 
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_a_loss_that_a_reset_finds_does_not_cost_the_seed_that_waits_for_it(manager_cls):
+    with manager_cls([functools.partial(Entropic, 4)], {"num_workers": 1, "step_wait_timeout": None}) as manager:
+        manager.seed([8], dynamic_seed=False)
+        manager.launch()
+        manager.step({0: 0})
+        os.kill(manager.worker_pids[0], signal.SIGKILL)
+        manager.seed([9], dynamic_seed=False)
+        manager.reset()
+        assert manager.step({0: 0})[0].info["told_seed"] == 9
+
+
+@pytest.mark.parametrize("dynamic_seed", [None, True])
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_after_a_lost_episode_none_is_played_twice(manager_cls, dynamic_seed, tmp_path):
+    """An env that is given its seed again would begin with the first episode."""
+    cfg = {"num_workers": 1, "step_wait_timeout": None, "reproducer_dir": str(tmp_path)}
+    with manager_cls([functools.partial(Told, 2)], cfg) as manager:
+        manager.seed([8], dynamic_seed)
+        manager.launch()
+        seeds = []
+        for action in (0, 0, 0, 0, 1, 0, 0, 0, 0):  # two episodes, a loss, two more
+            manager.ready_obs  # noqa: B018
+            timestep = manager.step({0: action})[0]
+            if timestep.done and action == 0:
+                seeds.append(timestep.info["told_seed"])
+        assert len(set(seeds)) == 4
+
+
 class SeedsItself(ToyEnv):
     """Makes its generator when it gets a seed, and has parameters without which there is no reset."""
 

@@ -129,6 +129,15 @@ def test_those_of_an_earlier_attempt_come_along_too():
     assert list(timesteps) == [2, 0, 1] and timesteps[0].done
 
 
+def test_an_env_whose_step_failed_has_none_where_another_cannot_be_reset():
+    """Its row is a filler."""
+    manager = make(BaseEnvManager, actors(2, length=1), max_retry=2, retry_waiting_time=0)
+    manager.launch({0: None, 1: {"stat": "error_later"}})
+    timesteps, error = step(manager, {0: "error", 1: 0})
+    assert manager.closed and "env 1 could not be reset" in str(error)
+    assert list(timesteps) == [1] and timesteps[1].done
+
+
 def test_a_forced_reset_that_is_given_up_has_none():
     manager = make(BaseEnvManager, actors(2))
     manager.launch()
