@@ -1151,6 +1151,17 @@ def test_bad_construction(engine: Any, env_fns: Any, options: Any, text: str) ->
         engine(env_fns, PoolOptions(**options))
 
 
+@pytest.mark.parametrize("env_id", [-1, 3, 99])
+def test_an_env_that_there_is_not_is_named_also_while_steps_are_out(env_id: int, open_pool: OpenPool) -> None:
+    pool = open_pool([toys.ToyEnv] * 3)
+    reset(pool)
+    pool.send(np.zeros(3, np.int64))
+    for ask in (pool.reset, pool.cancel):
+        with pytest.raises(ConfigError, match=f"env_id {env_id} is not in 0..2"):
+            ask([env_id])
+    assert pool.recv().env_ids.tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
 def test_options_of_numpy_s_types_are_as_good(engine: Any) -> None:
     failures = FailurePolicy(max_restarts=np.int64(3), recover_hangs=np.True_)
