@@ -163,6 +163,19 @@ def test_a_loss_that_a_reset_finds_does_not_cost_the_seed_that_waits_for_it(mana
         assert manager.step({0: 0})[0].info["told_seed"] == 9
 
 
+@pytest.mark.parametrize("manager_cls", MANAGERS)
+def test_after_a_lost_episode_an_env_that_nobody_seeded_gets_another_seed(manager_cls, tmp_path):
+    """Without one what follows could not be repeated."""
+    cfg = {"num_workers": 1, "step_wait_timeout": None, "reproducer_dir": str(tmp_path)}
+    with manager_cls([functools.partial(Told, 4)], cfg) as manager:
+        manager.launch()
+        first = manager.step({0: 0})[0].info["told_seed"]
+        assert manager.step({0: 1})[0].info["recovered"] == "truncated"
+        manager.ready_obs  # noqa: B018
+        second = manager.step({0: 0})[0].info["told_seed"]
+        assert type(first) is type(second) is int and first != second
+
+
 @pytest.mark.parametrize("dynamic_seed", [None, True])
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 def test_after_a_lost_episode_none_is_played_twice(manager_cls, dynamic_seed, tmp_path):

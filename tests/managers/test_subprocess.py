@@ -7,11 +7,12 @@ import gc
 import os
 import re
 import signal
+import time
 
 import numpy as np
 import pytest
 
-from tests.managers.fakes import ActorEnv, actors
+from tests.managers.fakes import HANG_SECONDS, ActorEnv, actors
 from tests.mapped import segments
 from vecenv import (
     AsyncSubprocessEnvManager,
@@ -52,6 +53,15 @@ def test_a_hanging_step_is_a_timeout_error_and_closes(launched):
         manager.step({0: 0})
     manager.launch()
     assert len(manager.step({0: 0, 1: 0, 2: 0})) == 3
+
+
+def test_a_worker_that_hangs_is_not_waited_for(launched):
+    """It closes nothing in the time that closing may take."""
+    manager = launched(step_timeout=0.3, close_timeout=HANG_SECONDS)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="env 1"):
+        manager.step({0: 0, 1: "block", 2: 0})
+    assert manager.closed and time.monotonic() - began < HANG_SECONDS / 2
 
 
 def test_a_step_that_never_lets_python_run_again_is_ended_too(launched):
