@@ -7,6 +7,7 @@ import functools
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Tuple
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
 from vecenv import (
@@ -15,7 +16,7 @@ from vecenv import (
     EnvState,
     SyncSubprocessEnvManager,
 )
-from vecenv.envs.toys import CountEnv
+from vecenv.envs.toys import CountEnv, SpaceEnv
 
 WAITS_FOR_ALL = {"wait_num": 100, "step_wait_timeout": None, "num_workers": 1}
 
@@ -91,6 +92,18 @@ def test_a_step_that_forgets_the_observation_is_an_abnormal_timestep(manager_cls
         timestep = manager.step({0: 0})[0]
         assert timestep.info["abnormal"] is True and timestep.obs is None
         assert shown(manager) == ([[0, 0, 1]] if manager_cls is BaseEnvManager else []), "never a value it did not give"
+
+
+@pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
+def test_first_observations_of_several_parts_are_the_callers_own(manager_cls):
+    parts = Tuple([Box(0, 1, (3,), np.float32), Box(0, 255, (2,), np.uint8)])
+    with make(manager_cls, [functools.partial(SpaceEnv, parts, length=100)] * 2) as manager:
+        manager.launch()
+        first = manager.ready_obs[1]
+        before = [part.copy() for part in first]
+        for _ in range(20):
+            manager.step({0: 0, 1: 0})
+        assert all(map(np.array_equal, first, before))
 
 
 # ---- seeds that nobody asked for -------------------------------------------------------------------
