@@ -194,6 +194,21 @@ def test_actions_that_travel_as_objects_are_requests_as_well(implementation: str
         assert pool.statistics()["recycled"] == 2
 
 
+@pytest.mark.usefixtures("at_every_request")
+def test_resets_are_requests_as_well(implementation: str) -> None:
+    with mortal(count_envs(), recycle_after={"episodes": 1}) as pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        for _ in range(LENGTH):
+            pool.step(np.zeros(4, np.int64))
+        assert pool.statistics()["recycled"] == 0
+        for _ in range(3):
+            pool.reset()
+            pool.recv().raise_errors()
+        assert pool.statistics()["recycled"] >= 2
+
+
 class TellsAtTheEnd(toys.CountEnv):
     """Writes down at its close how far its episode has come."""
 
