@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from vecenv import ConfigError, StateError, VectorEnv
-from vecenv.envs.toys import CountEnv, ToyEnv
+from vecenv.envs.toys import CountEnv, RaiseAtStep, ToyEnv
 
 
 class TruncatedAtTwo(ToyEnv):
@@ -85,3 +85,14 @@ def test_what_callers_do_to_observations_is_not_repeated() -> None:
         first[:] = 7
         again, _ = envs.reset(options={"reset_mask": np.array([True, False])})
         assert again[1].tolist() == expected[1].tolist()
+
+
+def test_views_stay_as_they_are_where_the_next_step_raises() -> None:
+    env_fns = [functools.partial(RaiseAtStep, 2), CountEnv]
+    with contextlib.closing(VectorEnv(env_fns, backend="serial", copy=False)) as envs:
+        envs.reset(seed=1)
+        shown = envs.step([0, 0])[0]
+        expected = shown.copy()
+        with pytest.raises(ZeroDivisionError):
+            envs.step([0, 0])
+        assert np.array_equal(shown, expected)
