@@ -257,6 +257,16 @@ def test_a_config_for_managers_with_workers_is_no_mistake(manager_cls):
         manager.launch()
 
 
+@pytest.mark.parametrize("params", [5, [None, None]], ids=repr)
+@pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
+def test_parameters_that_are_no_dict_are_refused_before_any_env_is_built(manager_cls, params):
+    with manager_cls([lambda: pytest.fail("built")] * 2) as manager:
+        says = f"^launch: reset_param: expected a dict of env ids, got {type(params).__name__}$"
+        with pytest.raises(ConfigError, match=says):
+            manager.launch(params)
+        assert manager.closed
+
+
 @pytest.mark.parametrize("manager_cls", [BaseEnvManagerV2, SubprocessEnvManagerV2])
 @pytest.mark.parametrize(
     "actions, error, says",

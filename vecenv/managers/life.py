@@ -151,11 +151,13 @@ class EnvLife(EnvBooks):
 
         Raises:
             StateError: launched already.
-            ConfigError: reset_param does not name every env.
+            ConfigError: reset_param is no dict, or does not name every env.
             Exception: what a constructor raised; else as `reset`. The manager is closed then.
         """
         if not self._closed:
             raise StateError(f"launch: {type(self).__name__} is running; close it first")
+        if reset_param is not None and not isinstance(reset_param, Mapping):
+            raise ConfigError(f"launch: reset_param: expected a dict of env ids, got {type(reset_param).__name__}")
         if reset_param is not None and len(reset_param) != self.env_num:
             raise ConfigError(f"launch: reset_param: expected {self.env_num} entries, got {len(reset_param)}")
         pool = self._pool = self._make_pool()  # there already for a `close` in the meantime, by a signal handler
