@@ -135,6 +135,10 @@ a_reset_takes_the_block_of_pieces_that_it_supersedes(void)
     }
     vecenv_ring_finish_assigned(ring);
     CHECK(vecenv_ring_filter(ring) == ENVS && ring->num_free == 0);
+    uint32_t block = ring->pieces[0].block;
+    CHECK(vecenv_ring_lend(ring, block)); /* as rows of it that were delivered may be */
+    CHECK(ask(VECENV_OP_RESET, 1, NULL, ENVS) == SEND_NO_BLOCK && ring->outstanding[0] == 1);
+    vecenv_ring_take_back(ring, block);
     CHECK(ask(VECENV_OP_RESET, 1, NULL, ENVS) == 0);
     CHECK(ring->num_pieces == 0 && ring->assigned_rows == ENVS);
     tear_down();

@@ -119,11 +119,13 @@ a_block_of_dropped_rows_is_free_again(void)
 {
     set_up();
     uint32_t before = ring->num_free;
+    uint32_t block = place_block(ring->chain[0]);
     answer(0, 7);
     answer(1, 8);
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
     CHECK(vecenv_ring_filter(ring) == 0);
     CHECK(ring->num_pieces == 0 && ring->num_free == before);
+    CHECK(!vecenv_ring_lend(ring, block) && ring->pins[block] == 0);
     tear_down();
 }
 
@@ -192,6 +194,7 @@ pieces_of_several_blocks_are_put_together_in_order(void)
     vecenv_piece run = deliver(3);
     CHECK(run.start == 0);
     CHECK(env_in(run, 0) == 2 && env_in(run, 1) == 0 && env_in(run, 2) == 3);
+    CHECK(ring->pins[run.block] == 1); /* held as any batch is */
     run = deliver(1);
     CHECK(env_in(run, 0) == 1);
     tear_down();
@@ -248,6 +251,7 @@ reaping_voids_what_a_dead_slot_left_unfinished(void)
     uint64_t late = vecenv_claim(&arena, 0);
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
     uint64_t claimed = vecenv_claim(&arena, 0);
+    write_row(&arena, claimed, 1, 0); /* killed within the copy */
     answer(1, 1); /* another slot's row stays */
     vecenv_ring_reap(ring, 0);
     CHECK(vecenv_is_committed(&arena, place_epoch(claimed), place_block(claimed), 0));
@@ -259,6 +263,63 @@ reaping_voids_what_a_dead_slot_left_unfinished(void)
     CHECK(env_in(deliver(1), 0) == 1);
     CHECK(ring->outstanding[0] == 1); /* still owed: the replacement will answer */
     CHECK(ring->num_free == before - 1 && place_block(late) != place_block(claimed));
+    tear_down();
+}
+
+/* The parent has not looked since the first block filled up. */
+static void
+reaping_finds_what_a_dead_slot_claimed_in_any_open_block(void)
+{
+    set_up();
+    uint64_t claimed[VECENV_CHAIN - 1];
+    for (int i = 0; i < VECENV_CHAIN - 1; i++) {
+        for (int64_t row = 1; row < ENVS; row++) {
+            answer(1, 9);
+        }
+        claimed[i] = vecenv_claim(&arena, 0);
+        CHECK(place_block(claimed[i]) == place_block(ring->chain[i]));
+    }
+    vecenv_ring_reap(ring, 0);
+    for (int i = 0; i < VECENV_CHAIN - 1; i++) {
+        CHECK(vecenv_is_committed(&arena, place_epoch(claimed[i]), place_block(claimed[i]),
+                                  place_row(claimed[i])));
+    }
+    tear_down();
+}
+
+static void
+reaping_leaves_a_successor_the_rows_that_were_assigned_to_what_it_will_do(void)
+{
+    set_up();
+    CHECK(vecenv_ring_assign(ring, 3) == VECENV_OK);
+    uint64_t epoch = place_epoch(ring->assigned);
+    uint32_t block = place_block(ring->assigned), head = sizes.queue_size - 1;
+    for (uint32_t row = 0; row < 3; row++) {
+        store_release(&word_column(&arena, block, VECENV_H_OWNER)[row], owner_of(epoch, 1));
+    }
+    queue_of(&arena, 0)[head].place = ring->assigned + 1; /* around the end of the queue */
+    queue_of(&arena, 0)[0].place = ring->assigned + 2;
+    vecenv_ring_reap_claims(ring, 0, head, 2);
+    CHECK(vecenv_is_committed(&arena, epoch, block, 0));
+    CHECK(vecenv_count_committed(&arena, epoch, block, 3) == 1);
+    tear_down();
+}
+
+static void
+a_claimed_row_answers_its_command_once_it_is_committed(void)
+{
+    set_up();
+    const vecenv_command command = {.step_id = 1, .place = VECENV_CLAIM, .op = VECENV_OP_STEP};
+    owe(ring, 0, 1);
+    uint64_t claimed = vecenv_claim(&arena, 0);
+    write_row(&arena, claimed, 1, 0);
+    CHECK(!vecenv_ring_is_answered(ring, &command));
+    vecenv_commit(&arena, claimed);
+    CHECK(vecenv_ring_is_answered(ring, &command));
+    CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
+    CHECK(vecenv_ring_filter(ring) == 1);
+    deliver(1);
+    CHECK(vecenv_ring_is_answered(ring, &command));
     tear_down();
 }
 
@@ -373,6 +434,9 @@ main(void)
     a_batch_is_held_for_depth_deliveries();
     an_ordered_request_stands_in_request_order();
     reaping_voids_what_a_dead_slot_left_unfinished();
+    reaping_finds_what_a_dead_slot_claimed_in_any_open_block();
+    reaping_leaves_a_successor_the_rows_that_were_assigned_to_what_it_will_do();
+    a_claimed_row_answers_its_command_once_it_is_committed();
     reaping_completes_an_ordered_request_without_the_dead();
     a_command_stays_answered_when_its_assigned_row_is_used_again();
     late_writers_that_pin_everything_are_an_error_that_changes_nothing();
