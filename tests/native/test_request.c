@@ -115,6 +115,7 @@ a_reset_takes_the_block_of_what_it_supersedes(void)
     }
     CHECK(ask(VECENV_OP_RESET, 1, NULL, ENVS) == 0);
     CHECK(ring->num_outstanding == ENVS && place_block(ring->assigned) == block);
+    CHECK(ring->assigned_rows == ENVS && ring->num_pieces == 0);
     for (uint32_t i = 0; i < ENVS; i++) {
         CHECK(work(i % SLOTS) > ENVS);
     }
@@ -189,6 +190,38 @@ an_ordered_request_does_not_wait_for_what_was_cancelled(void)
 }
 
 static void
+an_ordered_request_does_not_wait_for_what_was_overtaken(void)
+{
+    set_up();
+    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
+    work(1); /* slot 0 hangs */
+    work(1);
+    CHECK(ask(VECENV_OP_RESET, 0, (const int64_t[]){0, 2}, 2) == 0);
+    CHECK(load_acquire32(&arena.slots[0].num_superseded) == 2);
+    CHECK(waits_for(2) == VECENV_WAIT_NOT);
+    CHECK(ask(VECENV_OP_STEP, 1, (const int64_t[]){1}, 1) == SEND_BUSY);
+    vecenv_piece run;
+    CHECK(vecenv_ring_deliver(ring, 2, &run) == VECENV_OK && ring->num_outstanding == 2);
+    vecenv_cancel(&sender, 2);
+    CHECK(ask(VECENV_OP_STEP, 1, (const int64_t[]){1}, 1) == SEND_MIXED); /* one is owed */
+    tear_down();
+}
+
+static void
+the_rows_of_an_ordered_request_go_with_their_slot(void)
+{
+    set_up();
+    CHECK(ask(VECENV_OP_STEP, 1, (const int64_t[]){3, 2, 0}, 3) == 0);
+    vecenv_ring_reap(ring, 0);
+    for (uint32_t row = 0; row < 3; row++) {
+        CHECK(vecenv_is_committed(&arena, place_epoch(ring->assigned), place_block(ring->assigned),
+                                  row)
+              == (row > 0));
+    }
+    tear_down();
+}
+
+static void
 a_cancelled_request_is_out_of_the_way(void)
 {
     set_up();
@@ -236,6 +269,8 @@ int
 main(void)
 {
     an_ordered_request_does_not_wait_for_what_was_cancelled();
+    an_ordered_request_does_not_wait_for_what_was_overtaken();
+    the_rows_of_an_ordered_request_go_with_their_slot();
     a_cancelled_request_is_out_of_the_way();
     what_was_cancelled_never_fills_a_queue_beyond_its_end();
     a_reset_that_no_block_is_left_for_supersedes_nothing();
