@@ -32,11 +32,11 @@ OBS = Dict(position=Box(-1.0, 1.0, (2,), np.float32), gear=Discrete(5))
 
 
 class Ends:
-    """One hub and one slot that does not wait, over private memory."""
+    """One hub and slots that do not wait, over private memory; the first one serves all envs."""
 
-    def __init__(self, num_envs=2, obs=OBS, action=None, depth=3):
+    def __init__(self, num_envs=2, obs=OBS, action=None, depth=3, num_slots=1):
         action = action or Discrete(4)
-        self.plan = ArenaPlan(num_envs, 1, Spec(obs, "obs"), Spec(action, "action"), (), depth, True, num_envs)
+        self.plan = ArenaPlan(num_envs, num_slots, Spec(obs, "obs"), Spec(action, "action"), (), depth, True, num_envs)
         self.memory = private_segment(self.plan.nbytes)
         self.plan.write_header(self.memory)
         self.event_fd = os.eventfd(0, os.EFD_NONBLOCK)
@@ -57,7 +57,7 @@ class Ends:
             "numpy_array": np.ndarray,
             "views": tuple(range(self.plan.words["num_blocks"])),
             "run_type": lambda block, start, stop: (block, start, stop),
-            "event_type": lambda kind, descriptor: (kind, descriptor),
+            "event_type": lambda *event: event,
         }
         return _native.Hub(**{**arguments, **changes})
 
