@@ -67,6 +67,16 @@ def test_a_successor_finds_nothing_of_what_a_slot_had_under_way(ends: Ends, end:
     assert ends.slot().letter() == b"to the living"
 
 
+def test_limits_count_from_the_operation_that_a_command_has_come_to(ends: Ends) -> None:
+    hub, slot = ends.hub(), slot_of(ends, 0)
+    assert hub.command(Op.CALL, ONE, ONE, NO_FLAG, False) == 1
+    slot.serve()
+    op, _, step_id, started_ns, *_ = hub.state(0)
+    slot.touch(Op.RESET)
+    assert (op, hub.state(0)[0], hub.state(0)[2]) == (Op.CALL, Op.RESET, step_id)
+    assert hub.state(0)[3] > started_ns
+
+
 @pytest.mark.parametrize("num_steps", [1, 2])
 @pytest.mark.parametrize("is_delivered", [True, False])
 def test_a_command_whose_slot_died_right_behind_its_answer_is_not_made_again(
@@ -221,7 +231,17 @@ def test_a_successor_goes_on_where_the_record_says(ends: Ends) -> None:
     assert sorted(step_id for step_id, _ in slot.records(0)[1:]) == [3, 4], "the one before is still there"
     assert slot.records(0)[0] in [other for step_id, other in slot.records(0)[1:] if step_id == 4]
     assert slot_of(ends, 0).resume(0, 4, True), "its episode is over"
-    assert not slot_of(ends, 0).resume(0, 0, True), "of no record nothing is known"
+
+
+def test_of_an_env_without_a_record_nothing_is_known(ends: Ends) -> None:
+    hub, slot = ends.hub(), slot_of(ends, 0)
+    assert not slot.resume(0, 0, True)
+    assert hub.command(Op.RESET, ONE, ONE, NO_FLAG, False) == 1
+    slot.serve()
+    assert slot.publish(obs_of(1), 0.0, False, False, {}, RowFlag.RESET, None)
+    (block, row, _), _ = hub.recv(1, 1, 0)
+    columns = arena.BlockViews(ends.plan, ends.memory, block).columns
+    assert [columns[name][row].item() for name in ("episode", "seed")] == [0, -1]
 
 
 def test_an_episode_that_another_one_has_followed_at_once_is_not_over(ends: Ends) -> None:
