@@ -95,6 +95,18 @@ def test_a_page_has_room_for_some_requests_however_large_they_are() -> None:
     assert len(journal._pages) == 3
 
 
+def test_a_request_of_more_envs_than_a_small_page_has_rows_is_noted_whole() -> None:
+    journal = Journal(2_048, 400_000)
+    action = np.zeros((1_500, 8))
+    page_nbytes = journal._page_nbytes((action,))
+    assert page_nbytes < action.nbytes
+    for _ in range(2):
+        journal.note_steps((action,), np.arange(1_500), 0)
+    ((_, entries, _),) = journal.history(1_499, ()).attempts
+    assert [entry.step_id for entry in entries] == [1_500, 3_000]
+    assert len(journal._pages) == 2 and journal.nbytes <= 400_000
+
+
 def test_making_room_takes_little_more_memory_than_there_was() -> None:
     room, action = 16 << 20, np.zeros((8, 1_024))
     journal = Journal(8, room)
