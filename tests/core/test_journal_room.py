@@ -206,6 +206,21 @@ def test_looking_for_room_is_rare_however_long_episodes_are(num_ending: int, mon
     assert journal.nbytes <= MANY
 
 
+def test_what_came_before_a_start_that_may_lack_something_goes_before_that_start() -> None:
+    journal = Journal(1, 20_000)
+    reset(journal, 1, [0], [5])
+    while not journal.is_half_full():
+        steps(journal, [7])
+    later = Start(journal._next_step_id - 1, b"state", is_complete=False)
+    journal.note_state(0, later, is_answered=True)
+    assert [start.step_id for start, _, _ in journal.history(0, ()).attempts] == [1, later.step_id]
+    while len(attempts := journal.history(0, ()).attempts) == 2:
+        steps(journal, [7])
+    ((start, entries, _),) = attempts
+    assert start == later
+    assert [entry.step_id for entry in entries] == list(range(later.step_id, journal._next_step_id))
+
+
 def test_a_long_history_does_not_take_short_ones_with_it() -> None:
     journal = Journal(64, MANY // 4)
     reset(journal, 1, list(range(64)), [1] * 64)

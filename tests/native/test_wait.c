@@ -1,6 +1,9 @@
-/* The parent's wait where one worker of two has done its share. A waiter without descriptors
- * cannot sleep, so that whoever tries to is seen. */
+/* The parent's wait: what ends its sleep, and where one worker of two has done its share. There a
+ * waiter has no descriptors and cannot sleep, so that whoever tries to is seen. */
 #include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "harness.h"
 #include "wait.h"
@@ -125,9 +128,74 @@ nobody_is_late_before_a_worker_is_done_or_who_waits_for_a_part(void)
     free(arena.base);
 }
 
+/* How the sleep of a parent ends that waits for this. */
+static int
+sleep_for(vecenv_waiter *waiter, uint32_t kind, int *descriptor)
+{
+    vecenv_want what = {kind, SLOTS, waiter->ring->assigned, 1};
+    *descriptor = -1;
+    int outcome = vecenv_sleep_for(waiter, &what, vecenv_now_ns() + LOST_NS, descriptor);
+    CHECK(load_acquire32(&waiter->arena->control->waiting) == VECENV_WAIT_NOT);
+    return outcome;
+}
+
+static void
+ring_bell_of(int event_fd)
+{
+    uint64_t one = 1;
+    CHECK(write(event_fd, &one, sizeof one) == sizeof one);
+}
+
+static void
+a_sleep_ends_with_what_happens_and_deaths_come_first(void)
+{
+    vecenv_arena arena = make_arena(sizes);
+    books *made = make_books(&arena, 2);
+    vecenv_waiter waiter = make_waiter(&arena, &made->ring);
+    int ends[2], descriptor;
+    waiter.event_fd = eventfd(0, EFD_NONBLOCK);
+    waiter.epoll_fd = epoll_create1(0);
+    CHECK(waiter.event_fd >= 0 && waiter.epoll_fd >= 0 && pipe(ends) == 0);
+    struct epoll_event bell = {.events = EPOLLIN | EPOLLET, .data.fd = waiter.event_fd};
+    struct epoll_event end = {.events = EPOLLIN, .data.fd = ends[0]};
+    CHECK(epoll_ctl(waiter.epoll_fd, EPOLL_CTL_ADD, waiter.event_fd, &bell) == 0);
+    CHECK(epoll_ctl(waiter.epoll_fd, EPOLL_CTL_ADD, ends[0], &end) == 0);
+    ask_both(&made->ring);
+
+    CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_BATCH); /* look around */
+    ring_bell_of(waiter.event_fd);
+    CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_MAIL);
+
+    store_release(&arena.slots[1].up_written, 16);
+    CHECK(sleep_for(&waiter, VECENV_WAIT_ANY, &descriptor) == RECV_MAIL);
+    CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_BATCH); /* it can wait */
+    store_release32(&arena.slots[1].blocked, 1);
+    CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_MAIL);
+
+    store_release(&arena.slots[1].up_read, 16); /* now it waits for a letter */
+    CHECK(write(ends[1], "", 1) == 1);
+    CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_DESCRIPTOR);
+    CHECK(descriptor == ends[0]);
+    ring_bell_of(waiter.event_fd);
+    CHECK(sleep_for(&waiter, VECENV_WAIT_ANY, &descriptor) == RECV_DESCRIPTOR);
+    CHECK(descriptor == ends[0]);
+
+    serve(&arena, made->ring.assigned);
+    serve(&arena, made->ring.assigned + 1);
+    CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_BATCH); /* but rows before all */
+
+    close(ends[0]);
+    close(ends[1]);
+    close(waiter.event_fd);
+    close(waiter.epoll_fd);
+    free_books(made);
+    free(arena.base);
+}
+
 int
 main(void)
 {
+    a_sleep_ends_with_what_happens_and_deaths_come_first();
     a_caller_that_comes_late_stays_awake();
     it_does_so_while_that_pays_and_until_its_deadline();
     nobody_is_late_before_a_worker_is_done_or_who_waits_for_a_part();
