@@ -136,6 +136,8 @@ def test_a_page_that_is_not_full_does_not_hold_up_those_behind_it(is_whole: bool
             steps(journal, [number, number], [0, 1] if is_whole else None)
             assert not journal.is_half_full()
     assert told(journal, 1)[0][1][1:] == list(range(2_000))
+    steps(journal, [9, 9], None if is_whole else [0, 1])
+    assert told(journal, 1)[0][1][-1] == 9, "it was written to the page that is dropped"
 
 
 def test_one_env_with_a_long_episode_does_not_keep_what_others_left_behind() -> None:

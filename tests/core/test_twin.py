@@ -111,6 +111,16 @@ def test_rows_beyond_the_count_stay_for_the_next_call(pair):
     assert isinstance(event, Event) and event[:2] == ("timeout", -1) and event.late_ns >= 0
 
 
+def test_rows_left_for_the_next_call_are_dropped_with_what_they_answer(pair):
+    hub, slot = pair
+    send(hub, [0, 1, 2], ordered=False)
+    slot.serve()
+    assert env_ids_of(hub.recv(1, 1, FAR)) == [0]
+    hub.cancel(1)
+    assert hub.outstanding() == 1
+    assert env_ids_of(hub.recv(1, 2, FAR)) == [2]
+
+
 def test_requests_that_cannot_start_change_nothing(pair):
     hub, slot = pair
     assert send(hub, [0, 3]) == Refusal("bad_env", 3)
