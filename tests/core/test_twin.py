@@ -121,6 +121,19 @@ def test_rows_left_for_the_next_call_are_dropped_with_what_they_answer(pair):
     assert env_ids_of(hub.recv(1, 2, FAR)) == [2]
 
 
+@pytest.mark.parametrize("kind", [twin_words.ROW_FRAME, twin_words.VOID_FRAME], ids=["row", "void"])
+def test_what_comes_late_for_a_command_that_was_given_up_answers_no_newer_one(pair, kind):
+    hub, slot = pair
+    send(hub, [0], ordered=False)
+    hub.cancel(0)
+    send(hub, [0], ordered=False)
+    owed = hub.owed(0)
+    hub.take_frame((kind, 0, owed[1] - 1))
+    assert hub.recv(1, 1, now_ns())[0] == "timeout" and hub.owed(0) == owed
+    slot.serve()
+    assert env_ids_of(hub.recv(1, 1, FAR)) == [0]
+
+
 def test_requests_that_cannot_start_change_nothing(pair):
     hub, slot = pair
     assert send(hub, [0, 3]) == Refusal("bad_env", 3)
