@@ -134,6 +134,20 @@ def test_what_comes_late_for_a_command_that_was_given_up_answers_no_newer_one(pa
     assert env_ids_of(hub.recv(1, 1, FAR)) == [0]
 
 
+def test_a_successor_finds_no_mail_of_the_dead_and_no_step_that_was_given_up(pair):
+    hub, slot = pair
+    for is_last in (True, False):
+        hub.take_frame((twin_words.MAIL_FRAME, 0, is_last, b"of the dead"))
+    hub.reap(0)
+    assert hub.mail(0) == []
+    hub.take_frame((twin_words.MAIL_FRAME, 0, True, b"of the living"))
+    assert hub.mail(0) == [b"of the living"]
+    send(hub, [0], ordered=False)
+    hub.cancel(0)
+    slot.host(0, lambda action: pytest.fail("it was given up"))
+    assert slot.serve()[0] == events.IDLE
+
+
 def test_requests_that_cannot_start_change_nothing(pair):
     hub, slot = pair
     assert send(hub, [0, 3]) == Refusal("bad_env", 3)
