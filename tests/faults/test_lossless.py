@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import string
 import time
 from collections.abc import Callable
 from typing import Any
@@ -77,7 +78,9 @@ def nested() -> Any:
 
 def without_layout() -> Any:
     node, edge = spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3)
-    return toys.SpaceEnv(spaces.Dict(text=spaces.Text(9), graph=spaces.Graph(node, edge)), spaces.Text(4), length=7)
+    # Before Gymnasium 1.4 the default was a set, in another order in each process.
+    text = spaces.Text(9, charset=string.ascii_letters)
+    return toys.SpaceEnv(spaces.Dict(text=text, graph=spaces.Graph(node, edge)), spaces.Text(4), length=7)
 
 
 def aliased() -> Any:
