@@ -116,6 +116,29 @@ def test_planes_are_own_other_and_side_to_move():
     np.testing.assert_array_equal(shown, np.moveaxis(obs["observation"], 0, -1) / 2)
 
 
+@pytest.mark.parametrize("form", [{}, {"scale": True}, {"scale": False, "channel_last": True}], ids=str)
+@pytest.mark.parametrize("game", GAMES)
+def test_the_current_state_is_the_planes_and_what_is_observed(game, form):
+    """As a search like LightZero's asks for it, of a copy whose battle mode it has set."""
+    env = game({"battle_mode": "play_with_bot_mode", **form})
+    with pytest.raises(StateError, match="no game yet"):
+        env.current_state()
+    env.seed(0)
+    env.step(env.reset()["action_mask"].argmax())
+    search = copy.deepcopy(env)
+    search.battle_mode = "self_play_mode"
+    for action in env.legal_actions[:2]:
+        obs = search.step(action).obs
+        planes, shown = search.current_state()
+        np.testing.assert_array_equal(shown, obs["observation"])
+        assert planes.dtype == shown.dtype and set(np.unique(planes)) <= {0, 1, 2}
+        np.testing.assert_array_equal(planes, shown * (2 if env._cfg.scale else 1))
+        side = planes[..., 2] if env._cfg.channel_last else planes[2]
+        assert (side == search.current_player).all()
+        planes += 1
+        np.testing.assert_array_equal(search.current_state()[1], obs["observation"])
+
+
 @pytest.mark.parametrize("game", GAMES)
 def test_observations_have_the_dtypes_of_their_space(game):
     """Before NumPy 2 `board` was uint8: its scalars do not widen arrays there."""

@@ -161,6 +161,11 @@ class BoardEnv(BaseEnv):
 
     human_prompt: ClassVar[str] = "action"
 
+    @property
+    def _divisor(self) -> int:
+        """What the planes of `observation` are divided by."""
+        return 1
+
     # ---- spaces ------------------------------------------------------------------------------
 
     def _set_spaces(self) -> None:
@@ -373,6 +378,15 @@ class BoardEnv(BaseEnv):
     def current_player(self) -> int:
         """The player to move, 1 or 2."""
         return PLAYERS[self.position.player]
+
+    def current_state(self) -> tuple[Any, Any]:
+        """Give the planes of `observation` without and with what `scale` does to them, as LightZero's AlphaZero asks.
+
+        Raises:
+            StateError: before the first reset.
+        """
+        shown = self._show(self.position)["observation"]
+        return shown * self._divisor, shown
 
     def get_done_winner(self) -> tuple[bool, int]:
         """Give (whether the game is over, the winner 1 or 2, or -1 for none)."""

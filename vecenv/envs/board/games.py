@@ -57,10 +57,13 @@ class GridEnv(BoardEnv):
         planes[2] = number
         return {"observation": self._form(planes), "board": _board_of(stones, number)}
 
+    @property
+    def _divisor(self) -> int:
+        return 2 if self._cfg.scale else 1
+
     def _form(self, planes: Array) -> Array:
         """Bring planes into the form that the config asks for; may write into them."""
-        if self._cfg.scale:
-            planes /= 2
+        planes /= self._divisor
         return np.ascontiguousarray(planes.transpose(1, 2, 0)) if self._cfg.channel_last else planes
 
     @property
