@@ -351,6 +351,8 @@ class VectorEnv(CallableEnvs):
         """Begin an episode in every env, or in those of a mask.
 
         Steps of these envs that are under way by `send` are given up, and so is what has not answered in time.
+        An env's own `reset` gets no argument for what is None, unlike from Gymnasium's classes: where it has a default
+        that is not None, that one holds.
 
         Args:
             seed: env i gets `seed + i`, or `seed[i]`; None: generators go on from where they are.
