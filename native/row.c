@@ -13,8 +13,6 @@
  * fetched from the other cores: more than a quick env's whole step. So a burst of quick
  * steps tells it only this often, at its end, and before a command that is not quick. */
 #define TELL_NS 10000
-/* A call that took longer may have been stopped meanwhile, until the parent ended. */
-#define MAYBE_STOPPED_NS 100000
 
 static int
 is_quick(const Slot *self, uint32_t head)
@@ -50,7 +48,7 @@ finish(Slot *self)
             vecenv_wake_parent(&self->arena, self->event_fd, is_last);
         }
     }
-    if (env->last_ns > MAYBE_STOPPED_NS) {
+    if (env->last_ns > VECENV_MAYBE_STOPPED_NS) {
         vecenv_look_for_parent();
     }
 }

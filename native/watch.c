@@ -17,8 +17,8 @@
 
 static int parent_fd = -1;
 static pid_t parent_pid;
-static pid_t watched_pid;      /* this process; what it forks inherits the handler, but has another parent */
-static volatile pid_t forker;  /* the parent, or its fork server */
+static pid_t watched_pid; /* this process; what it forks inherits the handler, not the parent */
+static volatile pid_t forker; /* the parent, or its fork server */
 
 static void *
 watch(void *argument)
@@ -34,7 +34,7 @@ watch(void *argument)
 static bool
 is_orphan(void)
 {
-    if (getppid() == forker) {
+    if (getppid() == forker || getpid() != watched_pid) {
         return false;
     }
     if (forker == parent_pid) {
@@ -74,7 +74,7 @@ on_continue(int number)
 void
 vecenv_look_for_parent(void)
 {
-    if (getppid() != forker && getpid() == watched_pid && is_orphan()) {
+    if (is_orphan()) {
         end_with_parent(END_MS);
         forker = getppid(); /* the fork server alone has ended, which is waited for once */
     }

@@ -10,6 +10,9 @@
  * stopped is continued for that. Takes over the descriptor. Returns 0, or an errno. */
 int vecenv_watch_parent(pid_t pid, int pidfd);
 
+/* A call that took longer may have been stopped meanwhile, until the parent ended. */
+#define VECENV_MAYBE_STOPPED_NS 100000
+
 /* Kill the group now if the watched parent has gone. For after what took long: a process that
  * was stopped goes on before its watcher does, and may stop itself again. */
 void vecenv_look_for_parent(void);

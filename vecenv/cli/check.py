@@ -46,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
     from vecenv.cli.env_names import find_env_fn
     from vecenv.cli.target import build_env
     from vecenv.envs.check import CheckError, check_all
+    from vecenv.envs.check_data import lacks_spaces
 
     env_fn = find_env_fn(options.env, dict(options.env_kwarg))
     env = build_env(env_fn, options.env)
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         violations.extend(error.violations)
     finally:
         violations.extend(_close(env))
-    if options.determinism and any(violation.rule == "spaces" for violation in violations):
+    if options.determinism and lacks_spaces(violations):
         print("recovery after a crash: cannot be tried without proper spaces")
     elif options.determinism:
         violations.extend(_print_recovery(env_fn, options.seed))

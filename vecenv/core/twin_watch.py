@@ -1,5 +1,6 @@
-"""Twin watch: die with the parent, without C; all as `native/watch.c` does, but that signal handlers run in the
-env's thread anyway.
+"""Twin watch: die with the parent, without C.
+
+All as `native/watch.c` does, but that signal handlers run in the env's thread anyway.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from vecenv.envs.check_data import (
     dtype_violations,
     equal,
     has_nan,
+    lacks_spaces,
     leaf_spaces,
     memory_violations,
 )
@@ -105,9 +106,9 @@ def check_all(
     if spawn:
         run("pickling", pickling_violations(env, env_fn))
     run("reset", _reset_violations(env, seed))
-    if not _lacks_spaces(found):
+    if not lacks_spaces(found):
         run("spaces", _space_violations(env, strict_dtypes=is_ding(env)))
-    if not _lacks_spaces(found):
+    if not lacks_spaces(found):
         run("step", _step_violations(env, episodes, max_steps))
         run("aliasing", _aliasing_violations(env, max_steps))
         run("determinism", _determinism_violations(env, seed))
@@ -236,11 +237,6 @@ def _raise_if(violations: Iterable[Violation], env: Any) -> None:
         head = "" if env is None else f"{env} breaks {len(found)} rule(s):\n"
         text = "\n".join(f"  {violation}" if head else str(violation) for violation in found)
         raise CheckError(head + text, violations=found)
-
-
-def _lacks_spaces(found: Iterable[Violation]) -> bool:
-    """Tell whether one is missing, or no space, without which nothing that follows can work."""
-    return any(violation.rule == "spaces" for violation in found)
 
 
 def _no_spaces(env: Any) -> Iterator[Violation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,11 @@ class Violation(NamedTuple):
 
     def __str__(self) -> str:
         return " ".join(line.strip() for line in f"{self.rule}: {self.message}".splitlines())
+
+
+def lacks_spaces(found: Iterable[Violation]) -> bool:
+    """Tell whether a space is missing, or is none, without which nothing that follows can work."""
+    return any(violation.rule == "spaces" for violation in found)
 
 
 def leaf_spaces(space: Any, path: str) -> Iterator[tuple[str, spaces.Space[Any]]]:
