@@ -86,15 +86,20 @@ class BaseEnvManager(EnvResets):
         if self._absent:
             self._check_ready(ids)
         batch, blanks = self._exchange(ids, actions)
-        if batch.flags & RowFlag.ERROR:
-            return self._step_with_errors(ids, actions, batch, blanks)
-        return self._take(ids, batch, blanks)
+        try:
+            if batch.flags & RowFlag.ERROR:
+                return self._step_with_errors(ids, actions, batch, blanks)
+            return self._take(ids, batch, blanks)
+        finally:
+            self._unreturned.clear()
 
     def _exchange(self, ids: list[int], actions: list[Any]) -> tuple[Batch, Blanks]:
         self._send(ids, actions, ordered=True)
         blanks = self._blanks_class(ids, self._layout)  # while the envs step
         batch = self._recv(len(ids))
         assert batch is not None, "only a reset under way is given another chance"
+        if not self._copies:
+            self._unreturned.append(blanks)
         return batch, blanks
 
     def _send(self, ids: list[int], actions: list[Any], *, ordered: bool) -> None:
@@ -109,7 +114,7 @@ class BaseEnvManager(EnvResets):
         else:
             batch, form = packed
             pool.send(batch, None if is_all else ids, ordered=ordered, form=form)
-        if not self._copies:
+        if not self._copies and self._abnormal_is_error:  # else an abnormal timestep shows the one before again
             self._shown.release(ids)
         if self._unstepped:
             self._unstepped.difference_update(ids)
@@ -201,8 +206,7 @@ class BaseEnvManager(EnvResets):
             self._repeat_last(blanks, row)
 
     def _repeat_last(self, blanks: Blanks, row: int) -> None:
-        obs = blanks.obs_of(row)
-        blanks.infos[row].setdefault("final_obs", obs if self._copies else copy_arrays(obs))
+        blanks.infos[row].setdefault("final_obs", blanks.obs_of(row))
 
     def _mark_ends(
         self, blanks: Blanks, batch: Batch, ended: Array, terminated: list[bool], truncated: list[bool]
@@ -213,6 +217,8 @@ class BaseEnvManager(EnvResets):
         finals = final_rows(self._layout.spec, batch, ended) if self._worker_resets else None
         for i, row in enumerate(rows):
             obs = blanks.rows[row]
+            if finals is None and not self._copies:
+                obs = copy_arrays(obs)  # of a row that nobody watches once the next episode's is shown
             if finals is not None and self._reset_inplace and self._resets_in_row:
                 blanks.infos[row]["final_obs"] = finals[i]
                 is_new = blanks.infos[row].get("recovered") in BUILT_ANEW  # and has begun nothing yet
@@ -264,13 +270,13 @@ class BaseEnvManager(EnvResets):
 
     def _step_with_errors(self, ids: list[int], actions: list[Any], batch: Batch, blanks: Blanks) -> list[Any]:
         given = dict(zip(ids, actions))
-        timesteps: dict[int, Any] = {}
+        made: dict[int, tuple[Blanks, int]] = {}  # env_id -> where its timestep is
         asked = ids
         try:
             for attempts_left in reversed(range(self._max_retry if self._retries_steps else 1)):
                 errors = batch.errors()
-                taken = zip(asked, self._take(asked, batch, blanks, skip=errors))
-                timesteps.update((env_id, timestep) for env_id, timestep in taken if env_id not in errors)
+                self._take(asked, batch, blanks, skip=errors)
+                made.update((env_id, (blanks, row)) for row, env_id in enumerate(asked) if env_id not in errors)
                 self._check_reset_errors(errors)
                 if not errors or not attempts_left:
                     break
@@ -278,11 +284,19 @@ class BaseEnvManager(EnvResets):
                 asked = list(errors)
                 batch, blanks = self._exchange(asked, [given[env_id] for env_id in asked])
         except Exception as error:
-            self._carry(error, timesteps, ids)
+            self._carry(error, {env_id: blanks.results[row] for env_id, (blanks, row) in made.items()}, ids)
             raise
+        timesteps = {env_id: blanks.results[row] for env_id, (blanks, row) in made.items()}
         if errors:
             self._fail_steps(errors, {env_id: timesteps[env_id] for env_id in ids if env_id not in errors})
         return [timesteps[env_id] for env_id in ids]
+
+    def _move_obs(self, moved: Mapping[int, Any]) -> None:
+        """Let what this step will return look at the copies: it waits for more batches, of resets or repeated steps."""
+        for blanks in self._unreturned:
+            for row, env_id in enumerate(blanks.ids):
+                if env_id in moved and blanks.rows[row] is moved[env_id]:
+                    blanks.put_obs(row, self._shown.rows[env_id])
 
     def _carry(self, error: Exception, timesteps: dict[int, Any], ids: Sequence[int]) -> None:
         """Give an exception that ends a step these timesteps, too, for the caller to have; in the order of `ids`."""

@@ -43,7 +43,7 @@ from .options import (
 from .seeds import seeds_by_env
 from .shown import Shown
 from .states import EnvState
-from .timesteps import Layout, Views
+from .timesteps import Blanks, Layout, Views
 
 __all__ = ["EnvLife"]
 
@@ -121,6 +121,7 @@ class EnvLife(EnvBooks):
         self._agents: dict[int, tuple[bool, int]] = {}  # envs with an info per agent: as tuple or list, how many
         self._lost: set[int] = set()  # built anew, and not told yet what they were told before
         self._shown = Shown(len(fns), None)
+        self._unreturned: list[Blanks] = []  # what a step under way has received, if observations are views
         self._views: Views = {}  # into the pool's memory, which stays as long as they do
 
     # ---- properties ------------------------------------------------------------------------

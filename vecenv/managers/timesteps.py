@@ -225,7 +225,13 @@ class Blanks:
 
     def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
         """Make one result anew."""
+        self.rows[row] = obs
         self.results[row] = BaseEnvTimestep(obs, reward, done, self.infos[row])
+
+    def put_obs(self, row: int, obs: Any) -> None:
+        """Put a copy in the place of one result's observation."""
+        self.rows[row] = obs
+        self.results[row] = self.results[row]._replace(obs=obs)
 
     def put_info(self, row: int, info: Any) -> None:
         """Put something else in the place of one result's info: a sequence, one per agent."""

@@ -44,11 +44,15 @@ class TreeBlanks(Blanks):
     def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
         """Make one result anew."""
         tree = self.results[row]
-        self._done[row] = done
+        self.rows[row], self._done[row] = obs, done
         tree["obs"], tree["reward"] = obs, reward
 
     def _put_reward(self, row: int, reward: Any) -> None:
         self.rewards[row] = self.results[row]["reward"] = reward
+
+    def put_obs(self, row: int, obs: Any) -> None:
+        """Put a copy in the place of one result's observation."""
+        self.rows[row] = self.results[row]["obs"] = obs
 
     def put_info(self, row: int, info: Any) -> None:
         """Put something else in the place of one result's info: a sequence, one per agent."""

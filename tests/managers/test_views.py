@@ -1,0 +1,157 @@
+"""copy_on_get=False: what a step returns and what `ready_obs` shows is good, however many batches the step received.
+
+The pools fill views with garbage as soon as they have expired.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+
+import vecenv.managers.life
+from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
+from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager
+
+WAITS_FOR_ALL = {"wait_num": 100, "step_wait_timeout": None}
+
+
+@pytest.fixture(autouse=True)
+def garbage(monkeypatch):
+    """Run pools in debug mode."""
+    make_options = vecenv.managers.life.pool_options
+    monkeypatch.setattr(
+        vecenv.managers.life, "pool_options", lambda *args: dataclasses.replace(make_options(*args), debug=True)
+    )
+
+
+def launched(manager_cls, env_fn, **cfg):
+    own = {"num_workers": len(env_fn)} if manager_cls in WITH_WORKERS else {}
+    own.update(WAITS_FOR_ALL if manager_cls is AsyncSubprocessEnvManager else {})
+    manager = manager_cls(env_fn, {"copy_on_get": False, "depth": 2, "retry_waiting_time": 0.001, **own, **cfg})
+    manager.launch()
+    return manager
+
+
+def steps_of(manager, actions):
+    """Return {env_id: timestep} of one step."""
+    timesteps = manager.step(actions)
+    return timesteps if isinstance(timesteps, dict) else {int(tree.env_id): tree for tree in timesteps}
+
+
+class Stubborn(ActorEnv):
+    """Some resets and some steps raise."""
+
+    failing_resets = 0
+    failing_steps = 0
+
+    def reset(self, stat=None):
+        if self.episodes and self.failing_resets:
+            self.failing_resets -= 1
+            raise ZeroDivisionError("not yet")
+        return super().reset(stat)
+
+    def step(self, action):
+        if self.steps and self.failing_steps:
+            self.failing_steps -= 1
+            raise LookupError("not yet")
+        return super().step(action)
+
+
+def stubborn(number, length, *, resets=0, steps=0):
+    def make():
+        env = Stubborn({"number": number, "length": length})
+        env.failing_resets, env.failing_steps = resets, steps
+        return env
+
+    return make
+
+
+@pytest.mark.parametrize("manager_cls", [*IN_PROCESS, *WITH_WORKERS])
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("num_failing", [0, 1, 6])
+def test_a_step_that_waits_for_resets_returns_what_was_stepped(manager_cls, inplace, num_failing):
+    """It showed what the answers to the resets had overwritten."""
+    cfg = {"reset_inplace": inplace} if manager_cls in WITH_WORKERS else {}
+    inplace = inplace and manager_cls in WITH_WORKERS
+    env_fn = [*actors(2, length=9), stubborn(2, 2, resets=num_failing)]
+    with launched(manager_cls, env_fn, max_retry=8, **cfg) as manager:
+        steps_of(manager, {0: 0, 1: 0, 2: 0})
+        timesteps = steps_of(manager, {0: 0, 1: 0, 2: 0})
+        while 2 not in timesteps:  # asynchronous and inplace: it waits for its next observation
+            timesteps.update(steps_of(manager, {}))
+        last = timesteps[2]
+        assert last.done and last.obs.tolist() == ([2, 0, 2] if inplace else [2, 2, 1])
+        if inplace:
+            assert last.info["final_obs"].tolist() == [2, 2, 1]
+        if manager_cls is not AsyncSubprocessEnvManager or not inplace:  # else theirs were returned by an earlier call
+            assert [timesteps[env_id].obs.tolist() for env_id in (0, 1)] == [[0, 2, 1], [1, 2, 1]]
+
+
+@pytest.mark.parametrize("manager_cls", IN_PROCESS)
+@pytest.mark.parametrize("last_fails", [False, True])
+def test_a_repeated_step_returns_what_the_first_attempt_gave(manager_cls, last_fails):
+    env_fn = [*actors(2, length=9), stubborn(2, 9, steps=9 if last_fails else 3)]
+    with launched(manager_cls, env_fn, max_retry=4) as manager:
+        steps_of(manager, {0: 0, 1: 0, 2: 0})
+        if last_fails:
+            with pytest.raises(RuntimeError, match="failed in 4 attempts") as caught:
+                manager.step({0: 0, 1: 0, 2: 0})
+            timesteps = caught.value.timesteps
+            assert sorted(timesteps) == [0, 1]
+        else:
+            timesteps = steps_of(manager, {0: 0, 1: 0, 2: 0})
+        expected = {0: [0, 2, 1], 1: [1, 2, 1], 2: [2, 2, 1]}
+        assert {env_id: step.obs.tolist() for env_id, step in timesteps.items()} == {
+            env_id: expected[env_id] for env_id in timesteps
+        }
+
+
+def test_the_end_of_an_episode_waits_with_its_observation_after_its_reset(tmp_path):
+    """Nobody watched the view once the first observation of the next episode was there."""
+    gates = [str(tmp_path / f"gate {number}") for number in range(5)]
+    for gate in gates:
+        os.mkfifo(gate)
+
+    class Opens(ActorEnv):
+        """Its second reset, and the steps of the others, let the next env's step end."""
+
+        def reset(self, stat=None):
+            if self.episodes:
+                os.close(os.open(gates[0], os.O_WRONLY))
+            return super().reset(stat)
+
+        def step(self, action):
+            timestep = super().step(action)
+            if isinstance(action, str) and self._cfg["number"] < len(gates):
+                os.close(os.open(gates[self._cfg["number"]], os.O_WRONLY))
+            return timestep
+
+    def maker(number):
+        return lambda: Opens({"number": number, "length": 1 if number == 0 else 9})
+
+    env_fn = [maker(number) for number in range(6)]
+    cfg = {"max_retry": 2, "wait_num": 1, "step_wait_timeout": 30.0, "depth": 3}
+    with launched(AsyncSubprocessEnvManager, env_fn, **cfg) as manager:
+        timesteps = manager.step({0: 0, **{number + 1: gate for number, gate in enumerate(gates)}})
+        assert [timesteps[env_id].obs.tolist() for env_id in range(6)] == [[env_id, 1, 1] for env_id in range(6)]
+        assert timesteps[0].done
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_an_env_goes_on_after_an_abnormal_timestep_with_what_it_showed_before(depth):
+    with launched(BaseEnvManager, actors(2, length=99), depth=depth) as manager:
+        manager.step({0: 0, 1: 0})
+        for _ in range(depth - 2):
+            manager.step({1: 0})
+        manager.step({0: "abnormal"})
+        assert [obs.tolist() for obs in manager.ready_obs.values()] == [[0, 1, 1], [1, depth - 1, 1]]
+
+
+def test_what_a_step_received_is_let_go_when_it_returns():
+    with launched(SyncSubprocessEnvManager, actors(2)) as manager:
+        timestep = manager.step({0: 0, 1: 0})[0]
+        assert not timestep.obs.flags.owndata and np.asarray(timestep.obs).tolist() == [0, 1, 1]
+        assert not manager._unreturned
