@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "count.h"
 #include "layout.h"
 #include "module.h"
 #include "sheet.h"
@@ -123,11 +124,17 @@ PyDoc_STRVAR(fill_sheet_doc,
 "sheet: (infos, values, masks, fields, signature); rows: (flags, tags, cells). None: the rows\n"
 "are of another kind; False: somebody still has one of the arrays.");
 
+PyDoc_STRVAR(counted_doc,
+"counted(env, limit, unpack, /)\n--\n\n"
+"A function of an action that steps env and counts as the TimeLimit `limit` around it does.\n\n"
+"unpack: gives what a step returned, if that is no tuple of five, as one, or raises.");
+
 static PyMethodDef module_methods[] = {
     {"timesteps", (PyCFunction)(void (*)(void))vecenv_timesteps, METH_FASTCALL, timesteps_doc},
     {"fill_sheet", (PyCFunction)(void (*)(void))vecenv_fill_sheet, METH_FASTCALL, fill_sheet_doc},
     {"kind_of", vecenv_kind_of, METH_O, kind_of_doc},
     {"trees", vecenv_trees, METH_VARARGS, trees_doc},
+    {"counted", vecenv_counted, METH_VARARGS, counted_doc},
     {"watch_parent", watch_parent, METH_VARARGS, watch_parent_doc},
     {"exchange", exchange, METH_VARARGS, exchange_doc},
     {NULL, NULL, 0, NULL},

@@ -23,6 +23,8 @@ from typing import Any
 from gymnasium import Wrapper
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from .native import load
+
 __all__ = ["Shortcut", "known_steps"]
 
 #: Class -> digests of the sources of its `step` and `reset` in Gymnasium 1.1 to 1.4.
@@ -71,7 +73,7 @@ class Shortcut:
             layer = layer.env
         if layer is first:
             return self._env.step  # type: ignore[no-any-return]
-        step = _pass_on(layer) if limit is None else _count(layer, limit)
+        step = _pass_on(layer) if limit is None else _counted(layer, limit)
         if type(layer) not in known_steps():  # else it has still to check something
             self._first, self._step = first, step
         return step
@@ -93,8 +95,22 @@ def _pass_on(env: Any) -> Callable[[Any], Any]:
     return step
 
 
-def _count(env: Any, limit: Any) -> Callable[[Any], Any]:
+def _counted(env: Any, limit: Any) -> Callable[[Any], Any]:
     """Step and count as TimeLimit does; its attributes stay the place where the count is kept."""
+    native = load()
+    if native is not None:
+        return native.counted(env, limit, _unpack)  # type: ignore[no-any-return]
+    return _count(env, limit)
+
+
+def _unpack(result: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """Give what a step returned, if that is no tuple of five, as one, or raise as TimeLimit does."""
+    observation, reward, terminated, truncated, info = result
+    return observation, reward, terminated, truncated, info
+
+
+def _count(env: Any, limit: Any) -> Callable[[Any], Any]:
+    """Do what `_native.counted` does."""
 
     def step(action: Any) -> Any:
         observation, reward, terminated, truncated, info = env.step(action)
