@@ -30,11 +30,11 @@ vecenv_attach(vecenv_arena *arena, const Py_buffer *mapping)
 static PyObject *
 watch_parent(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    int pid, pidfd;
-    if (!PyArg_ParseTuple(args, "ii", &pid, &pidfd)) {
+    int pid, pidfd, connection;
+    if (!PyArg_ParseTuple(args, "iii:watch_parent", &pid, &pidfd, &connection)) {
         return NULL;
     }
-    int error = vecenv_watch_parent((pid_t)pid, pidfd);
+    int error = vecenv_watch_parent((pid_t)pid, pidfd, connection);
     if (error != 0) {
         errno = error;
         return PyErr_SetFromErrno(PyExc_OSError);
@@ -43,8 +43,9 @@ watch_parent(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 PyDoc_STRVAR(watch_parent_doc,
-"watch_parent(pid, pidfd, /)\n--\n\n"
-"Kill this process group once the process `pid` behind `pidfd` has exited (a native thread).");
+"watch_parent(pid, pidfd, connection, /)\n--\n\n"
+"Kill this process group once the process `pid` behind `pidfd` has exited, or has closed the\n"
+"other end of the socket `connection` (a native thread).");
 
 PyDoc_STRVAR(timesteps_doc,
 "timesteps(type, obs, rewards, /)\n--\n\n"

@@ -20,11 +20,16 @@ static pid_t parent_pid;
 static pid_t watched_pid; /* this process; what it forks inherits the handler, not the parent */
 static volatile pid_t forker; /* the parent, or its fork server */
 
+/* The parent's end of the connection closes as well when the parent becomes another program, by
+ * exec: that is still the same process. */
 static void *
 watch(void *argument)
 {
-    struct pollfd parent = {.fd = (int)(intptr_t)argument, .events = POLLIN};
-    while (poll(&parent, 1, -1) < 0 && errno == EINTR) {
+    struct pollfd ends[] = {
+        {.fd = parent_fd, .events = POLLIN},
+        {.fd = (int)(intptr_t)argument, .events = 0}, /* POLLHUP comes unasked */
+    };
+    while (poll(ends, 2, -1) < 0 && errno == EINTR) {
     }
     kill(0, SIGKILL);
     return NULL;
@@ -81,7 +86,7 @@ vecenv_look_for_parent(void)
 }
 
 int
-vecenv_watch_parent(pid_t pid, int pidfd)
+vecenv_watch_parent(pid_t pid, int pidfd, int connection)
 {
     /* A stopped process runs no thread, so its watcher sleeps on. The kernel continues it when
      * the process that forked it ends: the parent, or the fork server, which ends with the
@@ -107,7 +112,7 @@ vecenv_watch_parent(pid_t pid, int pidfd)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_t thread;
-    error = pthread_create(&thread, &attributes, watch, (void *)(intptr_t)pidfd);
+    error = pthread_create(&thread, &attributes, watch, (void *)(intptr_t)connection);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return error;

@@ -545,7 +545,7 @@ def test_a_final_info_that_was_refused_or_given_up_does_not_stand_in_a_later_row
 
 def test_a_descriptor_that_is_none_cannot_be_watched():
     with pytest.raises((TypeError, ValueError)):
-        _native.watch_parent(1, "no descriptor")
+        _native.watch_parent(1, "no descriptor", 0)
 
 
 # ---- leaks ----------------------------------------------------------------------------------

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from vecenv.core.native import load
 
 from .programs import assert_gone, program, run
 
@@ -129,3 +133,28 @@ def test_a_program_with_an_unclosed_thread_environment_ends_at_once(tmp_path: Pa
     )
     done = run(source, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("implementation", ["native", "python"])
+def test_workers_end_when_their_program_becomes_another_one(
+    implementation: str, start_method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a program does that starts itself anew: it is the same process, which goes on."""
+    if implementation == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
+    body = f"""
+        pool = start(context="{start_method}")
+        print(*pool.worker_pids, flush=True)
+        os.execv(sys.executable, [sys.executable, "-c", "input()"])
+        """
+    (tmp_path / "script.py").write_text(program(body))
+    with subprocess.Popen(
+        [sys.executable, "script.py"], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdin is not None and running.stdout is not None
+        assert_gone([int(pid) for pid in running.stdout.readline().split()])
+        assert running.poll() is None
+        running.communicate("\n", timeout=60)
+    assert running.returncode == 0

@@ -25,6 +25,7 @@ class _Watch:
     process: int  # this one; what it forks inherits the handler, but has another parent
     parent: int
     pidfd: int
+    connection: int  # whose other end the parent loses when it becomes another program
     forker: int  # the parent, or its fork server
 
     def is_orphan(self) -> bool:
@@ -41,6 +42,8 @@ class _Watch:
 
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
+        if patience_ms is None:
+            poll.register(self.connection, 0)  # POLLHUP comes unasked
         if poll.poll(patience_ms):
             os.killpg(0, signal.SIGKILL)
 
@@ -48,10 +51,13 @@ class _Watch:
 _watch: _Watch | None = None
 
 
-def watch_parent(pid: int, pidfd: int) -> None:
-    """Kill this process group once the process `pid` behind `pidfd` has exited (a thread)."""
+def watch_parent(pid: int, pidfd: int, connection: int) -> None:
+    """Kill this process group once the process `pid` behind `pidfd` has exited, or has no end of `connection` any more.
+
+    A thread does that.
+    """
     global _watch
-    watch = _watch = _Watch(os.getpid(), pid, pidfd, os.getppid())
+    watch = _watch = _Watch(os.getpid(), pid, pidfd, connection, os.getppid())
 
     def on_continue(*_: object) -> None:
         if os.getpid() == watch.process:

@@ -233,8 +233,8 @@ def _settle_in(boot: Boot) -> None:
         sys.stderr.write(f"vecenv worker {boot.worker_id}: no folder {boot.cwd}\n")
 
 
-def _watch(boot: Boot) -> None:
-    """Die when the parent dies, at once if it is dead already and its pid is somebody else's."""
+def _watch(boot: Boot, control: Connection) -> None:
+    """Die when the parent dies or becomes another program; at once if it is dead and its pid is somebody else's."""
     if not hasattr(os, "pidfd_open"):
         return
     try:
@@ -244,7 +244,7 @@ def _watch(boot: Boot) -> None:
     if started_at(boot.parent_pid) != boot.parent_started:
         os.killpg(0, signal.SIGKILL)
     watch_parent = load().watch_parent if boot.implementation == "native" else twin_watch.watch_parent
-    watch_parent(boot.parent_pid, pidfd)
+    watch_parent(boot.parent_pid, pidfd, control.fileno())
 
 
 def started_at(pid: int) -> str:
@@ -366,7 +366,7 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
         boot: Boot = control.recv()
         if boot.has_stack_file:
             arm(_take_descriptor(control))
-        _watch(boot)
+        _watch(boot, control)
         _settle_in(boot)
         threads = [EnvThread(number) for number in range(len(boot.env_ids_by_thread))]
         with Streams() as streams:
