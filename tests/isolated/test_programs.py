@@ -38,6 +38,41 @@ def test_programs_without_a_main_guard_run(how: str, start_method: str, tmp_path
     assert done.stdout.splitlines() == ["top level", "['Mine', 'Mine', 'Mine', 'Mine']"]
 
 
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("how", ["by reference", "in the constructor"])
+def test_a_module_that_starts_workers_of_itself_when_it_is_imported_is_named(
+    how: str, start_method: str, tmp_path: Path
+) -> None:
+    """Rather than that each worker imports it and starts workers, and each of those."""
+    env_fn = "Mine" if how == "by reference" else "lambda: __import__('guardless').Mine()"
+    body = f"""
+        class Mine(toys.CountEnv):
+            pass
+        start({env_fn}, num_workers=1, context="{start_method}", construct=20.0).close()
+    """
+    (tmp_path / "guardless.py").write_text(program(body))
+    done = run("import guardless", tmp_path, "-c")
+    assert done.stderr.count("ConfigError: module 'guardless' starts workers when it is imported") == 2, done.stderr
+    assert "without end" in done.stderr.splitlines()[-2]
+
+
+def test_a_worker_may_import_what_starts_workers_of_other_envs(tmp_path: Path) -> None:
+    """Also where it was forked amid the import that started it."""
+    (tmp_path / "planner.py").write_text(program("pool = start()"))
+    body = """
+        class Mine(toys.CountEnv):
+            def reset(self, **kwargs):
+                import planner
+                planner.pool.close()
+                return super().reset(**kwargs)
+        start(Mine, num_workers=1, context="fork").close()
+        print("done")
+    """
+    (tmp_path / "guardless.py").write_text(program(body))
+    done = run("import guardless", tmp_path, "-c")
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
 REGISTERS = """
     import threading, warnings
     import gymnasium

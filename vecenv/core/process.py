@@ -40,7 +40,7 @@ from .signals import held
 from .spawning import modules_of
 from .supervise import Worker
 from .twin_values import load_action
-from .worker import Attach, Boot, Report, find_difference, started_at
+from .worker import Attach, Boot, Report, find_difference, running_modules, started_at
 
 __all__ = ["ProcessPool"]
 
@@ -164,6 +164,7 @@ class ProcessPool(MortalPool):
             "keeper": cloudpickle.dumps(self._keeper, protocol=5),
             "keeps": self._recovery is not None,
             "modules": modules_of(self._adapt, self._keeper),
+            "makers": running_modules(),
         }
 
     def _spawn(self, boot: Boot, slots: list[int]) -> Worker:

@@ -28,7 +28,7 @@ from .control import Control
 from .signals import held
 from .spawning import NoAnswer, make_process
 from .stacks import Note, StackFile
-from .worker import Attach, Boot, Goodbye, started_at, worker_main
+from .worker import Attach, Boot, Goodbye, find_endless_import, started_at, worker_main
 
 __all__ = ["Worker", "kill_tree", "start_worker", "usable_cores"]
 
@@ -336,12 +336,18 @@ def _discard(process: Any, stack: StackFile | None, control: Connection | None) 
 
 
 def check_may_start() -> None:
-    """Raise ConfigError if Python lets this process have no children."""
+    """Raise ConfigError if Python lets this process have no children, or if those would have children without end."""
     if multiprocessing.current_process().daemon:
         raise ConfigError(
             f"{multiprocessing.current_process().name} is a daemonic process, as those of multiprocessing.Pool and of "
             "torch's DataLoader are, and may not start workers; have the envs in the process itself "
             "(backend='serial', or a manager of type 'base'), or start it with daemon=False"
+        )
+    module = find_endless_import()
+    if module:
+        raise ConfigError(
+            f"module {module!r} starts workers when it is imported; they import it for their envs, and would start "
+            "workers without end. Start them in a function, or under if __name__ == '__main__'"
         )
 
 

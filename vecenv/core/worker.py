@@ -45,8 +45,23 @@ from .threads import cap_environment, cap_loaded_libraries
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+    from types import FrameType
 
-__all__ = ["Attach", "Boot", "Goodbye", "Report", "build_env", "make_slot", "reward_shape_of", "worker_main"]
+__all__ = [
+    "Attach",
+    "Boot",
+    "Goodbye",
+    "Report",
+    "build_env",
+    "find_endless_import",
+    "make_slot",
+    "reward_shape_of",
+    "running_modules",
+    "worker_main",
+]
+
+#: In a worker, the modules whose own code was making its pool.
+_modules_of_pool: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -62,6 +77,7 @@ class Boot:
         keeps: whether records and states are kept, so that a crash can be made good.
         has_stack_file: whether the descriptor of a file for stacks follows.
         modules: which it will import to build its envs, so that a fork server has them loaded.
+        makers: `running_modules` where the pool was made.
     """
 
     worker_id: int
@@ -81,6 +97,7 @@ class Boot:
     keeps: bool = False
     has_stack_file: bool = False
     modules: frozenset[str] = frozenset()
+    makers: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -219,6 +236,8 @@ class EnvThread:
 
 def _settle_in(boot: Boot) -> None:
     """Become like the parent where envs can tell: environment, folder, search path."""
+    global _modules_of_pool
+    _modules_of_pool = boot.makers
     say_nothing()
     os.environ.clear()
     os.environ.update(boot.environ)
@@ -231,6 +250,23 @@ def _settle_in(boot: Boot) -> None:
         os.chdir(boot.cwd)
     except OSError:  # removed since: envs that need it will say so themselves
         sys.stderr.write(f"vecenv worker {boot.worker_id}: no folder {boot.cwd}\n")
+
+
+def running_modules() -> frozenset[str]:
+    """Return the modules whose own code this thread runs, as they are imported; in a worker, those that it imports."""
+    found = set()
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not worker_main.__code__:  # below a forked worker is its parent's stack
+        if frame.f_code.co_name == "<module>":
+            spec = frame.f_globals.get("__spec__")  # has the name of a main module, too, if others can import it
+            found.add(getattr(spec, "name", "") or frame.f_globals.get("__name__", ""))
+        frame = frame.f_back
+    return frozenset(found - {"", "__main__"})
+
+
+def find_endless_import() -> str:
+    """Name a module that this worker imports and that makes a pool by that, as it made this worker's; else ''."""
+    return min(_modules_of_pool & running_modules(), default="")
 
 
 def _watch(boot: Boot, control: Connection) -> None:
