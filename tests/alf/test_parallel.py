@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
 
 import numpy as np
 import pytest
@@ -353,6 +355,15 @@ def test_a_reset_of_all_calls_everyone_back_to_its_place():
         assert env.reset().env_info["seed"].tolist() == [20, 21, 22]
         for _ in range(7):
             env.step(np.zeros(3, np.int64))
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_no_copies_of_it(duplicate):
+    """The end of a shallow copy would be that of the workers."""
+    with parallel(counting, blocking=True) as env:
+        with pytest.raises(TypeError, match="cannot be pickled or copied"):
+            duplicate(env)
+        env.reset()
 
 
 def test_num_spare_envs_can_be_read():

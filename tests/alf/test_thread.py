@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -89,6 +91,15 @@ def test_close_may_be_called_again_and_nothing_else_after_it():
     env.close()
     env.close()
     with pytest.raises(RuntimeError, match="closed"):
+        env.reset()
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_no_copies_of_it(duplicate):
+    """The end of a shallow copy would be that of the thread."""
+    with ThreadEnvironment(lambda: counting(1), tensors=False, reset_timeout=20.0) as env:
+        with pytest.raises(TypeError, match="cannot be pickled or copied"):
+            duplicate(env)
         env.reset()
 
 

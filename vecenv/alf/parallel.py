@@ -21,7 +21,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -393,6 +393,9 @@ class ParallelAlfEnvironment(AlfEnvironment):
         if "_pool" in self.__dict__:
             with contextlib.suppress(Exception):  # the interpreter may be half gone
                 self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("a ParallelAlfEnvironment cannot be pickled or copied; build one from its env_constructors")
 
 
 def _check_spares(num_spares: int, num_envs: int, blocking: bool) -> int:

@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from vecenv.alf.actions import rows_of
 from vecenv.alf.batch_wrappers import BatchOfOne
@@ -235,6 +235,9 @@ class ThreadEnvironment(AlfEnvironment):
         if "_thread" in self.__dict__ and not self._closed:
             with contextlib.suppress(Exception):  # the interpreter may be half gone
                 self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("a ThreadEnvironment cannot be pickled or copied; build one from its env_constructor")
 
 
 def _serve(orders: Any, answers: Any) -> None:
