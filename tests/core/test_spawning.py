@@ -7,11 +7,13 @@ import functools
 import os
 import signal
 import sys
+import textwrap
 
 import psutil
 import pytest
 
 from tests.faults.tapes import stopped
+from tests.isolated.programs import run
 from vecenv.core import spawning
 from vecenv.core.options import PoolOptions
 from vecenv.core.process import ProcessPool
@@ -134,3 +136,27 @@ def test_only_modules_of_this_package_are_loaded_early():
     assert spawning.modules_of(*values) == {"vecenv.envs.adapt", "vecenv.envs.state"}
     assert spawning.modules_of() == frozenset()
     assert all(name in sys.modules for name in spawning.modules_of(*values))
+
+
+def test_what_another_thread_spawns_amid_the_start_of_a_worker_has_its_main_script(tmp_path):
+    source = """
+        import multiprocessing, threading
+        from vecenv.core import spawning
+        def target():
+            print("found", flush=True)
+        class Starts:
+            def __reduce__(self):  # called as the worker is started
+                other = multiprocessing.get_context("spawn").Process(target=target)
+                thread = threading.Thread(target=other.start)
+                thread.start()
+                thread.join()
+                other.join()
+                return str, ()
+        if __name__ == "__main__":
+            process = spawning.make_process("spawn", str, (Starts(),), "worker")
+            process.start()
+            process.join()
+            print(process.exitcode)
+    """
+    done = run(textwrap.dedent(source), tmp_path)
+    assert (done.stdout, done.stderr) == ("found\n0\n", "")

@@ -49,7 +49,7 @@ _standard_preparation = spawn.get_preparation_data
 #: The fork servers of this process, and which modules each has loaded beside the engine's: all that those before it
 #: have, and more.
 _servers: list[tuple[frozenset[str], ForkServer]] = []
-_asking = threading.Lock()  # one thread at a time: what a dead server leaves is cleared up once
+_asking = threading.Lock()  # one thread starts at a time: what a dead server leaves is cleared up once
 
 
 class NoAnswer(ConnectionError):
@@ -99,7 +99,13 @@ def _preparation(name: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _our_preparation() -> Iterator[None]:
-    spawn.get_preparation_data = _preparation
+    """Prepare what this thread starts as `_preparation` does, not what others start meanwhile; one thread at a time."""
+    thread = threading.get_ident()
+
+    def prepare(name: str) -> dict[str, Any]:
+        return _preparation(name) if threading.get_ident() == thread else _standard_preparation(name)
+
+    spawn.get_preparation_data = prepare
     try:
         yield
     finally:
@@ -158,7 +164,7 @@ class _SpawnPopen(popen_spawn.Popen):  # type: ignore[misc]
     """As the standard one without the main script."""
 
     def _launch(self, process_obj: Any) -> None:
-        with _our_preparation():
+        with _asking, _our_preparation():
             super()._launch(process_obj)
 
 
