@@ -160,3 +160,17 @@ def test_what_another_thread_spawns_amid_the_start_of_a_worker_has_its_main_scri
     """
     done = run(textwrap.dedent(source), tmp_path)
     assert (done.stdout, done.stderr) == ("found\n0\n", "")
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_a_program_may_still_set_its_own_start_method(context, tmp_path):
+    source = f"""
+        import multiprocessing
+        from vecenv.core import spawning
+        process = spawning.make_process("{context}", str, (), "worker")
+        process.start()
+        process.join()
+        multiprocessing.set_start_method("spawn")
+    """
+    done = run(textwrap.dedent(source), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

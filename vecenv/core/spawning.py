@@ -112,12 +112,23 @@ def _our_preparation() -> Iterator[None]:
         spawn.get_preparation_data = _standard_preparation
 
 
+@contextlib.contextmanager
+def _start_method_left_open() -> Iterator[None]:
+    """Leave the program's start method for the program to set: `multiprocessing` settles it as it starts a process."""
+    is_open = multiprocessing.get_start_method(allow_none=True) is None
+    try:
+        yield
+    finally:
+        if is_open:
+            multiprocessing.set_start_method(None, force=True)
+
+
 class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
     """As the standard one, with a server of ours and without the main script."""
 
     def _launch(self, process_obj: Any) -> None:
-        data = _pickle_for(self, process_obj)
-        with _asking:
+        with _asking, _start_method_left_open():
+            data = _pickle_for(self, process_obj)
             try:
                 writer = self._fork(process_obj.modules)
             except _SERVER_IS_DEAD:  # it was killed, perhaps a moment ago: the next one is new
@@ -164,7 +175,7 @@ class _SpawnPopen(popen_spawn.Popen):  # type: ignore[misc]
     """As the standard one without the main script."""
 
     def _launch(self, process_obj: Any) -> None:
-        with _asking, _our_preparation():
+        with _asking, _start_method_left_open(), _our_preparation():
             super()._launch(process_obj)
 
 
