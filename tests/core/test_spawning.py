@@ -174,3 +174,22 @@ def test_a_program_may_still_set_its_own_start_method(context, tmp_path):
     """
     done = run(textwrap.dedent(source), tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_a_start_method_of_another_library_s_stays_with_its_processes(context, tmp_path):
+    """As in a worker of joblib's, where `multiprocessing` starts processes by loky."""
+    source = f"""
+        import multiprocessing.context
+        from vecenv.core import spawning
+        class OtherContext(multiprocessing.context.SpawnContext):
+            _name = "other"
+        multiprocessing.context._concrete_contexts["other"] = OtherContext()
+        multiprocessing.set_start_method("other")
+        process = spawning.make_process("{context}", str, (), "worker")
+        process.start()
+        process.join()
+        print(process.exitcode, multiprocessing.get_start_method())
+    """
+    done = run(textwrap.dedent(source), tmp_path)
+    assert (done.stdout, done.stderr) == ("0 other\n", "")

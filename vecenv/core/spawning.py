@@ -94,6 +94,8 @@ def _preparation(name: str) -> dict[str, Any]:
         data = {"name": name, "authkey": mp_process.current_process().authkey, "sys_path": list(sys.path)}
     for key in _MAIN_KEYS:
         data.pop(key, None)
+    if data.get("start_method") not in multiprocessing.get_all_start_methods():  # as loky's, unknown to ours
+        data.pop("start_method", None)
     return data
 
 
