@@ -207,6 +207,29 @@ def test_a_replacement_that_dies_during_its_replay_is_replaced(env_id: int, impl
     assert [number for number, _ in got.marks[env_id]] == [5]
 
 
+class DiesTwice(toys.CountEnv):
+    """Kills its worker in its third step and in its fourth, once each."""
+
+    def __init__(self, folder: Any) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def step(self, action: Any) -> Any:
+        struck = self.folder / f"struck {self.elapsed_steps}"
+        if self.elapsed_steps in (2, 3) and not struck.exists():
+            struck.touch()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().step(action)
+
+
+def test_an_env_that_moves_to_a_worker_of_its_own_takes_its_step_along(implementation: str, tmp_path: Any) -> None:
+    expected = undisturbed([toys.CountEnv] * 3, 8)
+    with mortal([toys.CountEnv, functools.partial(DiesTwice, tmp_path), toys.CountEnv], num_workers=1) as pool:
+        got = play(pool, 8)
+        assert pool.envs_of(1) == [1]
+    assert got.rows == expected.rows
+
+
 class DiesWhenBuilt(toys.CountEnv):
     """Kills its process in its second constructor and in its third, as a system short of memory might."""
 

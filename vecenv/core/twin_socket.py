@@ -87,7 +87,7 @@ class SocketHub(TwinHub):
         rest = [command for command in commands if command.env_id != env_id]
         commands.clear()
         commands.extend(rest)
-        self._open[slot].extend(moved)
+        self._open.setdefault(slot, deque()).extend(moved)  # a spare one had none so far
         super().move(env_id, slot)
 
     def _transmit(self, commands: list[Command]) -> None:
