@@ -100,6 +100,21 @@ def test_whole_numbers_in_arrays_of_different_dtypes():
     assert_same(list(infos["b"]), [signed, unsigned])
 
 
+def test_times_keep_their_units():
+    """Which NumPy would cast without a word, 5 ms to 0 s."""
+    second, tick, hour = np.timedelta64(3, "s"), np.timedelta64(5, "ms"), np.datetime64("2026-01-01T10")
+    assert_same(infos_of({"a": second}, {"a": second + second})["a"], np.array([3, 6], "m8[s]"))
+    assert_same(infos_of({"a": tick}, {"a": second})["a"], np.array([5, 3000], "m8[ms]"))
+    assert_same(infos_of({"a": second}, {"a": tick})["a"], array_of(object, second, tick))
+    day = np.array([hour.astype("M8[D]")])
+    assert_same(list(infos_of({"a": day}, {"a": np.array([hour])})["a"]), [day, np.array([hour])])
+
+
+def test_fields_of_records_lose_nothing():
+    whole, half = np.array([(1,)], [("a", np.int64)]), np.array([(0.5,)], [("a", np.float64)])
+    assert_same(list(infos_of({"a": whole}, {"a": half})["a"]), [whole, half])
+
+
 @pytest.mark.parametrize("first", ["columns", "mail"])
 def test_columns_and_mail_of_the_same_key(first):
     plain, mixed = {"key": 3}, {"key": 0.5, "text": "x"}

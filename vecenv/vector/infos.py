@@ -320,8 +320,10 @@ def _add_row(infos: Infos, info: Infos, row: int, count: int) -> None:
 def _new_array(value: Any, count: int, key: str) -> Array:
     if key == "final_obs":
         return np.full(count, None, object)
-    if type(value) in (int, float, bool) or isinstance(value, np.number):
+    if type(value) in (int, float, bool):
         return np.zeros(count, type(value))
+    if isinstance(value, np.number):
+        return np.zeros(count, value.dtype)  # not its type, which knows no unit of time
     if isinstance(value, np.ndarray):
         return np.zeros((count, *value.shape), value.dtype)  # zeros of objects, too
     return np.full(count, None, object)
@@ -361,7 +363,9 @@ def _put_object(array: Array, rows: Any, value: Any, mask: Array) -> Array:
     if array.dtype == object:
         result = _as_objects(list(array), mask)
     else:
-        result = _as_objects(array.tolist() if array.ndim == 1 else [part.copy() for part in array], mask)
+        is_time = array.dtype.kind in "mM"  # of which `tolist` makes datetime's objects, or bare ints
+        parts = array.tolist() if array.ndim == 1 and not is_time else [part.copy() for part in array]
+        result = _as_objects(parts, mask)
     for row, part in [(rows, value)] if isinstance(rows, int) else zip(np.flatnonzero(rows).tolist(), value):
         result[row] = part
     return result

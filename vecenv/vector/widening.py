@@ -36,7 +36,9 @@ def survives(values: Array, dtype: np.dtype[Any]) -> bool:
     if values.dtype == dtype:
         return True
     if values.dtype.kind not in _NUMBERS or dtype.kind not in _NUMBERS:
-        return bool(values.dtype.kind == dtype.kind and values.dtype.itemsize <= dtype.itemsize)
+        if values.dtype.kind != dtype.kind or values.dtype.itemsize > dtype.itemsize:
+            return False
+        return dtype.kind in "SU" or _comes_back(values, dtype)
     if values.dtype.kind == "c" and dtype.kind != "c":
         return False
     with np.errstate(all="ignore"):
@@ -45,6 +47,13 @@ def survives(values: Array, dtype: np.dtype[Any]) -> bool:
         is_equal = np.array_equal(back, values, equal_nan=values.dtype.kind in "fc")
     # There and back again proves nothing where the cast wraps around, or stops at the end of the range.
     return bool(is_equal and _has_signs_of(cast, values) and _fits(values, dtype) and _fits(cast, values.dtype))
+
+
+def _comes_back(values: Array, dtype: np.dtype[Any]) -> bool:
+    """Tell whether times keep their meaning in another unit, and records theirs in fields of other types."""
+    if not np.can_cast(values.dtype, dtype, "same_kind"):
+        return False
+    return bool(np.array_equal(values.astype(dtype).astype(values.dtype), values, equal_nan=dtype.kind in "mM"))
 
 
 def _has_signs_of(cast: Array, values: Array) -> bool:
