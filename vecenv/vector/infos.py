@@ -422,7 +422,10 @@ def _add_columns(
     infos: Infos, table: list[Column], tags: Array, cells: Array, rows: dict[int, Infos], rank: Array | None
 ) -> None:
     """Put cells into the arrays, or into the infos of `rows` where what came by mail decides what they become."""
-    first_mail = {key: row for row in reversed(_in_order(rows, rank)) for key in rows[row]}
+    by_mail: dict[Any, list[Any]] = {}
+    for info in rows.values():
+        for key, value in info.items():
+            by_mail.setdefault(key, []).append(value)
     used: list[bool] = np.any(tags, 0).tolist()
     known: dict[bytes, _Presence] = {}  # keys that come together look alike
     for column in table:
@@ -432,14 +435,23 @@ def _add_columns(
         presence = known.get(raw)
         if presence is None:
             presence = known[raw] = _Presence(raw)
-        mail_row = first_mail.get(column.path[0])
-        if mail_row is not None:
-            row = presence.first_row(rank)
-            is_earlier = row < mail_row if rank is None else rank[row] < rank[mail_row]
-            if len(column.path) > 1 or not is_earlier:
-                _spread_column(rows, column, presence, cells)
-                continue
-        _add_column(infos, column, presence, cells, rank)
+        are_alike = _are_alike(by_mail.get(column.path[0], ()), column, presence)
+        if not are_alike or not _add_column(infos, column, presence, cells, rank):
+            _spread_column(rows, column, presence, cells)
+
+
+def _are_alike(mailed: Sequence[Any], column: Column, presence: _Presence) -> bool:
+    """Tell whether all that came by mail is such as the column's cells hold, so that no order shows."""
+    if not mailed:
+        return True
+    if len(column.path) > 1 or len(presence.kinds) > 1:
+        return False
+    (tag,) = presence.kinds
+    dtype = dtype_of(tag)
+    if tag >> 4 < _FIRST_NUMPY_KIND:
+        return all(type(value) in (int, float, bool) and np.dtype(type(value)) == dtype for value in mailed)
+    arrays = (np.generic, np.ndarray)
+    return all(isinstance(one, arrays) and (one.dtype, one.shape) == (dtype, column.shape) for one in mailed)
 
 
 def _spread_column(rows: dict[int, Infos], column: Column, presence: _Presence, cells: Array) -> None:
@@ -454,21 +466,25 @@ def _spread_column(rows: dict[int, Infos], column: Column, presence: _Presence, 
                 info[column.path[-1]] = value
 
 
-def _add_column(infos: Infos, column: Column, presence: _Presence, cells: Array, rank: Array | None) -> None:
-    """Put one key's column into the arrays."""
+def _add_column(infos: Infos, column: Column, presence: _Presence, cells: Array, rank: Array | None) -> bool:
+    """Put one key's column into the arrays; False: it must go row by row, as by mail, since their order shows."""
+    tag = next(iter(presence.kinds)) if len(presence.kinds) == 1 else int(presence.tags[presence.first_row(rank)])
+    array = _decode(column, cells, tag)
+    if not presence.is_everywhere or len(presence.kinds) > 1:
+        array[presence.tags != tag] = None if array.dtype == object else 0
+    if len(presence.kinds) > 1:
+        mixed = _add_kinds(array, column, presence, cells, tag)
+        if mixed.dtype != array.dtype and (mixed.dtype == object or len(presence.kinds) > 2):
+            return False  # widened step by step, or to objects, of which those before may have become others
+        array = mixed
     for key in column.path[:-1]:
         if key in infos:
             infos[f"_{key}"] |= presence.mask
         else:
             infos[key], infos[f"_{key}"] = {}, presence.mask.copy()
         infos = infos[key]
-    tag = next(iter(presence.kinds)) if len(presence.kinds) == 1 else int(presence.tags[presence.first_row(rank)])
-    array = _decode(column, cells, tag)
-    if not presence.is_everywhere or len(presence.kinds) > 1:
-        array[presence.tags != tag] = None if array.dtype == object else 0
-    if len(presence.kinds) > 1:
-        array = _add_kinds(array, column, presence, cells, tag)
     infos[column.path[-1]], infos[f"_{column.path[-1]}"] = array, presence.mask.copy()
+    return True
 
 
 def _add_kinds(array: Array, column: Column, presence: _Presence, cells: Array, tag: int) -> Array:
