@@ -410,3 +410,18 @@ def test_raising_is_a_choice() -> None:
         kill(envs, 1)
         with pytest.raises(WorkerDiedError, match="SIGKILL"):
             envs.step(np.zeros(16, np.int64))
+
+
+def test_an_attribute_that_was_set_outlives_the_next_reset() -> None:
+    """What is repeated begins there: the attribute was what it had been when the env was built."""
+    env_fn = functools.partial(SyncVectorEnv, [functools.partial(ToyEnv, None)] * 2)
+    with opened([env_fn, env_fn], num_workers=2) as envs:
+        envs.reset(seed=5)
+        envs.set_attr("length", [3, 4, 5, 6])
+        envs.set_attr("length", [6, 5, 4, 3])
+        envs.set_attr("truncate", True)
+        envs.reset(seed=6)
+        for worker_id in (0, 1):
+            kill(envs, worker_id)
+        assert envs.get_attr("length") == (6, 5, 4, 3)
+        assert envs.get_attr("truncate") == (True,) * 4

@@ -5,7 +5,7 @@ Stands between `PendingEnvs` and `BatchedVectorEnv`, as `calling` does for `Vect
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..envs.batched import BatchedAssignment, BatchedCall, render
@@ -63,7 +63,8 @@ class CallableBatches(PendingEnvs):
                 )
             size = self.batch_size
             each = [values[i : i + size] for i in range(0, self.num_envs, size)]
-        self._ask("set_attr", [BatchedAssignment(name, value, is_each) for value in each])
+        assignments = [BatchedAssignment(name, value, is_each) for value in each]
+        self._ask("set_attr", assignments, name=f"set_attr {name}")  # which lasts beyond the next reset
 
     def render(self) -> tuple[Any, ...]:
         """Return what each env renders; None for a batch that renders nothing."""
@@ -71,8 +72,8 @@ class CallableBatches(PendingEnvs):
         found = self._ask("render", [render] * self._pool.num_envs)
         return tuple(frame for frames in found for frame in ([None] * self.batch_size if frames is None else frames))
 
-    def _ask(self, what: str, functions: list[Callable[[Any], Any]]) -> list[Any]:
+    def _ask(self, what: str, functions: Sequence[Callable[[Any], Any]], *, name: str | None = None) -> list[Any]:
         try:
-            return self._pool.call_each(functions)
+            return self._pool.call_each(functions, name=name)
         except StateError as error:
             self._explain(what, error)
