@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import os
 import pickle
+import signal
 from typing import Any
 
 import gymnasium
@@ -331,6 +333,18 @@ def test_attributes_of_an_old_env_are_set_in_the_env_itself():
         envs.reset()
         envs.set_attr("length", 1)
         assert envs.step([0, 0])[2].tolist() == [True, True]
+
+
+def test_an_attribute_that_was_set_outlives_an_episode_and_a_worker():
+    """As SB3's callbacks set one amid training, where no reset has a seed."""
+    with contextlib.closing(SB3VecEnv([functools.partial(ToyEnv, 3)] * 2, num_workers=2)) as envs:
+        envs.reset()
+        envs.set_attr("truncate", True, indices=[1])
+        for _ in range(4):
+            envs.step([0, 0])
+        for worker_pid in envs.vector_env.worker_pids:
+            os.kill(worker_pid, signal.SIGKILL)
+        assert envs.get_attr("truncate") == [False, True]
 
 
 def test_an_exception_of_a_method_arrives_as_itself(marked):

@@ -282,7 +282,7 @@ class SB3VecEnv(_VecEnv):
 
     def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
         """Set an attribute of the envs' outermost layers to one value."""
-        self._call(AttributeSetter(attr_name, value), indices)
+        self._call(AttributeSetter(attr_name, value), indices, name=f"set_attr {attr_name}")  # lasts beyond an episode
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: int | Iterable[int] | None = None, **method_kwargs: Any
@@ -298,14 +298,16 @@ class SB3VecEnv(_VecEnv):
         """Tell for each env whether one of its layers is a `wrapper_class`."""
         return self._call(WrapperTest(wrapper_class), indices)
 
-    def _call(self, function: Callable[[Any], Any], indices: int | Iterable[int] | None) -> list[Any]:
+    def _call(
+        self, function: Callable[[Any], Any], indices: int | Iterable[int] | None, *, name: str | None = None
+    ) -> list[Any]:
         self._check_open("call")
         if indices is None:
-            return self._pool.call(function)
+            return self._pool.call(function, name=name)
         each = [indices] if isinstance(indices, int | np.integer) else indices
         asked = [self._ids[operator.index(env_id)] for env_id in each]  # from the end, if negative
         env_ids = sorted(set(asked))
-        results = dict(zip(env_ids, self._pool.call(function, env_ids))) if env_ids else {}
+        results = dict(zip(env_ids, self._pool.call(function, env_ids, name=name))) if env_ids else {}
         return [results[env_id] for env_id in asked]
 
     def get_images(self) -> list[Any]:
