@@ -80,13 +80,13 @@ look_if_due(Slot *self)
 }
 
 /* SAME_STEP, an episode has ended: reset the env and answer with both observations.
- * TREE_ODD: before the reset, *reset_result is NULL; after it, it holds what the reset
- * returned, and the final observation and info are staged for `publish`. */
+ * TREE_ODD: before the reset, *both is NULL; after it, it holds how the episode ended and what
+ * the reset returned, and the final observation and info are staged for `publish`. */
 static int
-begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
+begin_in_same_step(Slot *self, answer *row, PyObject **both)
 {
     const hosted_env *env = &self->envs[self->command.env_id];
-    if (env->env == NULL || self->final_obs == NULL) {
+    if (env->env == NULL || self->final_obs == NULL || self->arena.reward_size != 1) {
         return TREE_ODD;
     }
     if (!info_is_wanted(self->infos, 1)) {
@@ -96,11 +96,14 @@ begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
     if (status != TREE_OK) {
         return status;
     }
-    PyObject *result = look_if_due(self) < 0 ? NULL : call_reset(self);
+    PyObject *reward = PyFloat_FromDouble(self->reward[0]); /* the env's own may be an array */
+    PyObject *result = reward == NULL || look_if_due(self) < 0 ? NULL : call_reset(self);
     if (result == NULL) {
+        Py_XDECREF(reward);
         unstage(self);
         return TREE_ERROR;
     }
+    row->reward = reward;
     status = TREE_ODD;
     if (is_plain_reset(self, result)) {
         row->obs = PyTuple_GET_ITEM(result, 0);
@@ -109,17 +112,19 @@ begin_in_same_step(Slot *self, answer *row, PyObject **reset_result)
         status = vecenv_slot_answer(self, row);
     }
     if (status == TREE_ODD) {
-        *reset_result = result;
-    } else {
-        Py_DECREF(result);
+        *both = Py_BuildValue("(OOOO)", reward, row->terminated ? Py_True : Py_False,
+                              row->truncated ? Py_True : Py_False, result);
+        status = *both == NULL ? TREE_ERROR : TREE_ODD;
     }
+    Py_DECREF(reward);
+    Py_DECREF(result);
     return status;
 }
 
-/* Answer with the five-tuple of a step. TREE_ODD: Python must look at it, and at
- * *reset_result if that has been set. */
+/* Answer with the five-tuple of a step. TREE_ODD: Python must look at it, or at *both if that
+ * has been set. */
 static int
-answer_step(Slot *self, PyObject *result, PyObject **reset_result)
+answer_step(Slot *self, PyObject *result, PyObject **both)
 {
     if (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != 5) {
         return TREE_ODD;
@@ -139,7 +144,7 @@ answer_step(Slot *self, PyObject *result, PyObject **reset_result)
         return TREE_ODD;
     }
     if (is_done && self->autoreset == AUTORESET_SAME_STEP) {
-        return begin_in_same_step(self, &row, reset_result);
+        return begin_in_same_step(self, &row, both);
     }
     if (!info_is_wanted(self->infos, is_done)) {
         row.info = NULL;
@@ -212,16 +217,16 @@ step(Slot *self)
         return make_event(self, EVENT_RAISED, take_exception());
     }
     count_env_step(self);
-    PyObject *reset_result = NULL;
-    int status = answer_step(self, result, &reset_result);
-    if (status == TREE_ODD && reset_result != NULL) {
-        self->command.argument = RESULT_OF_BOTH;
-        return make_event(self, EVENT_RESULT, Py_BuildValue("(NN)", result, reset_result));
-    }
-    if (status == TREE_ODD) {
+    PyObject *both = NULL;
+    int status = answer_step(self, result, &both);
+    if (status == TREE_ODD && both == NULL) {
         return make_event(self, EVENT_RESULT, result);
     }
     Py_DECREF(result);
+    if (status == TREE_ODD) {
+        self->command.argument = RESULT_OF_BOTH;
+        return make_event(self, EVENT_RESULT, both);
+    }
     if (status == TREE_ERROR) {
         return make_event(self, EVENT_RAISED, take_exception());
     }
@@ -325,8 +330,9 @@ const char vecenv_slot_serve_doc[] = PyDoc_STR(
 "Step envs until something needs Python; return that event.\n\n"
 "An event is (kind, env_id, op, step_id, argument, flags, result). EVENT_COMMAND: a reset,\n"
 "a call or a step with a letter is under way; if `result` is True it was overtaken or\n"
-"cancelled, and only its letter has to be taken. EVENT_RESULT: a step, an autoreset or both\n"
-"(`argument`: RESULT_OF_STEP, _RESET, _BOTH) returned `result`, which needs conversion, mail\n"
-"or an autoreset. EVENT_RAISED: it raised `result`.\n"
+"cancelled, and only its letter has to be taken. EVENT_RESULT: a step or an autoreset\n"
+"(`argument`: RESULT_OF_STEP, _RESET) returned `result`, which needs conversion, mail or an\n"
+"autoreset; or both (_BOTH), then it is (reward, terminated, truncated, what the reset\n"
+"returned). EVENT_RAISED: it raised `result`.\n"
 "EVENT_STOP and EVENT_IDLE: nothing is under way. All but the last two must be finished\n"
 "by `publish` or `finish`. Sleeps without the GIL while the queue is empty.");

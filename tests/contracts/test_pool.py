@@ -402,6 +402,39 @@ def test_same_step_keeps_a_final_graph_of_an_env_that_reuses_its_arrays(open_poo
     assert (batch.obs[0].nodes == 0).all() and (batch.final_obs[0].nodes == 2).all()
 
 
+class ReusesReward(toys.ToyEnv):
+    """Gives reward and end in the same arrays all the time; its first observations are lists where `is_odd`."""
+
+    def __init__(self, shape: tuple[int, ...], is_odd: bool) -> None:
+        super().__init__(2)
+        self.reward_space = spaces.Box(-9.0, 9.0, shape, np.float64)
+        self.reward, self.is_over, self.is_odd = np.zeros(shape), np.zeros((), np.bool_), is_odd
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        self.reward[...], self.is_over[...] = 0, False
+        return (obs.tolist() if self.is_odd else obs), info
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, _, info = super().step(action)
+        self.reward[...], self.is_over[...] = self.elapsed_steps, terminated
+        return obs, self.reward, self.is_over, False, info
+
+
+@pytest.mark.parametrize("is_odd", [False, True], ids=["plain", "odd"])
+@pytest.mark.parametrize("shape", [(), (2,)], ids=["number", "vector"])
+def test_same_step_keeps_how_an_episode_of_an_env_that_reuses_its_arrays_ended(
+    shape: tuple[int, ...], is_odd: bool, open_pool: OpenPool
+) -> None:
+    pool = open_pool(functools.partial(ReusesReward, shape, is_odd), 1, autoreset=Autoreset.SAME_STEP)
+    reset(pool)
+    for reward, is_over in ((1.0, False), (2.0, True), (1.0, False)):
+        batch = pool.step(np.zeros(1, np.int64))
+        batch.raise_errors()
+        np.testing.assert_array_equal(batch.rewards, np.full((1, *shape), reward))
+        assert batch.terminated.item() == is_over
+
+
 def test_disabled_leaves_resets_to_the_caller(open_pool: OpenPool) -> None:
     pool = open_pool(count(2), 2, autoreset=Autoreset.DISABLED)
     reset(pool)

@@ -83,8 +83,22 @@ def without_layout() -> Any:
     return toys.SpaceEnv(spaces.Dict(text=text, graph=spaces.Graph(node, edge)), spaces.Text(4), length=7)
 
 
-def aliased() -> Any:
-    return toys.AliasedObs(6)
+class Aliased(toys.AliasedObs):
+    """Writes its rewards into one array, too, and how an episode ended into another."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.reward_space = spaces.Box(0.0, 9.0, (2,), np.float64)
+        self.reward, self.is_over = np.zeros(2), np.zeros((), np.bool_)
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.reward[:], self.is_over[...] = 0.0, False
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, info = super().step(action)
+        self.reward[:], self.is_over[...] = self.elapsed_steps, terminated
+        return obs, self.reward, self.is_over, truncated, info
 
 
 #: env, how many, rounds, {round: workers killed while its steps are under way}
@@ -95,7 +109,7 @@ LOSSLESS: dict[str, tuple[Callable[[], Any], int, int, dict[int, int | tuple[int
     "our normalising wrappers": (with_norm_wrappers, 2, 60, {30: 0, 50: 1, 58: 1}),
     "nested spaces": (nested, 4, 24, {5: 0, 17: (0, 1)}),
     "spaces without layout": (without_layout, 4, 24, {5: 0, 17: (0, 1)}),
-    "one array for all observations": (aliased, 2, 20, {6: 0, 13: 1}),
+    "one array for all observations": (Aliased, 2, 20, {6: 0, 13: 1}),
     "global generators": (toys.NoisyGlobal, 4, 25, {8: 0, 21: 1}),
 }
 ATARI: dict[str, tuple[Callable[[], Any], int, int, dict[int, int | tuple[int, ...]]]] = {

@@ -280,9 +280,9 @@ class Host:
             obs, info = pair_of(result)
             self._publish(obs, self._no_reward, False, False, info, RowFlag.AUTORESET)
         else:  # SAME_STEP: the slot has kept the observation and the info that ended the episode
-            (_, reward, terminated, truncated, _), reset_result = result
+            reward, terminated, truncated, reset_result = result
             obs, info = pair_of(reset_result)
-            self._publish(obs, self._reward(reward), bool(terminated), bool(truncated), info, RowFlag.FINAL)
+            self._publish(obs, reward, terminated, truncated, info, RowFlag.FINAL)
 
     def _answer_step(self, env_id: int, result: Any) -> None:
         try:
@@ -295,7 +295,7 @@ class Host:
             info = self._wanted(info, is_end=True)
             self._check_given(obs)
             obs = copy_objects(obs) if self._obs.num_objects else copy_arrays(obs)
-            info, reward = copy_arrays(info), self._reward(reward)
+            info, reward = copy_arrays(info), copy_arrays(self._reward(reward))
             self._begin_episode(env_id)
             first_obs, first_info = pair_of(self._quick(env_id, self._envs[env_id].reset))
             self._host(env_id)  # as after any reset

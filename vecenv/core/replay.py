@@ -292,15 +292,16 @@ class Replayer:
 
     def _step(self, env_id: int, env: Any, entry: Entry, action: Any, starts: bool) -> None:
         obs, reward, terminated, truncated, _ = self._streams.quick(env_id, env.step, action)
-        is_done = bool(terminated) or bool(truncated)
+        terminated, truncated = bool(terminated), bool(truncated)
+        is_done = terminated or truncated
         final = None
         flags = 0
         if is_done and self._autoreset == Autoreset.SAME_STEP:
-            final, reward = self._conform(obs), self._reward(reward)
-            final = copy_arrays(final)  # the reset that follows may overwrite them
+            # the reset that follows may overwrite them
+            final, reward = copy_arrays(self._conform(obs)), copy_arrays(self._reward(reward))
             obs, _ = self._streams.quick(env_id, env.reset)
             flags = RowFlag.FINAL
-        self._absorb(env_id, entry, obs, flags, reward, bool(terminated), bool(truncated), final, starts)
+        self._absorb(env_id, entry, obs, flags, reward, terminated, truncated, final, starts)
         self._needs_reset = is_done and self._autoreset == Autoreset.NEXT_STEP
 
     def _absorb(

@@ -16,7 +16,8 @@ __all__ = ["Slot", "SlotEvent"]
 #: (kind, env_id, op, step_id, argument, flags, result), see `_native.Slot.serve`
 SlotEvent = tuple[int, int, int, int, int, int, Any]
 
-#: The argument of a RESULT: what the env returned it from; BOTH is a step and the reset after it.
+#: The argument of a RESULT: what the env returned it from. BOTH is a step and the reset after it, and the result then
+#: (reward, terminated, truncated, what the reset returned): the reset may have written into what the step returned.
 RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH = range(3)
 
 #: Kinds of events: the pool stops; nothing is left to do; a command for the host; what the env returned
