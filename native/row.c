@@ -264,6 +264,9 @@ vecenv_slot_publish(PyObject *op, PyObject *args)
     row.info = info == Py_None ? NULL : info;
     row.final_obs = final_obs == Py_None ? NULL : final_obs;
     row.final_info = final_info == Py_None ? NULL : final_info;
+    if (!(row.flags & VECENV_F_FINAL) || row.final_obs != NULL) {
+        unstage(self); /* the reset's answer raised, or the row brings the end of its own */
+    }
     hosted_env *env = &self->envs[self->command.env_id];
     int is_done = is_over_after(self, env, &row);
     int status = vecenv_slot_answer(self, &row);
@@ -282,4 +285,5 @@ const char vecenv_slot_publish_doc[] = PyDoc_STR(
 "Answer the command under way with one row; True when it was written.\n\n"
 "False: a value needs conversion (observation leaves must have exactly their dtype and\n"
 "shape, info values must have cells under known keys) and nothing was written. obs,\n"
-"info, final_obs and final_info may be None: their columns are left as they are.");
+"info, final_obs and final_info may be None: their columns are left as they are, or get what\n"
+"has been kept for this row if its flags say FINAL.");

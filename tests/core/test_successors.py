@@ -266,3 +266,24 @@ def test_a_state_is_due_after_the_time_of_the_env_itself(ends: Ends) -> None:
     assert slot.is_look_due(0)
     slot.look_after(0, 0)
     assert not slot.is_look_due(0)
+
+
+def test_an_answer_that_raised_behind_the_end_of_an_episode_counts_as_its_repetition_does(ends: Ends) -> None:
+    """Once, the observation that had ended the episode was counted, so the next crash lost one."""
+
+    class Env:
+        def step(self, action: Any) -> Any:
+            return obs_of(1), 1.0, True, False, {}
+
+        def reset(self) -> Any:
+            return [7], {}
+
+    env, hub = Env(), ends.hub()
+    slot, successor = slot_of(ends, 0, autoreset=SAME_STEP), slot_of(ends, 0, autoreset=SAME_STEP)
+    slot.host(0, env.step, env)
+    hub.send((ONE,), np.array([0]), False, 0)
+    assert slot.serve()[:2] == (events.RESULT, 0)
+    assert slot.publish(None, 0.0, False, False, None, int(RowFlag.ERROR), None)
+    assert successor.absorb(0, 1, None, 0.0, False, False, int(RowFlag.ERROR), None, False)
+    digest, *records = slot.records(0)
+    assert digest == successor.records(0)[0] and (1, digest) in records
