@@ -48,8 +48,8 @@ static PyObject *
 call_reset(Slot *self)
 {
     hosted_env *env = &self->envs[self->command.env_id];
-    PyObject *result = look_for_draw(self, PyObject_CallMethod(env->env, "reset", NULL));
-    PyObject *step_method = result == NULL ? NULL : PyObject_GetAttrString(env->env, "step");
+    PyObject *result = look_for_draw(self, PyObject_CallMethodNoArgs(env->env, self->reset_name));
+    PyObject *step_method = result == NULL ? NULL : PyObject_GetAttr(env->env, self->step_name);
     if (step_method == NULL) {
         Py_XDECREF(result);
         return NULL;

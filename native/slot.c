@@ -37,6 +37,8 @@ slot_clear(PyObject *op)
     info_clear(&self->info_table);
     Py_CLEAR(self->numpy_scalar);
     Py_CLEAR(self->numpy_array);
+    Py_CLEAR(self->reset_name);
+    Py_CLEAR(self->step_name);
     self->num_watched = 0;
     Py_CLEAR(self->drew);
     Py_CLEAR(self->look);
@@ -138,7 +140,10 @@ slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->autoreset = autoreset;
     self->waits = waits;
     self->patience.budget_ns = spin_ns;
-    if (PyObject_GetBuffer(mapping, &self->mapping, PyBUF_WRITABLE) < 0
+    self->reset_name = PyUnicode_InternFromString("reset");
+    self->step_name = PyUnicode_InternFromString("step");
+    if (self->reset_name == NULL || self->step_name == NULL
+        || PyObject_GetBuffer(mapping, &self->mapping, PyBUF_WRITABLE) < 0
         || vecenv_attach(&self->arena, &self->mapping) < 0) {
         goto fail;
     }

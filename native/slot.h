@@ -69,6 +69,8 @@ typedef struct {
     info_cells cells;
     info_cells final_cells; /* SAME_STEP: of the info that ended an episode, for the row under way */
     PyObject *numpy_scalar, *numpy_array; /* types */
+    /* Interned: the interpreter's cache of methods keeps every other string it is asked with. */
+    PyObject *reset_name, *step_name;
     vecenv_command command; /* under way */
     int64_t now_ns;         /* when the last command ended, 0 after a wait */
     int64_t told_ns;        /* when the parent was last told */

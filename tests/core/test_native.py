@@ -512,6 +512,18 @@ def test_the_infos_that_end_episodes_have_cells_of_their_own(ends):
     assert final_rows(hub, ends) == ([flags, flags], [2, 3], [10, 11])
 
 
+def test_the_observation_that_ends_an_episode_is_kept_whole(ends):
+    hub, slot = ends.hub(), ends.slot(autoreset=2)
+    hub.add_info_key("a")
+    ending_envs(slot, {}, {})
+    hub.send((np.zeros(2, np.int64),), None, True, 0)
+    assert slot.serve()[0] == _native.EVENT_IDLE
+    views = arena.BlockViews(ends.plan, ends.memory, hub.recv(2, 2, 0)[0][0])
+    for leaves, number in ((views.obs, 0), (views.final, 1)):
+        gear, position = (leaf[:2].tolist() for leaf in sorted(leaves, key=np.ndim))
+        assert (gear, position) == ([number] * 2, [[number] * 2] * 2)
+
+
 def test_a_final_info_waits_in_cells_until_the_host_has_seen_to_the_rest(ends):
     hub, slot = ends.hub(), ends.slot(autoreset=2)
     hub.add_info_key("a")
@@ -557,22 +569,31 @@ def told(i):
     return {"a": i, "b": 0.5, "c": nested} if i % 3 else {"a": i, f"key {i}": 2**70}
 
 
-def rounds(count):
-    """Send, step, receive: with plain rows, odd ones, infos, exceptions and mail."""
+def rounds(count, autoreset):
+    """Send, step, receive: with plain rows, odd ones, ends, infos, exceptions and mail."""
     ends = Ends()
-    hub, slot = ends.hub(), ends.slot()
-    results = deque([(obs_of(i), float(i), i % 7 == 6, False, told(i)) for i in range(11)])
+    hub, slot = ends.hub(), ends.slot(autoreset=autoreset)
+    results = deque([(i, float(i), i > 5, False, told(i)) for i in range(11)])
     for name in ("a", "b", "c\x1fd", "c\x1fe\x1e2,1", "\x1d"):
         hub.add_info_key(name)
 
     def step(action):
         results.rotate()
-        if results[0][1] == 3.0:
+        number, *rest = results[0]
+        if number == 3:
             raise ValueError("three")
-        return results[0] if results[0][1] != 5.0 else list(results[0])
+        result = obs_of(number), *rest
+        return result if number != 5 else list(result)
 
+    class Env:
+        def reset(self):
+            number = results[0][0]
+            return (obs_of(7) if number < 7 else [7]), told(number)
+
+    env = Env()
+    env.step = step
     for env_id in range(2):
-        slot.host(env_id, step)
+        slot.host(env_id, step, env)
     actions = (np.zeros(2, np.int64),)
     for _ in range(count):
         hub.send(actions, None, True, 0)
@@ -587,11 +608,12 @@ def rounds(count):
 
 
 @pytest.mark.skipif(not hasattr(sys, "getrefcount"), reason="counts references")
-def test_nothing_is_left_behind():
-    rounds(50)
+@pytest.mark.parametrize("autoreset", [0, 1, 2], ids=["DISABLED", "NEXT_STEP", "SAME_STEP"])
+def test_nothing_is_left_behind(autoreset):
+    rounds(50, autoreset)
     gc.collect()
     blocks, values = sys.getallocatedblocks(), sys.getrefcount(None)
-    rounds(2000)
+    rounds(2000, autoreset)
     gc.collect()
     assert sys.getallocatedblocks() - blocks < 200
     assert abs(sys.getrefcount(None) - values) < 200
