@@ -163,6 +163,12 @@ def test_exact_counts_leave_the_rest_for_the_next_call(open_pool: OpenPool) -> N
     assert sizes == [3, 3, 2] and sorted(seen) == list(range(8))
 
 
+def test_max_count_is_no_less_than_min_count(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 4)
+    pool.reset(ordered=False)
+    assert len(pool.recv(min_count=3, max_count=1)) == 3
+
+
 def test_max_count_bounds_a_batch(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 6)
     pool.reset(ordered=False)
@@ -224,15 +230,19 @@ def test_views_outlive_the_pool(open_pool: OpenPool) -> None:
 
 def test_next_step_resets_on_the_step_after_the_end(open_pool: OpenPool) -> None:
     pool = open_pool(count(3), 2, autoreset=Autoreset.NEXT_STEP)
-    reset(pool)
-    lengths, flags, terminated = [], [], []
+    reset(pool, seeds=[3, 4])
+    lengths, flags, terminated, sums, seeds = [], [], [], [], []
     for _ in range(5):
         pool.send(np.zeros(2, np.int64))
         batch = pool.recv()
         lengths.append(batch.lengths.tolist()[0])
         flags.append(batch.flags & RowFlag.AUTORESET)
         terminated.append(batch.terminated.tolist()[0])
+        sums.append((batch.rewards.tolist()[0], batch.returns.tolist()[0]))
+        seeds.append(batch.seeds.tolist()[0])
     assert lengths == [1, 2, 3, 0, 1]
+    assert sums == [(1.0, 1.0), (1.0, 2.0), (1.0, 3.0), (0.0, 0.0), (1.0, 1.0)]
+    assert seeds == [3, 3, 3, -1, -1]
     assert [bool(flag) for flag in flags] == [False, False, False, True, False]
     assert terminated == [False, False, True, False, False]
     assert pool.recv.__self__ is pool and batch.episodes.tolist() == [1, 1]
@@ -376,9 +386,11 @@ def test_same_step_keeps_the_final_observation_of_an_env_that_reuses_its_buffer(
     assert batch.flags & RowFlag.FINAL and batch.terminated.all()
     np.testing.assert_array_equal(batch.final_obs, np.stack([last, last]))
     np.testing.assert_array_equal(batch.obs, np.stack([alone.reset()[0]] * 2))
-    assert batch.lengths.tolist() == [3, 3] and batch.episodes.tolist() == [0, 0]
+    assert batch.lengths.tolist() == [3, 3] and batch.episodes.tolist() == [0, 0] and batch.seeds.tolist() == [5, 5]
     pool.send(np.ones(2, np.int64))
-    assert pool.recv().episodes.tolist() == [1, 1]
+    batch = pool.recv()
+    assert batch.episodes.tolist() == [1, 1] and batch.seeds.tolist() == [-1, -1]
+    assert batch.returns.tolist() == [1.0, 1.0]
 
 
 class ReusesGraph(toys.ToyEnv):
@@ -403,36 +415,58 @@ def test_same_step_keeps_a_final_graph_of_an_env_that_reuses_its_arrays(open_poo
 
 
 class ReusesReward(toys.ToyEnv):
-    """Gives reward and end in the same arrays all the time; its first observations are lists where `is_odd`."""
+    """Gives reward and end in the same arrays all the time; its `odd` observations are lists."""
 
-    def __init__(self, shape: tuple[int, ...], is_odd: bool) -> None:
+    def __init__(self, shape: tuple[int, ...], odd: str) -> None:
         super().__init__(2)
         self.reward_space = spaces.Box(-9.0, 9.0, shape, np.float64)
-        self.reward, self.is_over, self.is_odd = np.zeros(shape), np.zeros((), np.bool_), is_odd
+        self.reward, self.is_over, self.odd = np.zeros(shape), np.zeros((), np.bool_), odd
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = super().reset(**kwargs)
         self.reward[...], self.is_over[...] = 0, False
-        return (obs.tolist() if self.is_odd else obs), info
+        return (obs.tolist() if self.odd == "first" else obs), info
 
     def step(self, action: Any) -> Any:
         obs, _, terminated, _, info = super().step(action)
         self.reward[...], self.is_over[...] = self.elapsed_steps, terminated
-        return obs, self.reward, self.is_over, False, info
+        return (obs.tolist() if self.odd == "last" else obs), self.reward, self.is_over, False, info
 
 
-@pytest.mark.parametrize("is_odd", [False, True], ids=["plain", "odd"])
+@pytest.mark.parametrize("odd", ["no", "first", "last"])
 @pytest.mark.parametrize("shape", [(), (2,)], ids=["number", "vector"])
 def test_same_step_keeps_how_an_episode_of_an_env_that_reuses_its_arrays_ended(
-    shape: tuple[int, ...], is_odd: bool, open_pool: OpenPool
+    shape: tuple[int, ...], odd: str, open_pool: OpenPool
 ) -> None:
-    pool = open_pool(functools.partial(ReusesReward, shape, is_odd), 1, autoreset=Autoreset.SAME_STEP)
+    pool = open_pool(functools.partial(ReusesReward, shape, odd), 1, autoreset=Autoreset.SAME_STEP)
     reset(pool)
     for reward, is_over in ((1.0, False), (2.0, True), (1.0, False)):
         batch = pool.step(np.zeros(1, np.int64))
         batch.raise_errors()
         np.testing.assert_array_equal(batch.rewards, np.full((1, *shape), reward))
         assert batch.terminated.item() == is_over
+        assert batch.obs[0, 0] == (0.0 if is_over else reward), "the number of steps"
+        assert not is_over or batch.final_obs[0, 0] == reward
+
+
+@pytest.mark.parametrize("truncate", [False, True], ids=["terminated", "truncated"])
+@pytest.mark.parametrize("autoreset", list(Autoreset), ids=lambda mode: mode.name)
+def test_the_row_that_ends_an_episode_says_how_long_it_took(
+    autoreset: Autoreset, truncate: bool, open_pool: OpenPool
+) -> None:
+    pool = open_pool(functools.partial(toys.ToyEnv, 2, truncate=truncate), 1, autoreset=autoreset)
+    began = now_ns()
+    reset(pool)
+    for _ in range(2):
+        length = 0
+        while length != 2:
+            before = now_ns()
+            batch = pool.step(np.zeros(1, np.int64))
+            length = batch.lengths.item()
+        assert 0 < batch.seconds.item() <= (now_ns() - began) / 1e9
+        began = before  # of the call in which a new one begins at the earliest
+        if autoreset == Autoreset.DISABLED:
+            reset(pool)
 
 
 def test_disabled_leaves_resets_to_the_caller(open_pool: OpenPool) -> None:
