@@ -12,7 +12,7 @@ import pytest
 
 from tests.core.test_native import Ends, obs_of
 from vecenv.core import slot as events
-from vecenv.core.arena import LINE
+from vecenv.core.arena import LINE, BlockViews
 from vecenv.core.native import load
 from vecenv.core.rows import Autoreset, Op
 
@@ -119,3 +119,35 @@ def test_a_slot_says_what_it_is_at_and_since_when(ends: Ends) -> None:
         assert (op, env_id, step_id) == pending == (Op.STEP, number, number + 1)
     for (before, *_), (now, (_, _, _, started_ns, _, _), _) in pairwise(seen):
         assert before + 1000 <= started_ns <= now
+
+
+def test_what_a_slot_begins_after_a_pause_began_after_it(ends: Ends) -> None:
+    """Else it would be late before it has begun."""
+    hub, slot = ends.hub(), ends.slot()
+    began: list[int] = []
+    host(slot, lambda: began.append(hub.state(0)[3]))
+    for _ in range(2):
+        asked = time.monotonic_ns()
+        send(hub, 0)
+        assert slot.serve()[0] == events.IDLE
+        assert began.pop() >= asked
+        hub.recv(1, 1, 0)
+
+
+def test_a_row_that_nobody_waits_for_any_more_is_no_answer_of_another_env(ends: Ends) -> None:
+    """A recovery looks for the newest observation of an env in all rows that there are."""
+    hub, slot = ends.hub(), ends.slot()
+    host(slot, int, int)
+    sent = set()
+    for number in range(2 * ends.plan.words["num_blocks"]):
+        env_ids = np.array([number % 2, 1 - number % 2])
+        assert hub.send((np.zeros(2, np.int64),), env_ids, True, 0) is None
+        sent |= {(env_id, hub.owed(env_id)[1]) for env_id in (0, 1)}
+        hub.cancel(0)
+        assert slot.serve()[0] == events.IDLE
+        hub.recv(1, 1, 0)
+    found = set()
+    for block in range(ends.plan.words["num_blocks"]):
+        columns = BlockViews(ends.plan, ends.memory, block).columns
+        found |= set(zip(columns["env_id"].tolist(), columns["step_id"].tolist()))
+    assert {(env_id, step_id) for env_id, step_id in found if step_id} <= sent
