@@ -393,6 +393,30 @@ def test_same_step_keeps_the_final_observation_of_an_env_that_reuses_its_buffer(
     assert batch.returns.tolist() == [1.0, 1.0]
 
 
+class Undecided(toys.ToyEnv):
+    """Ends its second step, or not: one of its flags is neither true nor false."""
+
+    def __init__(self, which: int) -> None:
+        super().__init__()
+        self.which = which
+
+    def step(self, action: Any) -> Any:
+        result = list(super().step(action))
+        if self.elapsed_steps == 2:
+            result[self.which] = np.array([False, True])
+        return tuple(result)
+
+
+@pytest.mark.parametrize("which", [2, 3], ids=["terminated", "truncated"])
+@pytest.mark.parametrize("autoreset", list(Autoreset), ids=lambda mode: mode.name)
+def test_a_flag_without_truth_is_an_error_of_its_env(autoreset: Autoreset, which: int, open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(Undecided, which), 1, autoreset=autoreset)
+    reset(pool)
+    errors = [pool.step(np.zeros(1, np.int64)).errors() for _ in range(3)]
+    assert [list(found) for found in errors] == [[], [0], []]
+    assert "truth value" in str(errors[1][0])
+
+
 class ReusesGraph(toys.ToyEnv):
     """Shows a graph whose nodes lie in the same array all the time."""
 
@@ -1356,6 +1380,15 @@ def test_a_limit_that_is_set_later_is_looked_at_as_often(asks: str, monkeypatch:
             pool.step(np.zeros(1, np.int64)) if asks == "step" else pool.call(lambda env: env.step(0))
         assert now_ns() - began < 30 * 10**9
         pool.close(0)
+
+
+def test_a_limit_that_is_set_later_gives_recoveries_as_much_time_as_one_set_at_once() -> None:
+    options = PoolOptions(num_workers=1, failures=FailurePolicy(on_failure="recover"))
+    with ProcessPool([toys.CountEnv], options) as pool:
+        pool.start()
+        pool.set_limits(Limits(step=100.0))
+        assert pool._recovery is not None
+        assert pool._recovery.plan([0], [], lambda env_id, before: None)[0].seconds == 1000.0
 
 
 def test_threads_of_one_worker_let_sleeping_envs_overlap() -> None:
