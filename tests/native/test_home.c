@@ -62,6 +62,33 @@ it_stays_where_it_is(void)
     CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
 }
 
+static void
+it_goes_home_after_long_rounds_whose_caller_fell_asleep_at_once(void)
+{
+    enum { RUNG = 1000 };
+    const struct {
+        int64_t took_ns, armed_ns;
+        int is_wanted;
+    } rounds[] = {
+        {VECENV_HOME_LEAST_NS, RUNG, 1},
+        {VECENV_HOME_LEAST_NS - 1, RUNG, 0},                         /* too short a round */
+        {VECENV_HOME_LEAST_NS, RUNG - 1, 0},                         /* it has not slept since */
+        {VECENV_HOME_LEAST_NS, RUNG + VECENV_HOME_AT_ONCE_NS - 1, 1},
+        {VECENV_HOME_LEAST_NS, RUNG + VECENV_HOME_AT_ONCE_NS, 0},    /* it went on computing */
+    };
+    vecenv_home home = {0};
+    for (size_t i = 0; i < sizeof rounds / sizeof rounds[0]; i++) {
+        vecenv_begin_round(&home, 1);
+        vecenv_end_round(&home, 1 + rounds[i].took_ns, RUNG, rounds[i].armed_ns);
+        CHECK(home.is_wanted == rounds[i].is_wanted);
+        home.is_wanted = 2; /* a wait that ends at its timeout decides nothing */
+        vecenv_end_round(&home, 1, RUNG, RUNG);
+        CHECK(home.is_wanted == 2);
+    }
+    vecenv_set_home(&home, 64 * VECENV_CORE_WORDS, 1); /* beyond what an affinity has room for */
+    CHECK(!home.is_set);
+}
+
 /* A round that took so long, and used that much CPU time or more. */
 static void
 end_round_after(vecenv_home *home, int64_t took_ns, int64_t used_ns)
@@ -167,6 +194,7 @@ main(void)
         it_stays_where_it_is();
         one_of_several_threads_stays_while_it_mostly_waits();
     }
+    it_goes_home_after_long_rounds_whose_caller_fell_asleep_at_once();
     nobody_stays_where_there_is_one_core();
     the_parent_is_woken_early_on_this_core_only();
     return 0;
