@@ -179,6 +179,30 @@ def test_who_begins_again_because_another_one_hung_has_all_attempts(launched, tm
     assert failed.exists() and set(manager.env_states.values()) == {EnvState.RUN}
 
 
+def test_seeds_wait_for_a_reset_that_is_asked_for_also_where_an_automatic_one_hangs(launched, tmp_path):
+    """The second attempt took the seed up, and began again with it an episode that nobody had asked to begin."""
+    hung = tmp_path / "hung"
+    hung.touch()
+    manager = launched(
+        [functools.partial(_HangsOnce, hung), *actors(1)],
+        max_retry=2,
+        reset_timeout=1.0,
+        retry_waiting_time=0,
+        num_workers=1,
+    )
+    manager.seed([3, 4], dynamic_seed=False)
+    manager.reset({0: {"stat": "hang once"}, 1: None})
+    hung.unlink()
+    manager.seed([8, 9], dynamic_seed=False)
+    for _ in range(5):
+        manager.step({0: 0})
+    while manager.env_states[0] is EnvState.RESET:
+        manager.step({})
+    assert hung.exists() and manager._seed == [3, 4]
+    manager.reset()
+    assert manager._seed == [8, 9]
+
+
 def test_what_concerns_one_env_touches_no_other_worker(launched):
     manager = launched(actors(3), num_workers=3)
     others = [manager.worker_pids[0], manager.worker_pids[2]]

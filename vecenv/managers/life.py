@@ -115,6 +115,7 @@ class EnvLife(EnvBooks):
         self._params: dict[int, dict[str, Any]] = {}
         self._orders: dict[int, Orders] = {}  # of resets not answered yet
         self._attempts: dict[int, int] = {}  # left, of resets not answered yet
+        self._asked: set[int] = set()  # envs whose reset under way the caller asked for; the others' are automatic
         self._replay_paths: list[str] | None = None
         self._replay_tokens: dict[int, str] = {}
         self._recording: set[int] = set()
@@ -172,6 +173,7 @@ class EnvLife(EnvBooks):
         self._seeds_in_use.clear()
         self._params.clear()
         self._attempts.clear()
+        self._asked.clear()
         self._orders.clear()
         self._recording.clear()
         self._unstepped.clear()

@@ -48,6 +48,7 @@ class EnvResets(EnvLife):
             return
         self._settle_resets(ids)
         self._drop_answers(ids)
+        self._asked.update(ids)
         for env_id in ids:
             self._orders[env_id] = self._make_orders(env_id)
         self._begin_resets(ids)
@@ -78,14 +79,11 @@ class EnvResets(EnvLife):
             return False
         return True
 
-    def _make_orders(self, env_id: int, *, automatic: bool = False) -> Orders:
-        """Say all that an env has to know.
-
-        Args:
-            automatic: not a reset that the caller asked for, which is what seeds that he gave wait for.
-        """
+    def _make_orders(self, env_id: int) -> Orders:
+        """Say all that an env has to know."""
         left = self._episode_num - self._env_episode_count[env_id]
-        seed = None if automatic else self._pending_seeds.get(env_id)
+        # Seeds that the caller gave wait for a reset that he asks for, however often another one is tried.
+        seed = self._pending_seeds.get(env_id) if env_id in self._asked else None
         if seed is None and env_id in self._lost and env_id in self._seeds_in_use:
             # A sequence that starts at 0 again would repeat episodes; one from a derived seed does not.
             number, dynamic = self._seeds_in_use[env_id]
@@ -103,10 +101,11 @@ class EnvResets(EnvLife):
 
     def _reset_ended(self, ids: Sequence[int]) -> None:
         """Begin the next episodes of envs whose last one has ended."""
+        self._asked.difference_update(ids)
         for env_id in ids:
             # Where workers reset, an env would take a reset without orders for the worker's own.
             if self._worker_resets or env_id in self._lost:
-                self._orders[env_id] = self._make_orders(env_id, automatic=True)
+                self._orders[env_id] = self._make_orders(env_id)
         self._begin_resets(ids)
 
     def _forget(self, env_ids: Sequence[int]) -> None:
@@ -164,7 +163,7 @@ class EnvResets(EnvLife):
             elif infos is not None and infos[row].get("recovered") in BUILT_ANEW and env_id not in self._lost:
                 # Its worker died before this reset: it lacks what earlier ones told it.
                 self._forget([env_id])
-                self._orders[env_id] = self._make_orders(env_id, automatic=env_id not in self._orders)
+                self._orders[env_id] = self._make_orders(env_id)
                 self._send_resets([env_id])
             else:
                 self._show_first(env_id, obs[row])
@@ -175,6 +174,7 @@ class EnvResets(EnvLife):
         """A reset has been answered: the env runs."""
         orders = self._orders.pop(env_id, None)
         self._attempts.pop(env_id, None)
+        self._asked.discard(env_id)
         self._lost.discard(env_id)
         self._episodes_begun[env_id] += 1
         self._unstepped.add(env_id)

@@ -95,6 +95,7 @@ class ProcessEnvManager(BaseEnvManager):
         # An episode that nobody has stepped can be begun again; the others are lost with their worker.
         again = [mate for mate in running if mate in self._unstepped]
         lost = [mate for mate in running if mate not in self._unstepped]
+        self._asked.difference_update(again)
         for mate in again:
             self._set_state(mate, EnvState.RESET)
             self._attempts[mate] = self._max_retry
