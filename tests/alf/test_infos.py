@@ -189,6 +189,29 @@ def test_what_stands_for_a_whole_batch_is_there_for_each_of_its_rows():
     assert found["mixed"].tolist() == [3, 4, None, "x"], "rows of their own"
 
 
+class Speaks(ToyEnv):
+    """Only env 2 says something."""
+
+    def __init__(self, env_id):
+        super().__init__(3)
+        self.env_id = env_id
+
+    def inform(self):
+        return {"word": "one"} if self.env_id == 2 else {}
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_where_a_batch_says_nothing_there_is_none_among_the_words_of_others(size):
+    """There were zeros, but for the batch that one of them came from."""
+
+    def make(env_id):
+        envs = [AlfGymWrapper(Speaks(size * env_id + row)) for row in range(size)]
+        return BatchEnvironmentWrapper(envs)
+
+    with ParallelAlfEnvironment([make] * (4 // size), tensors=False, backend="serial") as env:
+        assert env.reset().env_info["word"].tolist() == [None, None, "one", None]
+
+
 def test_recovered_batches_are_told_row_by_row():
     make = functools.partial(batch_of_two, functools.partial(told, "a late key"))
     with ParallelAlfEnvironment([make] * 2, tensors=False, num_workers=2) as env:

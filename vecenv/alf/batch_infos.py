@@ -30,10 +30,11 @@ def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, A
         if isinstance(value, dict):
             result[key] = own_infos(value, rows_per_env)
             continue
+        mask = gathered.get(f"_{key}")
         if value.dtype == object:
-            value = _as_bools(value, gathered.get(f"_{key}"))
+            value = _as_bools(value, mask)
         if rows_per_env is not None:
-            value = _end_to_end(value, rows_per_env)
+            value = _end_to_end(value, rows_per_env, mask)
         result[key] = value.astype(np.float32) if value.dtype == np.float64 else value
     return result
 
@@ -49,8 +50,11 @@ def _as_bools(value: Array, mask: Array | None) -> Array:
     return value.astype(np.bool_) if is_bool else value  # None becomes False
 
 
-def _end_to_end(value: Array, size: int) -> Array:
+def _end_to_end(value: Array, size: int, mask: Array | None) -> Array:
     if value.ndim > 1:
+        if value.dtype == object and mask is not None and not mask.all():
+            value = value.copy()
+            value[~mask] = None  # where Gymnasium has zeros, as for single objects
         return value.reshape(len(value) * size, *value.shape[2:]) if value.shape[1] == size else value
     if value.dtype != object:
         return np.repeat(value, size)
