@@ -14,7 +14,10 @@ FACES = [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager]
 
 
 class Closable(ActorEnv):
-    """Does nothing any more once it is closed; the first that is built cannot be reset with `stat` 'first'."""
+    """Does nothing any more once it is closed; the first that is built cannot be reset with `stat` 'first'.
+
+    With 'block_first' its reset hangs.
+    """
 
     def __init__(self, number):
         super().__init__({"number": number})
@@ -25,6 +28,8 @@ class Closable(ActorEnv):
         assert not self.is_closed, "a closed env is reset"
         if stat == "first":
             stat = "error" if self.build == 0 else None
+        if stat == "block_first":
+            stat = "block" if self.build == 0 else None
         return super().reset(stat)
 
     def close(self):
@@ -87,6 +92,27 @@ def test_another_reset_that_hangs_meanwhile_has_its_attempts_too(tmp_path):
         manager.launch()
         manager.reset({0: {"stat": "first"}, 1: {"stat": "block_later"}})
         assert manager.ready_obs_id == [0, 1] and manager.steps == [0, 0]
+
+
+WITH_WORKERS = FACES[1:]
+
+
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+def test_what_could_not_be_built_after_a_reset_that_hung_is_built_by_the_next_attempt(manager_cls, tmp_path):
+    """What the constructor raised came out of the reset, and left the env in RESET for good."""
+    with make(manager_cls, tmp_path, {1}, max_retry=3, reset_timeout=0.5) as manager:
+        manager.launch()
+        manager.reset({0: {"stat": "block_first"}})
+        assert manager.ready_obs_id == [0, 1] and manager.build[:1] == [2]
+
+
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+def test_after_a_reset_that_hung_too_each_time_that_it_cannot_be_built_is_an_attempt(manager_cls, tmp_path):
+    manager = make(manager_cls, tmp_path, {1, 2, 3, 4}, max_retry=3, reset_timeout=0.5)
+    manager.launch()
+    with pytest.raises(RuntimeError, match=r"3 attempts.*no licence for 2"):
+        manager.reset({0: {"stat": "block_first"}})
+    assert manager.closed and len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_state_kept_without_an_env_gives_the_same_successor(tmp_path):

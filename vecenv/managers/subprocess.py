@@ -87,10 +87,7 @@ class ProcessEnvManager(BaseEnvManager):
         pool = self._open_pool("reset")
         assert isinstance(pool, ProcessPool)
         mates = pool.envs_of(error.worker_id)
-        self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
-        if self._attempts[env_id] <= 0:
-            self._give_up_reset(env_id, error)
-        time.sleep(self._retry_waiting_time)
+        self._use_attempt(env_id, error)
         running = [mate for mate in mates if self._env_states[mate] is EnvState.RUN]
         # An episode that nobody has stepped can be begun again; the others are lost with their worker.
         again = [mate for mate in running if mate in self._unstepped]
@@ -99,19 +96,30 @@ class ProcessEnvManager(BaseEnvManager):
         for mate in again:
             self._set_state(mate, EnvState.RESET)
             self._attempts[mate] = self._max_retry
-        self._replace_worker(pool, error.worker_id, mates)
+        self._replace_worker(pool, error.worker_id, env_id)
+        self._forget(mates)
+        owed = [mate for mate in mates if mate in self._attempts]
+        for mate in owed:
+            self._orders[mate] = self._make_orders(mate)
+        self._send_resets(owed)
         if lost:
             self._lose_episodes(lost, error)
         return True
 
-    def _replace_worker(self, pool: ProcessPool, worker_id: int, mates: list[int]) -> None:
-        """Start a worker's envs anew and send the resets they owe again."""
-        pool.restart(worker_id)
-        self._forget(mates)
-        owed = [env_id for env_id in mates if env_id in self._attempts]
-        for env_id in owed:
-            self._orders[env_id] = self._make_orders(env_id)
-        self._send_resets(owed)
+    def _replace_worker(self, pool: ProcessPool, worker_id: int, env_id: int) -> None:
+        """Build a worker's envs anew; each time that this fails an attempt of the env that has hung is used up."""
+        while True:
+            try:
+                pool.restart(worker_id)
+                return
+            except Exception as error:
+                self._use_attempt(env_id, error)
+
+    def _use_attempt(self, env_id: int, error: Exception) -> None:
+        self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
+        if self._attempts[env_id] <= 0:
+            self._give_up_reset(env_id, error)
+        time.sleep(self._retry_waiting_time)
 
     def _lose_episodes(self, env_ids: list[int], error: WorkerError) -> None:
         """Give up the episodes of envs whose worker had to be ended; they are in ERROR until they are reset."""
