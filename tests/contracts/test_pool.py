@@ -169,6 +169,15 @@ def test_max_count_is_no_less_than_min_count(open_pool: OpenPool) -> None:
     assert len(pool.recv(min_count=3, max_count=1)) == 3
 
 
+@pytest.mark.parametrize("wrong", ["3", 2.5], ids=repr)
+def test_a_max_count_that_is_no_whole_number_is_refused(wrong: Any, open_pool: OpenPool) -> None:
+    pool = open_pool(count(5), 2)
+    pool.reset()
+    with pytest.raises(ConfigError, match="max_count: expected a whole number or None"):
+        pool.recv(max_count=wrong)
+    assert len(pool.recv()) == 2
+
+
 def test_max_count_bounds_a_batch(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 6)
     pool.reset(ordered=False)

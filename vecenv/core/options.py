@@ -76,7 +76,7 @@ class FailurePolicy:
         recycle_after: replace workers between two batches, after this many 'episodes' of an
             env or above this much memory, 'rss_mb' (MiB). It frees what envs leak if they begin there from a seeded
             reset or a state; where all they were asked is repeated, they leak it again, and a worker that is too large
-            stays for 20 times as long as that took.
+            stays for 20 times as long as that took. An episode that cannot be repeated ends truncated.
         reproducer_dir: existing folder where reproducer files are written; None: the system's temporary folder.
     """
 

@@ -108,6 +108,8 @@ class ReceivingPool(SendingPool):
             owed = self._hub.outstanding()
             if type(min_count) not in _COUNTS or type(timeout) not in _TIMES or timeout != timeout:
                 _check_wait(min_count, timeout)
+            if type(max_count) not in _COUNTS:
+                _check_count("max_count", max_count)
             least = owed if min_count is None else min_count
             if not 1 <= least <= owed:
                 limits = f"min_count {least} is not in 1..{owed}, the number of envs that owe an answer"
@@ -275,6 +277,10 @@ class ReceivingPool(SendingPool):
 
 
 def _check_wait(min_count: Any, timeout: Any) -> None:
-    if min_count is not None and not isinstance(min_count, numbers.Integral):
-        raise ConfigError(f"min_count: expected a whole number or None, got {min_count!r}", key="min_count")
+    _check_count("min_count", min_count)
     check_timeout("timeout", timeout)
+
+
+def _check_count(name: str, count: Any) -> None:
+    if count is not None and not isinstance(count, numbers.Integral):
+        raise ConfigError(f"{name}: expected a whole number or None, got {count!r}", key=name)

@@ -121,7 +121,8 @@ def _start_method_left_open() -> Iterator[None]:
     try:
         yield
     finally:
-        if is_open:
+        # not one that another thread of the program has set meanwhile
+        if is_open and multiprocessing.get_start_method(allow_none=True) == multiprocessing.get_all_start_methods()[0]:
             multiprocessing.set_start_method(None, force=True)
 
 
