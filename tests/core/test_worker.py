@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -98,18 +99,21 @@ def test_a_worker_ends_where_the_pid_of_its_parent_is_not_its_parents(whose: str
     if whose == "nobody's":
         with subprocess.Popen([sys.executable, "-c", ""]) as gone:
             parent = gone.pid
+    ours, theirs = multiprocessing.Pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.setsid()  # as its group ends with it
             none: dict[str, Any] = dict(env_fns=b"", adapt=b"", registrations=b"", environ={}, cwd=None, path=[])
             who: dict[str, Any] = dict(num_threads=1, parent_pid=parent, parent_started=started)
-            worker._watch(Boot(0, [0], [[0]], **none, **who, implementation=implementation))
+            worker._watch(Boot(0, [0], [[0]], **none, **who, implementation=implementation), theirs)
             os._exit(0)
         finally:
             os._exit(1)
     expected = 0 if whose == "its parent's" else -signal.SIGKILL
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == expected
+    ours.close()
+    theirs.close()
 
 
 def end_of_a_paused_child(env: Any) -> int:
