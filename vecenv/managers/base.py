@@ -217,14 +217,15 @@ class BaseEnvManager(EnvResets):
         finals = final_rows(self._layout.spec, batch, ended) if self._worker_resets else None
         for i, row in enumerate(rows):
             obs = blanks.rows[row]
-            if finals is None and not self._copies:
-                obs = copy_arrays(obs)  # of a row that nobody watches once the next episode's is shown
-            if finals is not None and self._reset_inplace and self._resets_in_row:
+            if finals is None:
+                if not self._copies:
+                    obs = copy_arrays(obs)  # of a row that nobody watches once the next episode's is shown
+            elif self._reset_inplace and self._resets_in_row:
                 blanks.infos[row]["final_obs"] = finals[i]
                 is_new = blanks.infos[row].get("recovered") in BUILT_ANEW  # and has begun nothing yet
                 if is_new or self._is_last_episode(blanks.ids[row]):
                     obs = finals[i]  # there is no next one; the row has some filler
-            elif finals is not None:
+            else:
                 obs = finals[i]
             blanks.replace(row, obs, blanks.rewards[row], True)
             mark_end(blanks.infos[row], terminated[i], truncated[i])
@@ -270,13 +271,17 @@ class BaseEnvManager(EnvResets):
 
     def _step_with_errors(self, ids: list[int], actions: list[Any], batch: Batch, blanks: Blanks) -> list[Any]:
         given = dict(zip(ids, actions))
-        made: dict[int, tuple[Blanks, int]] = {}  # env_id -> where its timestep is
+        places: dict[int, tuple[Blanks, int]] = {}  # of timesteps, whose observations may move until the last attempt
+
+        def made() -> dict[int, Any]:
+            return {env_id: places[env_id][0].results[places[env_id][1]] for env_id in ids if env_id in places}
+
         asked = ids
         try:
             for attempts_left in reversed(range(self._max_retry if self._retries_steps else 1)):
                 errors = batch.errors()
                 self._take(asked, batch, blanks, skip=errors)
-                made.update((env_id, (blanks, row)) for row, env_id in enumerate(asked) if env_id not in errors)
+                places.update((env_id, (blanks, row)) for row, env_id in enumerate(asked) if env_id not in errors)
                 self._check_reset_errors(errors)
                 if not errors or not attempts_left:
                     break
@@ -284,12 +289,11 @@ class BaseEnvManager(EnvResets):
                 asked = list(errors)
                 batch, blanks = self._exchange(asked, [given[env_id] for env_id in asked])
         except Exception as error:
-            self._carry(error, {env_id: blanks.results[row] for env_id, (blanks, row) in made.items()}, ids)
+            self._carry(error, made(), ids)
             raise
-        timesteps = {env_id: blanks.results[row] for env_id, (blanks, row) in made.items()}
         if errors:
-            self._fail_steps(errors, {env_id: timesteps[env_id] for env_id in ids if env_id not in errors})
-        return [timesteps[env_id] for env_id in ids]
+            self._fail_steps(errors, made())
+        return list(made().values())
 
     def _move_obs(self, moved: Mapping[int, Any]) -> None:
         """Let what this step will return look at the copies: it waits for more batches, of resets or repeated steps."""
