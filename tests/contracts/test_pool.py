@@ -1391,6 +1391,23 @@ def test_a_limit_that_is_set_later_is_looked_at_as_often(asks: str, monkeypatch:
         pool.close(0)
 
 
+@pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
+def test_limits_may_be_set_before_the_start_and_after_the_end(engine: type[Pool]) -> None:
+    pool = engine([functools.partial(toys.HangAtStep, 1)], PoolOptions())
+    with pytest.raises(ConfigError, match="step"):
+        pool.set_limits(Limits(step=-1.0))
+    assert pool.options.limits == Limits()
+    pool.set_limits(Limits(step=0.1))
+    with pool:
+        pool.start()
+        if engine is ProcessPool:
+            reset(pool)
+            with pytest.raises(WorkerTimeoutError, match="did not finish step"):
+                pool.step(np.zeros(1, np.int64))
+        pool.close(0)
+        pool.set_limits(Limits())
+
+
 def test_a_limit_that_is_set_later_gives_recoveries_as_much_time_as_one_set_at_once() -> None:
     options = PoolOptions(num_workers=1, failures=FailurePolicy(on_failure="recover"))
     with ProcessPool([toys.CountEnv], options) as pool:

@@ -230,8 +230,14 @@ class Waist(Life):
         return found
 
     def set_limits(self, limits: Limits) -> None:
-        """Change how long operations of envs may take, those under way included."""
-        self.options = dataclasses.replace(self.options, limits=limits)
+        """Change how long operations of envs may take, those under way included.
+
+        Raises:
+            ConfigError: a limit is no number of seconds.
+        """
+        self.options = check_options(dataclasses.replace(self.options, limits=limits))
+        if self._open_in is None:
+            return  # `start` reads them
         self._watchdog.set_limits(limits)
         if self._recovery is not None:
             self._recovery.limits = limits
