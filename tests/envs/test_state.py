@@ -234,6 +234,7 @@ def test_a_fresh_env_without_the_snapshot_does_not_go_on_alike():
     for name in {"CartPole", "Pong preprocessed", "norms of gymnasium"}.intersection(STACKS):
         env, twin = STACKS[name](), STACKS[name]()
         first_episode(env)
+        twin.reset(seed=2**30)  # without one Pong may happen to begin alike
         assert continue_run(twin) != continue_run(env)
         close(env, twin)
 
