@@ -23,7 +23,7 @@ from .asides import ABNORMAL, AGENTS, abnormal_values, infos_of_agents
 from .calls import renew_env
 from .resets import EnvResets
 from .states import EnvState
-from .timesteps import BUILT_ANEW, HAS_INFO, Blanks, copy_arrays, final_rows, mark_end
+from .timesteps import BUILT_ANEW, HAS_INFO, Blanks, copy_arrays, final_rows
 
 __all__ = ["BaseEnvManager"]
 
@@ -133,20 +133,20 @@ class BaseEnvManager(EnvResets):
             Exception: as an automatic reset; it has `timesteps`.
         """
         failed = skip
-        blanks.fill(batch)
+        seen = blanks.fill(batch)
         if batch.flags & RowFlag.MAIL:
             skip = self._keep_shown(ids, batch, blanks, skip)
         self._shown.put(ids, blanks.batch, blanks.rows, skip)
         if not batch.flags and self._worker_resets:  # where workers reset, rows that end an episode are flagged
             return blanks.finish()
-        terminated, truncated = batch.terminated, batch.truncated
-        ended = (terminated | truncated).nonzero()[0]
-        if len(ended):
-            self._mark_ends(blanks, batch, ended, terminated[ended].tolist(), truncated[ended].tolist())
+        ended = (seen.terminated | seen.truncated).nonzero()[0]
+        rows = ended.tolist()
+        if rows:
+            ways = zip(rows, seen.terminated[ended].tolist(), seen.truncated[ended].tolist())
+            blanks.end(self._last_observations(blanks, batch, ended, rows), ways)
         if batch.flags & HAS_INFO:
             self._take_abnormal(ids, blanks)
-        if len(ended):
-            rows = ended.tolist()
+        if rows:
             if self._reset_inplace and self._resets_in_row:
                 again = [row for row in rows if ids[row] in self._lost]  # its row has no first observation to show
             else:
@@ -208,27 +208,24 @@ class BaseEnvManager(EnvResets):
     def _repeat_last(self, blanks: Blanks, row: int) -> None:
         blanks.infos[row].setdefault("final_obs", blanks.obs_of(row))
 
-    def _mark_ends(
-        self, blanks: Blanks, batch: Batch, ended: Array, terminated: list[bool], truncated: list[bool]
-    ) -> None:
-        """Make these rows the last timesteps of their episodes."""
-        rows = ended.tolist()
-        # Where the worker resets, a row has the first observation of a new episode beside what ended the old one.
-        finals = final_rows(self._layout.spec, batch, ended) if self._worker_resets else None
-        for i, row in enumerate(rows):
-            obs = blanks.rows[row]
-            if finals is None:
-                if not self._copies:
-                    obs = copy_arrays(obs)  # of a row that nobody watches once the next episode's is shown
-            elif self._reset_inplace and self._resets_in_row:
-                blanks.infos[row]["final_obs"] = finals[i]
-                is_new = blanks.infos[row].get("recovered") in BUILT_ANEW  # and has begun nothing yet
-                if is_new or self._is_last_episode(blanks.ids[row]):
-                    obs = finals[i]  # there is no next one; the row has some filler
-            else:
-                obs = finals[i]
-            blanks.replace(row, obs, blanks.rewards[row], True)
-            mark_end(blanks.infos[row], terminated[i], truncated[i])
+    def _last_observations(self, blanks: Blanks, batch: Batch, ended: Array, rows: list[int]) -> list[Any]:
+        """Return what the last timesteps of these rows' episodes are to show."""
+        if not self._worker_resets:
+            shown = [blanks.rows[row] for row in rows]
+            # of a row that nobody watches once the next episode's is shown
+            return shown if self._copies else list(map(copy_arrays, shown))
+        # The row has the first observation of a new episode beside what ended the old one.
+        finals = final_rows(self._layout.spec, batch, ended)
+        if not (self._reset_inplace and self._resets_in_row):
+            return finals
+        shown = []
+        for row, final in zip(rows, finals):
+            info = blanks.infos[row]
+            info["final_obs"] = final
+            is_new = info.get("recovered") in BUILT_ANEW  # and has begun nothing yet
+            # no next one: the row has some filler
+            shown.append(final if is_new or self._is_last_episode(blanks.ids[row]) else blanks.rows[row])
+        return shown
 
     def _take_abnormal(self, ids: list[int], blanks: Blanks) -> None:
         for row, info in enumerate(blanks.infos):
@@ -242,25 +239,20 @@ class BaseEnvManager(EnvResets):
                     self._set_state(ids[row], EnvState.ERROR)
 
     def _end_episodes(self, ended_ids: list[int]) -> None:
-        states = self._env_states
-        to_reset = [
-            env_id for env_id in ended_ids if states[env_id] is not EnvState.ERROR and self._count_episode(env_id)
-        ]
+        """Note ends of episodes, and reset the envs that are to be reset now."""
+        to_reset = []
+        for env_id in ended_ids:
+            if self._env_states[env_id] is EnvState.ERROR or not self._note_end(env_id):
+                continue
+            if not self._auto_reset:
+                self._set_state(env_id, EnvState.NEED_RESET)
+            elif self._resets_in_row and env_id not in self._lost:
+                self._episodes_begun[env_id] += 1
+                self._unstepped.add(env_id)
+            else:
+                to_reset.append(env_id)
         if to_reset:
             self._reset_ended(to_reset)
-
-    def _count_episode(self, env_id: int) -> bool:
-        """Note the end of an episode; tell whether the env is to be reset now."""
-        if not self._note_end(env_id):
-            return False
-        if not self._auto_reset:
-            self._set_state(env_id, EnvState.NEED_RESET)
-        elif self._resets_in_row and env_id not in self._lost:
-            self._episodes_begun[env_id] += 1
-            self._unstepped.add(env_id)
-        else:
-            return True
-        return False
 
     def _reset_ended(self, ids: Sequence[int]) -> None:
         """Begin the next episodes, within the same call."""

@@ -7,8 +7,8 @@ envs step (`Blanks`); then numbers are copied into it and the few rows that diff
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..envs.base import BaseEnvTimestep
 from .asides import REWARD
 from .build import Builder, numbers_of
 
-__all__ = ["Blanks", "Layout", "Views", "copy_arrays", "final_rows", "mark_end", "split_rows"]
+__all__ = ["Blanks", "Layout", "Seen", "Views", "copy_arrays", "final_rows", "mark_end", "split_rows"]
 
 _FLOAT32 = np.dtype(np.float32)
 #: Flags of rows that may have an info.
@@ -71,7 +71,8 @@ def final_rows(spec: Spec, batch: Batch, rows: Array) -> list[Any]:
     """Return the observations that ended the episodes of these rows, with memory of their own."""
     root = spec.root
     if isinstance(root, Leaf):
-        return list(batch.rows.final(0)[rows])
+        finals = batch.rows.final(0).take(rows, 0)
+        return [finals[i] for i in range(len(finals))]  # `list` of a few comes to its end by an exception
     return split_rows(spec, pick_rows(root, batch.final_obs, rows), len(rows))
 
 
@@ -94,8 +95,22 @@ def mark_end(info: dict[str, Any], terminated: bool, truncated: bool) -> None:
     info.setdefault("TimeLimit.truncated", truncated and not terminated)
 
 
-#: Observations, if they are one array, and rewards of a block.
-Views: TypeAlias = dict[Rows, tuple[Array | None, Array]]
+class Seen(NamedTuple):
+    """What every batch is looked at for: views of its rows.
+
+    Attributes:
+        obs: observations, if they are one array.
+        rewards, terminated, truncated: columns.
+    """
+
+    obs: Array | None
+    rewards: Array
+    terminated: Array
+    truncated: Array
+
+
+#: Of whole blocks.
+Views: TypeAlias = dict[Rows, Seen]
 
 
 class Layout:
@@ -140,12 +155,13 @@ class Layout:
         self.shapes_of_all = self.shapes(num_envs)
         self.views = views
 
-    def look_at(self, rows: Rows) -> tuple[Array | None, Array]:
-        """Return the observations, None unless they are one array, and rewards; those of a whole block are kept."""
-        views = None if self.leaf is None else rows.obs(0), rows.column("reward")
+    def look_at(self, rows: Rows) -> Seen:
+        """Return views of a batch's rows; those of a whole block are kept."""
+        obs = None if self.leaf is None else rows.obs(0)
+        seen = Seen(obs, rows.column("reward"), rows.column("terminated"), rows.column("truncated"))
         if type(rows) is Run and rows.count == self.num_envs:
-            self.views[rows] = views
-        return views
+            self.views[rows] = seen
+        return seen
 
     def shapes(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the shapes of `count` rewards and of as many observations that are one array."""
@@ -193,10 +209,11 @@ class Blanks:
         made = self._layout.builder.timesteps(obs, rewards if rewards.ndim > 1 else numbers_of(rewards))
         self.results, self.infos, self.rows, self.rewards = made
 
-    def fill(self, batch: Batch) -> None:
-        """Put in observations, rewards and infos."""
+    def fill(self, batch: Batch) -> Seen:
+        """Put in observations, rewards and infos; return what they were read from."""
         layout = self._layout
-        obs, rewards = layout.views.get(batch.rows) or layout.look_at(batch.rows)
+        seen = layout.views.get(batch.rows) or layout.look_at(batch.rows)
+        obs, rewards = seen.obs, seen.rewards
         target = self._reward_array
         if rewards.ndim == target.ndim:
             target[...] = rewards
@@ -218,10 +235,22 @@ class Blanks:
                 for row, info in enumerate(self.infos):
                     if REWARD in info:
                         self._put_reward(row, info.pop(REWARD))
+        return seen
 
     def _put_reward(self, row: int, reward: Any) -> None:
         self.rewards[row] = reward
         self.results[row] = self.results[row]._replace(reward=reward)
+
+    def end(self, observations: list[Any], ways: Iterable[tuple[int, bool, bool]]) -> None:
+        """Make results the last ones of their episodes, with these observations.
+
+        Args:
+            observations: one per row.
+            ways: (row, terminated, truncated).
+        """
+        for obs, (row, terminated, truncated) in zip(observations, ways):
+            self.replace(row, obs, self.rewards[row], True)
+            mark_end(self.infos[row], terminated, truncated)
 
     def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
         """Make one result anew."""
