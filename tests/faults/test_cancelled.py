@@ -184,6 +184,7 @@ def test_what_was_cancelled_is_not_made_by_a_successor(ordered: bool, implementa
         pool.recv()
         send(pool, HANG, 5, ordered=ordered)
         wait_for_hang(pool)
+        wait_until(lambda: f"step {HANG}" in site.diary(0))
         pool.cancel()
         pool.reset(ordered=ordered)
         kill(pool, 0)

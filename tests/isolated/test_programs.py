@@ -53,7 +53,7 @@ def test_a_module_that_starts_workers_of_itself_when_it_is_imported_is_named(
     (tmp_path / "guardless.py").write_text(program(body))
     done = run("import guardless", tmp_path, "-c")
     assert done.stderr.count("ConfigError: module 'guardless' starts workers when it is imported") == 2, done.stderr
-    assert "without end" in done.stderr.splitlines()[-2]
+    assert any("without end" in line for line in done.stderr.splitlines()[-2:]), done.stderr  # Python 3.10: no notes
 
 
 def test_a_worker_may_import_what_starts_workers_of_other_envs(tmp_path: Path) -> None:
