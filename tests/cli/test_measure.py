@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -178,6 +179,11 @@ def test_env_makers_travel_and_a_checked_one_is_quiet():
     env.close()
     with pytest.raises(ConfigError, match="no_such_kwarg"):
         check_env(EnvMaker("CartPole-v1", {"no_such_kwarg": 1}))
+
+
+def test_a_quiet_env_is_made_where_stderr_is_closed():
+    make = "import os; os.close(2); from vecenv.cli.target import EnvMaker; EnvMaker('CartPole-v1', quiet=True)()"
+    subprocess.run([sys.executable, "-c", make], check=True, timeout=60)
 
 
 def test_premade_actions_fit_the_space_and_repeat():

@@ -134,7 +134,13 @@ def take_rows(space: gymnasium.Space[Any], batch: Any, env_ids: NDArray[np.int64
 @contextlib.contextmanager
 def _silent_stderr() -> Iterator[None]:
     # The descriptor, not sys.stderr: simulators print from C, once for each of hundreds of envs.
-    saved = os.dup(2)
+    try:
+        saved = os.dup(2)
+    except OSError:  # the program was started without one
+        saved = -1
+    if saved < 0:
+        yield
+        return
     devnull = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(devnull, 2)
