@@ -265,6 +265,38 @@ def test_a_daemonic_process_is_told_what_to_do(tmp_path: Path) -> None:
     assert "loader is a daemonic process" in said[0] and "backend='serial'" in said[0]
 
 
+GEVENT = """
+import select, socket
+
+class Socket(socket.socket):
+    "As that of gevent's monkey patch, as far as can be seen from outside."
+
+Socket.__module__ = "gevent._socket3"
+socket.socket = Socket
+del select.epoll
+
+from vecenv import ConfigError, VectorEnv
+from vecenv.envs import toys
+
+with VectorEnv([toys.CountEnv] * 2, backend="serial") as envs:
+    envs.reset(seed=0)
+    print(envs.step([0, 0])[0].shape)
+try:
+    VectorEnv([toys.CountEnv] * 2)
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_program_whose_sockets_gevent_has_replaced_is_told_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(GEVENT)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    shape, said = done.stdout.splitlines()
+    assert shape.startswith("(2,") and "patch_all(socket=False, select=False)" in said
+
+
 class Enough(BaseException):
     """No Exception: amid a pickling, that is taken for a value that does not pickle."""
 

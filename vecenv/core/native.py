@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import select
 import sys
 from typing import Any
 
@@ -49,7 +50,7 @@ def implementation() -> str:
     wanted = os.environ.get(_VARIABLE, "")
     if wanted and wanted not in IMPLEMENTATIONS:
         raise ConfigError(f"{_VARIABLE}: expected one of {IMPLEMENTATIONS}, got {wanted!r}")
-    if not sys.platform.startswith("linux"):
+    if not sys.platform.startswith("linux") or not hasattr(select, "epoll"):  # which gevent takes away
         return "python"
     built = load() is not None
     if wanted == "native" and not built:

@@ -13,7 +13,9 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
+import select
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -336,12 +338,18 @@ def _discard(process: Any, stack: StackFile | None, control: Connection | None) 
 
 
 def check_may_start() -> None:
-    """Raise ConfigError if Python lets this process have no children, or if those would have children without end."""
+    """Raise ConfigError if this process may have no children, cannot talk to them, or would have them without end."""
     if multiprocessing.current_process().daemon:
         raise ConfigError(
             f"{multiprocessing.current_process().name} is a daemonic process, as those of multiprocessing.Pool and of "
             "torch's DataLoader are, and may not start workers; have the envs in the process itself "
             "(backend='serial', or a manager of type 'base'), or start it with daemon=False"
+        )
+    if "gevent" in (part.__module__.partition(".")[0] for part in (socket.socket, select.select)):
+        raise ConfigError(
+            "gevent has put its own sockets, or its select, in the place of Python's: they never wait, and "
+            "worker processes end by that. Leave these two alone, gevent.monkey.patch_all(socket=False, select=False), "
+            "or have the envs in the process itself (backend='serial', or a manager of type 'base')"
         )
     module = find_endless_import()
     if module:
