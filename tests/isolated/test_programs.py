@@ -103,6 +103,24 @@ def test_envs_registered_by_a_name_in_the_main_script_are_made_in_workers(start_
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "[True, True, True, True]\n")
 
 
+def test_a_script_runs_in_the_debugger(start_method: str, tmp_path: Path) -> None:
+    """`python -m pdb` leaves `__main__` without a `__spec__`, which multiprocessing looks at."""
+    (tmp_path / "script.py").write_text(
+        program(
+            f"""
+            class Mine(toys.CountEnv):
+                pass
+            pool = start(Mine, context="{start_method}")
+            print(pool.call(lambda env: type(env).__name__))
+            pool.close()
+            """
+        )
+    )
+    debug = "import pdb, sys; sys.argv = ['pdb', '-c', 'continue', '-c', 'quit', 'script.py']; pdb.main()"
+    done = run(debug, tmp_path, "-c")
+    assert "['Mine', 'Mine', 'Mine', 'Mine']" in done.stdout.splitlines(), done.stdout + done.stderr
+
+
 def test_a_working_directory_that_was_removed_stops_nobody(start_method: str, tmp_path: Path) -> None:
     if start_method != "fork" and not _imports_in_a_removed_directory(tmp_path):
         pytest.skip("nothing is spawned there: this Python cannot import socket (python/cpython#130932, as in 3.13.0)")

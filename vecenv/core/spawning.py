@@ -42,6 +42,9 @@ _ANSWER_SECONDS = 30.0
 #: What asking a server for a process raises that was killed, here or by others; the last where someone else has waited
 #: for it.
 _SERVER_IS_DEAD = (ConnectionError, EOFError, ChildProcessError)
+#: What the standard preparation raises where the working directory was removed, and under the debugger pdb, which
+#: leaves `__main__` without a `__spec__`.
+_NOT_PREPARED = (FileNotFoundError, AttributeError)
 _MAIN_KEYS = ("init_main_from_path", "init_main_from_name")
 
 read_signed: Callable[[int], int] = getattr(forkserver, "read_signed")  # noqa: B009
@@ -90,7 +93,7 @@ if hasattr(os, "register_at_fork"):
 def _preparation(name: str) -> dict[str, Any]:
     try:
         data: dict[str, Any] = _standard_preparation(name)
-    except FileNotFoundError:  # the working directory was removed; our workers are told the rest in another way
+    except _NOT_PREPARED:  # our workers are told the rest in another way
         data = {"name": name, "authkey": mp_process.current_process().authkey, "sys_path": list(sys.path)}
     for key in _MAIN_KEYS:
         data.pop(key, None)
@@ -145,7 +148,7 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
         try:
             try:
                 self.sentinel, writer = server.connect_to_new_process(self._fds)
-            except FileNotFoundError:  # the server is not running yet, and starts where no folder is
+            except _NOT_PREPARED:  # the server is not running yet
                 with _our_preparation():
                     self.sentinel, writer = server.connect_to_new_process(self._fds)
             # The child watches the second end to know that its parent lives.
