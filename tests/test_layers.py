@@ -63,8 +63,8 @@ ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FACES
 
 # Inside core a module imports only what stands before it.
 CORE_ORDER = [
-    "clock", "shm", "signals", "control", "threads", "stacks", "registrations", "spec", "arena", "rows", "infos",
-    "native", "streams", "mail", "hub", "batch", "leases", "options", "pages", "history", "journal", "inbox",
+    "clock", "shm", "signals", "control", "threads", "stacks", "registrations", "imports", "spec", "arena", "rows",
+    "infos", "native", "streams", "mail", "hub", "batch", "leases", "options", "pages", "history", "journal", "inbox",
     "watchdog", "copies", "replay", "keeping", "slot", "shortcut", "returned", "host",
     "twin_words", "twin_records", "twin_values", "twin_watch", "twin_slot", "twin_ledger", "twin_hub",
     "twin_socket", "twin_local", "home", "worker",

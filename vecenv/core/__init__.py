@@ -27,7 +27,8 @@ Words:
 The files, more or less as they build on each other (`tests/test_layers.py` has the order):
 
     clock, shm, signals, control,   time and deadlines; memory; what no handler interrupts; the sockets to workers;
-    threads, stacks, registrations  numeric libraries; stacks of workers; what Gymnasium's registry is to have there
+    threads, stacks, registrations, numeric libraries; stacks of workers; what Gymnasium's registry is to have there;
+    imports                         files of modules that no search path leads to
     spec, arena, rows, infos,       what a row holds, where it lies, its words, the cells of its info; copies of nested
     copies                          values
     native                          C or Python

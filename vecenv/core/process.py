@@ -27,6 +27,7 @@ from .crew import Crew
 from .deaths import MortalPool
 from .history import Attempt, Start
 from .hub import NativeHub, SlotState
+from .imports import find_sources
 from .journal import Journal
 from .mail import unpack_error
 from .native import implementation
@@ -165,6 +166,7 @@ class ProcessPool(MortalPool):
             "keeps": self._recovery is not None,
             "modules": modules_of(self._adapt, self._keeper),
             "makers": running_modules(),
+            "sources": find_sources(),
         }
 
     def _spawn(self, boot: Boot, slots: list[int]) -> Worker:

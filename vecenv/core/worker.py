@@ -34,6 +34,7 @@ from . import mail, twin_watch
 from .arena import ArenaPlan
 from .home import settle_on
 from .host import Host
+from .imports import import_from
 from .infos import Infos
 from .native import load, say_nothing
 from .registrations import register_missing
@@ -78,6 +79,7 @@ class Boot:
         has_stack_file: whether the descriptor of a file for stacks follows.
         modules: which it will import to build its envs, so that a fork server has them loaded.
         makers: `running_modules` where the pool was made.
+        sources: files of modules that `path` does not lead to.
     """
 
     worker_id: int
@@ -98,6 +100,7 @@ class Boot:
     has_stack_file: bool = False
     modules: frozenset[str] = frozenset()
     makers: frozenset[str] = frozenset()
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -244,6 +247,7 @@ def _settle_in(boot: Boot) -> None:
     cap_environment(boot.num_threads)
     cap_loaded_libraries(boot.num_threads)
     sys.path[:] = boot.path
+    import_from(boot.sources)
     if boot.cwd is None:  # the parent's own is gone
         return
     try:
