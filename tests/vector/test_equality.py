@@ -156,6 +156,19 @@ def test_a_reward_that_is_a_number_but_no_array(backend, implementation):
         assert envs.step([0])[1].tolist() == [0.5]
 
 
+@pytest.mark.parametrize("found", [np.array([-1.0, 0.0, 1.0]), "sparse", (-1, 1)], ids=["array", "word", "range"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_an_env_calls_its_reward_space_may_be_no_space(backend, found):
+    """Gymnasium knows no such attribute."""
+
+    class Env(ToyEnv):
+        reward_space = found
+
+    with contextlib.closing(VectorEnv([Env] * 2, backend=backend)) as envs:
+        envs.reset(seed=0)
+        assert envs.step([0, 0])[1].shape == (2,)
+
+
 class InfoEnv(ToyEnv):
     """Infos of every kind, whose keys come and go from step to step and from env to env."""
 

@@ -157,8 +157,8 @@ def reward_shape_of(reward_space: Any) -> tuple[int, ...]:
 
     A space of one number, shape (1,), is a scalar too: faces give it its shape.
     """
-    shape = tuple(getattr(reward_space, "shape", None) or ())
-    return () if shape == (1,) else shape
+    shape = getattr(reward_space, "shape", None) if hasattr(reward_space, "contains") else None  # else it is no space
+    return shape if isinstance(shape, tuple) and shape != (1,) else ()
 
 
 def properties_of(env: Any) -> dict[str, Any]:
