@@ -468,6 +468,20 @@ def test_spaces_of_old_gym_become_gymnasiums():
         convert_space(3)
 
 
+@pytest.mark.parametrize("name", ["observation_space", "action_space", "reward_space"])
+def test_which_space_is_none_is_said(name):
+    class Env:
+        observation_space, action_space = spaces.Box(0, 1, (2,)), spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None): ...
+
+        def step(self, action): ...
+
+    setattr(Env, name, (-1, 1))
+    with pytest.raises(SpaceError, match=f"^{name}: expected a Gymnasium space, got builtins.tuple$"):
+        getattr(adapt(Env()), name)
+
+
 def test_find_attr_looks_through_layers():
     inner = numbers_env()
     inner.special = 5

@@ -117,8 +117,7 @@ def _has_spaces(env: Any) -> bool:
 
 def reward_space_of(env: Any) -> spaces.Space[Any] | None:
     """Give the reward space the env or any layer under it declares, or None."""
-    space = find_attr(env, "reward_space")
-    return None if space is None else convert_space(space)
+    return _named_space("reward_space", find_attr(env, "reward_space"))
 
 
 def find_attr(env: Any, name: str, default: Any = None) -> Any:
@@ -273,17 +272,17 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
     @property
     def observation_space(self) -> Any:  # type: ignore[override]  # read live: lazy envs set it at reset
         """The env's own, in Gymnasium's classes; None as long as a lazy env has none."""
-        return convert_space(getattr(self.env, "observation_space", None))
+        return _named_space("observation_space", getattr(self.env, "observation_space", None))
 
     @property
     def action_space(self) -> Any:  # type: ignore[override]
         """As `observation_space`."""
-        return convert_space(getattr(self.env, "action_space", None))
+        return _named_space("action_space", getattr(self.env, "action_space", None))
 
     @property
     def reward_space(self) -> Any:
         """The env's own, or None if it declares none."""
-        return convert_space(getattr(self.env, "reward_space", None))
+        return _named_space("reward_space", getattr(self.env, "reward_space", None))
 
     @property
     def render_mode(self) -> Any:  # type: ignore[override]
@@ -331,6 +330,14 @@ class _OneSeed(EpisodeSeeds):
     def advance(self) -> int | None:
         seed, self.base = self.base, None
         return seed
+
+
+def _named_space(name: str, space: Any) -> spaces.Space[Any] | None:
+    try:
+        converted: spaces.Space[Any] | None = convert_space(space)
+        return converted
+    except TypeError as error:
+        raise SpaceError(f"{name}: {error}", path=name) from None
 
 
 def convert_space(space: Any) -> Any:
