@@ -129,6 +129,7 @@ def test_a_working_directory_that_was_removed_stops_nobody(start_method: str, tm
         os.mkdir("gone")
         os.chdir("gone")
         os.rmdir("../gone")
+        sys.path.append("")
         pool = start(context="{start_method}")
         pool.restart(0)
         pool.reset()
@@ -140,6 +141,22 @@ def test_a_working_directory_that_was_removed_stops_nobody(start_method: str, tm
     done = run(ignore + source, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[0, 1, 2, 3]\n"
+
+
+def test_entries_of_the_search_path_that_are_no_strings_stop_nobody(start_method: str, tmp_path: Path) -> None:
+    """Imports look at none of them, but a fork server was told of them on its command line, as code."""
+    source = program(
+        f"""
+        import pathlib
+        sys.path += [pathlib.Path("plugins"), None]
+        pool = start(context="{start_method}")
+        pool.close()
+        print("closed")
+        """
+    )
+    ignore = "import warnings; warnings.simplefilter('ignore')\n" if start_method == "fork" else ""
+    done = run(ignore + source, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
 
 
 def _imports_in_a_removed_directory(tmp_path: Path) -> bool:

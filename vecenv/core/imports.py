@@ -6,11 +6,12 @@ Plugins are loaded so, by `importlib.util.spec_from_file_location`, and pytest's
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -20,7 +21,7 @@ __all__ = ["find_sources", "import_from"]
 
 def find_sources() -> dict[str, str]:
     """Return the files of the loaded modules that `sys.path` does not lead to, by the modules' names."""
-    folders = {os.path.abspath(folder) for folder in sys.path}
+    folders = set(_search_path())
     is_usual: dict[str, bool] = {}  # by the name of the outermost package, which leads to what is in it
     found = {}
     for name in list(sys.modules):
@@ -30,8 +31,15 @@ def find_sources() -> dict[str, str]:
         if not is_usual[outermost]:
             spec = _spec_of(name)
             if spec is not None and spec.name == name and spec.has_location and spec.origin:
-                found[name] = os.path.abspath(spec.origin)
+                with contextlib.suppress(FileNotFoundError):  # relative to a folder that was removed
+                    found[name] = os.path.abspath(spec.origin)
     return found
+
+
+def _search_path() -> Iterator[str]:
+    for entry in sys.path:
+        with contextlib.suppress(OSError, TypeError):  # relative to a folder that was removed; or no path at all
+            yield os.path.abspath(os.fsdecode(entry))
 
 
 def _is_usual(name: str, folders: set[str]) -> bool:

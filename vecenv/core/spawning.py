@@ -97,6 +97,8 @@ def _preparation(name: str) -> dict[str, Any]:
         data = {"name": name, "authkey": mp_process.current_process().authkey, "sys_path": list(sys.path)}
     for key in _MAIN_KEYS:
         data.pop(key, None)
+    # A server has them on its command line, and imports look at nothing else.
+    data["sys_path"] = [entry for entry in data["sys_path"] if isinstance(entry, str)]
     if data.get("start_method") not in multiprocessing.get_all_start_methods():  # as loky's, unknown to ours
         data.pop("start_method", None)
     return data
@@ -146,11 +148,8 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
         """Have a process forked, which waits for what it is to do; return the descriptor that it reads that from."""
         server = _fork_server(modules)
         try:
-            try:
+            with _our_preparation():  # of the server itself, where it is not running yet
                 self.sentinel, writer = server.connect_to_new_process(self._fds)
-            except _NOT_PREPARED:  # the server is not running yet
-                with _our_preparation():
-                    self.sentinel, writer = server.connect_to_new_process(self._fds)
             # The child watches the second end to know that its parent lives.
             self.finalizer = util.Finalize(self, util.close_fds, (os.dup(writer), self.sentinel))
             try:
