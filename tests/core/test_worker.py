@@ -50,6 +50,24 @@ def test_a_worker_leaves_signals_to_the_system(start_method: str) -> None:
         assert pool.call(signals_of) == [([True, True], [])]
 
 
+def wait_for_a_signal(env: Any) -> int | None:
+    """Get a signal sent to this process as those do that handle it when they have time: block it, then fetch it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        found = signal.sigtimedwait({signal.SIGUSR1}, 0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return None if found is None else found.si_signo
+
+
+@pytest.mark.usefixtures("implementation")
+def test_an_env_may_block_a_signal_and_wait_for_it() -> None:
+    """The thread that watches the parent has no part in it: once, without C, the worker died of the signal."""
+    with opened("forkserver") as pool:
+        assert pool.call(wait_for_a_signal) == [signal.SIGUSR1]
+
+
 def surroundings(env: Any) -> tuple[str | None, str]:
     return os.environ.get("VECENV_TEST_VARIABLE"), os.getcwd()
 
