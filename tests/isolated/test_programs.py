@@ -257,11 +257,14 @@ def sockets() -> list[str]:
 
 
 @pytest.mark.parametrize("env", ["toys.HangInC", "toys.HangAtStep", "toys.SpawnsChild"])
-def test_a_killed_parent_takes_busy_workers_and_their_children_along(env: str, tmp_path: Path) -> None:
+def test_a_killed_parent_takes_busy_workers_and_their_children_along(
+    env: str, start_method: str, tmp_path: Path
+) -> None:
     source = program(
         f"""
-        import psutil
-        pool = start({env}, num_envs=2)
+        import psutil, warnings
+        warnings.simplefilter("ignore")  # of a fork beside threads
+        pool = start({env}, num_envs=2, context={start_method!r})
         pool.send(np.zeros(2, np.int64))
         if {env} is toys.SpawnsChild:
             pool.recv().raise_errors()
