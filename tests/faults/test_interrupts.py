@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -38,19 +39,29 @@ def ctrl_c_in(function: Callable[..., Any]) -> Iterator[None]:
             sys.setprofile(None)
 
 
+class Heeds(toys.CountEnv):
+    """Adds the action to what it shows, so that a step repeated with another one is seen."""
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        obs[3] += action
+        return obs, *rest
+
+
 @pytest.mark.parametrize("some", [False, True])
 @pytest.mark.parametrize("place", ["note_steps", "add", "_add"])
 def test_a_ctrl_c_amid_the_noting_of_a_step_costs_an_episode_at_most(place: str, some: bool) -> None:
     """Before anything was noted, it costs nothing."""
     function = Journal.__dict__.get(place) or (Page.add_rows if some else Page.add)
+    actions = itertools.count()
 
     def send() -> None:
         if some:
-            pool.send(np.zeros(3, np.int64), [1, 2, 3])
+            pool.send(np.full(3, next(actions)), [1, 2, 3])
         else:
-            pool.send(np.zeros(4, np.int64))
+            pool.send(np.full(4, next(actions)))
 
-    with mortal([toys.CountEnv] * 4) as pool:
+    with mortal([Heeds] * 4) as pool:
         pool.start()
         pool.reset(seeds=range(4))
         pool.recv()
