@@ -102,20 +102,24 @@ def test_a_step_that_had_not_begun_is_not_made(implementation: str, site: Site) 
         assert site.diary(1) == ["reset 1", "step 7"]
 
 
+@pytest.mark.parametrize("next_has_options", [False, True])
 @pytest.mark.parametrize("has_letter", [False, True])
 def test_a_reset_that_had_not_begun_is_not_made_and_its_seed_is_used_by_the_next(
-    has_letter: bool, implementation: str, site: Site
+    has_letter: bool, next_has_options: bool, implementation: str, site: Site
 ) -> None:
     with open_pool(site, 2) as pool:
         send(pool, HANG, env_ids=[0])
         wait_for_hang(pool)
         pool.reset([1], seeds=[55], kwargs=[{"options": {"a": 1}}] if has_letter else None, ordered=False)
         pool.cancel()
-        pool.reset(ordered=False)
+        if next_has_options:
+            pool.reset(seeds=[None] * 2, kwargs=[{"options": {"b": 2}}] * 2, ordered=False)
+        else:
+            pool.reset(ordered=False)
         site.open_gate()
         batch = pool.recv()
         assert dict(zip(batch.env_ids.tolist(), batch.seeds.tolist())) == {0: -1, 1: 55}
-        assert site.diary(1) == ["reset 1", "reset 55"]
+        assert site.diary(1) == ["reset 1", "reset 55 {'b': 2}" if next_has_options else "reset 55"]
         pool.reset()
         assert pool.recv().seeds.tolist() == [-1, -1], "it is used once"
 
