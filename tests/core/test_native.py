@@ -354,6 +354,19 @@ def test_what_was_overtaken_before_a_slot_was_first_idle_is_dropped(ends):
     assert made == []
 
 
+def test_what_was_overtaken_before_there_was_a_slot_is_dropped(ends):
+    """As by the successor of a worker that died in a step."""
+    hub, made = ends.hub(), []
+    zeros = np.zeros(2, np.int64)
+    assert hub.send((zeros,), None, True, 0) is None
+    assert hub.command(rows.Op.RESET, None, zeros, np.zeros(2, np.uint8), True) == 3
+    slot = ends.slot()
+    for env_id in range(2):
+        slot.host(env_id, lambda action: made.append(action) or (obs_of(0), 0.0, False, False, {}))
+    assert slot.serve()[:3] == (events.COMMAND, 0, rows.Op.RESET)
+    assert made == []
+
+
 def test_calls_beyond_the_queue_are_refused_and_overwrite_nothing(ends):
     hub = ends.hub()
     many = np.zeros(1000, np.int64)
