@@ -116,6 +116,20 @@ def test_draws_do_not_depend_on_who_shares_the_process(
         assert play(SerialPool(env_fns, options())) == expected
 
 
+class DrawsInLaterResets(Draws):
+    def reset(self, **kwargs: Any) -> Any:
+        self.drawn = self.draw() if self.num_steps else 0.0
+        return ToyEnv.reset(self, **kwargs)
+
+
+@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
+def test_a_first_draw_in_an_automatic_reset_is_noticed(autoreset: Autoreset, implementation: str) -> None:
+    env_fns = [functools.partial(DrawsInLaterResets, "random", "nothing", length=3)] * 2
+    options = functools.partial(PoolOptions, autoreset=autoreset)
+    expected = play(ProcessPool(env_fns, options(num_workers=2)))
+    assert play(ProcessPool(env_fns, options(num_workers=1))) == expected
+
+
 def test_envs_of_one_kind_draw_different_numbers() -> None:
     env_fns = [functools.partial(Draws, "random", "construct reset step call")] * 4
     seen = play(SerialPool(env_fns))
