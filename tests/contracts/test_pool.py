@@ -163,10 +163,17 @@ def test_exact_counts_leave_the_rest_for_the_next_call(open_pool: OpenPool) -> N
     assert sizes == [3, 3, 2] and sorted(seen) == list(range(8))
 
 
-def test_max_count_is_no_less_than_min_count(open_pool: OpenPool) -> None:
+@pytest.mark.parametrize("least", [1, 0, -5])
+def test_max_count_is_no_less_than_min_count(least: int, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 4)
     pool.reset(ordered=False)
-    assert len(pool.recv(min_count=3, max_count=1)) == 3
+    assert len(pool.recv(min_count=3, max_count=least)) == 3
+
+
+def test_a_max_count_beyond_all_envs_is_no_limit(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 4)
+    pool.reset(ordered=False)
+    assert len(pool.recv(min_count=4, max_count=2**70)) == 4
 
 
 @pytest.mark.parametrize("wrong", ["3", 2.5], ids=repr)

@@ -114,7 +114,8 @@ class ReceivingPool(SendingPool):
             if not 1 <= least <= owed:
                 limits = f"min_count {least} is not in 1..{owed}, the number of envs that owe an answer"
                 raise StateError(f"recv: {limits if owed else 'no env owes an answer; send actions or reset first'}")
-            batch = self._take_rows(least, least if exact else max(least, max_count or self.num_envs), timeout)
+            most = self.num_envs if max_count is None else min(max(least, max_count), self.num_envs)
+            batch = self._take_rows(least, least if exact else most, timeout)
         finally:
             self._busy = False
             if self._must_close:
