@@ -54,6 +54,28 @@ def test_resets_that_the_manager_asks_for_are_repeated_too():
     assert killed == play(SyncSubprocessEnvManager, env_fns, {}, max_retry=2)
 
 
+@pytest.mark.parametrize("cfg", [{}, {"auto_reset": False}, {"reset_inplace": True}, {"max_retry": 2}], ids=repr)
+def test_an_episode_that_is_lost_ends_with_what_was_seen_last(tmp_path, cfg):
+    """It ended with zeros where other envs had gone on in the meantime."""
+    gate = tmp_path / "gate"  # that nobody opens
+    os.mkfifo(gate)
+    cfg = {"num_workers": 2, "wait_num": 1, "step_wait_timeout": 1e-3, "max_log_bytes": 0, **cfg}
+    with AsyncSubprocessEnvManager(actors(2, length=1000), cfg) as manager:
+        manager.launch()
+        while not (timesteps := manager.step({env_id: 0 for env_id in manager.ready_obs_id if env_id})):
+            pass
+        assert timesteps[1].obs.tolist() == [1, 1, 1]
+        manager.step({0: 0, 1: str(gate)})
+        for _ in range(20):
+            assert 1 not in manager.step({0: 0})
+        os.kill(manager.worker_pids[1], signal.SIGKILL)
+        while 1 not in (timesteps := manager.step({0: 0})):
+            pass
+        _, reward, done, info = timesteps[1]
+        obs = info.get("final_obs", timesteps[1].obs)
+        assert (obs.tolist(), reward.tolist(), done, info["truncated"]) == ([1, 1, 1], [0], True, True)
+
+
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 def test_without_a_log_an_episode_that_a_death_cuts_off_ends_truncated(manager_cls):
     """Managers refused max_log_bytes=0, which VectorEnv takes."""
