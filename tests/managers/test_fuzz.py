@@ -1,0 +1,178 @@
+"""Random programs on managers, with workers killed at random moments: what each env answers follows from its requests.
+
+A program is a list of requests: steps of some envs, resets with parameters, seeds, reads, closing and launching again.
+The asynchronous manager answers when it likes, so no two runs of it are alike. But each env has a shadow, the same env
+in this process, driven by the rules of the contract, and all that is returned must be what the shadow has to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from tests.managers.fakes import IN_PROCESS, WITH_WORKERS
+from tests.managers.shadows import RAISE, Old, Optional, Shadow, plain, plain_answer
+from vecenv import AsyncSubprocessEnvManager, EnvState
+
+EVERYONE = range(4)
+
+
+class Player:
+    """Makes one manager and its shadows go through a program."""
+
+    def __init__(self, manager_cls: type, seed: int, *, kills: bool) -> None:
+        self.rng = rng = random.Random(seed)
+        self.killer = random.Random(seed) if kills else None
+        auto_reset = rng.random() < 0.8
+        self.cfg = {
+            "episode_num": rng.choice([2, 5, math.inf]),
+            "auto_reset": auto_reset,
+            "reset_inplace": auto_reset and rng.random() < 0.4,
+            "on_step_error": "error",
+            "max_retry": rng.choice([1, 2]),  # who resets: the worker in the row that ends the episode, or the manager
+            "retry_waiting_time": 0,
+            "num_workers": 1 + seed % 3,
+            "wait_num": rng.choice([1, 2, 3]),
+            "step_wait_timeout": rng.choice([None, 0, 1e-6, 1e-3]),
+            "copy_on_get": rng.random() < 0.7,
+            "max_restarts": 1000,
+        }
+        env_class = rng.choice([Optional, Old])
+        self.actions = range(9 if env_class is Optional else 10)
+        self.env_fns = [functools.partial(env_class, 2 + env_id) for env_id in EVERYONE]
+        self.manager = manager_cls(self.env_fns, self.cfg)
+        self.cfg["has_workers"] = manager_cls in WITH_WORKERS
+        self.kept: list[tuple[Any, Any]] = []
+        self.num_kills = 0
+
+    def strike(self) -> None:
+        if self.killer is not None and self.killer.random() < 0.1 and self.manager.worker_pids:
+            with contextlib.suppress(ProcessLookupError):  # dead since an earlier strike, and not missed yet
+                os.kill(self.killer.choice(self.manager.worker_pids), signal.SIGKILL)
+                self.num_kills += 1
+
+    def ask(self, request: Callable[[], Any]) -> Any:
+        """Strike before a request and amid it; any of them may be the one to hear that an env's step has raised."""
+        self.strike()
+        thread = threading.Thread(target=self.strike)
+        thread.start()
+        try:
+            return request()
+        except (LookupError, RuntimeError) as error:
+            if "this step was to raise" not in str(error):
+                raise
+            return vars(error)["timesteps"]
+        finally:
+            thread.join()
+
+    @property
+    def active(self) -> list[int]:
+        """Envs whose answers are still to come."""
+        return self.manager.active_env if isinstance(self.manager, AsyncSubprocessEnvManager) else []
+
+    def launch(self) -> None:
+        self.shadows = [Shadow(env_fn, self.cfg) for env_fn in self.env_fns]
+        self.seed()
+        params = self.draw_params(EVERYONE)
+        self.ask(lambda: self.manager.launch(params))
+        for shadow, own in zip(self.shadows, params.values()):
+            shadow.reset(own)
+
+    def draw_params(self, env_ids: Iterable[int]) -> dict[int, Any]:
+        choices = [None, {}, {"options": {"length": 1}}, {"options": {"length": 3}}]
+        return {env_id: self.rng.choice(choices) for env_id in env_ids}
+
+    def seed(self) -> None:
+        first, dynamic = self.rng.randrange(1000), self.rng.random() < 0.5
+        self.manager.seed(first, dynamic)
+        for env_id, shadow in enumerate(self.shadows):
+            shadow.pending = (first + env_id, dynamic)
+
+    def reset(self) -> None:
+        # Of an env that owes an answer nobody knows whether it has made the step.
+        idle = [env_id for env_id in EVERYONE if self.shadows[env_id].due is None]
+        params = self.draw_params(self.rng.sample(idle, self.rng.randint(0, len(idle))))
+        self.ask(lambda: self.manager.reset(params))
+        for env_id, own in params.items():
+            self.shadows[env_id].reset(own)
+
+    def step(self, actions: dict[int, int]) -> None:
+        for env_id, action in actions.items():
+            self.shadows[env_id].step(action)
+        timesteps = self.ask(lambda: self.manager.step(actions))
+        if isinstance(timesteps, list):
+            timesteps = {tree["env_id"].item(): tree for tree in timesteps}
+        for env_id, timestep in timesteps.items():
+            shadow = self.shadows[env_id]
+            expected, shadow.due = plain_answer(shadow.due), None
+            assert plain_answer(timestep) == expected, f"env {env_id}"
+            self.kept.append((timestep, expected))
+
+    def look(self) -> None:
+        """Compare states and counts, and sometimes observations, with what they have to be."""
+        manager = self.manager
+        ready = self.ask(lambda: manager.ready_obs) if self.rng.random() < 0.7 else {}
+        if not isinstance(ready, dict):
+            ids = manager.ready_obs_id
+            ready = dict(zip(ids, ready.split())) if ids else {}
+        for env_id, obs in ready.items():
+            assert plain(obs) == plain(self.shadows[env_id].obs), f"env {env_id}"
+        for env_id in set(EVERYONE).difference(self.active):
+            shadow, state = self.shadows[env_id], manager.env_states[env_id]
+            if shadow.due == RAISE:
+                shadow.due = None
+            assert shadow.due is None, f"the answer of env {env_id} is lost"
+            is_on_its_way = state is EnvState.RESET and shadow.state is EnvState.RUN
+            assert is_on_its_way or state is shadow.state, f"env {env_id}"
+            assert manager.env_episode_count[env_id] == shadow.count, f"env {env_id}"
+
+    def play(self, num_requests: int) -> None:
+        self.launch()
+        for _ in range(num_requests):
+            kind, ready = self.rng.random(), self.manager.ready_obs_id
+            if kind < 0.8 and (ready or self.active):
+                some = self.rng.sample(ready, self.rng.randint(0, len(ready)))
+                self.step({env_id: self.rng.choice(self.actions) for env_id in some})
+            elif kind < 0.88:
+                self.reset()
+            elif kind < 0.92:
+                self.seed()
+            elif kind < 0.97:
+                with pytest.raises(AttributeError):
+                    self.ask(lambda: self.manager.no_such_name)
+            else:
+                self.manager.close()
+                self.launch()
+            self.look()
+        assert len(self.kept) > num_requests / 4, "hardly any step: the program shows nothing"
+        assert self.killer is None or self.num_kills > 0, "nothing was killed: the program shows nothing"
+        if self.cfg["copy_on_get"]:
+            assert all(plain_answer(timestep) == expected for timestep, expected in self.kept)
+
+
+def check(manager_cls: type, seed: int, num_requests: int) -> None:
+    player = Player(manager_cls, seed, kills=manager_cls in WITH_WORKERS)
+    with player.manager:
+        player.play(num_requests)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
+def test_programs(manager_cls: type, seed: int) -> None:
+    check(manager_cls, seed, 50)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 112))
+@pytest.mark.parametrize("manager_cls", WITH_WORKERS)
+def test_many_programs(manager_cls: type, seed: int, implementation: str) -> None:
+    check(manager_cls, seed, 120)
