@@ -135,10 +135,10 @@ def take_rows(space: gymnasium.Space[Any], batch: Any, env_ids: NDArray[np.int64
 def _silent_stderr() -> Iterator[None]:
     # The descriptor, not sys.stderr: simulators print from C, once for each of hundreds of envs.
     try:
-        saved = os.dup(2)
-    except OSError:  # the program was started without one
-        saved = -1
-    if saved < 0:
+        saved: int | None = os.dup(2)
+    except OSError:
+        saved = None
+    if saved is None:  # the program was started without one
         yield
         return
     devnull = os.open(os.devnull, os.O_WRONLY)

@@ -42,9 +42,6 @@ _ANSWER_SECONDS = 30.0
 #: What asking a server for a process raises that was killed, here or by others; the last where someone else has waited
 #: for it.
 _SERVER_IS_DEAD = (ConnectionError, EOFError, ChildProcessError)
-#: What the standard preparation raises where the working directory was removed, and under the debugger pdb, which
-#: leaves `__main__` without a `__spec__`.
-_NOT_PREPARED = (FileNotFoundError, AttributeError)
 _MAIN_KEYS = ("init_main_from_path", "init_main_from_name")
 
 read_signed: Callable[[int], int] = getattr(forkserver, "read_signed")  # noqa: B009
@@ -93,7 +90,9 @@ if hasattr(os, "register_at_fork"):
 def _preparation(name: str) -> dict[str, Any]:
     try:
         data: dict[str, Any] = _standard_preparation(name)
-    except _NOT_PREPARED:  # our workers are told the rest in another way
+    except (FileNotFoundError, AttributeError):
+        # The working directory was removed; or this is under the debugger pdb, which leaves `__main__` without a
+        # `__spec__`. Our workers are told the rest in another way.
         data = {"name": name, "authkey": mp_process.current_process().authkey, "sys_path": list(sys.path)}
     for key in _MAIN_KEYS:
         data.pop(key, None)

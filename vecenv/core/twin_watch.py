@@ -67,8 +67,10 @@ def watch_parent(pid: int, pidfd: int, connection: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))
     # Signals are the env's business: the watcher's thread blocks them all.
     before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-    threading.Thread(target=watch.end_with_parent, args=(None,), daemon=True).start()
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        threading.Thread(target=watch.end_with_parent, args=(None,), daemon=True).start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def look_for_parent() -> None:

@@ -134,9 +134,9 @@ class BaseEnvManager(EnvResets):
         """
         failed = skip
         seen = blanks.fill(batch)
-        lost: dict[int, Any] = {}
+        last: dict[int, Any] = {}
         if batch.flags & RowFlag.MAIL:
-            lost = self._last_of_lost(ids, blanks)
+            last = self._last_of_lost(ids, blanks)
             skip = self._keep_shown(ids, batch, blanks, skip)
         self._shown.put(ids, blanks.batch, blanks.rows, skip)
         if not batch.flags and self._worker_resets:  # where workers reset, rows that end an episode are flagged
@@ -145,7 +145,7 @@ class BaseEnvManager(EnvResets):
         rows = ended.tolist()
         if rows:
             ways = zip(rows, seen.terminated[ended].tolist(), seen.truncated[ended].tolist())
-            blanks.end(self._last_observations(blanks, batch, ended, rows, lost), ways)
+            blanks.end(self._last_observations(blanks, batch, ended, rows, last), ways)
         if batch.flags & HAS_INFO:
             self._take_abnormal(ids, blanks)
         if rows:
@@ -218,15 +218,15 @@ class BaseEnvManager(EnvResets):
         blanks.infos[row].setdefault("final_obs", blanks.obs_of(row))
 
     def _last_observations(
-        self, blanks: Blanks, batch: Batch, ended: Array, rows: list[int], lost: dict[int, Any]
+        self, blanks: Blanks, batch: Batch, ended: Array, rows: list[int], last: dict[int, Any]
     ) -> list[Any]:
-        """Return what the last timesteps of these rows' episodes are to show; `lost` has it of some."""
+        """Return what the last timesteps of these rows' episodes are to show; `last` has it of lost ones."""
         if self._worker_resets:  # the row has the first observation of a new episode beside what ended the old one
             own = final_rows(self._layout.spec, batch, ended)
         else:
             own = [blanks.rows[row] for row in rows]
-        if lost:
-            own = [lost.get(row, obs) for row, obs in zip(rows, own)]
+        if last:
+            own = [last.get(row, obs) for row, obs in zip(rows, own)]
         if not self._worker_resets:
             # of a row that nobody watches once the next episode's is shown
             return own if self._copies else list(map(copy_arrays, own))
