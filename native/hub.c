@@ -19,6 +19,7 @@ hub_dealloc(PyObject *op)
     Py_XDECREF(self->run_type);
     Py_XDECREF(self->event_type);
     PyMem_Free(self->columns);
+    PyMem_Free(self->aside_columns);
     PyMem_Free(self->leaves);
     PyMem_Free(self->dtypes);
     PyMem_Free(self->full);
@@ -29,8 +30,12 @@ hub_dealloc(PyObject *op)
     PyMem_Free(self->sender.touched);
     PyMem_Free(self->sender.crowded);
     PyMem_Free(self->ring.outstanding);
+    PyMem_Free(self->ring.shown);
     PyMem_Free(self->ring.pieces);
     PyMem_Free(self->ring.late);
+    if (self->aside.obj != NULL) {
+        PyBuffer_Release(&self->aside);
+    }
     if (self->mapping.obj != NULL) {
         PyBuffer_Release(&self->mapping);
     }
@@ -73,13 +78,14 @@ _Static_assert(sizeof(vecenv_column) == sizeof(size_t[2]), "pairs are read in pl
 _Static_assert(sizeof(action_leaf) == sizeof(size_t[2]), "pairs are read in place");
 
 static int
-allocate(Hub *self, Py_ssize_t num_columns)
+allocate(Hub *self, Py_ssize_t num_columns, Py_ssize_t num_aside_columns)
 {
     const vecenv_arena *arena = &self->arena;
     vecenv_ring *ring = &self->ring;
     ring->max_pieces = vecenv_ring_max_pieces(arena);
     ring->max_late = vecenv_ring_max_late(arena);
     self->columns = PyMem_Calloc((size_t)num_columns + 1, sizeof *self->columns);
+    self->aside_columns = PyMem_Calloc((size_t)num_aside_columns + 1, sizeof *self->aside_columns);
     self->leaves = PyMem_Calloc((size_t)self->num_leaves + 1, sizeof *self->leaves);
     self->dtypes = PyMem_Calloc((size_t)self->num_leaves + 1, sizeof *self->dtypes);
     self->full = PyMem_Calloc(arena->num_blocks, sizeof(PyObject *));
@@ -90,13 +96,16 @@ allocate(Hub *self, Py_ssize_t num_columns)
     self->sender.touched = PyMem_Calloc(arena->num_slots, 1);
     self->sender.crowded = PyMem_Calloc(arena->num_slots, 1);
     ring->outstanding = PyMem_Calloc(arena->num_envs, sizeof *ring->outstanding);
+    ring->shown = PyMem_Calloc(arena->num_envs, sizeof *ring->shown);
     ring->pieces = PyMem_Calloc(ring->max_pieces, sizeof *ring->pieces);
     ring->late = PyMem_Calloc(ring->max_late, sizeof *ring->late);
-    if (self->columns == NULL || self->leaves == NULL || self->dtypes == NULL
+    if (self->columns == NULL || self->aside_columns == NULL || self->leaves == NULL
+        || self->dtypes == NULL
         || self->full == NULL || self->sender.slot_of == NULL
         || self->sender.ops == NULL || self->sender.before == NULL || self->sender.tails == NULL
         || self->sender.touched == NULL || self->sender.crowded == NULL
-        || ring->outstanding == NULL || ring->pieces == NULL || ring->late == NULL) {
+        || ring->outstanding == NULL || ring->shown == NULL || ring->pieces == NULL
+        || ring->late == NULL) {
         PyErr_NoMemory();
         return -1;
     }
@@ -147,18 +156,20 @@ start_counters(Hub *self)
 static PyObject *
 hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"mapping", "columns", "action_leaves", "slots", "depth",
-                            "event_fd", "epoll_fd", "spin_ns", "soon_spin_ns",
+    static char *names[] = {"mapping", "columns", "aside", "aside_columns", "action_leaves",
+                            "slots", "depth", "event_fd", "epoll_fd", "spin_ns", "soon_spin_ns",
                             "numpy_array", "views", "run_type", "event_type", NULL};
-    PyObject *mapping, *columns, *leaves, *slots, *array_type, *views, *run_type, *event_type;
+    PyObject *mapping, *columns, *aside, *aside_columns, *leaves, *slots;
+    PyObject *array_type, *views, *run_type, *event_type;
     unsigned int depth;
     int event_fd, epoll_fd;
     long long spin_ns, soon_spin_ns;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!IiiLLO!O!OO:Hub", names, &mapping,
-                                     &PyTuple_Type, &columns, &PyTuple_Type, &leaves,
-                                     &PyTuple_Type, &slots, &depth, &event_fd, &epoll_fd,
-                                     &spin_ns, &soon_spin_ns, &PyType_Type, &array_type,
-                                     &PyTuple_Type, &views, &run_type, &event_type)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!OO!O!O!IiiLLO!O!OO:Hub", names, &mapping,
+                                     &PyTuple_Type, &columns, &aside, &PyTuple_Type,
+                                     &aside_columns, &PyTuple_Type, &leaves, &PyTuple_Type,
+                                     &slots, &depth, &event_fd, &epoll_fd, &spin_ns,
+                                     &soon_spin_ns, &PyType_Type, &array_type, &PyTuple_Type,
+                                     &views, &run_type, &event_type)) {
         return NULL;
     }
     Hub *self = (Hub *)type->tp_alloc(type, 0);
@@ -178,8 +189,10 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->sender.next_step_id = 1; /* 0 means nothing outstanding */
     if (PyObject_GetBuffer(mapping, &self->mapping, PyBUF_WRITABLE) < 0
         || vecenv_attach(&self->arena, &self->mapping) < 0
-        || allocate(self, PyTuple_GET_SIZE(columns)) < 0
+        || PyObject_GetBuffer(aside, &self->aside, PyBUF_WRITABLE) < 0
+        || allocate(self, PyTuple_GET_SIZE(columns), PyTuple_GET_SIZE(aside_columns)) < 0
         || read_pairs(columns, (void *)self->columns) < 0
+        || read_pairs(aside_columns, (void *)self->aside_columns) < 0
         || read_pairs(leaves, (void *)self->leaves) < 0 || read_slots(self, slots) < 0
         || read_array_type(self, array_type) < 0 || make_runs(self) < 0) {
         goto fail;
@@ -188,10 +201,17 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_ValueError, "depth out of range");
         goto fail;
     }
+    if ((size_t)self->aside.len < self->arena.block_stride) {
+        PyErr_SetString(PyExc_ValueError, "aside is smaller than a block");
+        goto fail;
+    }
     self->ring.arena = self->sender.arena = self->waiter.arena = &self->arena;
     self->sender.ring = self->waiter.ring = &self->ring;
     self->ring.columns = self->columns;
     self->ring.num_columns = (size_t)PyTuple_GET_SIZE(columns);
+    self->ring.aside = self->aside.buf;
+    self->ring.aside_columns = self->aside_columns;
+    self->ring.num_aside_columns = (size_t)PyTuple_GET_SIZE(aside_columns);
     vecenv_ring_init(&self->ring, depth - 1);
     start_counters(self);
     return (PyObject *)self;
@@ -224,9 +244,11 @@ static PyMethodDef hub_methods[] = {
 };
 
 PyDoc_STRVAR(hub_doc,
-"Hub(mapping, columns, action_leaves, slots, depth, event_fd, epoll_fd, spin_ns, soon_spin_ns, "
-"numpy_array, views, run_type, event_type)\n--\n\n"
+"Hub(mapping, columns, aside, aside_columns, action_leaves, slots, depth, event_fd, epoll_fd, "
+"spin_ns, soon_spin_ns, numpy_array, views, run_type, event_type)\n--\n\n"
 "The parent's end of a pool: requests out, batches in. One thread uses it at a time.\n\n"
+"What was shown last of an env goes to its row of `aside`, laid out like a block, before its own\n"
+"row is written again: the columns of aside_columns, (offset, bytes per row) as in columns.\n"
 "Rows are handed out as run_type(views[block], start, stop), one object for all rows of a block;\n"
 "what else ends a wait as event_type(kind, descriptor, late_ns).");
 

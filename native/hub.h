@@ -32,9 +32,10 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Py_buffer mapping;
+    Py_buffer aside; /* a block of this process alone */
     vecenv_arena arena;
     vecenv_ring ring;
-    vecenv_column *columns;
+    vecenv_column *columns, *aside_columns;
     action_leaf *leaves;
     known_dtype *dtypes; /* one per leaf */
     Py_ssize_t num_leaves;

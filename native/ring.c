@@ -33,6 +33,40 @@ unpin(vecenv_ring *ring, uint32_t block)
     }
 }
 
+static void
+copy_columns(const vecenv_column *columns, size_t num_columns, uint8_t *to, uint32_t to_row,
+             const uint8_t *from, uint32_t from_row)
+{
+    for (size_t i = 0; i < num_columns; i++) {
+        const vecenv_column *col = &columns[i];
+        memcpy(to + col->offset + to_row * col->width,
+               from + col->offset + from_row * col->width, col->width);
+    }
+}
+
+static uint8_t *
+block_at(const vecenv_arena *arena, uint32_t block)
+{
+    return arena->blocks + (size_t)block * arena->block_stride;
+}
+
+/* Save what a block has that was shown last of its env. */
+static void
+put_aside(const vecenv_ring *ring, uint32_t block)
+{
+    const vecenv_arena *arena = ring->arena;
+    const uint64_t *step_ids = (const void *)column(arena, block, VECENV_H_STEP_ID);
+    const int64_t *env_ids = (const void *)column(arena, block, VECENV_H_ENV_ID);
+    for (uint32_t row = 0; row < arena->rows; row++) {
+        uint64_t env_id = (uint64_t)env_ids[row]; /* the caller's by now, whatever it wrote there */
+        if (env_id < arena->num_envs && step_ids[row] != 0
+            && ring->shown[env_id] == step_ids[row]) {
+            copy_columns(ring->aside_columns, ring->num_aside_columns, ring->aside,
+                         (uint32_t)env_id, block_at(arena, block), row);
+        }
+    }
+}
+
 /* Take a free block into use under a new epoch, with one pin; 0 when there is none. */
 static uint64_t
 open_block(vecenv_ring *ring)
@@ -41,6 +75,7 @@ open_block(vecenv_ring *ring)
         return 0;
     }
     uint32_t block = ring->free_blocks[--ring->num_free];
+    put_aside(ring, block);
     ring->pins[block] = 1;
     ring->epochs[block] = ring->next_epoch++;
     return place_of(ring->epochs[block], block, 0);
@@ -235,14 +270,8 @@ static void
 copy_row(const vecenv_ring *ring, uint32_t to_block, uint32_t to_row, uint32_t from_block,
          uint32_t from_row)
 {
-    const vecenv_arena *arena = ring->arena;
-    uint8_t *to = arena->blocks + (size_t)to_block * arena->block_stride;
-    const uint8_t *from = arena->blocks + (size_t)from_block * arena->block_stride;
-    for (size_t i = 0; i < ring->num_columns; i++) {
-        const vecenv_column *col = &ring->columns[i];
-        memcpy(to + col->offset + to_row * col->width,
-               from + col->offset + from_row * col->width, col->width);
-    }
+    copy_columns(ring->columns, ring->num_columns, block_at(ring->arena, to_block), to_row,
+                 block_at(ring->arena, from_block), from_row);
 }
 
 static int
@@ -305,8 +334,13 @@ static void
 settle(vecenv_ring *ring, const vecenv_piece *run)
 {
     const int64_t *env_ids = (const void *)column(ring->arena, run->block, VECENV_H_ENV_ID);
+    const uint64_t *step_ids = (const void *)column(ring->arena, run->block, VECENV_H_STEP_ID);
+    const uint32_t *flags = (const void *)column(ring->arena, run->block, VECENV_H_FLAGS);
     for (uint32_t row = run->start; row < run->stop; row++) {
         ring->outstanding[env_ids[row]] = 0;
+        if (!(flags[row] & VECENV_F_ERROR)) { /* else another row's observation stands there */
+            ring->shown[env_ids[row]] = step_ids[row];
+        }
     }
     ring->num_outstanding -= run->stop - run->start;
 }

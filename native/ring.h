@@ -33,6 +33,12 @@ typedef struct {
     const vecenv_column *columns; /* all columns of a row, the cell and owner excluded */
     size_t num_columns;
     uint64_t *outstanding; /* per env: step_id that the caller waits for, 0 none */
+    /* What the caller has seen last of each env must outlive its row: an episode that is lost
+     * ends with it. Rows that are that are put aside before their block is written again. */
+    uint64_t *shown;                    /* per env: step_id of that row, 0 none */
+    uint8_t *aside;                     /* laid out like a block, one row per env */
+    const vecenv_column *aside_columns; /* those that are put aside */
+    size_t num_aside_columns;           /* step_id and env_id among them */
     uint32_t num_outstanding;
     uint64_t next_epoch;
     uint64_t chain[VECENV_CHAIN];
@@ -57,8 +63,8 @@ typedef struct {
 size_t vecenv_ring_max_pieces(const vecenv_arena *arena);
 size_t vecenv_ring_max_late(const vecenv_arena *arena);
 
-/* Start the books and open the first block. The caller has set arena, columns,
- * outstanding (zeroed), pieces, late and their sizes; depth is at least 1. */
+/* Start the books and open the first block. The caller has set arena, columns, outstanding and
+ * shown (zeroed), aside, pieces, late and their sizes; depth is at least 1. */
 void vecenv_ring_init(vecenv_ring *ring, uint32_t depth);
 
 /* Reserve a block for an ordered request of num_rows rows. VECENV_ENOBLOCK: late

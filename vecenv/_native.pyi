@@ -69,6 +69,8 @@ class Hub:
         cls,
         mapping: Buffer,
         columns: tuple[tuple[int, int], ...],
+        aside: Buffer,
+        aside_columns: tuple[tuple[int, int], ...],
         action_leaves: tuple[tuple[int, int], ...],
         slots: tuple[int, ...],
         depth: int,

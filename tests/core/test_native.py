@@ -47,6 +47,8 @@ class Ends:
         arguments = {
             "mapping": self.memory,
             "columns": self.plan.row_columns(),
+            "aside": bytearray(self.plan.words["block_stride"]),
+            "aside_columns": self.plan.aside_columns(),
             "action_leaves": self.plan.action_columns(),
             "slots": (0,) * self.plan.num_envs,
             "depth": self.plan.depth,

@@ -54,7 +54,7 @@ def test_resets_that_the_manager_asks_for_are_repeated_too():
     assert killed == play(SyncSubprocessEnvManager, env_fns, {}, max_retry=2)
 
 
-@pytest.mark.parametrize("cfg", [{}, {"auto_reset": False}, {"reset_inplace": True}, {"max_retry": 2}], ids=repr)
+@pytest.mark.parametrize("cfg", [{}, {"auto_reset": False}, {"reset_inplace": True}, {"copy_on_get": False}], ids=repr)
 def test_an_episode_that_is_lost_ends_with_what_was_seen_last(tmp_path, cfg):
     """It ended with zeros where other envs had gone on in the meantime."""
     gate = tmp_path / "gate"  # that nobody opens

@@ -117,6 +117,12 @@ rewards_of(const vecenv_arena *arena, uint32_t block)
     return (double *)(void *)column(arena, block, VECENV_H_REWARD);
 }
 
+static inline uint32_t *
+flags_of(const vecenv_arena *arena, uint32_t block)
+{
+    return (uint32_t *)(void *)column(arena, block, VECENV_H_FLAGS);
+}
+
 /* What a worker writes between claim and commit. The reward tells the row's author. */
 static inline void
 write_row(const vecenv_arena *arena, uint64_t place, uint64_t step_id, int64_t env_id)
@@ -160,11 +166,16 @@ make_books(const vecenv_arena *arena, uint32_t depth)
     ring->columns = made->columns;
     ring->num_columns = NUM_COLUMNS;
     ring->outstanding = calloc(arena->num_envs, sizeof *ring->outstanding);
+    ring->shown = calloc(arena->num_envs, sizeof *ring->shown);
+    ring->aside = calloc(1, arena->block_stride);
+    ring->aside_columns = made->columns;
+    ring->num_aside_columns = NUM_COLUMNS;
     ring->max_pieces = vecenv_ring_max_pieces(arena);
     ring->max_late = vecenv_ring_max_late(arena);
     ring->pieces = calloc(ring->max_pieces, sizeof *ring->pieces);
     ring->late = calloc(ring->max_late, sizeof *ring->late);
-    CHECK(ring->outstanding != NULL && ring->pieces != NULL && ring->late != NULL);
+    CHECK(ring->outstanding != NULL && ring->shown != NULL && ring->aside != NULL);
+    CHECK(ring->pieces != NULL && ring->late != NULL);
     vecenv_ring_init(ring, depth);
     return made;
 }
@@ -173,6 +184,8 @@ static inline void
 free_books(books *made)
 {
     free(made->ring.outstanding);
+    free(made->ring.shown);
+    free(made->ring.aside);
     free(made->ring.pieces);
     free(made->ring.late);
     free(made);

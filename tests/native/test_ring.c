@@ -421,6 +421,66 @@ rows_nobody_waits_for_never_run_off_the_chain(void)
     tear_down();
 }
 
+static void
+what_was_shown_last_is_put_aside_before_its_row_is_used_again(void)
+{
+    set_up();
+    uint64_t step_id = 0;
+    for (int64_t env_id = 0; env_id < ENVS; env_id++) {
+        ask_and_answer(env_id, ++step_id);
+    }
+    CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
+    deliver(ENVS);
+    CHECK(ring->shown[1] == 2);
+    uint64_t *step_ids = (void *)(ring->aside + arena.header[VECENV_H_STEP_ID]);
+    double *rewards = (void *)(ring->aside + arena.header[VECENV_H_REWARD]);
+    for (uint32_t round = 0; round < 5 * BLOCKS; round++) { /* env 0 goes on, the others rest */
+        CHECK(step_ids[0] < step_id); /* never what is still in the ring */
+        ask_and_answer(0, ++step_id);
+        CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
+        CHECK(vecenv_ring_filter(ring) == 1);
+        deliver(1);
+    }
+    for (uint32_t env_id = 1; env_id < ENVS; env_id++) {
+        CHECK(step_ids[env_id] == env_id + 1);
+        CHECK(rewards[env_id] > (env_id + 1) * 1000.0 && rewards[env_id] < (env_id + 2) * 1000.0);
+    }
+    tear_down();
+}
+
+static void
+what_the_caller_writes_into_its_views_is_no_number_of_an_env(void)
+{
+    set_up();
+    for (uint64_t step_id = 1; step_id < 5 * BLOCKS; step_id++) {
+        ask_and_answer(0, step_id);
+        CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
+        vecenv_piece run = deliver(1);
+        env_ids_of(&arena, run.block)[run.start] = step_id % 2 ? -1 : (int64_t)1 << 60;
+    }
+    const uint64_t *step_ids = (void *)(ring->aside + arena.header[VECENV_H_STEP_ID]);
+    CHECK(step_ids[0] == 0);
+    tear_down();
+}
+
+static void
+what_an_env_that_failed_left_in_its_row_is_not_what_was_shown(void)
+{
+    set_up();
+    ask_and_answer(0, 1);
+    CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
+    deliver(1);
+    owe(ring, 0, 2);
+    uint64_t place = vecenv_claim(&arena, 0);
+    write_row(&arena, place, 2, 0);
+    flags_of(&arena, place_block(place))[place_row(place)] = VECENV_F_ERROR;
+    vecenv_commit(&arena, place);
+    CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
+    deliver(1);
+    CHECK(ring->shown[0] == 1);
+    tear_down();
+}
+
 int
 main(void)
 {
@@ -441,5 +501,8 @@ main(void)
     a_command_stays_answered_when_its_assigned_row_is_used_again();
     late_writers_that_pin_everything_are_an_error_that_changes_nothing();
     rows_nobody_waits_for_never_run_off_the_chain();
+    what_was_shown_last_is_put_aside_before_its_row_is_used_again();
+    what_the_caller_writes_into_its_views_is_no_number_of_an_env();
+    what_an_env_that_failed_left_in_its_row_is_not_what_was_shown();
     return 0;
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -96,3 +98,26 @@ def test_views_stay_as_they_are_where_the_next_step_raises() -> None:
         with pytest.raises(ZeroDivisionError):
             envs.step([0, 0])
         assert np.array_equal(shown, expected)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_episode_lost_after_a_long_rest_ends_with_what_was_shown_last(implementation: str, debug: bool) -> None:
+    """Its row in the ring has been used again since, many times: it ended with zeros.
+
+    Debug mode writes over it besides.
+    """
+    env_fns = [functools.partial(ToyEnv, 99)] * 2
+    envs = VectorEnv(env_fns, num_workers=2, failures={"max_log_bytes": 0}, debug=debug)
+    with contextlib.closing(envs):
+        envs.reset(seed=5)
+        for _ in range(3):
+            shown = envs.step(np.ones(2, np.int64))[0].copy()
+        for _ in range(30):
+            envs.send(np.ones(1, np.int64), [0])
+            envs.recv()
+        os.kill(envs.worker_pids[1], signal.SIGKILL)
+        envs.send(np.ones(1, np.int64), [1])
+        obs, rewards, terminations, truncations, infos = envs.recv()
+        assert (rewards.tolist(), terminations.tolist(), truncations.tolist()) == ([0], [False], [True])
+        assert infos["recovered"].tolist() == ["truncated"]
+        assert obs[0].tolist() == shown[1].tolist() != [0, 0, 0, 0]

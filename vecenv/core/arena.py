@@ -26,7 +26,7 @@ import numpy as np
 from ..errors import ConfigError
 from .spec import Array, Spec
 
-__all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "ArenaPlan", "BlockViews"]
+__all__ = ["ABI", "ASIDE", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "ArenaPlan", "BlockViews"]
 
 MAGIC = 0x766E6365766E6501
 ABI = 7
@@ -38,6 +38,8 @@ CONTROL_NBYTES = 4 * LINE
 SLOT_NBYTES = 3 * LINE
 COMMAND_NBYTES = 32
 MAIL_NBYTES = 1 << 16
+#: No block of the arena.
+ASIDE = -1
 #: Open blocks that are linked ahead of the parent (native/ring.h).
 CHAIN = 3
 #: Blocks beyond those the caller holds: the chain and its next link, one ordered request,
@@ -198,6 +200,12 @@ class ArenaPlan:
         finals = [(offset, leaf.nbytes) for offset, leaf in zip(self.final_offsets, self.obs.leaves)]
         return tuple(pair for pair in named + leaves + finals if pair[1] > 0)
 
+    def aside_columns(self) -> tuple[tuple[int, int], ...]:
+        """The same of what is kept of the row that was shown last of an env: who, of which episode, and what."""
+        named = [(self.words[name], np.dtype(_COLUMNS[name][0]).itemsize) for name in ("step_id", "env_id", "tally")]
+        leaves = [(offset, leaf.nbytes) for offset, leaf in zip(self.obs_offsets, self.obs.leaves)]
+        return tuple(pair for pair in named + leaves if pair[1] > 0)
+
     def action_columns(self) -> tuple[tuple[int, int], ...]:
         """Return (offset, bytes per env) of each action leaf."""
         return tuple((offset, leaf.nbytes) for offset, leaf in zip(self.action_offsets, self.action.leaves))
@@ -223,7 +231,7 @@ class BlockViews:
     """All columns of one block as arrays of `rows` rows.
 
     Attributes:
-        number: of the block.
+        number: of the block; `ASIDE`: one that is in no arena, but fills `memory`.
         data: its bytes, uint8; all other arrays are views of this one, as are views of them.
         columns: name -> array (rows, ...), as in `HEADER_WORDS`, and the fields of `tally`.
         obs, final: one array (rows, *S) per observation leaf.
@@ -234,7 +242,8 @@ class BlockViews:
     def __init__(self, plan: ArenaPlan, memory: Any, block: int) -> None:
         self.number = block
         stride = plan.words["block_stride"]
-        self.data: Array = np.frombuffer(memory, np.uint8, stride, plan.words["blocks"] + block * stride)
+        start = 0 if block == ASIDE else plan.words["blocks"] + block * stride
+        self.data: Array = np.frombuffer(memory, np.uint8, stride, start)
         rows = plan.words["rows"]
         self.columns: dict[str, Array] = {}
         for name, (dtype, size) in plan.columns.items():

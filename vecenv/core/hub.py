@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .arena import MAIL_NBYTES, ArenaPlan, BlockViews
+from .arena import ASIDE, MAIL_NBYTES, ArenaPlan, BlockViews
 from .clock import now_ns
 from .native import load
 from .rows import Form, Op, RowFlag, Rows, Run
@@ -109,10 +109,13 @@ class Hub(Protocol):
         """Serve an env by another slot from now on; both are between two processes."""
 
     def seen(self, env_id: int, before: int) -> list[Array] | None:
-        """Return a copy of the newest observation of an env before a step_id; None: it is gone."""
+        """Return a copy of the newest observation of an env before a step_id; None: there was none."""
 
     def seed_seen(self, env_id: int, before: int) -> int | None:
         """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
+
+    def put_aside(self, rows: Rows) -> None:
+        """Keep what `seen` needs of rows that are about to be written over, as debug mode does it; nobody else need."""
 
     def adopt(self, worker: Any) -> None:
         """Take over a replacement of a worker, or one more, before anything is sent to it."""
@@ -155,9 +158,13 @@ class NativeHub:
         native: Any = load()
         self._slots = list(slots)
         self._views = tuple(BlockViews(plan, memory, block) for block in range(plan.words["num_blocks"]))
+        aside = np.zeros(plan.words["block_stride"], np.uint8)  # costs memory once it is used
+        self._aside = BlockViews(plan, aside, ASIDE)
         self._hub = native.Hub(
             memory,
             plan.row_columns(),
+            aside,
+            plan.aside_columns(),
             plan.action_columns(),
             tuple(slots),
             plan.depth,
@@ -279,7 +286,7 @@ class NativeHub:
                 self._post(slot, letter)
 
     def seen(self, env_id: int, before: int) -> list[Array] | None:
-        """Return a copy of the newest observation of an env before a step_id; None: it is gone."""
+        """Return a copy of the newest observation of an env before a step_id; None: there was none."""
         found = self._newest_row(env_id, before)
         return None if found is None else [column[found[1]].copy() for column in found[0].obs]
 
@@ -291,13 +298,23 @@ class NativeHub:
 
     def _newest_row(self, env_id: int, before: int) -> tuple[BlockViews, int] | None:
         best, found = 0, None
-        for views in self._views:
+        for views in (self._aside, *self._views):  # first, since a row in the ring may be half written over
             step_ids, env_ids = views.columns["step_id"], views.columns["env_id"]
             has_obs = views.columns["flags"] & RowFlag.ERROR == 0  # else what another row has left there
             for row in np.flatnonzero((env_ids == env_id) & (step_ids != 0) & has_obs).tolist():
                 if best < int(step_ids[row]) < (before or 1 << 63):
                     best, found = int(step_ids[row]), (views, row)
         return found
+
+    def put_aside(self, rows: Rows) -> None:
+        """Keep what `seen` needs of rows that are about to be written over."""
+        failed = rows.column("flags") & RowFlag.ERROR != 0
+        for row in np.flatnonzero(~failed).tolist():
+            env_id = int(rows.column("env_id")[row])
+            for name in ("step_id", "env_id", "tally"):
+                self._aside.columns[name][env_id] = rows.column(name)[row]
+            for leaf, column in enumerate(self._aside.obs):
+                column[env_id] = rows.obs(leaf)[row]
 
     def state(self, slot: int) -> SlotState:
         """Return what a slot is doing."""

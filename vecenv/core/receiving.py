@@ -273,7 +273,9 @@ class ReceivingPool(SendingPool):
         if self._is_debug:
             self._held.append(batch)
             if len(self._held) > self.options.depth - 1:
-                self._held.popleft().expire()
+                expired = self._held.popleft()
+                self._hub.put_aside(expired.rows)
+                expired.expire()
         return batch
 
 

@@ -221,7 +221,7 @@ class TwinHub:
         self._words.progress[slot, [OP_WORD, BLOCKED_WORD]] = 0
 
     def seen(self, env_id: int, before: int) -> list[Array] | None:
-        """Return a copy of the newest observation of an env before a step_id; None: it is gone."""
+        """Return a copy of the newest observation of an env before a step_id; None: there was none."""
         if not self._has_seen(env_id, before):
             return None
         return [column[env_id].copy() for column in self._words.rows.obs]
@@ -233,6 +233,9 @@ class TwinHub:
 
     def _has_seen(self, env_id: int, before: int) -> bool:
         return 0 < int(self._words.rows.columns["step_id"][env_id]) < (before or 1 << 63)
+
+    def put_aside(self, rows: Rows) -> None:
+        """Do nothing: batches are copies here."""
 
     def adopt(self, worker: WorkerLike) -> None:
         """Take over a worker, before anything is sent to it."""

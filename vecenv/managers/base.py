@@ -134,9 +134,7 @@ class BaseEnvManager(EnvResets):
         """
         failed = skip
         seen = blanks.fill(batch)
-        last: dict[int, Any] = {}
         if batch.flags & RowFlag.MAIL:
-            last = self._last_of_lost(ids, blanks)
             skip = self._keep_shown(ids, batch, blanks, skip)
         self._shown.put(ids, blanks.batch, blanks.rows, skip)
         if not batch.flags and self._worker_resets:  # where workers reset, rows that end an episode are flagged
@@ -145,7 +143,7 @@ class BaseEnvManager(EnvResets):
         rows = ended.tolist()
         if rows:
             ways = zip(rows, seen.terminated[ended].tolist(), seen.truncated[ended].tolist())
-            blanks.end(self._last_observations(blanks, batch, ended, rows, last), ways)
+            blanks.end(self._last_observations(blanks, batch, ended, rows), ways)
         if batch.flags & HAS_INFO:
             self._take_abnormal(ids, blanks)
         if rows:
@@ -184,13 +182,6 @@ class BaseEnvManager(EnvResets):
         is_tuple, count = self._agents[env_id]
         return infos_of_agents({**info, AGENTS: is_tuple, "agent_infos": [{}] * count})
 
-    def _last_of_lost(self, ids: list[int], blanks: Blanks) -> dict[int, Any]:
-        """Return {row: observation} of episodes that are lost: what was shown last, which the ring may have no more."""
-        if not self._copies:  # what was shown may be in the same place
-            return {}
-        lost = [row for row, info in enumerate(blanks.infos) if info.get("recovered") == "truncated"]
-        return {row: copy_arrays(self._shown.rows[ids[row]]) for row in lost}
-
     def _keep_shown(self, ids: list[int], batch: Batch, blanks: Blanks, skip: Collection[int]) -> Collection[int]:
         """Return `skip` with the envs that go on after an abnormal timestep: their rows have a filler."""
         fillers = [row for row, info in enumerate(blanks.infos) if ABNORMAL in info]
@@ -217,23 +208,18 @@ class BaseEnvManager(EnvResets):
     def _repeat_last(self, blanks: Blanks, row: int) -> None:
         blanks.infos[row].setdefault("final_obs", blanks.obs_of(row))
 
-    def _last_observations(
-        self, blanks: Blanks, batch: Batch, ended: Array, rows: list[int], last: dict[int, Any]
-    ) -> list[Any]:
-        """Return what the last timesteps of these rows' episodes are to show; `last` has it of lost ones."""
-        if self._worker_resets:  # the row has the first observation of a new episode beside what ended the old one
-            own = final_rows(self._layout.spec, batch, ended)
-        else:
-            own = [blanks.rows[row] for row in rows]
-        if last:
-            own = [last.get(row, obs) for row, obs in zip(rows, own)]
+    def _last_observations(self, blanks: Blanks, batch: Batch, ended: Array, rows: list[int]) -> list[Any]:
+        """Return what the last timesteps of these rows' episodes are to show."""
         if not self._worker_resets:
+            own = [blanks.rows[row] for row in rows]
             # of a row that nobody watches once the next episode's is shown
             return own if self._copies else list(map(copy_arrays, own))
+        # The row has the first observation of a new episode beside what ended the old one.
+        finals = final_rows(self._layout.spec, batch, ended)
         if not (self._reset_inplace and self._resets_in_row):
-            return own
+            return finals
         shown = []
-        for row, final in zip(rows, own):
+        for row, final in zip(rows, finals):
             info = blanks.infos[row]
             info["final_obs"] = final
             is_new = info.get("recovered") in BUILT_ANEW  # and has begun nothing yet
