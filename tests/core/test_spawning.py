@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 
@@ -193,3 +194,42 @@ def test_a_start_method_of_another_library_s_stays_with_its_processes(context, t
     """
     done = run(textwrap.dedent(source), tmp_path)
     assert (done.stdout, done.stderr) == ("0 other\n", "")
+
+
+LOUD = """
+    import os, sys
+    from vecenv import VectorEnv
+    from vecenv.envs.toys import CountEnv
+
+    def write():
+        for descriptor in (1, 2):
+            os.write(descriptor, b"for nobody to read")
+
+    class Loud(CountEnv):
+        def __init__(self):
+            write()
+            super().__init__()
+
+        def step(self, action):
+            write()
+            return super().step(action)
+
+    if __name__ == "__main__":
+        for descriptor in (0, 1, 2):
+            os.close(descriptor)
+        with VectorEnv([Loud] * 2, num_workers=2, context=sys.argv[1], construct_timeout=20.0) as envs:
+            envs.reset(seed=0)
+            left = [descriptor for descriptor in (0, 1, 2) if os.path.exists(f"/proc/self/fd/{descriptor}")]
+            sent = [envs.step([0, 0])[1].tolist() for _ in range(3)]
+        with open("done", "w") as file:
+            print(left, sent, file=file)
+"""
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_a_program_that_has_closed_its_standard_descriptors(context, implementation, tmp_path):
+    """A worker's socket came to stand where its env writes its messages; the parent waited for the rest of a word."""
+    script = tmp_path / "loud.py"
+    script.write_text(textwrap.dedent(LOUD))
+    subprocess.run([sys.executable, str(script), context], cwd=tmp_path, check=True, timeout=120)
+    assert (tmp_path / "done").read_text() == "[] [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]\n"

@@ -38,7 +38,7 @@ from .replay import Replay
 from .rows import Form, Op
 from .shm import Segment
 from .signals import held
-from .spawning import modules_of
+from .spawning import modules_of, standard_descriptors
 from .supervise import Worker
 from .twin_values import load_action
 from .worker import Attach, Boot, Report, find_difference, running_modules, started_at
@@ -109,7 +109,7 @@ class ProcessPool(MortalPool):
         self._adopt_report(reports[0])
         for worker, report in zip(crew.workers, reports):
             self._compare(worker, report)
-        with held():
+        with held(), standard_descriptors():
             self._open_arena(slots)
         for worker in crew.workers:
             self._attach(worker, slots[worker.worker_id])

@@ -28,7 +28,7 @@ from typing import Any
 
 from ..errors import ConfigError
 
-__all__ = ["NoAnswer", "make_process", "modules_of"]
+__all__ = ["NoAnswer", "make_process", "modules_of", "standard_descriptors"]
 
 # The standard Popen classes are extended below; their inner parts have no published types.
 popen_forkserver: Any = importlib.import_module("multiprocessing.popen_forkserver")
@@ -209,6 +209,28 @@ class _SpawnProcess(mp_process.BaseProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
         return _SpawnPopen(process_obj)
+
+
+@contextlib.contextmanager
+def standard_descriptors() -> Iterator[None]:
+    """See that descriptors 0 to 2 are open meanwhile, and so no others of ours: the null device where they are closed.
+
+    A program may have closed them, as daemons do. What the pool then opened would come to stand there, and what
+    writes to standard output or error regardless, an env or a library in C, would write into its sockets and
+    batches. Processes that are started meanwhile keep the null device.
+    """
+    held: list[int] = []
+    try:
+        for standard in range(3):
+            try:
+                os.fstat(standard)
+            except OSError:
+                held.append(os.open(os.devnull, os.O_RDWR))  # the lowest number that is free: this one
+                os.set_inheritable(held[-1], True)
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def modules_of(*values: Any) -> frozenset[str]:

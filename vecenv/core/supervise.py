@@ -28,7 +28,7 @@ from . import mail
 from .clock import Deadline, now_ns
 from .control import Control
 from .signals import held
-from .spawning import NoAnswer, make_process
+from .spawning import NoAnswer, make_process, standard_descriptors
 from .stacks import Note, StackFile
 from .worker import Attach, Boot, Goodbye, find_endless_import, started_at, worker_main
 
@@ -272,23 +272,24 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
     """
     process = stack = ours = theirs = None
     try:
-        ours, theirs = multiprocessing.Pipe()
-        inherited = (ours.fileno(), *siblings) if context == "fork" else ()
-        name = f"vecenv worker {boot.worker_id}"
-        process = make_process(context, worker_main, (theirs, inherited), name, boot.modules)
-        stack = StackFile(name)
-        if context != "fork":
-            resource_tracker.ensure_running()  # which else starts in there, and takes signals again
-        _check_descriptors()
-        # A Ctrl-C between fork and setsid would reach the child too, which takes these signals again.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        pid = process.pid or -1
-        pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
-        return Worker(boot.worker_id, boot.env_ids, slots, process, Control(ours), pid, pidfd, stack, boot=boot)
+        with standard_descriptors():
+            ours, theirs = multiprocessing.Pipe()
+            inherited = (ours.fileno(), *siblings) if context == "fork" else ()
+            name = f"vecenv worker {boot.worker_id}"
+            process = make_process(context, worker_main, (theirs, inherited), name, boot.modules)
+            stack = StackFile(name)
+            if context != "fork":
+                resource_tracker.ensure_running()  # which else starts in there, and takes signals again
+            _check_descriptors()
+            # A Ctrl-C between fork and setsid would reach the child too, which takes these signals again.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            pid = process.pid or -1
+            pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
+            return Worker(boot.worker_id, boot.env_ids, slots, process, Control(ours), pid, pidfd, stack, boot=boot)
     except BaseException as error:
         _discard(process, stack, ours)
         if isinstance(error, (OSError, EOFError)):  # a fork server that cannot fork ends
