@@ -82,6 +82,12 @@ ring_bells(vecenv_sender *self)
     }
 }
 
+static int
+has_block(vecenv_ring *ring, int is_ordered)
+{
+    return is_ordered ? vecenv_ring_can_assign(ring) : vecenv_ring_catch_up(ring) == VECENV_OK;
+}
+
 int
 vecenv_send(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
 {
@@ -89,12 +95,12 @@ vecenv_send(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
     uint64_t first = self->next_step_id;
     int has_row = what->op != VECENV_OP_CALL; /* the answer to a call is mail */
     int error = 0;
-    int has_block = !has_row
-                    || (what->ordered ? vecenv_ring_can_assign(ring)
-                                      : vecenv_ring_catch_up(ring) == VECENV_OK);
-    if (!has_block) {
-        *culprit = 0;
-        return SEND_NO_BLOCK;
+    if (has_row && !has_block(ring, what->ordered)) {
+        vecenv_ring_collect_late(ring); /* their writers may have come to an end since */
+        if (!has_block(ring, what->ordered)) {
+            *culprit = 0;
+            return SEND_NO_BLOCK;
+        }
     }
     if (has_row) {
         error = reserve(self, what->op, what->env_ids, what->count, first, culprit);

@@ -24,6 +24,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
+from tests.faults.tapes import stopped, wait_until
 from tests.spaces import ALL_SPACES, FIXED_SPACES
 from tests.unreadable import Unreadable, UnreadableInfo
 from vecenv.core import watchdog
@@ -32,7 +33,7 @@ from vecenv.core.native import load
 from vecenv.core.options import FailurePolicy, Limits, PoolOptions
 from vecenv.core.pool import Pool
 from vecenv.core.process import ProcessPool
-from vecenv.core.rows import Autoreset, Form, RowFlag
+from vecenv.core.rows import Autoreset, Form, Op, RowFlag
 from vecenv.core.serial import SerialPool
 from vecenv.envs import toys
 from vecenv.errors import ClosedError, ConfigError, EnvError, SpaceError, StateError, WorkerTimeoutError
@@ -1207,6 +1208,43 @@ def test_a_call_waits_for_the_running_step_whose_row_stays(open_pool: OpenPool) 
     pool.send(np.zeros(3, np.int64))
     assert pool.call(lambda env: env.elapsed_steps) in ([1, 1, 1], [0, 0, 0])
     assert pool.recv().lengths.tolist() == [1, 1, 1]
+
+
+@pytest.mark.native
+@pytest.mark.skipif(load() is None, reason="the extension was not built")
+@pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
+def test_more_calls_than_a_queue_holds_are_refused_as_one(engine: Any) -> None:
+    """The twin has no limit: its queue is a list."""
+    with engine([count(None)] * 2, PoolOptions(num_workers=2)) as pool:
+        pool.start()
+        reset(pool)
+        with pytest.raises(StateError, match="call: too many calls of env 1 are waiting; wait for their answers first"):
+            pool.post([lambda env: env.step(0)] * 100, [1] * 100)
+        assert pool.call(lambda env: env.num_steps) == [0, 0]  # not even the first was made
+
+
+@pytest.mark.native
+@pytest.mark.skipif(load() is None, reason="the extension was not built")
+@pytest.mark.parametrize("ordered", [False, True])
+def test_requests_that_are_cancelled_and_never_dropped_are_refused_at_last(ordered: bool) -> None:
+    """They pile up at a worker that is stopped: in its queue, and where they were given rows, in the ring."""
+    match = "late writers hold all blocks" if ordered else "queue of env 0's worker is full of commands that were canc"
+    with ProcessPool([count(None)] * 2, PoolOptions(num_workers=2)) as pool:
+        pool.start()
+        reset(pool)
+        with stopped([pool.worker_pids[0]]):
+            with pytest.raises(StateError, match=f"send: .*{match}.*; restart"):
+                for _ in range(1000):
+                    pool.send([0], [0], ordered=ordered)
+                    pool.cancel([0])
+            if not ordered:
+                pool.send([0], [1], ordered=False)  # the other one is not concerned
+                assert pool.recv().lengths.tolist() == [1]
+        wait_until(lambda: pool._hub.pending(0)[0] == Op.NONE)  # it drops what was cancelled
+        reset(pool)
+        assert pool.call(lambda env: env.num_resets)[1] == 2
+        pool.send([0, 0])
+        assert pool.recv().lengths.tolist() == [1, 1]
 
 
 # ---- spaces and bad input -----------------------------------------------------------------

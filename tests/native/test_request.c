@@ -265,9 +265,23 @@ what_was_cancelled_never_fills_a_queue_beyond_its_end(void)
     tear_down();
 }
 
+/* Nothing has been received in the meantime, which would have collected them. */
+static void
+late_writers_that_have_finished_since_are_in_nobodys_way(void)
+{
+    set_up();
+    pin_blocks(0);
+    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == SEND_NO_BLOCK);
+    vecenv_commit(&arena, ring->late[0]);
+    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
+    CHECK(ring->num_outstanding == ENVS && ring->assigned_rows == ENVS);
+    tear_down();
+}
+
 int
 main(void)
 {
+    late_writers_that_have_finished_since_are_in_nobodys_way();
     an_ordered_request_does_not_wait_for_what_was_cancelled();
     an_ordered_request_does_not_wait_for_what_was_overtaken();
     the_rows_of_an_ordered_request_go_with_their_slot();
