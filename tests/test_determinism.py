@@ -39,6 +39,9 @@ def cart_pole() -> Any:
 
 
 def pong() -> Any:
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
     return gymnasium.make("ALE/Pong-v5", max_num_frames_per_episode=80)
 
 

@@ -56,7 +56,8 @@ class Gymnasium(Face):
             self.before(self.env.worker_pids, number)
             if number == self.call_after:
                 self.called = list(self.env.call("poke", 7))
-            obs, rewards, terminated, truncated, _ = self.env.step(np.full(self.num_envs, number % 2))
+            actions = np.full(self.env.action_space.shape or (), number % 2, self.env.action_space.dtype)
+            obs, rewards, terminated, truncated, _ = self.env.step(actions)
             for env_id in range(self.num_envs):
                 self.note(env_id, obs[env_id], rewards[env_id], terminated[env_id] or truncated[env_id])
 
@@ -84,7 +85,9 @@ class Manager(Face):
             if self.called is None and self.call_after is not None and min(counts) >= self.call_after:
                 self.called = self.call()
             ready = [int(env_id) for env_id in self.manager.ready_obs_id if counts[env_id] < self.rounds]
-            for env_id, obs, reward, done in self.step({env_id: counts[env_id] % 2 for env_id in ready}):
+            space = self.manager.action_space
+            actions = {env_id: np.full(space.shape, counts[env_id] % 2, space.dtype) for env_id in ready}
+            for env_id, obs, reward, done in self.step(actions):
                 counts[env_id] += 1
                 self.note(env_id, obs, reward, done)
 
@@ -92,7 +95,7 @@ class Manager(Face):
         pool = self.manager._pool
         return pool.call(lambda env: getattr(env.env, "poke", lambda value: value)(7))
 
-    def step(self, actions: dict[int, int]) -> Iterator[tuple[int, Any, Any, Any]]:
+    def step(self, actions: dict[int, Any]) -> Iterator[tuple[int, Any, Any, Any]]:
         for env_id, timestep in self.manager.step(actions).items():
             yield env_id, timestep.obs, timestep.reward, timestep.done
 
@@ -110,7 +113,7 @@ class Async(Manager):
 class V2(Manager):
     cls = SubprocessEnvManagerV2
 
-    def step(self, actions: dict[int, int]) -> Iterator[tuple[int, Any, Any, Any]]:
+    def step(self, actions: dict[int, Any]) -> Iterator[tuple[int, Any, Any, Any]]:
         for timestep in self.manager.step(actions):
             yield int(timestep.env_id.item()), timestep.obs, timestep.reward, timestep.done
 
