@@ -265,13 +265,13 @@ def test_a_daemonic_process_is_told_what_to_do(tmp_path: Path) -> None:
     assert "loader is a daemonic process" in said[0] and "backend='serial'" in said[0]
 
 
-GEVENT = """
-import select, socket
+PATCHED = """
+import select, socket, sys
 
 class Socket(socket.socket):
-    "As that of gevent's monkey patch, as far as can be seen from outside."
+    "As that of a monkey patch, as far as can be seen from outside."
 
-Socket.__module__ = "gevent._socket3"
+Socket.__module__ = sys.argv[1]
 socket.socket = Socket
 del select.epoll
 
@@ -288,13 +288,20 @@ except ConfigError as error:
 """
 
 
-def test_a_program_whose_sockets_gevent_has_replaced_is_told_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "remedy"),
+    [
+        ("gevent._socket3", "gevent.monkey.patch_all(socket=False, select=False)"),
+        ("eventlet.greenio.base", "eventlet.monkey_patch(socket=False, select=False)"),
+    ],
+)
+def test_a_program_whose_sockets_are_replaced_is_told_what_to_do(tmp_path: Path, module: str, remedy: str) -> None:
     script = tmp_path / "script.py"
-    script.write_text(GEVENT)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    script.write_text(PATCHED)
+    done = subprocess.run([sys.executable, str(script), module], capture_output=True, text=True, timeout=120)
     assert done.stderr == ""
     shape, said = done.stdout.splitlines()
-    assert shape.startswith("(2,") and "patch_all(socket=False, select=False)" in said
+    assert shape.startswith("(2,") and remedy in said
 
 
 class Enough(BaseException):

@@ -254,3 +254,16 @@ def test_a_key_below_a_number_has_a_mask_of_its_own():
     infos = infos_of({0: {"score": 1.0}}, {1: {"score": 2.0}})
     assert set(infos) == {0, "_0", 1, "_1"}
     assert infos[0]["score"].tolist() == [1.0, 0.0] and infos[1]["_score"].tolist() == [False, True]
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_list_that_holds_itself_arrives_as_it_is(backend):
+    endless = [1]
+    endless.append(endless)
+    with contextlib.closing(
+        VectorEnv([functools.partial(Told, {"endless": endless}, length=2)], backend=backend)
+    ) as envs:
+        found = envs.reset(seed=0)[1]["endless"][0]
+        for _ in range(4):  # over an end, whose info is kept apart
+            assert found[0] == 1 and found[1] is found
+            found = envs.step([0])[4]["endless"][0]

@@ -10,19 +10,34 @@ import numpy as np
 __all__ = ["copy_arrays", "copy_objects", "thawed"]
 
 
-def copy_arrays(value: Any) -> Any:
-    """Copy a nested value's containers and arrays; other objects are shared."""
+def copy_arrays(value: Any, copies: dict[int, Any] | None = None) -> Any:
+    """Copy a nested value's containers and arrays; other objects are shared.
+
+    Args:
+        value: may hold itself.
+        copies: those of the dicts and lists that it is inside of, by their id.
+    """
     if isinstance(value, np.ndarray):
         return value.copy()
+    copies = {} if copies is None else copies
+    copied: Any
+    if id(value) in copies:
+        return copies[id(value)]
     if isinstance(value, dict):
-        copied = copy.copy(value)  # a dict of the same class
+        copied = copies[id(value)] = copy.copy(value)  # a dict of the same class
         for key, part in value.items():
-            copied[key] = copy_arrays(part)
+            copied[key] = copy_arrays(part, copies)
+        del copies[id(value)]
         return copied
-    if type(value) in (tuple, list):
-        return type(value)(copy_arrays(part) for part in value)
+    if type(value) is list:
+        copied = copies[id(value)] = []
+        copied.extend(copy_arrays(part, copies) for part in value)
+        del copies[id(value)]
+        return copied
+    if type(value) is tuple:
+        return tuple(copy_arrays(part, copies) for part in value)
     if isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple, such as a graph
-        return value._make(copy_arrays(part) for part in value)
+        return value._make(copy_arrays(part, copies) for part in value)
     return value
 
 
@@ -36,12 +51,14 @@ def copy_objects(value: Any) -> Any:
 
 def thawed(value: Any) -> Any:
     """Return a nested value whose arrays can be written to: a pickle keeps those of an env that cannot as they are."""
-    return copy_arrays(value) if _is_frozen(value) else value
+    return copy_arrays(value) if _is_frozen(value, set()) else value
 
 
-def _is_frozen(value: Any) -> bool:
+def _is_frozen(value: Any, seen: set[int]) -> bool:
+    """Whether there is such an array in a value; not again in the dicts and lists that have been seen, by their id."""
     if isinstance(value, np.ndarray):
         return not value.flags.writeable
-    if isinstance(value, dict):
-        return any(map(_is_frozen, value.values()))
-    return isinstance(value, tuple | list) and any(map(_is_frozen, value))
+    if not isinstance(value, dict | tuple | list) or id(value) in seen:
+        return False
+    seen.add(id(value))
+    return any(_is_frozen(part, seen) for part in (value.values() if isinstance(value, dict) else value))

@@ -42,6 +42,8 @@ _END_SECONDS = 5.0
 _START_DESCRIPTORS = 10
 #: What a fork server meets that has no place for its socket. A name that is too long has no number: Python refuses it.
 _NO_PLACE = (None, errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
+#: Libraries whose monkey patches the start of workers does not work with -> what puts them in.
+_PATCHES = {"gevent": "gevent.monkey.patch_all", "eventlet": "eventlet.monkey_patch"}
 _PLACE = (
     "the fork server's socket needs a folder for temporary files that can be written and whose name is short (some 70 "
     "characters at most); set TMPDIR to such a folder, or use context='spawn'"
@@ -346,12 +348,14 @@ def check_may_start() -> None:
             "torch's DataLoader are, and may not start workers; have the envs in the process itself "
             "(backend='serial', or a manager of type 'base'), or start it with daemon=False"
         )
-    if "gevent" in (part.__module__.partition(".")[0] for part in (socket.socket, select.select)):
-        raise ConfigError(
-            "gevent has put its own sockets, or its select, in the place of Python's: they never wait, and "
-            "worker processes end by that. Leave these two alone, gevent.monkey.patch_all(socket=False, select=False), "
-            "or have the envs in the process itself (backend='serial', or a manager of type 'base')"
-        )
+    for part in (socket.socket, select.select):
+        patcher = part.__module__.partition(".")[0]
+        if patcher in _PATCHES:
+            raise ConfigError(
+                f"{patcher} has put its own sockets, or its select, in the place of Python's: they never wait, and "
+                f"worker processes end by that. Leave these two alone, {_PATCHES[patcher]}(socket=False, "
+                "select=False), or have the envs in the process itself (backend='serial', or a manager of type 'base')"
+            )
     module = find_endless_import()
     if module:
         raise ConfigError(
