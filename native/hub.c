@@ -232,6 +232,7 @@ static PyMethodDef hub_methods[] = {
     {"outstanding", vecenv_hub_outstanding, METH_NOARGS, vecenv_hub_outstanding_doc},
     {"num_late", vecenv_hub_num_late, METH_NOARGS, vecenv_hub_num_late_doc},
     {"owed", vecenv_hub_owed, METH_O, vecenv_hub_owed_doc},
+    {"shown", vecenv_hub_shown, METH_O, vecenv_hub_shown_doc},
     {"cancel", vecenv_hub_cancel, METH_O, vecenv_hub_cancel_doc},
     {"reap", vecenv_hub_reap, METH_O, vecenv_hub_reap_doc},
     {"revive", vecenv_hub_revive, METH_VARARGS, vecenv_hub_revive_doc},

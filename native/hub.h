@@ -68,6 +68,7 @@ HUB_METHOD(take_back);
 HUB_METHOD(outstanding);
 HUB_METHOD(num_late);
 HUB_METHOD(owed);
+HUB_METHOD(shown);
 HUB_METHOD(cancel);
 HUB_METHOD(reap);
 HUB_METHOD(revive);

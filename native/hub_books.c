@@ -156,6 +156,21 @@ const char vecenv_hub_owed_doc[] = PyDoc_STR(
 "owed($self, env_id, /)\n--\n\nWhat an env owes: (op, step_id); op 0 when nothing.");
 
 PyObject *
+vecenv_hub_shown(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    uint32_t env_id;
+    if (parse_env(self, arg, &env_id) < 0) {
+        return NULL;
+    }
+    return PyLong_FromUnsignedLongLong(self->ring.shown[env_id]);
+}
+
+const char vecenv_hub_shown_doc[] = PyDoc_STR(
+"shown($self, env_id, /)\n--\n\n"
+"The step_id of the last answer of an env that was delivered with an observation; 0: none yet.");
+
+PyObject *
 vecenv_hub_cancel(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;

@@ -121,3 +121,15 @@ def test_an_episode_lost_after_a_long_rest_ends_with_what_was_shown_last(impleme
         assert (rewards.tolist(), terminations.tolist(), truncations.tolist()) == ([0], [False], [True])
         assert infos["recovered"].tolist() == ["truncated"]
         assert obs[0].tolist() == shown[1].tolist() != [0, 0, 0, 0]
+
+
+def test_whose_rows_expire_is_not_read_from_what_the_caller_wrote_there() -> None:
+    """In debug mode ids that callers have written over ended the next batch in an IndexError."""
+    env_fns = [functools.partial(ToyEnv, 99)] * 2
+    with contextlib.closing(VectorEnv(env_fns, num_workers=1, copy=False, debug=True)) as envs:
+        envs.reset(seed=5)
+        for _ in range(8):
+            envs.send(np.ones(1, np.int64), [1])
+            infos = envs.recv()[4]
+            assert infos["env_id"].tolist() == [1]
+            infos["env_id"][:] = 7

@@ -308,9 +308,11 @@ class NativeHub:
 
     def put_aside(self, rows: Rows) -> None:
         """Keep what `seen` needs of rows that are about to be written over."""
-        failed = rows.column("flags") & RowFlag.ERROR != 0
-        for row in np.flatnonzero(~failed).tolist():
-            env_id = int(rows.column("env_id")[row])
+        step_ids, env_ids = rows.column("step_id").tolist(), rows.column("env_id").tolist()
+        for row, (step_id, env_id) in enumerate(zip(step_ids, env_ids)):
+            # They are the caller's by now, whatever it wrote there.
+            if not 0 <= env_id < len(self._slots) or step_id == 0 or step_id != self._hub.shown(env_id):
+                continue
             for name in ("step_id", "env_id", "tally"):
                 self._aside.columns[name][env_id] = rows.column(name)[row]
             for leaf, column in enumerate(self._aside.obs):
