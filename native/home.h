@@ -13,8 +13,9 @@
  * Rounds that are quick for the worker, VECENV_ASIDE_MOST_NS of work, are better the other way
  * round: all who wait spin then, and a worker that spins on its caller's core takes turns with
  * it, by the system's rules of fairness, which costs more than to share a core with another
- * worker. A null round takes 6 us so, and else 9. So such a worker steps aside: it forbids
- * itself that core for a moment and may at once run on all of them again.
+ * worker. A null round takes 5 us so, and else 9. So such a worker steps aside: it forbids
+ * itself that core for a moment and may at once run on all of them again. There it keeps the core
+ * until another worker has something to do, which leaves one switch in a round (park.c).
  *
  * A worker of several threads is different: one interpreter, whose lock only one of them has at a
  * time. Where they wake up on two cores they queue for it, asleep once more, and one that has it

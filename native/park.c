@@ -13,6 +13,10 @@
 #define NS_PER_SECOND INT64_C(1000000000)
 /* Looks at the word between two yields: a look is 1 ns, a yield 350 ns. */
 #define LOOKS_PER_YIELD 16
+/* How long a wait after a quick round keeps its core to itself, and beside how many slots: their
+ * words are as many lines to fetch. */
+#define HOLD_NS INT64_C(10000)
+#define HOLD_MOST_SLOTS 8
 
 int64_t
 vecenv_now_ns(void)
@@ -58,6 +62,48 @@ slot_has_work(const vecenv_arena *arena, const vecenv_slot_lines *lines, uint32_
            || load_acquire32(&arena->control->stop) != 0;
 }
 
+/* Whether another slot has not done all that it was given. */
+static int
+others_have_work(const vecenv_arena *arena, uint32_t slot)
+{
+    for (uint32_t other = 0; other < arena->num_slots; other++) {
+        const vecenv_slot_lines *lines = &arena->slots[other];
+        if (other != slot && load_acquire32(&lines->tail) != load_acquire32(&lines->head)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Spin without yields while there is no work here. Rounds are quick, so the next bell is near, and
+ * two switches, there and back, take longer than they do. A slot that has work may be waiting for
+ * this core and gets it at once; a caller on this core gets it all the time. Returns 1 when there is
+ * work, 0 when the wait is to go on as others do. */
+static int
+hold_core(const vecenv_arena *arena, uint32_t slot, uint32_t head, vecenv_spin *spin)
+{
+    const vecenv_slot_lines *lines = &arena->slots[slot];
+    if (arena->num_slots > HOLD_MOST_SLOTS
+        || load_acquire32(&lines->rung_core) == (uint32_t)sched_getcpu()) {
+        return 0;
+    }
+    while (spin->now_ns - spin->began_ns < HOLD_NS) {
+        /* Others first: their caller is ringing one bell after the other, ours perhaps next. */
+        int must_yield = others_have_work(arena, slot);
+        for (int look = 0; look < LOOKS_PER_YIELD; look++) {
+            if (slot_has_work(arena, lines, head)) {
+                return 1;
+            }
+        }
+        if (!must_yield) {
+            spin->now_ns = vecenv_now_ns();
+        } else if (!vecenv_spin_on(spin)) {
+            return 0;
+        }
+    }
+    return 0;
+}
+
 int
 vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *patience,
                  vecenv_home *home, int64_t timeout_ns)
@@ -71,11 +117,15 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *pati
                      (int64_t)load_acquire(&arena->control->armed_ns));
     if (spin.budget_ns > 0) {
         vecenv_step_aside(home, load_acquire32(&lines->rung_core), began);
-        do {
+        found = home->is_quick && hold_core(arena, slot, head, &spin);
+        while (!found) {
             for (int look = 0; look < LOOKS_PER_YIELD && !found; look++) {
                 found = slot_has_work(arena, lines, head);
             }
-        } while (!found && vecenv_spin_on(&spin));
+            if (!found && !vecenv_spin_on(&spin)) {
+                break;
+            }
+        }
     }
     if (!found) {
         int is_home = vecenv_go_home(home);
