@@ -87,7 +87,8 @@ hold_core(const vecenv_arena *arena, uint32_t slot, uint32_t head, vecenv_spin *
         || load_acquire32(&lines->rung_core) == (uint32_t)sched_getcpu()) {
         return 0;
     }
-    while (spin->now_ns - spin->began_ns < HOLD_NS) {
+    int64_t budget_ns = spin->budget_ns < HOLD_NS ? spin->budget_ns : HOLD_NS;
+    while (spin->now_ns - spin->began_ns < budget_ns) {
         /* Others first: their caller is ringing one bell after the other, ours perhaps next. */
         int must_yield = others_have_work(arena, slot);
         for (int look = 0; look < LOOKS_PER_YIELD; look++) {

@@ -10,10 +10,9 @@
  * only a stopped or descheduled one is that late) before it goes on without the row. */
 #define LATE_NS INT64_C(20000000)
 #define LOOKS_PER_YIELD 16
-/* A yield that was shorter than that gave the core to nobody. The next one can wait: rows that
- * come amid a yield are seen at its end only. */
+/* A yield that was shorter than this gave the core to nobody. The next one can wait for as long:
+ * rows that come amid a yield are seen at its end only. */
 #define SHORT_YIELD_NS 1000
-#define LOOKS_ALONE 256
 #define MAX_EVENTS 8
 /* A signal may arrive just before a sleep, or be taken by another thread: its Python
  * handler then waits for the end of the sleep, so no sleep is longer than this. */
@@ -77,17 +76,20 @@ spin_for(const vecenv_waiter *self, const vecenv_want *what, vecenv_spin *spin, 
     if (spin->budget_ns <= 0) {
         return 0;
     }
-    for (int looks = LOOKS_PER_YIELD;;) {
-        for (int look = 0; look < looks; look++) {
-            if (is_there(self, what)) {
-                return 1;
+    for (int64_t stay_ns = 0;;) {
+        int64_t now_ns;
+        do {
+            for (int look = 0; look < LOOKS_PER_YIELD; look++) {
+                if (is_there(self, what)) {
+                    return 1;
+                }
             }
-        }
-        int64_t before_ns = vecenv_now_ns();
+            now_ns = vecenv_now_ns();
+        } while (now_ns - spin->now_ns < stay_ns);
         if (!vecenv_spin_on(spin)) {
             return 0;
         }
-        looks = spin->now_ns - before_ns < SHORT_YIELD_NS ? LOOKS_ALONE : LOOKS_PER_YIELD;
+        stay_ns = spin->now_ns - now_ns < SHORT_YIELD_NS ? SHORT_YIELD_NS : 0;
     }
 }
 
