@@ -97,6 +97,38 @@ def test_a_first_observation_that_comes_with_a_failed_step_is_not_lost(policy):
         assert manager.env_states[0] is EnvState.RUN and manager.env_states[1] is EnvState.ERROR
 
 
+class FailsBehind(ActorEnv):
+    """Raises once a gate that is its action has opened; env 2 has longer episodes."""
+
+    def __init__(self, number):
+        super().__init__({"number": number, "length": 9 if number == 2 else 1})
+
+    def step(self, action):
+        timestep = super().step(action)
+        if isinstance(action, str):
+            raise LookupError(f"{self.name} fails behind its gate")
+        return timestep
+
+
+def test_a_forced_reset_is_made_though_another_env_fails_meanwhile(gate):
+    """Where an automatic one was under way, the other env's exception came in its place."""
+    cfg = {"num_workers": 2, "on_step_error": "error"}
+    with AsyncSubprocessEnvManager([partial(FailsBehind, number) for number in range(3)], cfg) as manager:
+        manager.launch()
+        assert list(manager.step({0: 0, 1: gate, 2: 0})) == [0, 2]
+        assert manager.env_states[0] is EnvState.RESET  # in the queue of its worker behind the step of env 1
+        pid = os.fork()
+        if pid == 0:  # the gate must open while the parent waits in reset
+            open_gate(gate)
+            os._exit(0)
+        with pytest.raises(LookupError, match="actor 1 fails behind its gate"):
+            manager.reset({0: None, 2: None})
+        os.waitpid(pid, 0)
+        assert [manager.ready_obs[env_id].tolist() for env_id in (0, 2)] == [[0, 0, 3], [2, 0, 2]]
+        assert manager.ready_obs_id == [0, 2] and manager.env_states[1] is EnvState.ERROR
+        assert list(manager.step({0: 0, 2: 0})) == [0, 2]
+
+
 class Misspells(ActorEnv):
     """Waits at a gate in all resets but the first, and in steps if its action is one; then it errs."""
 

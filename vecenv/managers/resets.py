@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from ..core.batch import Batch
 from ..core.rows import Op, RowFlag
 from ..envs.seeding import episode_seed
-from ..errors import ConfigError, EnvError, SpaceError, WorkerDiedError, WorkerTimeoutError, warn_caller
+from ..errors import ConfigError, EnvError, SpaceError, WorkerDiedError, WorkerTimeoutError, add_notes, warn_caller
 from .calls import leave_resets, renew_env
 from .life import EnvLife
 from .managed import Orders
@@ -40,19 +40,31 @@ class EnvResets(EnvLife):
             ClosedError: not launched.
             ConfigError: not a dict of dicts, or an argument cannot be sent to a worker. Nothing has changed then.
             RuntimeError: an env could not be reset in `max_retry` attempts; the manager is closed.
+            Exception: what a step of another env has raised meanwhile; these envs have been reset all the same.
         """
-        self._open_pool("reset")
+        pool = self._open_pool("reset")
         ids = self._read_reset_param(reset_param)
         ids = [env_id for env_id in ids if self._may_reset(env_id)]
         if not ids:
             return
-        self._settle_resets(ids)
+        for env_id in [one for one in self._attempts if pool.owes(one) != Op.RESET]:
+            del self._attempts[env_id]  # an interrupt (Ctrl-C) came before it was sent, or when it had been answered
+        under_way = [env_id for env_id in ids if env_id in self._attempts]  # an env answers one at a time
+        self._begin_asked([env_id for env_id in ids if env_id not in self._attempts])
+        failures = self._outlast_failures(under_way)
+        self._begin_asked(under_way)
+        failures += self._outlast_failures()
+        _raise_failure(failures)
+
+    def _begin_asked(self, ids: Sequence[int]) -> None:
+        """Begin resets that the caller asked for."""
+        if not ids:
+            return
         self._drop_answers(ids)
         self._asked.update(ids)
         for env_id in ids:
             self._orders[env_id] = self._make_orders(env_id)
         self._begin_resets(ids)
-        self._await_resets()
 
     def _read_reset_param(self, reset_param: Any) -> list[int]:
         if reset_param is None:
@@ -127,23 +139,30 @@ class EnvResets(EnvLife):
         kwargs = [None if order is None else {"orders": order} for order in orders]
         self._open_pool("reset").reset(ids, kwargs=kwargs, ordered=False, draw_seeds=False)
 
-    def _await_resets(self, ids: Iterable[int] | None = None) -> None:
-        """Wait until these envs, or all, owe no first observation."""
+    def _await_resets(self) -> None:
+        """Wait until no env owes a first observation."""
+        _raise_failure(self._outlast_failures())
+
+    def _outlast_failures(self, ids: Iterable[int] | None = None) -> list[Exception]:
+        """Wait until these envs, or all, owe no first observation; return what steps of others have raised meanwhile.
+
+        Who asked for these resets is to know when they are done, and hears of that then.
+        """
         wanted = None if ids is None else set(ids)
+        failures = []
         while self._attempts and (wanted is None or not wanted.isdisjoint(self._attempts)):
-            batch = self._recv(self._num_rows_to_await())
-            if batch is not None:
-                self._absorb(batch)
+            try:
+                batch = self._recv(self._num_rows_to_await())
+                if batch is not None:
+                    self._absorb(batch)
+            except Exception as error:
+                if self._closed or "timesteps" not in vars(error):  # which failed steps have, see `_fail_steps`
+                    raise
+                failures.append(error)
+        return failures
 
     def _num_rows_to_await(self) -> int:
         return self._open_pool("reset").outstanding()
-
-    def _settle_resets(self, ids: Sequence[int]) -> None:
-        """Wait for resets under way: an env answers one at a time."""
-        pool = self._open_pool("reset")
-        for env_id in [one for one in self._attempts if pool.owes(one) != Op.RESET]:
-            del self._attempts[env_id]  # an interrupt (Ctrl-C) came before it was sent, or when it had been answered
-        self._await_resets(ids)
 
     def _drop_answers(self, ids: Sequence[int]) -> None:
         """Forget what these envs still owe."""
@@ -251,3 +270,11 @@ class EnvResets(EnvLife):
         )
         vars(given_up)["timesteps"] = waiting
         raise given_up from error
+
+
+def _raise_failure(failures: list[Exception]) -> None:
+    """Raise the first of these, with a note for each other; do nothing if there is none."""
+    if failures:
+        first, *rest = failures
+        add_notes(first, [f"then a step raised {type(error).__name__}: {error}" for error in rest])
+        raise first
