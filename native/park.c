@@ -62,7 +62,8 @@ slot_has_work(const vecenv_arena *arena, const vecenv_slot_lines *lines, uint32_
            || load_acquire32(&arena->control->stop) != 0;
 }
 
-/* Whether another slot has not done all that it was given. */
+/* Whether another slot has not done all that it was given. A hint: no more than a yield
+ * hangs on it. */
 static int
 others_have_work(const vecenv_arena *arena, uint32_t slot)
 {
@@ -75,10 +76,10 @@ others_have_work(const vecenv_arena *arena, uint32_t slot)
     return 0;
 }
 
-/* Spin without yields while there is no work here. Rounds are quick, so the next bell is near, and
- * two switches, there and back, take longer than they do. A slot that has work may be waiting for
- * this core and gets it at once; a caller on this core gets it all the time. Returns 1 when there is
- * work, 0 when the wait is to go on as others do. */
+/* Spin without yields while there is no work here. Rounds are quick, so the next bell is near,
+ * and two switches, there and back, take longer than they do. A slot that has work may be
+ * waiting for this core and gets it at once; a caller on this core gets it all the time.
+ * Returns 1 when there is work, 0 when the wait is to go on as others do. */
 static int
 hold_core(const vecenv_arena *arena, uint32_t slot, uint32_t head, vecenv_spin *spin)
 {
