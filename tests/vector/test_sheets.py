@@ -13,7 +13,7 @@ from tests.mapped import segments
 from vecenv.core.native import load
 from vecenv.envs.toys import NullEnv
 from vecenv.vector import VectorEnv
-from vecenv.vector.sheets import _MAX_SHEETS, _PATIENCE
+from vecenv.vector.sheets import _MAX_BATCHES, _MAX_SHEETS, _PATIENCE
 
 needs_native = pytest.mark.skipif(load() is None, reason="the extension was not built")
 ACTIONS = np.zeros(3, np.int64)
@@ -165,6 +165,48 @@ def test_batches_of_some_envs_have_sheets_too() -> None:
         np.testing.assert_array_equal(infos["n"], counts[env_ids])
         np.testing.assert_array_equal(infos["x"], 100.0 * counts[env_ids] + env_ids)
         envs.send(np.zeros(len(env_ids), np.int64), env_ids)
+    envs.close()
+
+
+def step_some(envs: VectorEnv, size: int) -> dict[str, Any]:
+    """Step the first envs, and check what they tell."""
+    before = envs.get_attr("count")[:size]
+    envs.send(np.zeros(size, np.int64), np.arange(size))
+    infos = envs.recv()[4]
+    counts = np.array(before) + 1
+    np.testing.assert_array_equal(infos["n"], counts)
+    np.testing.assert_array_equal(infos["x"], 100.0 * counts + np.arange(size))
+    return infos
+
+
+@needs_native
+def test_sizes_that_take_turns_keep_their_sheets() -> None:
+    """Each time that the size changed new ones were made, which took as long as all the rest of a small batch."""
+    envs = VectorEnv([lambda i=i: TellingEnv(i) for i in range(4)], backend="serial")
+    envs.reset(seed=0)
+    sheets = envs._results._infos._sheets
+    for size in [2, 3, 4] * 3:
+        step_some(envs, size)
+    made = {size: list(kind.sheets) for size, kind in sheets._kinds.items()}
+    for size in [2, 3, 4] * 5:
+        step_some(envs, size)
+    assert sheets._kinds.keys() == made.keys() == {2, 3, 4}
+    for size, kind in sheets._kinds.items():
+        assert len(kind.sheets) == len(made[size])
+        assert all(one is other for one, other in zip(kind.sheets, made[size]))
+    envs.close()
+
+
+@needs_native
+def test_many_sizes_have_no_more_rows_than_some_batches() -> None:
+    num_envs = 12
+    envs = VectorEnv([lambda i=i: TellingEnv(i) for i in range(num_envs)], backend="serial")
+    envs.reset(seed=0)
+    kept = [step_some(envs, size) for size in range(1, num_envs + 1) for _ in range(2 * _MAX_SHEETS)]
+    kinds = envs._results._infos._sheets._kinds
+    num_rows = sum(size * len(kind.sheets) for size, kind in kinds.items())
+    assert num_envs < num_rows <= _MAX_BATCHES * num_envs < sum(len(infos["n"]) for infos in kept[::2])
+    assert num_envs in kinds and 1 not in kinds
     envs.close()
 
 

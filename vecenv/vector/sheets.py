@@ -26,6 +26,8 @@ __all__ = ["Field", "Sheets"]
 
 #: Two are used in turns; more if the caller keeps the infos of a few steps.
 _MAX_SHEETS = 4
+#: Rows in all of them, in batches of all envs: batches of those that finish first have many sizes.
+_MAX_BATCHES = 16
 #: After so many batches in which all were held, new ones are made.
 _PATIENCE = 64
 #: Blocks whose columns are remembered; a ring has fewer.
@@ -42,8 +44,19 @@ class Field(NamedTuple):
     dtype: np.dtype[Any]
 
 
+class _Kind:
+    """The sheets for batches of one size whose rows all have these tags, and how often all were held."""
+
+    __slots__ = ("num_misses", "sheets", "signature")
+
+    def __init__(self, signature: bytes) -> None:
+        self.signature = signature
+        self.sheets: list[_Sheet] = []
+        self.num_misses = 0
+
+
 class Sheets:
-    """The sheets of one kind of batch, the last for which `add` was called.
+    """The sheets for each size of batch, of the kind for which `add` was called last.
 
     Args:
         num_envs: rows of a whole block.
@@ -53,18 +66,17 @@ class Sheets:
         native: Any = load() if implementation() == "native" else None
         self._fill = None if native is None else native.fill_sheet
         self._num_envs = num_envs
-        self._sheets: list[_Sheet] = []
-        self._kind: Any = None
+        self._kinds: dict[int, _Kind] = {}  # by the number of rows
         self._columns: dict[Any, tuple[Array, Array, Array]] = {}
-        self._num_misses = 0
 
     def read(self, batch: Batch) -> dict[str, Array] | None:
         """Return the infos of a batch; None if it is of another kind, or the caller has all sheets."""
-        if not self._sheets or self._fill is None:
-            return None
         rows: Any = batch.rows
+        kind = self._kinds.get(rows.count)
+        if kind is None or self._fill is None:
+            return None
         columns = self._columns.get(rows) or self._look_at(rows)
-        for sheet in self._sheets:
+        for sheet in kind.sheets:
             infos: Any = self._fill(sheet, columns, INFO_CELLS.flag)
             if infos is not False:
                 return infos  # type: ignore[no-any-return]
@@ -84,14 +96,19 @@ class Sheets:
         """Have one more sheet for batches of `count` rows which all have these tags; no key is another one's mask."""
         if self._fill is None:
             return
-        if self._kind != (signature, count):
-            self._kind, self._sheets, self._num_misses = (signature, count), [], 0
-        if len(self._sheets) == _MAX_SHEETS:
-            self._num_misses += 1
-            if self._num_misses < _PATIENCE:
+        kind = self._kinds.get(count)
+        if kind is None or kind.signature != signature:
+            self._kinds.pop(count, None)  # for this one to be the newest
+            kind = self._kinds[count] = _Kind(signature)
+        if len(kind.sheets) == _MAX_SHEETS:
+            kind.num_misses += 1
+            if kind.num_misses < _PATIENCE:
                 return
-            self._sheets, self._num_misses = [], 0
-        self._sheets.append(_make_sheet(signature, count, fields))
+            kind.sheets.clear()
+            kind.num_misses = 0
+        kind.sheets.append(_make_sheet(signature, count, fields))
+        while sum(size * len(known.sheets) for size, known in self._kinds.items()) > _MAX_BATCHES * self._num_envs:
+            del self._kinds[next(iter(self._kinds))]
 
 
 def _make_sheet(signature: bytes, count: int, fields: Sequence[Field]) -> _Sheet:
