@@ -168,7 +168,8 @@ def test_nothing_is_lost_with_several_threads_per_worker(count: int, implementat
 def test_nothing_is_lost_without_order(implementation: str) -> None:
     expected = undisturbed([cart_pole] * 6, 60)
     with mortal([cart_pole] * 6, num_workers=3) as pool:
-        got = play(pool, 60, kills({3: 0, 40: 1, 90: (0, 2)}), in_order=False)
+        # there are at least as many turns as rounds: with all answers in each of them
+        got = play(pool, 60, kills({3: 0, 40: 1, 55: (0, 2)}), in_order=False)
         assert pool.statistics()["restarts"] >= 3
     assert got.rows == expected.rows
 
