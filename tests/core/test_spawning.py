@@ -13,6 +13,7 @@ import textwrap
 import psutil
 import pytest
 
+from tests import descriptors
 from tests.faults.tapes import stopped
 from tests.isolated.programs import run
 from vecenv.core import spawning
@@ -63,12 +64,7 @@ def test_a_server_has_what_is_asked_for_and_one_does_for_all_who_ask_for_less(se
 def test_a_server_has_no_descriptor_twice(servers, tmp_path):
     """All that it has open its workers have, too."""
     pid, _ = look(tmp_path)
-    found = []
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        if int(name) > 2:
-            with open(f"/proc/{pid}/fdinfo/{name}") as info:
-                mode = [line for line in info if line.startswith("flags:")]  # by which the ends of a pipe differ
-            found.append((os.readlink(f"/proc/{pid}/fd/{name}"), *mode))
+    found = [one for number, one in descriptors.held(pid).items() if number > 2]  # ends of a pipe differ by their flags
     assert len({one for one in found if one[0].startswith("socket:")}) == 1
     assert len(set(found)) == len(found), found
 

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests import descriptors
 from tests.faults.tapes import kill, stopped, wait_until
 from vecenv.core import spawning, supervise
 from vecenv.core.options import Limits, PoolOptions
@@ -350,17 +351,11 @@ def test_a_closed_pool_rings_no_bell_of_others() -> None:
             os.close(other)
 
 
-def targets(pid: int) -> list[str]:
-    """What the descriptors of a process are of."""
-    folder = f"/proc/{pid}/fd"
-    return [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]
-
-
 def test_forked_workers_keep_nothing_of_their_siblings() -> None:
     with opened(2, "fork") as pool:
         pool.restart(0)
         for pid in pool.worker_pids:
-            held = targets(pid)
+            held = [target for target, _ in descriptors.held(pid).values()]
             assert "anon_inode:[eventpoll]" not in held
             assert held.count("anon_inode:[pidfd]") <= 1, "its own, of its parent"
         for worker_id in range(2):
