@@ -78,6 +78,31 @@ def test_a_process_that_hangs_shows_its_stack_and_lives_on(what: str, scene: Sce
     assert scene.process is not None and scene.process.poll() is None
 
 
+@pytest.fixture
+def crowd() -> Iterator[int]:
+    """A core that eight busy processes share."""
+    core = min(os.sched_getaffinity(0))
+    crowd = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    try:
+        for process in crowd:
+            os.sched_setaffinity(process.pid, {core})
+        yield core
+    finally:
+        for process in crowd:
+            process.kill()
+            process.wait()
+
+
+def test_a_process_that_has_no_core_is_waited_for(scene: Scene, crowd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most stacks of busy loops were missing where others wanted the cores, too."""
+    monkeypatch.setattr(stacks, "_QUEUE_SECONDS", 20.0)
+    pid = scene.start("busy_loop")
+    scene.wait_until_ready()
+    os.sched_setaffinity(pid, {crowd})
+    for _ in range(10):
+        assert "in busy_loop" in scene.file.ask(pid)
+
+
 @pytest.mark.usefixtures("patient_stacks")
 def test_each_answer_is_the_newest(scene: Scene) -> None:
     pid = scene.start("waits_in_python")

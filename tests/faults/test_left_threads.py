@@ -58,6 +58,7 @@ def test_a_thread_that_is_about_to_end_does_so(start_method: str, tmp_path: Path
     assert (tmp_path / "exit handler").exists() or start_method != "spawn"  # with the others Python runs none
 
 
+@pytest.mark.usefixtures("patient_stacks")
 def test_a_worker_with_a_thread_that_never_ends_is_not_said_to_close_envs(
     start_method: str, caplog: pytest.LogCaptureFixture
 ) -> None:

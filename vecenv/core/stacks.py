@@ -21,6 +21,8 @@ __all__ = ["Note", "StackFile", "arm", "note"]
 _ASK = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
 #: How long the parent waits for the answer, and for how long it sleeps in between.
 _PATIENCE_SECONDS, _NAP_SECONDS = 0.005, 0.0005
+#: The same for a process that is waiting for a core: it writes as soon as it has one.
+_QUEUE_SECONDS = 0.1
 _MOST_NBYTES = 1 << 16
 #: Lines of a file that are no stack begin with this.
 _MARK = "# vecenv "
@@ -88,9 +90,10 @@ class StackFile:
         return Note(phase, int(env_id), int(began_ns))
 
     def ask(self, pid: int) -> str:
-        """Return the present stack of a process, or why it has none; waits at most 5 ms.
+        """Return the present stack of a process, or why it has none.
 
-        The process is alive or has ended a moment ago, so that the pid is nobody else's yet.
+        Waits at most 5 ms; 100 ms where more processes want to run than there are cores. The
+        process is alive or has ended a moment ago, so that the pid is nobody else's yet.
         """
         state = _state_of(pid)
         if state in _STATES:
@@ -102,9 +105,9 @@ class StackFile:
             os.kill(pid, _ASK)
         except ProcessLookupError:  # it has just ended, and its fork server has reaped it
             return ""
-        patience = Deadline(_PATIENCE_SECONDS)
+        patience, queue = Deadline(_PATIENCE_SECONDS), Deadline(_QUEUE_SECONDS)
         size = before
-        while not patience.is_over():
+        while not patience.is_over() or (_state_of(pid) == "R" and not queue.is_over()):
             time.sleep(_NAP_SECONDS)
             now = os.fstat(self.fd).st_size
             if now == size and now > before:  # it has grown, and come to rest
