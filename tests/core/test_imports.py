@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import vecenv
 from tests.isolated.programs import program, run
 from vecenv.core.imports import find_sources, import_from
 
@@ -67,6 +69,34 @@ def test_envs_of_a_test_module_run_with_pytests_importlib_mode(tmp_path: Path) -
     done = subprocess.run([sys.executable, "-c", main], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
+
+
+ELSEWHERE = """
+import os, sys
+sys.path.insert(0, os.getcwd())
+from vecenv.core.options import PoolOptions
+from vecenv.core.process import ProcessPool
+from vecenv.envs import toys
+
+def home_of(env):
+    return sys.modules["vecenv.core.worker"].__file__
+
+pool = ProcessPool([toys.CountEnv] * 2, PoolOptions(num_workers=2, context={start_method!r}))
+pool.start()
+print({{os.path.commonpath([os.getcwd(), home]) == os.getcwd() for home in pool.call(home_of)}})
+pool.close()
+"""
+
+
+def test_workers_import_from_where_the_program_does(start_method: str, tmp_path: Path) -> None:
+    """A fork server had loaded what is installed, though the program looks elsewhere first."""
+    shutil.copytree(Path(vecenv.__file__).parent, tmp_path / "vecenv", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "main.py").write_text(ELSEWHERE.format(start_method=start_method))
+    options = ["-P"] if sys.version_info >= (3, 11) else ["-I"]  # without the folder that the program is in
+    done = subprocess.run(
+        [sys.executable, *options, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "{True}\n"), done.stderr
 
 
 def test_what_the_search_path_leads_to_is_left_to_it() -> None:

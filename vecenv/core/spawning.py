@@ -42,10 +42,12 @@ _ANSWER_SECONDS = 30.0
 #: What asking a server for a process raises that was killed, here or by others; the last where someone else has waited
 #: for it.
 _SERVER_IS_DEAD = (ConnectionError, EOFError, ChildProcessError)
+#: How the program of a fork server begins.
+_SERVER = "from multiprocessing.forkserver import main;"
 _MAIN_KEYS = ("init_main_from_path", "init_main_from_name")
 
 read_signed: Callable[[int], int] = getattr(forkserver, "read_signed")  # noqa: B009
-_standard_preparation = spawn.get_preparation_data
+_standard_preparation, _standard_start = spawn.get_preparation_data, util.spawnv_passfds
 #: The fork servers of this process, and which modules each has loaded beside the engine's: all that those before it
 #: have, and more.
 _servers: list[tuple[frozenset[str], ForkServer]] = []
@@ -111,11 +113,18 @@ def _our_preparation() -> Iterator[None]:
     def prepare(name: str) -> dict[str, Any]:
         return _preparation(name) if threading.get_ident() == thread else _standard_preparation(name)
 
-    spawn.get_preparation_data = prepare
+    def start(path: Any, args: list[Any], descriptors: list[int]) -> int:
+        if threading.get_ident() == thread and str(args[-1]).startswith(_SERVER):
+            # It is told where the program finds modules, but does not use it: it had those of another installation
+            # loaded, or none, where the program has changed its path.
+            args = [*args[:-1], f"import sys; sys.path[:] = {_preparation('server')['sys_path']!r}; {args[-1]}"]
+        return int(_standard_start(path, args, descriptors))
+
+    spawn.get_preparation_data, util.spawnv_passfds = prepare, start
     try:
         yield
     finally:
-        spawn.get_preparation_data = _standard_preparation
+        spawn.get_preparation_data, util.spawnv_passfds = _standard_preparation, _standard_start
 
 
 @contextlib.contextmanager
