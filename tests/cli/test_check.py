@@ -320,6 +320,8 @@ def test_a_working_directory_that_was_removed_is_done_without(check, tmp_path, m
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
+    if subprocess.run([sys.executable, "-c", "import socket"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this Python itself does not start there, as 3.13.0")
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     code, out, err = check("vecenv.envs.toys:CountEnv", "--episodes", "1")
     assert (code, err) == (0, "") and "keeps every rule" in out
