@@ -37,6 +37,8 @@ finish(Slot *self)
     store_release32(&lines->current_op, VECENV_OP_NONE);
     store_release32(&lines->head, head);
     self->command.op = VECENV_OP_NONE;
+    self->num_unread += (uint32_t)self->owes_letter; /* a handler raised before it was taken */
+    self->owes_letter = 0;
     self->now_ns = vecenv_now_ns();
     hosted_env *env = &self->envs[self->command.env_id];
     env->last_ns = self->now_ns - began;

@@ -25,7 +25,9 @@ look_for_draw(Slot *self, PyObject *result)
     }
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    PyObject *told = PyObject_CallFunction(self->drew, "I", self->command.env_id);
+    PyObject *drew = Py_NewRef(self->drew); /* it may put another in its place */
+    PyObject *told = PyObject_CallFunction(drew, "I", self->command.env_id);
+    Py_DECREF(drew);
     if (told == NULL) {
         Py_XDECREF(type);
         Py_XDECREF(value);
@@ -191,6 +193,7 @@ begin(Slot *self)
     vecenv_slot_lines *lines = lines_of(self);
     uint32_t head = load_acquire32(&lines->head);
     self->command = queue_of(&self->arena, self->slot)[head & (self->arena.queue_size - 1)];
+    self->owes_letter = (self->command.flags & VECENV_C_LETTER) != 0;
     if (self->now_ns == 0) {
         self->now_ns = vecenv_now_ns();
     }

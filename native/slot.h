@@ -72,6 +72,8 @@ typedef struct {
     /* Interned: the interpreter's cache of methods keeps every other string it is asked with. */
     PyObject *reset_name, *step_name;
     vecenv_command command; /* under way */
+    int owes_letter;        /* it has one, which has not been taken */
+    uint32_t num_unread;    /* letters in front of that, of commands that ended without theirs */
     int64_t now_ns;         /* when the last command ended, 0 after a wait */
     int64_t told_ns;        /* when the parent was last told */
     uint32_t seen_superseded;

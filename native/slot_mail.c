@@ -33,6 +33,22 @@ wait_for_parent(Slot *self, vecenv_word *word, uint64_t seen, int wakes_parent)
     return status;
 }
 
+/* What was raised amid a message: it waits until that is whole, for the next one stands right
+ * behind it. */
+typedef struct {
+    PyObject *type, *value, *trace;
+} raised;
+
+static void
+put_off(raised *what)
+{
+    if (what->type == NULL) {
+        PyErr_Fetch(&what->type, &what->value, &what->trace);
+    } else {
+        PyErr_Clear(); /* the first one is told */
+    }
+}
+
 PyObject *
 vecenv_slot_mail(PyObject *op, PyObject *arg)
 {
@@ -44,8 +60,9 @@ vecenv_slot_mail(PyObject *op, PyObject *arg)
     vecenv_mail mail = vecenv_mail_up(&self->arena, self->slot);
     const uint8_t *next = data.buf;
     size_t left = (size_t)data.len;
+    raised what = {NULL, NULL, NULL};
     int status = WAIT_OVER;
-    while (status == WAIT_OVER) { /* stopped: nobody reads any more, the rest is dropped */
+    while (status != WAIT_STOPPED) { /* stopped: nobody reads any more, the rest is dropped */
         uint64_t seen = load_acquire(mail.read);
         ptrdiff_t taken = vecenv_mail_put(&mail, next, left);
         if (taken >= 0 && (size_t)taken == left) {
@@ -56,21 +73,30 @@ vecenv_slot_mail(PyObject *op, PyObject *arg)
             left -= (size_t)taken;
         } else {
             status = wait_for_parent(self, mail.read, seen, 1);
+            if (status == WAIT_RAISED) {
+                put_off(&what);
+            }
         }
     }
     store_release32(&lines_of(self)->blocked, 0);
     PyBuffer_Release(&data);
-    return status == WAIT_RAISED ? NULL : Py_NewRef(Py_None);
+    if (what.type != NULL) {
+        PyErr_Restore(what.type, what.value, what.trace);
+        return NULL;
+    }
+    Py_RETURN_NONE;
 }
 
 const char vecenv_slot_mail_doc[] = PyDoc_STR(
 "mail($self, data, /)\n--\n\n"
-"Write one message for the parent; waits, deadlines suspended, while the ring is full.");
+"Write one message for the parent; waits, deadlines suspended, while the ring is full.\n\n"
+"What a signal handler raises meanwhile is raised once all of it has been written.");
 
-PyObject *
-vecenv_slot_letter(PyObject *op, PyObject *Py_UNUSED(ignored))
+/* Take the next letter whole; a bytearray, which is of no use once something was raised. NULL: the
+ * pool ends, or there is no memory. */
+static PyObject *
+take_letter(Slot *self, raised *what)
 {
-    Slot *self = (Slot *)op;
     vecenv_mail mail = vecenv_mail_down(&self->arena, self->slot);
     PyObject *letter = PyByteArray_FromStringAndSize(NULL, 0);
     while (letter != NULL) {
@@ -79,28 +105,52 @@ vecenv_slot_letter(PyObject *op, PyObject *Py_UNUSED(ignored))
         int kind = vecenv_mail_peek(&mail, &nbytes);
         if (kind == VECENV_MAIL_NONE) { /* the parent is writing the next piece */
             int status = wait_for_parent(self, mail.written, seen, 0);
-            if (status == WAIT_STOPPED) {
+            if (status == WAIT_RAISED) {
+                put_off(what);
+            } else if (status == WAIT_STOPPED) {
                 PyErr_SetString(PyExc_InterruptedError, "stopped within a letter");
-            }
-            if (status != WAIT_OVER) {
                 Py_CLEAR(letter);
             }
             continue;
         }
-        Py_ssize_t have = PyByteArray_GET_SIZE(letter);
+        Py_ssize_t have = what->type == NULL ? PyByteArray_GET_SIZE(letter) : 0;
         if (PyByteArray_Resize(letter, have + (Py_ssize_t)nbytes) < 0) {
-            Py_CLEAR(letter);
-            break;
+            put_off(what); /* a piece has room where the letter has none */
+            have = 0;
+            if (PyByteArray_Resize(letter, (Py_ssize_t)nbytes) < 0) {
+                Py_CLEAR(letter);
+                break;
+            }
         }
         vecenv_mail_take(&mail, PyByteArray_AS_STRING(letter) + have);
         if (kind == VECENV_MAIL_LAST) {
             break;
         }
     }
+    return letter;
+}
+
+PyObject *
+vecenv_slot_letter(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    Slot *self = (Slot *)op;
+    raised what = {NULL, NULL, NULL};
+    PyObject *letter = take_letter(self, &what);
+    while (letter != NULL && self->num_unread > 0) { /* that one was of a command that has ended */
+        self->num_unread--;
+        Py_SETREF(letter, take_letter(self, &what));
+    }
+    self->owes_letter = 0;
     store_release32(&lines_of(self)->blocked, 0);
+    if (what.type != NULL) {
+        Py_CLEAR(letter);
+        PyErr_Restore(what.type, what.value, what.trace);
+    }
     return letter;
 }
 
 const char vecenv_slot_letter_doc[] = PyDoc_STR(
 "letter($self, /)\n--\n\n"
-"Read the letter of the command under way (a bytearray).");
+"Take the letter of the command under way (a bytearray).\n\n"
+"What a signal handler raises meanwhile is raised once all of it has been taken: the next letter\n"
+"stands right behind it.");

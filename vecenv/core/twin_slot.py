@@ -12,6 +12,7 @@ import numpy as np
 from .clock import now_ns
 from .infos import is_wanted
 from .rows import FORM_MASK, Autoreset, Op, RowFlag
+from .signals import held
 from .slot import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
 from .spec import Array
 from .streams import Watched
@@ -361,9 +362,10 @@ class TwinSlot:
 
     def mail(self, data: bytes) -> None:
         """Send one message to the parent; waits, deadlines suspended, while it does not read."""
-        for start in range(0, max(1, len(data)), PIECE_NBYTES):
-            stop = start + PIECE_NBYTES
-            self._say((MAIL_FRAME, self._slot, stop >= len(data), bytes(data[start:stop])))
+        with held():  # the next message stands right behind it
+            for start in range(0, max(1, len(data)), PIECE_NBYTES):
+                stop = start + PIECE_NBYTES
+                self._say((MAIL_FRAME, self._slot, stop >= len(data), bytes(data[start:stop])))
 
     def _say(self, frame: tuple[Any, ...]) -> None:
         if self._words.stop[0]:

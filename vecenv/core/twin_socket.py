@@ -253,7 +253,7 @@ class SocketEnd:
 
     def say(self, frame: tuple[Any, ...]) -> None:
         """Send one frame to the parent."""
-        with self._lock:
+        with held(), self._lock:  # half a frame would take the next one along
             self._control.send(frame)
 
 
