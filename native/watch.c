@@ -113,6 +113,12 @@ vecenv_watch_parent(pid_t pid, int pidfd, int connection)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_t thread;
     error = pthread_create(&thread, &attributes, watch, (void *)(intptr_t)connection);
+    if (error == EINVAL) { /* libraries have more memory per thread than the stack is large */
+        pthread_attr_destroy(&attributes);
+        pthread_attr_init(&attributes);
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        error = pthread_create(&thread, &attributes, watch, (void *)(intptr_t)connection);
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return error;

@@ -177,3 +177,12 @@ def test_a_low_limit_of_files_sizes_is_named(tmp_path: Path) -> None:
     )
     done = run(source, tmp_path)
     assert done.returncode == 0 and "ulimit -f" in done.stdout, (done.stdout, done.stderr)
+
+
+def test_workers_start_where_libraries_have_much_memory_per_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is taken out of each thread's stack: the watcher's was too small for it, and no worker started."""
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=2000000")
+    done = run(program("start().close()"), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
