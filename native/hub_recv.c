@@ -83,6 +83,10 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
     if (deadline_ns == -1 && PyErr_Occurred()) {
         return NULL;
     }
+    if (min_count < 1 || max_count < min_count) {
+        PyErr_SetString(PyExc_ValueError, "recv expects 1 <= min_count <= max_count");
+        return NULL;
+    }
     int64_t from_now = deadline_ns < 0 ? -deadline_ns : 0;
     for (;;) {
         vecenv_want what;

@@ -8,6 +8,7 @@
 #include "count.h"
 #include "layout.h"
 #include "module.h"
+#include "ndarray.h"
 #include "sheet.h"
 #include "timestep.h"
 #include "watch.h"
@@ -122,8 +123,24 @@ PyDoc_STRVAR(exchange_doc,
 PyDoc_STRVAR(fill_sheet_doc,
 "fill_sheet(sheet, rows, flag, /)\n--\n\n"
 "Fill a sheet's arrays with the infos of rows that are all alike; return them by key.\n\n"
-"sheet: (infos, values, masks, fields, signature); rows: (flags, tags, cells). None: the rows\n"
-"are of another kind; False: somebody still has one of the arrays.");
+"sheet: (infos, dtypes, values, masks, fields, signature), arrays of a type that `reads`; rows:\n"
+"(flags, tags, cells). None: the rows are of another kind; False: somebody still has one of the\n"
+"arrays, or has changed more of it than its values.");
+
+static PyObject *
+reads(PyObject *Py_UNUSED(module), PyObject *type)
+{
+    if (!PyType_Check(type)) {
+        PyErr_SetString(PyExc_TypeError, "reads expects a type of arrays");
+        return NULL;
+    }
+    int is_known = vecenv_is_ndarray((PyTypeObject *)type);
+    return is_known < 0 ? NULL : PyBool_FromLong(is_known);
+}
+
+PyDoc_STRVAR(reads_doc,
+"reads(type, /)\n--\n\n"
+"Whether the fields of arrays of this type lie where this module looks for them.");
 
 PyDoc_STRVAR(counted_doc,
 "counted(env, limit, unpack, /)\n--\n\n"
@@ -133,6 +150,7 @@ PyDoc_STRVAR(counted_doc,
 static PyMethodDef module_methods[] = {
     {"timesteps", (PyCFunction)(void (*)(void))vecenv_timesteps, METH_FASTCALL, timesteps_doc},
     {"fill_sheet", (PyCFunction)(void (*)(void))vecenv_fill_sheet, METH_FASTCALL, fill_sheet_doc},
+    {"reads", reads, METH_O, reads_doc},
     {"kind_of", vecenv_kind_of, METH_O, kind_of_doc},
     {"trees", vecenv_trees, METH_VARARGS, trees_doc},
     {"counted", vecenv_counted, METH_VARARGS, counted_doc},

@@ -20,10 +20,11 @@ typedef struct {
     Py_ssize_t *strides;
     PyObject *base;
     PyObject *dtype;
-    int flags; /* VECENV_NDARRAY_C: the elements lie together, the last axis quickest */
+    int flags; /* VECENV_NDARRAY_* */
 } vecenv_ndarray;
 
-#define VECENV_NDARRAY_C 1
+#define VECENV_NDARRAY_C 0x0001 /* the elements lie together, the last axis quickest */
+#define VECENV_NDARRAY_WRITEABLE 0x0400
 
 /* Whether arrays of exactly this type have these fields. -1 with an exception. */
 int vecenv_is_ndarray(PyTypeObject *type);

@@ -5,22 +5,36 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { INFOS, VALUES, MASKS, FIELDS, SIGNATURE, SHEET_PARTS };
+#include "ndarray.h"
+
+enum { INFOS, DTYPES, VALUES, MASKS, FIELDS, SIGNATURE, SHEET_PARTS };
 enum { FLAGS, TAGS, CELLS, ROW_PARTS };
 
 typedef struct {
     uint32_t cell, offset, size;
 } field;
 
+/* Whether nobody who had the array has changed it in place: its shape, its dtype, or whether it
+ * may be written. */
+static int
+is_as_made(PyObject *object, PyObject *dtype)
+{
+    const int wanted = VECENV_NDARRAY_C | VECENV_NDARRAY_WRITEABLE;
+    const vecenv_ndarray *array = (const void *)object;
+    return Py_TYPE(object)->tp_basicsize >= (Py_ssize_t)sizeof *array && array->ndim == 1
+           && (array->flags & wanted) == wanted && array->dtype == dtype;
+}
+
 /* Views hold the array that they are of, and so do views of views: NumPy makes every view
  * one of the array that owns the memory. */
 static int
 is_free(PyObject *sheet)
 {
-    PyObject *key, *array;
-    Py_ssize_t position = 0, num_views = PyDict_GET_SIZE(PyTuple_GET_ITEM(sheet, INFOS)) / 2;
-    while (PyDict_Next(PyTuple_GET_ITEM(sheet, INFOS), &position, &key, &array)) {
-        if (Py_REFCNT(array) != 1) {
+    PyObject *key, *array, *infos = PyTuple_GET_ITEM(sheet, INFOS);
+    Py_ssize_t position = 0, i = 0, num_views = PyDict_GET_SIZE(infos) / 2;
+    while (PyDict_Next(infos, &position, &key, &array)) {
+        PyObject *dtype = PyTuple_GET_ITEM(PyTuple_GET_ITEM(sheet, DTYPES), i++);
+        if (Py_REFCNT(array) != 1 || !is_as_made(array, dtype)) {
             return 0;
         }
     }
@@ -134,7 +148,10 @@ vecenv_fill_sheet(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ss
     if (count != 3 || !PyTuple_Check(arguments[0]) || !PyTuple_Check(arguments[1])
         || PyTuple_GET_SIZE(arguments[0]) != SHEET_PARTS
         || PyTuple_GET_SIZE(arguments[1]) != ROW_PARTS
-        || !PyDict_Check(PyTuple_GET_ITEM(arguments[0], INFOS))) {
+        || !PyDict_Check(PyTuple_GET_ITEM(arguments[0], INFOS))
+        || !PyTuple_Check(PyTuple_GET_ITEM(arguments[0], DTYPES))
+        || PyTuple_GET_SIZE(PyTuple_GET_ITEM(arguments[0], DTYPES))
+               != PyDict_GET_SIZE(PyTuple_GET_ITEM(arguments[0], INFOS))) {
         PyErr_SetString(PyExc_TypeError, "fill_sheet: expected a sheet, rows and a flag");
         return NULL;
     }

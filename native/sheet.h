@@ -9,13 +9,15 @@
 #include <Python.h>
 
 /* fill_sheet(sheet, rows, flag) -> the infos, a dict of the sheet's arrays; None: these rows are
- * not what the sheet is for; False: somebody still has one of its arrays, or a view of one.
+ * not what the sheet is for; False: somebody still has one of its arrays, or a view of one, or has
+ * changed its shape, dtype or flags.
  *
- * sheet: (infos, values, masks, fields, signature). infos: {key: view of values, _key: view of
- * masks}, referred to from nowhere else. values: uint8 (nbytes,), for each field B numbers of
- * its size from its offset on. masks: bool (n, B). fields: uint32 triples (cell, offset, size).
- * signature: the tags of each row. rows: flags uint32 (B,), tags uint8 (B, k), cells uint64
- * (B, k), each contiguous. flag: the rows that have an info have it, and all must. */
+ * sheet: (infos, dtypes, values, masks, fields, signature). infos: {key: view of values, _key: view
+ * of masks}, arrays of a type that vecenv_is_ndarray, referred to from nowhere else; dtypes: of each.
+ * values: uint8 (nbytes,), for each field B numbers of its size from its offset on. masks: bool
+ * (n, B). fields: uint32 triples (cell, offset, size). signature: the tags of each row. rows: flags
+ * uint32 (B,), tags uint8 (B, k), cells uint64 (B, k), each contiguous. flag: the rows that have an
+ * info have it, and all must. */
 PyObject *vecenv_fill_sheet(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 
 #endif

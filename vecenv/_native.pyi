@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, final
 
+import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
@@ -55,11 +56,12 @@ def trees(
     type: type[_T], slot: Any, count: int, names: tuple[str, ...], columns: tuple[list[Any] | NDArray[Any], ...], /
 ) -> list[_T]: ...
 def fill_sheet(
-    sheet: tuple[dict[str, NDArray[Any]], NDArray[Any], NDArray[Any], bytes, bytes],
+    sheet: tuple[dict[str, NDArray[Any]], tuple[np.dtype[Any], ...], NDArray[Any], NDArray[Any], bytes, bytes],
     rows: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
     flag: int,
     /,
 ) -> dict[str, NDArray[Any]] | Literal[False] | None: ...
+def reads(type: type, /) -> bool: ...
 def kind_of(values: list[Any], /) -> type | None: ...
 def counted(env: Any, limit: Any, unpack: Callable[[Any], tuple[Any, ...]], /) -> Callable[[Any], Any]: ...
 

@@ -570,6 +570,29 @@ def test_a_final_info_that_was_refused_or_given_up_does_not_stand_in_a_later_row
     assert flags == FINAL | _native.F_MAIL
 
 
+@pytest.mark.parametrize("counts", [(0, 2), (0, 0), (2, 1)])
+def test_no_rows_are_nothing_to_wait_for(ends, counts):
+    with pytest.raises(ValueError, match="min_count"):
+        ends.hub().recv(*counts, 0)
+
+
+def test_a_letter_that_was_not_taken_is_not_the_next_one_s(ends):
+    """A signal handler of an env may raise before it is."""
+    hub, slot = ends.hub(), ends.slot()
+    for env_id in range(2):
+        slot.host(env_id, lambda action: (obs_of(0), 0.0, False, False, {}))
+    zeros, flags = np.zeros(2, np.int64), np.full(2, rows.CommandFlag.LETTER, np.uint8)
+    for letters in ((b"one", b"two"), (b"three", b"four"), (b"five", b"six")):
+        hub.command(rows.Op.STEP, np.arange(2), zeros, flags, True)
+        for letter in letters:
+            assert hub.post(0, letter) == len(letter)
+        for letter, is_taken in zip(letters, (False, letters[1] != b"four")):
+            assert slot.serve()[0] == events.COMMAND
+            assert not is_taken or slot.letter() == letter
+            assert slot.publish(obs_of(0), 0.0, False, False, None, 0, None)
+        assert hub.recv(2, 2, 0)[0][1:] == (0, 2)
+
+
 def test_a_descriptor_that_is_none_cannot_be_watched():
     with pytest.raises((TypeError, ValueError)):
         _native.watch_parent(1, "no descriptor", 0)

@@ -179,6 +179,26 @@ def step_some(envs: VectorEnv, size: int) -> dict[str, Any]:
     return infos
 
 
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda array: setattr(array, "shape", (3, 1)),
+        lambda array: setattr(array, "dtype", np.int64),
+        lambda array: setattr(array.flags, "writeable", False),
+    ],
+    ids=["shape", "dtype", "flags"],
+)
+def test_what_a_caller_changes_in_place_is_not_shown_again(envs: VectorEnv, alter: Any) -> None:
+    """It came back with later steps: numbers of another type, arrays that nobody could write into."""
+    for count in range(4, 12):
+        infos = envs.step(ACTIONS)[4]
+        check(infos, count)
+        assert infos["x"].dtype == np.float64 and infos["x"].flags.writeable and infos["_x"].all()
+        if count == 6:
+            alter(infos["x"])
+        del infos
+
+
 @needs_native
 def test_sizes_that_take_turns_keep_their_sheets() -> None:
     """Each time that the size changed new ones were made, which took as long as all the rest of a small batch."""
@@ -221,7 +241,8 @@ def test_a_sheet_that_does_not_fit_its_rows_is_refused() -> None:
         def sheet() -> Any:
             values, masks = np.empty(16, np.uint8), np.empty((1, 2), np.bool_)
             infos = {} if is_empty else {"x": values.view(np.float64), "_x": masks[0]}
-            return infos, values, masks, np.array(fields, np.uint32).tobytes(), signature
+            dtypes = tuple(array.dtype for array in infos.values())
+            return infos, dtypes, values, masks, np.array(fields, np.uint32).tobytes(), signature
 
         return native.fill_sheet(sheet(), rows, flag)
 

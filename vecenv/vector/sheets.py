@@ -6,7 +6,7 @@
 
 Only for batches whose rows all have an info with the same keys and types, which is what simulators return; and
 only in C, which tells by reference counts whether anybody still has an array, or a view of one. A caller who keeps
-infos gets new arrays at every step.
+infos gets new arrays at every step, and so does one who changes their shape, dtype or flags in place.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _MAX_BATCHES = 16
 _PATIENCE = 64
 #: Blocks whose columns are remembered; a ring has fewer.
 _MAX_ROWS = 64
-#: (infos, values, masks, fields, signature), as `_native.fill_sheet` has it. Nothing else may refer to the arrays.
-_Sheet = tuple[dict[str, Array], Array, Array, bytes, bytes]
+#: (infos, their dtypes, values, masks, fields, signature), as `_native.fill_sheet` has it. Nothing else may refer to
+#: the arrays.
+_Sheet = tuple[dict[str, Array], tuple[np.dtype[Any], ...], Array, Array, bytes, bytes]
 
 
 class Field(NamedTuple):
@@ -64,7 +65,7 @@ class Sheets:
 
     def __init__(self, num_envs: int) -> None:
         native: Any = load() if implementation() == "native" else None
-        self._fill = None if native is None else native.fill_sheet
+        self._fill = native.fill_sheet if native is not None and native.reads(np.ndarray) else None
         self._num_envs = num_envs
         self._kinds: dict[int, _Kind] = {}  # by the number of rows
         self._columns: dict[Any, tuple[Array, Array, Array]] = {}
@@ -124,4 +125,4 @@ def _make_sheet(signature: bytes, count: int, fields: Sequence[Field]) -> _Sheet
         nbytes = count * field.dtype.itemsize
         infos[field.key] = values[place[1] : place[1] + nbytes].view(field.dtype)
         infos[f"_{field.key}"] = mask
-    return infos, values, masks, places, signature
+    return infos, tuple([array.dtype for array in infos.values()]), values, masks, places, signature
