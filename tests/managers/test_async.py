@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from tests.faults.tapes import wait_until
 from tests.managers.fakes import ActorEnv, actors
 from vecenv import AsyncSubprocessEnvManager, EnvState
 
@@ -161,6 +162,33 @@ def test_an_attribute_error_of_an_env_comes_out_of_ready_obs(gate, tmp_path):
         opener.join()
         open_gate(reset_gate)
         assert list(manager.ready_obs) == [0]
+
+
+class WaitsAtGate(ActorEnv):
+    """Waits at the gate `stat` before its second episode begins."""
+
+    def reset(self, stat=None):
+        if stat is not None and self.episodes == 1:
+            os.close(os.open(stat, os.O_RDONLY))
+        return super().reset(stat)
+
+
+@pytest.mark.parametrize("look", ["ready_obs", "ready_obs_id"])
+def test_who_only_looks_sees_envs_come_out_of_their_resets(look, gate, tmp_path):
+    """Collectors that wait for all envs to be ready waited for ever: what had come was taken in by steps only."""
+    reset_gate = str(tmp_path / "reset")
+    os.mkfifo(reset_gate)
+    env_fns = [partial(WaitsAtGate, {"number": number, "length": 1 + number // 2}) for number in range(4)]
+    with AsyncSubprocessEnvManager(env_fns, {"num_workers": 4, "wait_num": 3, "step_timeout": 60}) as manager:
+        manager.launch({0: {"stat": reset_gate}, 1: None, 2: None, 3: None})
+        assert list(manager.step({0: 0, 1: 0, 2: 0, 3: gate})) == [0, 1, 2]
+        wait_until(lambda: list(getattr(manager, look)) == [1, 2])
+        assert manager.env_states[0] is EnvState.RESET
+        open_gate(reset_gate)
+        wait_until(lambda: list(getattr(manager, look)) == [0, 1, 2])
+        assert set(manager.env_states.values()) == {EnvState.RUN} and manager.active_env == [3]
+        open_gate(gate)
+        assert list(manager.step({})) == [3] and len(getattr(manager, look)) == 4
 
 
 @pytest.mark.parametrize("max_retry", [1, 2])

@@ -156,7 +156,8 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
     there.
 
     With `copy_on_get=False` the observations that a step returns are views until the next call of
-    `step`, which may receive any number of batches; `ready_obs` is always good.
+    `step`, or the next look at what is ready, which may receive any number of batches; `ready_obs` is
+    always good.
     """
 
     config: ClassVar[dict[str, Any]] = {**PROCESS_CONFIG, "wait_num": 2, "step_wait_timeout": 0.01}
@@ -177,22 +178,43 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
 
     @property
     def ready_obs_id(self) -> list[int]:
-        """Ids of the envs that can be stepped, ascending; never waits."""
-        out = self._absent | self._busy | self._arrived.keys()
-        return [env_id for env_id in self._all_ids if env_id not in out]
+        """Ids of the envs that can be stepped, ascending; takes in what has come, and never waits.
+
+        Raises:
+            Exception: as `ready_obs`.
+        """
+        self._look_for_resets()
+        return self._ready_ids()
 
     @property
     def ready_obs(self) -> dict[int, Any]:
         """Newest observation of each env that can be stepped, {env_id: obs}.
 
-        If there is none it waits for resets under way; {} when none is.
+        While resets are under way it takes in what has come; if no env is ready it waits for them. {} when there is
+        none to wait for.
+
+        Raises:
+            Exception: as `step`, of an env that fails meanwhile.
         """
-        while not (ids := self.ready_obs_id) and self._attempts:
+        self._look_for_resets()
+        while not (ids := self._ready_ids()) and self._attempts:
             try:
                 self._absorb_next()
             except AttributeError as error:  # of an env's step, or of a constructor
                 self._raise_from_property(error)
         return {env_id: self._shown.rows[env_id] for env_id in ids}
+
+    def _ready_ids(self) -> list[int]:
+        out = self._absent | self._busy | self._arrived.keys()
+        return [env_id for env_id in self._all_ids if env_id not in out]
+
+    def _look_for_resets(self) -> None:
+        """Take in what is here, so that who only looks at what is ready sees envs come out of their resets."""
+        try:
+            while self._attempts and self._absorb_next(timeout=0.0):
+                pass
+        except AttributeError as error:
+            self._raise_from_property(error)
 
     def step(self, actions: Any) -> Any:
         """Step envs and wait for enough answers, of these envs or of earlier ones.
@@ -250,10 +272,12 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
                 least, timeout = 1, deadline.seconds_left()
             self._absorb_next(least, timeout)
 
-    def _absorb_next(self, least: int = 1, timeout: float | None = None) -> None:
+    def _absorb_next(self, least: int = 1, timeout: float | None = None) -> bool:
+        """Receive and take in; tell whether something came."""
         batch = self._recv(least, timeout)
         if batch is not None:
             self._absorb(batch)
+        return batch is not None
 
     def _can_go_on(self, error: WorkerError) -> bool:
         if isinstance(error, WorkerTimeoutError) and error.op is None:
