@@ -51,9 +51,9 @@ def test_an_episode_from_first_to_last():
     assert [int(step.prev_action) for step in steps] == [0, 1, 1, 1]
 
 
-def test_a_discount_of_ones_own_is_on_every_step_that_is_no_start_and_no_real_end():
+def test_a_discount_of_ones_own_is_on_every_step_amid_an_episode():
     env = AlfGymWrapper(ToyEnv(2, truncate=True), discount=0.9)
-    assert [float(step.discount) for step in episode(env)] == pytest.approx([1.0, 0.9, 0.9])
+    assert [float(step.discount) for step in episode(env)] == pytest.approx([1.0, 0.9, 1.0])
 
 
 def test_a_step_before_any_reset_resets_and_so_does_one_after_the_end():

@@ -44,7 +44,7 @@ def limited(env_id=0):
 
 
 def discounted(env_id=0):
-    return AlfGymWrapper(ToyEnv(3 + env_id), env_id, discount=0.9)
+    return AlfGymWrapper(ToyEnv(3 + env_id, truncate=env_id == 1), env_id, discount=0.9)
 
 
 def of_two_parts(env_id=0):

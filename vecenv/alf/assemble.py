@@ -44,6 +44,7 @@ class Assembler:
         self._size = size
         self._rows_per_env = about.batch_size
         self._is_timed = about.discount is not None
+        self._is_discounted = about.discount not in (None, 1.0)
         # Started from and never written to.
         self._discounts = np.full(size, 1.0 if about.discount is None else about.discount, np.float32)
         self._mid = np.full(size, StepType.MID, np.int32)
@@ -77,9 +78,11 @@ class Assembler:
         return TimeStep(step_type, reward, discount, observation, prev_action, self._env_ids.copy(), (), infos)
 
     def _timed(self, rows: Any, flags: int, prev_action: Any) -> tuple[Array, Array]:
-        terminated = rows.column("terminated")
-        step_type = self._mid + (terminated | rows.column("truncated"))  # MID or LAST
+        terminated, truncated = rows.column("terminated"), rows.column("truncated")
+        step_type = self._mid + (terminated | truncated)  # MID or LAST
         discount = self._discounts.copy()
+        if self._is_discounted:
+            discount[truncated] = 1.0
         discount[terminated] = 0.0
         if flags & _FIRST:
             first = (rows.column("flags") & _FIRST).nonzero()[0]  # few: their numbers cost less than a mask

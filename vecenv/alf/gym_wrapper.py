@@ -2,7 +2,7 @@
 
     Gymnasium                 time step
     reset                     FIRST, discount 1
-    neither flag              MID
+    neither flag              MID, the discount that is given (1)
     terminated                LAST, discount 0
     truncated only            LAST, discount 1
 
@@ -66,7 +66,7 @@ class AlfGymWrapper(AlfEnvironment):
         Args:
             gym_env: of any dialect that `vecenv` knows.
             env_id: for the time steps; None: 0.
-            discount: of all steps but FIRST ones (1) and terminated ones (0).
+            discount: of MID steps; it is 1 of FIRST and truncated ones, and 0 of terminated ones.
             auto_reset: whether a step after a LAST one starts the next episode.
             simplify_box_bounds: scalar bounds for boxes whose bounds are all equal.
 
@@ -134,8 +134,9 @@ class AlfGymWrapper(AlfEnvironment):
         env_info = self._read_info(info)
         if terminated:
             return termination(*what, self._reward_spec, self._env_id, env_info)
-        build = truncation if truncated else transition
-        return build(*what, self._reward_spec, self._discount, self._env_id, env_info)
+        if truncated:
+            return truncation(*what, self._reward_spec, env_id=self._env_id, env_info=env_info)
+        return transition(*what, self._reward_spec, self._discount, self._env_id, env_info)
 
     def _cast(self, observation: Any) -> Any:
         return _arrays(self._observation_spec, observation)

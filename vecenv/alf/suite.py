@@ -44,7 +44,7 @@ def load(
     Args:
         environment_name: as `gymnasium.make` takes it.
         env_id: for the time steps; None: 0.
-        discount: of all steps but FIRST and terminated ones.
+        discount: of MID steps, and of LAST ones at the limit.
         max_episode_steps: steps until an episode is cut off; None: what the env was registered
             with, 0: no limit.
         gym_env_wrappers: applied to the env in this order.
