@@ -272,6 +272,21 @@ def test_w6_reset_after_close_makes_the_env_again(cartpole):
     assert cartpole.reset().shape == first.shape
 
 
+def test_close_never_raises(caplog):
+    class Clings(Plain):
+        def close(self):
+            raise RuntimeError("it does not let go")
+
+    env = DingEnvWrapper(Clings())
+    env.reset()
+    env.close()
+    (record,) = caplog.records
+    assert "it is dropped all the same" in record.getMessage() and record.exc_info[0] is RuntimeError
+    env.close()
+    with pytest.raises(StateError, match="closed"):
+        env.reset()
+
+
 def test_w6_reset_after_close_without_env_id_is_a_clear_error():
     env = DingEnvWrapper(numbers_env())
     env.close()

@@ -158,7 +158,7 @@ def test_vectorised_cartpole(backend):
     references = [CARTPOLES() for _ in range(2)]
     with contextlib.closing(BatchedVectorEnv([CARTPOLES] * 2, backend=backend)) as envs:
         assert envs.num_envs == 8 and envs.batch_size == 4
-        assert envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+        assert envs.metadata["autoreset_mode"] is envs.autoreset_mode is AutoresetMode.NEXT_STEP
         obs, infos = envs.reset(seed=7)
         assert_same(obs, np.concatenate([one.reset(seed=7 + 4 * i)[0] for i, one in enumerate(references)]))
         assert infos == {}

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.spaces import ALL_SPACES
 from tests.vector.same import assert_same
-from vecenv import VectorEnv
+from vecenv import BatchedVectorEnv, VectorEnv
 from vecenv.envs.toys import AliasedObs, CountEnv, KeepsAction, SpaceEnv, ToyEnv
 
 NUM_ENVS = 3
@@ -246,6 +246,19 @@ class ReusesInfo(ToyEnv):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_final_infos_are_those_before_the_reset(backend, implementation):
     compare(functools.partial(ReusesInfo, length=3), backend=backend, mode=AutoresetMode.SAME_STEP)
+
+
+def test_what_ends_an_episode_stands_in_gymnasium_s_order():
+    with contextlib.closing(VectorEnv([functools.partial(ToyEnv, length=1)], autoreset_mode="SameStep")) as envs:
+        envs.reset(seed=0)
+        ends = [key for key in envs.step([0])[4] if "final" in key]
+    assert ends == ["final_obs", "_final_obs", "final_info", "_final_info"]
+
+
+@pytest.mark.parametrize("vector_env", [VectorEnv, BatchedVectorEnv])
+def test_gymnasium_s_class_is_a_direct_base(vector_env):
+    """Where skrl looks, which refuses what has it only further up."""
+    assert gymnasium.vector.VectorEnv in vector_env.__bases__
 
 
 @pytest.mark.parametrize("mode", MODES)

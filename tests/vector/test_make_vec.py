@@ -166,6 +166,26 @@ def test_gymnasium_s_make_vec(make_by_gymnasium):
     assert envs.step([0, 0, 0])[3].all()
 
 
+def test_a_registered_name_makes_single_envs_too(make, make_by_gymnasium):
+    """A script has one id for the envs that it trains on and for the one that it looks at."""
+    name = register_vec("FrozenLake-v1")
+    with contextlib.closing(gymnasium.make(name)) as env:
+        assert env.spec.id == name and env.spec.max_episode_steps == 100
+        assert env.unwrapped.desc.shape == (4, 4)
+    others = make_by_gymnasium(name, 2, vectorization_mode="sync", vector_kwargs={"autoreset_mode": "SameStep"})
+    assert type(others) is gymnasium.vector.SyncVectorEnv
+    for envs in (make_by_gymnasium(name, 2), make(name, 2), make_by_gymnasium(name, 2, map_name="8x8")):
+        assert isinstance(envs, VectorEnv)
+        assert envs.single_observation_space.n == (64 if envs.spec.kwargs["map_name"] == "8x8" else 16)
+
+
+def test_a_name_of_an_env_registered_with_wrappers_makes_vector_envs(make_by_gymnasium):
+    more = (TimeAwareObservation.wrapper_spec(),)
+    gymnasium.register("VecenvToy-v4", entry_point=ToyEnv, additional_wrappers=more, max_episode_steps=5)
+    envs = make_by_gymnasium(register_vec("VecenvToy-v4"), num_envs=2, backend="serial")
+    assert envs.single_observation_space.shape == (ToyEnv().observation_space.shape[0] + 1,)
+
+
 def test_gymnasium_makes_it_again_from_its_spec(make_by_gymnasium):
     envs = make_by_gymnasium(register_vec("CartPole-v1"), num_envs=2, backend="serial", sutton_barto_reward=True)
     assert repr(envs) == "VectorEnv(vecenv/CartPole-v1, num_envs=2)"

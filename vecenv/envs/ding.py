@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -27,6 +28,7 @@ __all__ = [
     "get_default_wrappers",
 ]
 
+_LOG = logging.getLogger(__name__)
 CALLERS = ("collector", "evaluator")
 FIRE_GAMES = ("Pong", "Qbert", "SpaceInvader", "Montezuma")
 # Keys that configs of envs have beside those in DingEnvWrapper.config.
@@ -154,10 +156,13 @@ class DingEnvWrapper(BaseEnv):
         return to_timestep(obs, reward, terminated, truncated, info)
 
     def close(self) -> None:
-        """Close and drop the env; may be repeated."""
+        """Close and drop the env; may be repeated. What the env raises is logged."""
         env, self._env, self._raw_env, self._recorder = self._env, None, None, None
         if env is not None:
-            env.close()
+            try:
+                env.close()
+            except Exception:
+                _LOG.warning("close of %r raised; it is dropped all the same", env, exc_info=True)
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """Set the seed the coming episodes' seeds are made from; the next reset is episode 0.

@@ -43,7 +43,7 @@ _KEEP_EVERY = 500
 _Views = tuple[Any, Any, Array, Array, Array]
 
 
-class BatchedVectorEnv(CallableBatches):
+class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any]):  # as `VectorEnv`
     """W vector envs of k envs each, in worker processes, stepped together.
 
     For envs that are vectorised themselves: in NumPy, in C++, on a GPU. Autoreset and infos are those of the vector
@@ -172,6 +172,7 @@ class BatchedVectorEnv(CallableBatches):
         shape = getattr(inner.action_space, "shape", None) if isinstance(pool.action_spec.root, Leaf) else None
         self._plain_shape = None if shape is None else (self.num_envs, *shape)
         # Resets of ended envs repeat other batches' last observations: here they must be what they were.
+        self.autoreset_mode = inner.autoreset_mode
         is_reset_by_mask = inner.autoreset_mode == AutoresetMode.DISABLED
         self._resets_in_next = inner.autoreset_mode == AutoresetMode.NEXT_STEP
         self._resets_at_once = inner.autoreset_mode == AutoresetMode.SAME_STEP

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode
@@ -47,7 +48,7 @@ from .seeds import EnvSeeds
 __all__ = ["VectorEnv"]
 
 
-class VectorEnv(CallableEnvs):
+class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # named again: skrl looks at these only
     """N envs in worker processes, stepped together or as they finish.
 
     The same seeds and actions give the same results as `gymnasium.vector.SyncVectorEnv`, whatever

@@ -92,6 +92,7 @@ class InfoReader:
             _add_final_obs(infos, batch, self._space)
             finals = {row: answer.final_info for row, answer in mailed.items() if answer.final_info}
             infos["final_info"] = self._read_into({}, batch, FINAL_CELLS, finals)
+            infos["_final_info"] = infos["_final_obs"].copy()
         told = {row: answer.info for row, answer in mailed.items() if answer.info}
         return self._read_into(infos, batch, INFO_CELLS, told)
 
@@ -290,7 +291,7 @@ def _add_final_obs(infos: Infos, batch: Batch, space: Space[Any]) -> None:
     array = np.full(len(batch), None, object)
     for row in np.flatnonzero(mask).tolist():
         array[row] = row_of(space, observations, row)
-    infos.update(final_obs=array, _final_obs=mask, _final_info=mask.copy())
+    infos.update(final_obs=array, _final_obs=mask)
 
 
 # ---- row by row -----------------------------------------------------------------------------

@@ -82,7 +82,8 @@ def register_vec(id: str, name: str | None = None) -> str:
 
     Modes cannot be added to `gymnasium.make_vec`, but a registration can say what makes its vector
     envs, and then does when no mode is named. Options of `VectorEnv` and arguments of the env are
-    given by their names, as to `make_vec`.
+    given by their names, as to `make_vec`. `gymnasium.make` makes the env itself by this name, too,
+    unless it was registered with wrappers, which Gymnasium allows no vector env.
 
     Args:
         id: a registered env, with `module:` before it to import that first.
@@ -110,12 +111,17 @@ def register_vec(id: str, name: str | None = None) -> str:
     entry_point = f"{_BY_ID}{spec.id}"
     known = gymnasium.registry.get(name)
     if known is None:
+        has_wrappers = bool(spec.additional_wrappers)
         gymnasium.register(
             name,
+            entry_point=None if has_wrappers else spec.entry_point,
             vector_entry_point=entry_point,
             reward_threshold=spec.reward_threshold,
             nondeterministic=spec.nondeterministic,
             max_episode_steps=spec.max_episode_steps,
+            order_enforce=spec.order_enforce,
+            disable_env_checker=spec.disable_env_checker,
+            kwargs={} if has_wrappers else copy.deepcopy(spec.kwargs),
         )
     elif known.vector_entry_point != entry_point:
         raise ConfigError(f"name: {name!r} is the id of another env", key="name")
@@ -134,8 +140,9 @@ def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
     env_kwargs, spec.kwargs = spec.kwargs, {}
     if env_kwargs.get("vectorization_mode") == "vector_entry_point":  # as Gymnasium writes where it was told nothing
         del env_kwargs["vectorization_mode"]
-    if spec.entry_point is None and str(spec.vector_entry_point).startswith(_BY_ID):
-        spec, own = _read_spec(str(spec.vector_entry_point).removeprefix(_BY_ID))
+    origin = str(spec.vector_entry_point).removeprefix(_BY_ID)
+    if origin not in (str(spec.vector_entry_point), spec.id):  # made by `register_vec`
+        spec, own = _read_spec(origin)
         options = {key: env_kwargs.pop(key) for key in _OWN_OPTIONS & env_kwargs.keys()}
         env_kwargs = {**own, **env_kwargs, **({"vector_kwargs": options} if options else {})}
     return spec, env_kwargs
