@@ -151,3 +151,10 @@ def test_scaled_actions_reach_the_bounds():
     assert scale_action(np.array([-1.0, 3.0]), box).tolist() == [-2.0, 10.0]
     assert scale_action(np.array([0.0, 0.0]), box).dtype == np.float32
     assert scale_action(1, spaces.Discrete(2)) == 1
+    args = spaces.Tuple([box, spaces.Discrete(3)])
+    hybrid = spaces.Dict(action_type=spaces.Discrete(2), action_args=args, force=box)
+    given = {"action_type": 1, "action_args": (np.array([-1.0, 3.0]), 2), "force": np.array([1.0, -1.0])}
+    (scaled, number), force = (found := scale_action(given, hybrid))["action_args"], found["force"]
+    assert (found["action_type"], number) == (1, 2)
+    assert scaled.tolist() == [-2.0, 10.0] and force.tolist() == [scale_action(given["force"], box)[0], *force[1:]]
+    assert given["force"].tolist() == [1.0, -1.0]

@@ -242,9 +242,11 @@ def test_constructors_that_cannot_be_called(manager_cls, env_fn):
 
 
 @pytest.mark.parametrize("key", ["episode_num", "wait_num"])
-@pytest.mark.parametrize("value", [0, -1, "2", None])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "2", None])
 def test_counts_of_the_manager_of_vector_envs(key, value):
-    with pytest.raises(ConfigError, match=f"GymVectorEnvManager: {key}: expected a number of at least 1") as caught:
+    with pytest.raises(
+        ConfigError, match=f"GymVectorEnvManager: {key}: expected a whole number of at least 1"
+    ) as caught:
         GymVectorEnvManager([functools.partial(CountEnv, 2)], {key: value})
     assert caught.value.key == key
 

@@ -80,6 +80,7 @@ def test_every_key_is_accepted(recwarn):
         ("recycle_after", 7),
         ("recycle_after", {}),
         ("episode_num", 0),
+        ("episode_num", 2.5),
         ("wait_num", 0),
         ("max_retry", "3"),
         ("retry_waiting_time", -1),

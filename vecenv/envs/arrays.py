@@ -194,7 +194,11 @@ def action_to_ndarray(action: Any) -> Any:
 
 
 def scale_action(action: Any, space: spaces.Space[Any]) -> Any:
-    """Map an action from [-1, 1] onto the bounds of a Box space; other spaces' actions pass unchanged."""
+    """Map an action from [-1, 1] onto the bounds of a Box space, also within Dict and Tuple; others pass unchanged."""
+    if isinstance(space, spaces.Dict) and isinstance(action, Mapping):
+        return {key: scale_action(part, space[key]) if key in space.spaces else part for key, part in action.items()}
+    if isinstance(space, spaces.Tuple) and isinstance(action, (tuple, list)) and len(action) == len(space):
+        return tuple(scale_action(part, one) for part, one in zip(action, space, strict=True))
     if isinstance(space, spaces.Box):
         scaled = affine_transform(action, min_val=space.low, max_val=space.high)
         return np.asarray(scaled, dtype=space.dtype)

@@ -196,9 +196,11 @@ class EnvLife(EnvBooks):
             copies=self._copies,
             is_loose=isinstance(pool.observation_space, LooseSpace),
         )
+        seeds = dict(self._pending_seeds)
         try:
             self.reset(reset_param)
         except BaseException:
+            self._pending_seeds.update(seeds)  # of envs that had begun, too: the next launch begins all of them
             with contextlib.suppress(Exception):
                 self.close()
             raise

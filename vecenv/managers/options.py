@@ -150,8 +150,9 @@ def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
 def check_counts(cfg: Mapping[str, Any], owner: str) -> None:
     """Raise ConfigError for a count that is none."""
     for key in _COUNTS:
-        if key in cfg and not (is_number(cfg[key]) and cfg[key] >= 1):
-            raise _error(owner, key, "a number of at least 1", cfg[key])
+        is_count = key not in cfg or (is_number(cfg[key]) and cfg[key] >= 1 and cfg[key] in (math.inf, cfg[key] // 1))
+        if not is_count:
+            raise _error(owner, key, "a whole number of at least 1, or infinity", cfg[key])
 
 
 def _check_recycling(value: Any, owner: str) -> None:
