@@ -156,7 +156,7 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
     there.
 
     With `copy_on_get=False` the observations that a step returns are views until the next call of
-    `step`, or the next look at what is ready, which may receive any number of batches; `ready_obs` is
+    `step`, or the next look at `ready_obs`, which may receive any number of batches; what that shows is
     always good.
     """
 
@@ -178,13 +178,9 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
 
     @property
     def ready_obs_id(self) -> list[int]:
-        """Ids of the envs that can be stepped, ascending; takes in what has come, and never waits.
-
-        Raises:
-            Exception: as `ready_obs`.
-        """
-        self._look_for_resets()
-        return self._ready_ids()
+        """Ids of the envs that can be stepped, ascending, as the last `step` or look at `ready_obs` has left them."""
+        out = self._absent | self._busy | self._arrived.keys()
+        return [env_id for env_id in self._all_ids if env_id not in out]
 
     @property
     def ready_obs(self) -> dict[int, Any]:
@@ -196,25 +192,14 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         Raises:
             Exception: as `step`, of an env that fails meanwhile.
         """
-        self._look_for_resets()
-        while not (ids := self._ready_ids()) and self._attempts:
-            try:
-                self._absorb_next()
-            except AttributeError as error:  # of an env's step, or of a constructor
-                self._raise_from_property(error)
-        return {env_id: self._shown.rows[env_id] for env_id in ids}
-
-    def _ready_ids(self) -> list[int]:
-        out = self._absent | self._busy | self._arrived.keys()
-        return [env_id for env_id in self._all_ids if env_id not in out]
-
-    def _look_for_resets(self) -> None:
-        """Take in what is here, so that who only looks at what is ready sees envs come out of their resets."""
         try:
             while self._attempts and self._absorb_next(timeout=0.0):
-                pass
-        except AttributeError as error:
+                pass  # who waits for envs may only look here
+            while not (ids := self.ready_obs_id) and self._attempts:
+                self._absorb_next()
+        except AttributeError as error:  # of an env's step, or of a constructor
             self._raise_from_property(error)
+        return {env_id: self._shown.rows[env_id] for env_id in ids}
 
     def step(self, actions: Any) -> Any:
         """Step envs and wait for enough answers, of these envs or of earlier ones.
