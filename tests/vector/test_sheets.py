@@ -179,6 +179,7 @@ def step_some(envs: VectorEnv, size: int) -> dict[str, Any]:
     return infos
 
 
+@pytest.mark.filterwarnings("ignore:Setting the (shape|dtype) on a NumPy array:DeprecationWarning")  # since NumPy 2.5
 @pytest.mark.parametrize(
     "alter",
     [
