@@ -190,6 +190,21 @@ def test_who_only_looks_sees_envs_come_out_of_their_resets(gate, tmp_path):
         assert list(manager.step({})) == [3] and manager.ready_obs_id == [0, 1, 2, 3]
 
 
+def test_a_reset_that_was_interrupted_before_it_was_sent_is_not_looked_for(launched, monkeypatch):
+    manager = launched()
+
+    def interrupted(*args, **kwargs):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(manager._pool, "reset", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        manager.reset({0: None})
+    assert list(manager.ready_obs) == [1, 2]
+    manager.reset({0: None})
+    assert list(manager.ready_obs) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("max_retry", [1, 2])
 def test_attributes_wait_for_a_reset_that_hangs_as_long_as_it_has_attempts(max_retry):
     """The manager was closed with a TimeoutError, whatever max_retry."""

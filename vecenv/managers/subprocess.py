@@ -193,8 +193,10 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
             Exception: as `step`, of an env that fails meanwhile.
         """
         try:
-            while self._attempts and self._absorb_next(timeout=0.0):
-                pass  # who waits for envs may only look here
+            # Who waits for envs may only look here. After an interrupt no reset need be under way.
+            while self._attempts and self._pool is not None and self._pool.outstanding():
+                if not self._absorb_next(timeout=0.0):
+                    break
             while not (ids := self.ready_obs_id) and self._attempts:
                 self._absorb_next()
         except AttributeError as error:  # of an env's step, or of a constructor
