@@ -150,9 +150,9 @@ def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
 def check_counts(cfg: Mapping[str, Any], owner: str) -> None:
     """Raise ConfigError for a count that is none."""
     for key in _COUNTS:
-        is_count = key not in cfg or (is_number(cfg[key]) and cfg[key] >= 1 and cfg[key] in (math.inf, cfg[key] // 1))
-        if not is_count:
-            raise _error(owner, key, "a whole number of at least 1, or infinity", cfg[key])
+        count = cfg.get(key, 1)
+        if not (is_number(count) and count >= 1 and count in (count // 1, math.inf)):
+            raise _error(owner, key, "a whole number of at least 1, or infinity", count)
 
 
 def _check_recycling(value: Any, owner: str) -> None:

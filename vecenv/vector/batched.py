@@ -171,8 +171,8 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         # Actions that are one array pass by these; of others there are none of such a shape.
         shape = getattr(inner.action_space, "shape", None) if isinstance(pool.action_spec.root, Leaf) else None
         self._plain_shape = None if shape is None else (self.num_envs, *shape)
-        # Resets of ended envs repeat other batches' last observations: here they must be what they were.
         self.autoreset_mode = inner.autoreset_mode
+        # Resets of ended envs repeat other batches' last observations: here they must be what they were.
         is_reset_by_mask = inner.autoreset_mode == AutoresetMode.DISABLED
         self._resets_in_next = inner.autoreset_mode == AutoresetMode.NEXT_STEP
         self._resets_at_once = inner.autoreset_mode == AutoresetMode.SAME_STEP
