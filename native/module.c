@@ -1,32 +1,21 @@
-/* vecenv._native: the module's boundary. Constants that core/arena.py is compared with,
+/* vecenv._native: the module's boundary. Constants that core/layout/arena.py is compared with,
  * and the two types: Hub (parent) and Slot (worker). */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <errno.h>
 #include <string.h>
 
-#include "count.h"
-#include "layout.h"
-#include "module.h"
-#include "ndarray.h"
-#include "sheet.h"
-#include "timestep.h"
-#include "watch.h"
+#include "parent/hub.h"
+#include "py/info_arrays.h"
+#include "py/ndarray.h"
+#include "py/timestep.h"
+#include "shm/layout.h"
+#include "shm/parent_watch.h"
+#include "worker/slot.h"
+#include "worker/step_counter.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "integers are cut to their low bytes, futexes sit on low halves");
-
-int
-vecenv_attach(vecenv_arena *arena, const Py_buffer *mapping)
-{
-    int error = vecenv_arena_open(arena, mapping->buf, (size_t)mapping->len);
-    if (error == VECENV_EFORMAT) {
-        PyErr_Format(PyExc_ValueError, "not an arena of this build (ABI %d)", VECENV_ABI);
-    } else if (error == VECENV_ESIZE) {
-        PyErr_SetString(PyExc_ValueError, "the mapping is shorter than its arena");
-    }
-    return error;
-}
 
 static PyObject *
 watch_parent(PyObject *Py_UNUSED(module), PyObject *args)
@@ -158,32 +147,6 @@ static PyMethodDef module_methods[] = {
     {"exchange", exchange, METH_VARARGS, exchange_doc},
     {NULL, NULL, 0, NULL},
 };
-
-int
-vecenv_add_type(PyObject *module, PyType_Spec *spec)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
-    if (type == NULL) {
-        return -1;
-    }
-    int result = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return result;
-}
-
-int
-vecenv_add_constants(PyObject *module, const vecenv_constant *constants, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        PyObject *value = PyLong_FromLongLong(constants[i].value);
-        int result = PyModule_AddObjectRef(module, constants[i].name, value);
-        Py_XDECREF(value);
-        if (result < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
 
 static int
 add_layout_constants(PyObject *module)

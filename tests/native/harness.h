@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "claim.h"
-#include "layout.h"
-#include "mail.h"
-#include "park.h"
-#include "ring.h"
+#include "shm/claim.h"
+#include "shm/layout.h"
+#include "shm/byte_ring.h"
+#include "shm/park.h"
+#include "shm/ring.h"
 
 #define CHECK(condition)                                                              \
     do {                                                                              \

@@ -1,8 +1,8 @@
 /* Requests: sent whole or refused whole, and given up without a trace. */
 #include "harness.h"
 
-#include "request.h"
-#include "wait.h"
+#include "shm/request.h"
+#include "shm/wait.h"
 
 enum { ENVS = 4, SLOTS = 2, BLOCKS = 12, DEPTH = 2, QUEUE = 8 };
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "wait.h"
+#include "shm/wait.h"
 
 enum { SLOTS = 2 };
 

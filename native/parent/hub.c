@@ -1,0 +1,275 @@
+/* Hub: the life of the type. See hub.h for the other files. */
+#include "parent/hub.h"
+
+#define FIRST_COMMAND (UINT32_MAX - 20)
+
+static void
+hub_dealloc(PyObject *op)
+{
+    Hub *self = (Hub *)op;
+    PyTypeObject *type = Py_TYPE(self);
+    for (Py_ssize_t i = 0; self->dtypes != NULL && i < self->num_leaves; i++) {
+        Py_XDECREF(self->dtypes[i].dtype);
+    }
+    for (uint32_t block = 0; self->full != NULL && block < self->arena.num_blocks; block++) {
+        Py_XDECREF(self->full[block]);
+    }
+    Py_XDECREF(self->array_type);
+    Py_XDECREF(self->views);
+    Py_XDECREF(self->run_type);
+    Py_XDECREF(self->event_type);
+    PyMem_Free(self->columns);
+    PyMem_Free(self->aside_columns);
+    PyMem_Free(self->leaves);
+    PyMem_Free(self->dtypes);
+    PyMem_Free(self->full);
+    PyMem_Free(self->sender.slot_of);
+    PyMem_Free(self->sender.ops);
+    PyMem_Free(self->sender.before);
+    PyMem_Free(self->sender.tails);
+    PyMem_Free(self->sender.touched);
+    PyMem_Free(self->sender.crowded);
+    PyMem_Free(self->ring.outstanding);
+    PyMem_Free(self->ring.shown);
+    PyMem_Free(self->ring.pieces);
+    PyMem_Free(self->ring.late);
+    if (self->aside.obj != NULL) {
+        PyBuffer_Release(&self->aside);
+    }
+    if (self->mapping.obj != NULL) {
+        PyBuffer_Release(&self->mapping);
+    }
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+/* Read a tuple of (offset, nbytes) pairs. */
+static int
+read_pairs(PyObject *pairs, size_t (*out)[2])
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(pairs); i++) {
+        Py_ssize_t offset, nbytes;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(pairs, i), "nn:column", &offset, &nbytes)) {
+            return -1;
+        }
+        out[i][0] = (size_t)offset;
+        out[i][1] = (size_t)nbytes;
+    }
+    return 0;
+}
+
+static int
+read_slots(Hub *self, PyObject *slots)
+{
+    if (PyTuple_GET_SIZE(slots) != (Py_ssize_t)self->arena.num_envs) {
+        PyErr_SetString(PyExc_ValueError, "slots must name one slot per env");
+        return -1;
+    }
+    for (uint32_t i = 0; i < self->arena.num_envs; i++) {
+        if (parse_index(PyTuple_GET_ITEM(slots, i), "slot", self->arena.num_slots,
+                        &self->sender.slot_of[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+_Static_assert(sizeof(vecenv_column) == sizeof(size_t[2]), "pairs are read in place");
+_Static_assert(sizeof(action_leaf) == sizeof(size_t[2]), "pairs are read in place");
+
+static int
+allocate(Hub *self, Py_ssize_t num_columns, Py_ssize_t num_aside_columns)
+{
+    const vecenv_arena *arena = &self->arena;
+    vecenv_ring *ring = &self->ring;
+    ring->max_pieces = vecenv_ring_max_pieces(arena);
+    ring->max_late = vecenv_ring_max_late(arena);
+    self->columns = PyMem_Calloc((size_t)num_columns + 1, sizeof *self->columns);
+    self->aside_columns = PyMem_Calloc((size_t)num_aside_columns + 1, sizeof *self->aside_columns);
+    self->leaves = PyMem_Calloc((size_t)self->num_leaves + 1, sizeof *self->leaves);
+    self->dtypes = PyMem_Calloc((size_t)self->num_leaves + 1, sizeof *self->dtypes);
+    self->full = PyMem_Calloc(arena->num_blocks, sizeof(PyObject *));
+    self->sender.slot_of = PyMem_Calloc(arena->num_envs, sizeof *self->sender.slot_of);
+    self->sender.ops = PyMem_Calloc(arena->num_envs, 1);
+    self->sender.before = PyMem_Calloc(arena->num_envs, sizeof *self->sender.before);
+    self->sender.tails = PyMem_Calloc(arena->num_slots, sizeof *self->sender.tails);
+    self->sender.touched = PyMem_Calloc(arena->num_slots, 1);
+    self->sender.crowded = PyMem_Calloc(arena->num_slots, 1);
+    ring->outstanding = PyMem_Calloc(arena->num_envs, sizeof *ring->outstanding);
+    ring->shown = PyMem_Calloc(arena->num_envs, sizeof *ring->shown);
+    ring->pieces = PyMem_Calloc(ring->max_pieces, sizeof *ring->pieces);
+    ring->late = PyMem_Calloc(ring->max_late, sizeof *ring->late);
+    if (self->columns == NULL || self->aside_columns == NULL || self->leaves == NULL
+        || self->dtypes == NULL
+        || self->full == NULL || self->sender.slot_of == NULL
+        || self->sender.ops == NULL || self->sender.before == NULL || self->sender.tails == NULL
+        || self->sender.touched == NULL || self->sender.crowded == NULL
+        || ring->outstanding == NULL || ring->shown == NULL || ring->pieces == NULL
+        || ring->late == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+/* Make the run of all envs of each block. */
+static int
+make_runs(Hub *self)
+{
+    if (PyTuple_GET_SIZE(self->views) != (Py_ssize_t)self->arena.num_blocks) {
+        PyErr_SetString(PyExc_ValueError, "views must hold one entry per block");
+        return -1;
+    }
+    for (uint32_t block = 0; block < self->arena.num_blocks; block++) {
+        self->full[block] = vecenv_hub_run(self, block, 0, self->arena.num_envs);
+        if (self->full[block] == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+read_array_type(Hub *self, PyObject *type)
+{
+    int is_known = vecenv_is_ndarray((PyTypeObject *)type);
+    if (is_known == 1) {
+        self->array_type = (PyTypeObject *)Py_NewRef(type);
+    }
+    return is_known < 0 ? -1 : 0;
+}
+
+/* Start all counters of commands. They have 32 bits and pass zero after hours of fast envs; as
+ * with Linux's jiffies the first time comes soon, so that no run is the first to see it. */
+static void
+start_counters(Hub *self)
+{
+    for (uint32_t slot = 0; slot < self->arena.num_slots; slot++) {
+        vecenv_slot_lines *lines = &self->arena.slots[slot];
+        store_release32(&lines->num_superseded, UINT32_MAX - 3);
+        store_release32(&lines->head, FIRST_COMMAND);
+        store_release32(&lines->tail, FIRST_COMMAND);
+        self->sender.tails[slot] = FIRST_COMMAND;
+    }
+}
+
+static PyObject *
+hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"mapping", "columns", "aside", "aside_columns", "action_leaves",
+                            "slots", "depth", "event_fd", "epoll_fd", "spin_ns", "soon_spin_ns",
+                            "numpy_array", "views", "run_type", "event_type", NULL};
+    PyObject *mapping, *columns, *aside, *aside_columns, *leaves, *slots;
+    PyObject *array_type, *views, *run_type, *event_type;
+    unsigned int depth;
+    int event_fd, epoll_fd;
+    long long spin_ns, soon_spin_ns;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!OO!O!O!IiiLLO!O!OO:Hub", names, &mapping,
+                                     &PyTuple_Type, &columns, &aside, &PyTuple_Type,
+                                     &aside_columns, &PyTuple_Type, &leaves, &PyTuple_Type,
+                                     &slots, &depth, &event_fd, &epoll_fd, &spin_ns,
+                                     &soon_spin_ns, &PyType_Type, &array_type, &PyTuple_Type,
+                                     &views, &run_type, &event_type)) {
+        return NULL;
+    }
+    Hub *self = (Hub *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->waiter.event_fd = event_fd;
+    self->waiter.epoll_fd = epoll_fd;
+    self->waiter.patience.budget_ns = spin_ns;
+    self->waiter.soon.budget_ns = soon_spin_ns;
+    self->waiter.late.budget_ns = soon_spin_ns < VECENV_LATE_SPIN_NS ? soon_spin_ns
+                                                                     : VECENV_LATE_SPIN_NS;
+    self->num_leaves = PyTuple_GET_SIZE(leaves);
+    self->views = Py_NewRef(views);
+    self->run_type = Py_NewRef(run_type);
+    self->event_type = Py_NewRef(event_type);
+    self->sender.next_step_id = 1; /* 0 means nothing outstanding */
+    if (PyObject_GetBuffer(mapping, &self->mapping, PyBUF_WRITABLE) < 0
+        || vecenv_attach(&self->arena, &self->mapping) < 0
+        || PyObject_GetBuffer(aside, &self->aside, PyBUF_WRITABLE) < 0
+        || allocate(self, PyTuple_GET_SIZE(columns), PyTuple_GET_SIZE(aside_columns)) < 0
+        || read_pairs(columns, (void *)self->columns) < 0
+        || read_pairs(aside_columns, (void *)self->aside_columns) < 0
+        || read_pairs(leaves, (void *)self->leaves) < 0 || read_slots(self, slots) < 0
+        || read_array_type(self, array_type) < 0 || make_runs(self) < 0) {
+        goto fail;
+    }
+    if (depth < 2 || depth > self->arena.num_blocks) {
+        PyErr_SetString(PyExc_ValueError, "depth out of range");
+        goto fail;
+    }
+    if ((size_t)self->aside.len < self->arena.block_stride) {
+        PyErr_SetString(PyExc_ValueError, "aside is smaller than a block");
+        goto fail;
+    }
+    self->ring.arena = self->sender.arena = self->waiter.arena = &self->arena;
+    self->sender.ring = self->waiter.ring = &self->ring;
+    self->ring.columns = self->columns;
+    self->ring.num_columns = (size_t)PyTuple_GET_SIZE(columns);
+    self->ring.aside = self->aside.buf;
+    self->ring.aside_columns = self->aside_columns;
+    self->ring.num_aside_columns = (size_t)PyTuple_GET_SIZE(aside_columns);
+    vecenv_ring_init(&self->ring, depth - 1);
+    start_counters(self);
+    return (PyObject *)self;
+fail:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static PyMethodDef hub_methods[] = {
+    {"send", (PyCFunction)(void (*)(void))vecenv_hub_send, METH_FASTCALL, vecenv_hub_send_doc},
+    {"command", vecenv_hub_command, METH_VARARGS, vecenv_hub_command_doc},
+    {"recv", (PyCFunction)(void (*)(void))vecenv_hub_recv, METH_FASTCALL, vecenv_hub_recv_doc},
+    {"wait", vecenv_hub_wait, METH_O, vecenv_hub_wait_doc},
+    {"take_mail", vecenv_hub_take_mail, METH_O, vecenv_hub_take_mail_doc},
+    {"post", vecenv_hub_post, METH_VARARGS, vecenv_hub_post_doc},
+    {"lend", vecenv_hub_lend, METH_O, vecenv_hub_lend_doc},
+    {"take_back", vecenv_hub_take_back, METH_O, vecenv_hub_take_back_doc},
+    {"outstanding", vecenv_hub_outstanding, METH_NOARGS, vecenv_hub_outstanding_doc},
+    {"num_late", vecenv_hub_num_late, METH_NOARGS, vecenv_hub_num_late_doc},
+    {"owed", vecenv_hub_owed, METH_O, vecenv_hub_owed_doc},
+    {"shown", vecenv_hub_shown, METH_O, vecenv_hub_shown_doc},
+    {"cancel", vecenv_hub_cancel, METH_O, vecenv_hub_cancel_doc},
+    {"reap", vecenv_hub_reap, METH_O, vecenv_hub_reap_doc},
+    {"revive", vecenv_hub_revive, METH_VARARGS, vecenv_hub_revive_doc},
+    {"move", vecenv_hub_move, METH_VARARGS, vecenv_hub_move_doc},
+    {"state", vecenv_hub_state, METH_O, vecenv_hub_state_doc},
+    {"pending", vecenv_hub_pending, METH_O, vecenv_hub_pending_doc},
+    {"stop", vecenv_hub_stop, METH_NOARGS, vecenv_hub_stop_doc},
+    {"add_info_key", vecenv_hub_add_info_key, METH_O, vecenv_hub_add_info_key_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(hub_doc,
+"Hub(mapping, columns, aside, aside_columns, action_leaves, slots, depth, event_fd, epoll_fd, "
+"spin_ns, soon_spin_ns, numpy_array, views, run_type, event_type)\n--\n\n"
+"The parent's end of a pool: requests out, batches in. One thread uses it at a time.\n\n"
+"What was shown last of an env goes to its row of `aside`, laid out like a block, before its own\n"
+"row is written again: the columns of aside_columns, (offset, bytes per row) as in columns.\n"
+"Rows are handed out as run_type(views[block], start, stop), one object for all rows of a block;\n"
+"what else ends a wait as event_type(kind, descriptor, late_ns).");
+
+static PyType_Slot hub_slots[] = {
+    {Py_tp_doc, (void *)hub_doc},
+    {Py_tp_new, (void *)hub_new},
+    {Py_tp_dealloc, (void *)hub_dealloc},
+    {Py_tp_methods, hub_methods},
+    {0, NULL},
+};
+
+static PyType_Spec hub_spec = {
+    .name = "vecenv._native.Hub",
+    .basicsize = sizeof(Hub),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = hub_slots,
+};
+
+int
+vecenv_add_hub(PyObject *module)
+{
+    return vecenv_add_type(module, &hub_spec);
+}

@@ -1,0 +1,152 @@
+/* Hub, receiving: one call receives a batch of rows. Stands between committed rows and the
+ * batch view on the data path. */
+#include "parent/hub.h"
+
+#include "shm/park.h"
+
+/* What ended a wait without rows, and how much later than at its deadline if that was it. */
+static PyObject *
+event_of(const Hub *self, int outcome, int descriptor, int64_t deadline_ns)
+{
+    static const char *const kinds[] = {
+        [RECV_TIMEOUT] = "timeout", [RECV_DESCRIPTOR] = "descriptor",
+        [RECV_MAIL] = "mail",       [RECV_NO_BLOCK] = "no_block",
+    };
+    int64_t late_ns = outcome == RECV_TIMEOUT ? vecenv_now_ns() - deadline_ns : 0;
+    return PyObject_CallFunction(self->event_type, "siL", kinds[outcome], descriptor,
+                                 (long long)late_ns);
+}
+
+PyObject *
+vecenv_hub_run(const Hub *self, uint32_t block, uint32_t start, uint32_t stop)
+{
+    return PyObject_CallFunction(self->run_type, "OII", PyTuple_GET_ITEM(self->views, block), start,
+                                 stop);
+}
+
+/* Deliver up to max_count of the gathered rows. */
+static PyObject *
+deliver(Hub *self, uint32_t max_count)
+{
+    vecenv_ring *ring = &self->ring;
+    uint32_t have = 0;
+    for (size_t i = 0; i < ring->num_pieces; i++) {
+        have += ring->pieces[i].stop - ring->pieces[i].start;
+    }
+    vecenv_piece run;
+    if (vecenv_ring_deliver(ring, have < max_count ? have : max_count, &run) != VECENV_OK) {
+        return event_of(self, RECV_NO_BLOCK, -1, 0);
+    }
+    const uint32_t *flags = (const void *)column(&self->arena, run.block, VECENV_H_FLAGS);
+    uint32_t flags_or = 0;
+    for (uint32_t row = run.start; row < run.stop; row++) {
+        flags_or |= flags[row];
+    }
+    PyObject *rows = run.stop - run.start == self->arena.num_envs
+                         ? Py_NewRef(self->full[run.block])
+                         : vecenv_hub_run(self, run.block, run.start, run.stop);
+    PyObject *number = rows == NULL ? NULL : PyLong_FromUnsignedLong(flags_or);
+    PyObject *pair = number == NULL ? NULL : PyTuple_New(2);
+    if (pair == NULL) {
+        Py_XDECREF(rows);
+        Py_XDECREF(number);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(pair, 0, rows);
+    PyTuple_SET_ITEM(pair, 1, number);
+    return pair;
+}
+
+/* A number of rows; beyond what there can be is as good as all. -1 with an exception. */
+static int64_t
+count_of(PyObject *value)
+{
+    long long count = PyLong_AsLongLong(value);
+    if (count < 0 && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_ValueError, "a number of rows must not be negative");
+        return -1;
+    }
+    return count > UINT32_MAX ? UINT32_MAX : count;
+}
+
+PyObject *
+vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
+{
+    Hub *self = (Hub *)op;
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "recv expects min_count, max_count, deadline_ns");
+        return NULL;
+    }
+    int64_t min_count = count_of(args[0]);
+    int64_t max_count = min_count < 0 ? -1 : count_of(args[1]);
+    long long deadline_ns = max_count < 0 ? -1 : PyLong_AsLongLong(args[2]);
+    if (deadline_ns == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (min_count < 1 || max_count < min_count) {
+        PyErr_SetString(PyExc_ValueError, "recv expects 1 <= min_count <= max_count");
+        return NULL;
+    }
+    int64_t from_now = deadline_ns < 0 ? -deadline_ns : 0;
+    for (;;) {
+        vecenv_want what;
+        int status = vecenv_gather(&self->waiter, (uint32_t)min_count, &what);
+        if (status == 1) {
+            return deliver(self, (uint32_t)max_count);
+        }
+        if (status == VECENV_ENOBLOCK) {
+            return event_of(self, RECV_NO_BLOCK, -1, 0);
+        }
+        if (from_now != 0) {
+            deadline_ns = vecenv_now_ns() + from_now;
+            from_now = 0;
+        }
+        int descriptor = -1;
+        int outcome;
+        Py_BEGIN_ALLOW_THREADS
+        outcome = vecenv_wait_for(&self->waiter, &what, deadline_ns, &descriptor);
+        Py_END_ALLOW_THREADS
+        if (PyErr_CheckSignals() < 0) {
+            return NULL;
+        }
+        if (outcome != RECV_BATCH && outcome != -1) {
+            return event_of(self, outcome, descriptor, deadline_ns);
+        }
+    }
+}
+
+const char vecenv_hub_recv_doc[] = PyDoc_STR(
+"recv($self, min_count, max_count, deadline_ns, /)\n--\n\n"
+"Wait for rows; (rows, or of their flags).\n\n"
+"Or an event, to be dealt with before the next call: ('timeout', -1, ns) at deadline_ns on the\n"
+"monotonic clock (negative: from now), or so much later; ('descriptor', fd, 0) a pidfd is\n"
+"readable; ('mail', -1, 0) a worker waits for its mail to be drained; ('no_block', -1, 0) late\n"
+"writers pin all blocks.\n"
+"Runs signal handlers; without the GIL while it waits.");
+
+PyObject *
+vecenv_hub_wait(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    long long deadline_ns = PyLong_AsLongLong(arg);
+    if (deadline_ns == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    vecenv_want what = {VECENV_WAIT_ANY, 0, 0, 0};
+    int descriptor = -1;
+    int outcome;
+    Py_BEGIN_ALLOW_THREADS
+    outcome = vecenv_sleep_for(&self->waiter, &what, deadline_ns, &descriptor);
+    Py_END_ALLOW_THREADS
+    if (PyErr_CheckSignals() < 0) {
+        return NULL;
+    }
+    if (outcome == -1 || outcome == RECV_BATCH) {
+        outcome = RECV_MAIL; /* look around */
+    }
+    return event_of(self, outcome, descriptor, deadline_ns);
+}
+
+const char vecenv_hub_wait_doc[] = PyDoc_STR(
+"wait($self, deadline_ns, /)\n--\n\n"
+"Sleep until anything happens: a row, mail, a death, the deadline. An event as of `recv`.");

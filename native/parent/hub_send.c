@@ -1,0 +1,202 @@
+/* Hub, sending: one call sends a batch of actions, or one operation per env. Stands between the
+ * caller's arrays and the doorbells on the data path. */
+#include "parent/hub.h"
+
+#include <string.h>
+
+static PyObject *
+refusal(int error, int64_t culprit)
+{
+    static const char *const reasons[] = {
+        [-SEND_BAD_ENV] = "bad_env", [-SEND_BUSY] = "busy",
+        [-SEND_NO_BLOCK] = "no_block", [-SEND_MIXED] = "mixed",
+        [-SEND_NO_ROOM] = "no_room",
+    };
+    return Py_BuildValue("(sL)", reasons[-error], (long long)culprit);
+}
+
+static int
+get_env_ids(PyObject *value, Py_buffer *buffer, vecenv_request *what, const Hub *self)
+{
+    buffer->obj = NULL;
+    what->env_ids = NULL;
+    what->count = self->arena.num_envs;
+    if (value == Py_None) {
+        return 0;
+    }
+    if (PyObject_GetBuffer(value, buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) {
+        return -1;
+    }
+    if (buffer->itemsize != 8) {
+        PyErr_SetString(PyExc_TypeError, "env_ids must be int64");
+        PyBuffer_Release(buffer);
+        return -1;
+    }
+    what->env_ids = buffer->buf;
+    what->count = (size_t)buffer->len / 8;
+    return 0;
+}
+
+/* Copy nbytes of actions into a column. -1 with an exception. */
+static int
+store_bytes(Hub *self, const action_leaf *leaf, const uint8_t *from, size_t nbytes,
+            const vecenv_request *what)
+{
+    uint8_t *to = self->arena.base + leaf->offset;
+    if (nbytes != leaf->nbytes * what->count) {
+        PyErr_SetString(PyExc_ValueError, "an action leaf has the wrong size");
+        return -1;
+    }
+    if (what->env_ids == NULL) {
+        memcpy(to, from, nbytes);
+        return 0;
+    }
+    for (size_t i = 0; i < what->count; i++) {
+        memcpy(to + (size_t)what->env_ids[i] * leaf->nbytes, from + i * leaf->nbytes,
+               leaf->nbytes);
+    }
+    return 0;
+}
+
+/* Copy one action leaf of a request into its column. -1 with an exception. */
+static int
+store_actions(Hub *self, Py_ssize_t number, PyObject *values, const vecenv_request *what)
+{
+    const action_leaf *leaf = &self->leaves[number];
+    known_dtype *known = &self->dtypes[number];
+    const vecenv_ndarray *array = (const void *)values;
+    if (known->dtype != NULL && Py_IS_TYPE(values, self->array_type)
+        && array->dtype == known->dtype && (array->flags & VECENV_NDARRAY_C)) {
+        size_t nbytes = known->itemsize;
+        for (int i = 0; i < array->ndim; i++) {
+            nbytes *= (size_t)array->shape[i];
+        }
+        return store_bytes(self, leaf, array->data, nbytes, what);
+    }
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(values, &buffer, PyBUF_C_CONTIGUOUS) < 0) {
+        return -1;
+    }
+    int status = store_bytes(self, leaf, buffer.buf, (size_t)buffer.len, what);
+    if (status == 0 && self->array_type != NULL && Py_IS_TYPE(values, self->array_type)) {
+        Py_XSETREF(known->dtype, Py_NewRef(array->dtype));
+        known->itemsize = (size_t)buffer.itemsize;
+    }
+    PyBuffer_Release(&buffer);
+    return status;
+}
+
+static int
+parse_send(PyObject *const *args, Py_ssize_t count, vecenv_request *what)
+{
+    if (count != 4 || !PyTuple_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "send expects a tuple of leaves, env_ids, ordered, flags");
+        return -1;
+    }
+    int overflow = 0;
+    long flags = PyLong_AsLongAndOverflow(args[3], &overflow);
+    if (overflow != 0 || flags > UINT16_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "flags out of range");
+        return -1;
+    }
+    if ((flags == -1 && PyErr_Occurred()) || (what->ordered = PyObject_IsTrue(args[2])) < 0) {
+        return -1;
+    }
+    what->flags = (int)flags;
+    return 0;
+}
+
+PyObject *
+vecenv_hub_send(PyObject *op, PyObject *const *args, Py_ssize_t count)
+{
+    Hub *self = (Hub *)op;
+    vecenv_request what = {.op = VECENV_OP_STEP};
+    if (parse_send(args, count, &what) < 0) {
+        return NULL;
+    }
+    PyObject *leaves = args[0], *env_ids = args[1];
+    if (PyTuple_GET_SIZE(leaves) != self->num_leaves) {
+        PyErr_SetString(PyExc_ValueError, "wrong number of action leaves");
+        return NULL;
+    }
+    Py_buffer ids;
+    if (get_env_ids(env_ids, &ids, &what, self) < 0) {
+        return NULL;
+    }
+    int64_t culprit = 0;
+    int error = vecenv_refuse(&self->sender, &what, &culprit);
+    PyObject *answer = NULL;
+    for (Py_ssize_t i = 0; error == 0 && i < self->num_leaves; i++) {
+        if (store_actions(self, i, PyTuple_GET_ITEM(leaves, i), &what) < 0) {
+            goto done;
+        }
+    }
+    if (error == 0) {
+        error = vecenv_send(&self->sender, &what, &culprit);
+    }
+    answer = error == 0 ? Py_NewRef(Py_None) : refusal(error, culprit);
+done:
+    if (ids.obj != NULL) {
+        PyBuffer_Release(&ids);
+    }
+    return answer;
+}
+
+const char vecenv_hub_send_doc[] = PyDoc_STR(
+"send($self, leaves, env_ids, ordered, flags, /)\n--\n\n"
+"Step envs with one array per action leaf, (n, *S) in request order.\n\n"
+"env_ids: int64 (n,) or None for all. ordered: rows stand in request order in a block of\n"
+"their own, else in finish order. Returns None, or ('bad_env', 'busy', 'mixed', 'no_block' or\n"
+"'no_room', env_id) when refused.");
+
+PyObject *
+vecenv_hub_command(PyObject *op, PyObject *args)
+{
+    Hub *self = (Hub *)op;
+    PyObject *env_ids, *arguments, *env_flags;
+    vecenv_request what = {0};
+    if (!PyArg_ParseTuple(args, "iOOOp:command", &what.op, &env_ids, &arguments, &env_flags,
+                          &what.ordered)) {
+        return NULL;
+    }
+    Py_buffer ids, numbers, bytes;
+    if (get_env_ids(env_ids, &ids, &what, self) < 0) {
+        return NULL;
+    }
+    PyObject *answer = NULL;
+    numbers.obj = bytes.obj = NULL;
+    if (PyObject_GetBuffer(arguments, &numbers, PyBUF_C_CONTIGUOUS) < 0
+        || PyObject_GetBuffer(env_flags, &bytes, PyBUF_C_CONTIGUOUS) < 0) {
+        goto done;
+    }
+    if ((size_t)numbers.len != what.count * 8 || (size_t)bytes.len != what.count) {
+        PyErr_SetString(PyExc_ValueError, "arguments and flags: one per env");
+        goto done;
+    }
+    what.arguments = numbers.buf;
+    what.env_flags = bytes.buf;
+    int64_t culprit = 0;
+    uint64_t first = self->sender.next_step_id;
+    int error = vecenv_refuse(&self->sender, &what, &culprit);
+    if (error == 0) {
+        error = vecenv_send(&self->sender, &what, &culprit);
+    }
+    answer = error == 0 ? PyLong_FromUnsignedLongLong(first) : refusal(error, culprit);
+done:
+    if (numbers.obj != NULL) {
+        PyBuffer_Release(&numbers);
+    }
+    if (bytes.obj != NULL) {
+        PyBuffer_Release(&bytes);
+    }
+    if (ids.obj != NULL) {
+        PyBuffer_Release(&ids);
+    }
+    return answer;
+}
+
+const char vecenv_hub_command_doc[] = PyDoc_STR(
+"command($self, op, env_ids, arguments, flags, ordered, /)\n--\n\n"
+"Queue one operation per env: arguments int64 (n,), flags uint8 (n,).\n\n"
+"A reset supersedes a step of the same env; a call waits its turn and has no row. Returns\n"
+"the step_id of the first (they count up in request order), or a refusal as `send` does.");

@@ -1,0 +1,434 @@
+/* Hub, beside the data path: mail, who owes what, the state and the end of slots. */
+#include "parent/hub.h"
+
+#include <string.h>
+
+#include "shm/byte_ring.h"
+#include "shm/claim.h"
+#include "shm/park.h"
+
+static int
+parse_env(const Hub *self, PyObject *arg, uint32_t *env_id)
+{
+    return parse_index(arg, "env_id", self->arena.num_envs, env_id);
+}
+
+static int
+parse_slot(const Hub *self, PyObject *arg, uint32_t *slot)
+{
+    return parse_index(arg, "slot", self->arena.num_slots, slot);
+}
+
+static int
+parse_block(const Hub *self, PyObject *arg, uint32_t *block)
+{
+    return parse_index(arg, "block", self->arena.num_blocks, block);
+}
+
+/* ---- mail ------------------------------------------------------------------------ */
+
+PyObject *
+vecenv_hub_take_mail(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    uint32_t slot;
+    if (parse_slot(self, arg, &slot) < 0) {
+        return NULL;
+    }
+    vecenv_mail mail = vecenv_mail_up(&self->arena, slot);
+    size_t nbytes;
+    int kind = vecenv_mail_peek(&mail, &nbytes);
+    if (kind == VECENV_MAIL_NONE) {
+        Py_RETURN_NONE;
+    }
+    PyObject *data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)nbytes);
+    if (data == NULL) {
+        return NULL;
+    }
+    vecenv_mail_take(&mail, PyBytes_AS_STRING(data));
+    full_fence(); /* our `read` before the worker's blocked flag; pairs with Slot.mail */
+    if (load_acquire32(&self->arena.slots[slot].blocked)) {
+        vecenv_wake_word(mail.read);
+    }
+    return Py_BuildValue("(Ni)", data, kind == VECENV_MAIL_LAST);
+}
+
+const char vecenv_hub_take_mail_doc[] = PyDoc_STR(
+"take_mail($self, slot, /)\n--\n\n"
+"Take one record of mail: (bytes, whether it ends its message), or None.");
+
+PyObject *
+vecenv_hub_post(PyObject *op, PyObject *args)
+{
+    Hub *self = (Hub *)op;
+    PyObject *arg;
+    uint32_t slot;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "Oy*:post", &arg, &data)) {
+        return NULL;
+    }
+    if (parse_slot(self, arg, &slot) < 0) {
+        PyBuffer_Release(&data);
+        return NULL;
+    }
+    vecenv_mail mail = vecenv_mail_down(&self->arena, slot);
+    ptrdiff_t taken = vecenv_mail_put(&mail, data.buf, (size_t)data.len);
+    vecenv_wake_word(mail.written);
+    PyBuffer_Release(&data);
+    return PyLong_FromSsize_t(taken);
+}
+
+const char vecenv_hub_post_doc[] = PyDoc_STR(
+"post($self, slot, data, /)\n--\n\n"
+"Write a letter, or as much of it as fits; bytes taken, -1 while the ring is full.");
+
+/* ---- blocks that are lent ---------------------------------------------------------- */
+
+PyObject *
+vecenv_hub_lend(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    uint32_t block;
+    if (parse_block(self, arg, &block) < 0) {
+        return NULL;
+    }
+    return PyBool_FromLong(vecenv_ring_lend(&self->ring, block));
+}
+
+const char vecenv_hub_lend_doc[] = PyDoc_STR(
+"lend($self, block, /)\n--\n\n"
+"Leave the block of a valid batch out of the rotation until `take_back`; False: it is free.");
+
+PyObject *
+vecenv_hub_take_back(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    uint32_t block;
+    if (parse_block(self, arg, &block) < 0) {
+        return NULL;
+    }
+    if (self->ring.pins[block] == 0) {
+        PyErr_SetString(PyExc_ValueError, "the block is free");
+        return NULL;
+    }
+    vecenv_ring_take_back(&self->ring, block);
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_take_back_doc[] = PyDoc_STR(
+"take_back($self, block, /)\n--\n\nGive a block that was lent back to the rotation.");
+
+/* ---- who owes what --------------------------------------------------------------- */
+
+PyObject *
+vecenv_hub_outstanding(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromUnsignedLong(((Hub *)op)->ring.num_outstanding);
+}
+
+const char vecenv_hub_outstanding_doc[] = PyDoc_STR(
+"outstanding($self, /)\n--\n\nHow many envs owe an answer.");
+
+PyObject *
+vecenv_hub_num_late(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromSize_t(((Hub *)op)->ring.num_late);
+}
+
+const char vecenv_hub_num_late_doc[] = PyDoc_STR(
+"num_late($self, /)\n--\n\n"
+"How many rows were claimed or assigned, left behind uncommitted, and pin their blocks.");
+
+PyObject *
+vecenv_hub_owed(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    uint32_t env_id;
+    if (parse_env(self, arg, &env_id) < 0) {
+        return NULL;
+    }
+    uint64_t step_id = self->ring.outstanding[env_id];
+    return Py_BuildValue("(iK)", step_id == 0 ? VECENV_OP_NONE : self->sender.ops[env_id],
+                         (unsigned long long)step_id);
+}
+
+const char vecenv_hub_owed_doc[] = PyDoc_STR(
+"owed($self, env_id, /)\n--\n\nWhat an env owes: (op, step_id); op 0 when nothing.");
+
+PyObject *
+vecenv_hub_shown(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    uint32_t env_id;
+    if (parse_env(self, arg, &env_id) < 0) {
+        return NULL;
+    }
+    return PyLong_FromUnsignedLongLong(self->ring.shown[env_id]);
+}
+
+const char vecenv_hub_shown_doc[] = PyDoc_STR(
+"shown($self, env_id, /)\n--\n\n"
+"The step_id of the last answer of an env that was delivered with an observation; 0: none yet.");
+
+PyObject *
+vecenv_hub_cancel(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    uint32_t env_id;
+    if (parse_env(self, arg, &env_id) < 0) {
+        return NULL;
+    }
+    vecenv_cancel(&self->sender, env_id);
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_cancel_doc[] = PyDoc_STR(
+"cancel($self, env_id, /)\n--\n\n"
+"Forget what an env owes: its slot drops the command, or the answer if it has begun.");
+
+/* ---- slots and the table of infos ------------------------------------------------ */
+
+/* Have the next process of a slot begin at `head` of its queue, with empty rings of mail. */
+static void
+clear_lines(const Hub *self, uint32_t slot, uint32_t head)
+{
+    vecenv_slot_lines *lines = &self->arena.slots[slot];
+    store_release32(&lines->current_op, VECENV_OP_NONE);
+    store_release32(&lines->blocked, 0);
+    store_release32(&lines->sleeping, 0);
+    store_release32(&lines->head, head);
+    store_release(&lines->down_read, load_acquire(&lines->down_written));
+    store_release(&lines->up_read, load_acquire(&lines->up_written));
+}
+
+PyObject *
+vecenv_hub_reap(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    uint32_t slot;
+    if (parse_slot(self, arg, &slot) < 0) {
+        return NULL;
+    }
+    vecenv_ring_reap(&self->ring, slot);
+    clear_lines(self, slot, self->sender.tails[slot]);
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_reap_doc[] = PyDoc_STR(
+"reap($self, slot, /)\n--\n\n"
+"After the slot's process has ended and its mail is drained: void its unfinished rows\n"
+"and empty its queue. Its envs owe what they owed.");
+
+/* Whether a dead slot's first command was answered. Of one that nobody waits for, because it was
+ * delivered, overtaken or cancelled, only its record tells: each answer leaves one, and it is the
+ * newest that its env has. */
+static int
+is_dealt_with(const Hub *self, const vecenv_command *command)
+{
+    if (!vecenv_ring_is_answered(&self->ring, command)) {
+        return 0;
+    }
+    if (command->place != VECENV_CLAIM
+        || self->ring.outstanding[command->env_id] == command->step_id) {
+        return 1;
+    }
+    const vecenv_record *records = &self->arena.records[2 * command->env_id];
+    return load_acquire(&records[0].step_id) == command->step_id
+           || load_acquire(&records[1].step_id) == command->step_id;
+}
+
+PyObject *
+vecenv_hub_revive(PyObject *op, PyObject *args)
+{
+    Hub *self = (Hub *)op;
+    PyObject *arg;
+    uint32_t slot;
+    int is_answered;
+    if (!PyArg_ParseTuple(args, "Op:revive", &arg, &is_answered)
+        || parse_slot(self, arg, &slot) < 0) {
+        return NULL;
+    }
+    const vecenv_command *queue = queue_of(&self->arena, slot);
+    uint32_t mask = self->arena.queue_size - 1;
+    uint32_t head = load_acquire32(&self->arena.slots[slot].head);
+    uint32_t tail = self->sender.tails[slot];
+    if (head != tail) { /* the slot may have died after its answer, before it moved on */
+        const vecenv_command *first = &queue[head & mask];
+        head += first->op == VECENV_OP_CALL ? is_answered != 0 : is_dealt_with(self, first) != 0;
+    }
+    vecenv_ring_reap_claims(&self->ring, slot, head, tail - head);
+    clear_lines(self, slot, head);
+    PyObject *left = PyList_New(0);
+    for (; left != NULL && head != tail; head++) {
+        const vecenv_command *command = &queue[head & mask];
+        PyObject *item = Py_BuildValue("(IIKI)", (unsigned int)command->op, command->env_id,
+                                       (unsigned long long)command->step_id,
+                                       (unsigned int)command->flags);
+        if (item == NULL || PyList_Append(left, item) < 0) {
+            Py_CLEAR(left);
+        }
+        Py_XDECREF(item);
+    }
+    return left;
+}
+
+const char vecenv_hub_revive_doc[] = PyDoc_STR(
+"revive($self, slot, is_answered, /)\n--\n\n"
+"After the slot's process has ended and its mail is drained, before a successor takes over:\n"
+"void what it claimed and did not write, and return the commands that are left to do, as\n"
+"(op, env_id, step_id, flags). Their letters must be posted again. is_answered: whether the\n"
+"first of them is a call whose answer is in.");
+
+/* Let a row that was assigned to a command be written, and reaped, by another slot. */
+static void
+give_row(const Hub *self, uint64_t place, uint32_t slot)
+{
+    const vecenv_arena *arena = &self->arena;
+    if (place != VECENV_CLAIM
+        && !vecenv_is_committed(arena, place_epoch(place), place_block(place),
+                                place_row(place))) {
+        store_release(&word_column(arena, place_block(place), VECENV_H_OWNER)[place_row(place)],
+                      owner_of(place_epoch(place), slot + 1));
+    }
+}
+
+PyObject *
+vecenv_hub_move(PyObject *op, PyObject *args)
+{
+    Hub *self = (Hub *)op;
+    PyObject *env, *target;
+    uint32_t env_id, to;
+    if (!PyArg_ParseTuple(args, "OO:move", &env, &target) || parse_env(self, env, &env_id) < 0
+        || parse_slot(self, target, &to) < 0) {
+        return NULL;
+    }
+    vecenv_sender *sender = &self->sender;
+    uint32_t from = sender->slot_of[env_id];
+    if (from == to) {
+        Py_RETURN_NONE;
+    }
+    vecenv_command *queue = queue_of(&self->arena, from);
+    vecenv_command *other = queue_of(&self->arena, to);
+    vecenv_slot_lines *lines = &self->arena.slots[from];
+    uint32_t mask = self->arena.queue_size - 1;
+    uint32_t head = load_acquire32(&lines->head), tail = sender->tails[from];
+    for (uint32_t at = head; at != tail; at++) {
+        if (queue[at & mask].env_id == env_id) {
+            give_row(self, queue[at & mask].place, to);
+            other[sender->tails[to]++ & mask] = queue[at & mask];
+        }
+    }
+    uint32_t kept = tail; /* the others close up behind, where new commands will follow */
+    for (uint32_t at = tail; at != head;) {
+        if (queue[--at & mask].env_id != env_id) {
+            queue[--kept & mask] = queue[at & mask];
+        }
+    }
+    store_release32(&lines->head, kept);
+    sender->slot_of[env_id] = to;
+    if (sender->crowded[from] && !sender->crowded[to]) {
+        sender->crowded[to] = 1;
+        sender->num_crowded++;
+    }
+    /* a step among them may have been overtaken: have the new slot look */
+    vecenv_word32 *superseded = &self->arena.slots[to].num_superseded;
+    store_release32(superseded, load_acquire32(superseded) + 1);
+    vecenv_ring_tail(&self->arena, to, sender->tails[to], vecenv_now_ns());
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_move_doc[] = PyDoc_STR(
+"move($self, env_id, slot, /)\n--\n\n"
+"Serve an env by another slot from now on, with the commands that its old one has left.\n\n"
+"No process may serve either slot: the old one has been revived, the new one was never used\n"
+"or has been revived too.");
+
+PyObject *
+vecenv_hub_state(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    uint32_t slot;
+    if (parse_slot(self, arg, &slot) < 0) {
+        return NULL;
+    }
+    const vecenv_slot_lines *lines = &self->arena.slots[slot];
+    /* The operation first, since its slot stores it last: one that is seen has its own start,
+     * not that of what the slot did before it was idle. Arguments of a call have no order. */
+    unsigned int current_op = load_acquire32(&lines->current_op);
+    unsigned int env_id = load_acquire32(&lines->current_env);
+    unsigned long long step_id = load_acquire(&lines->current_step_id);
+    long long started_ns = (long long)load_acquire(&lines->started_ns);
+    unsigned int blocked = load_acquire32(&lines->blocked);
+    unsigned long long num_steps = load_acquire(&lines->num_steps);
+    return Py_BuildValue("(IIKLIK)", current_op, env_id, step_id, started_ns, blocked, num_steps);
+}
+
+const char vecenv_hub_state_doc[] = PyDoc_STR(
+"state($self, slot, /)\n--\n\n"
+"What a slot does: (op, env_id, step_id, started_ns, blocked, num_steps).");
+
+PyObject *
+vecenv_hub_pending(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    uint32_t slot;
+    if (parse_slot(self, arg, &slot) < 0) {
+        return NULL;
+    }
+    vecenv_command first = {.op = VECENV_OP_NONE};
+    uint32_t head = load_acquire32(&self->arena.slots[slot].head);
+    if (head != self->sender.tails[slot]) {
+        first = queue_of(&self->arena, slot)[head & (self->arena.queue_size - 1)];
+    }
+    return Py_BuildValue("(IIK)", (unsigned int)first.op, first.env_id,
+                         (unsigned long long)first.step_id);
+}
+
+const char vecenv_hub_pending_doc[] = PyDoc_STR(
+"pending($self, slot, /)\n--\n\n"
+"The first command in a slot's queue, under way or not: (op, env_id, step_id); op 0: none.");
+
+PyObject *
+vecenv_hub_stop(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    Hub *self = (Hub *)op;
+    store_release32(&self->arena.control->stop, 1);
+    full_fence();
+    for (uint32_t slot = 0; slot < self->arena.num_slots; slot++) {
+        vecenv_slot_lines *lines = &self->arena.slots[slot];
+        /* a changed tail wakes a sleeper even if it was about to sleep */
+        store_release32(&lines->tail, load_acquire32(&lines->tail) + 1);
+        full_fence();
+        vecenv_ring_bell(&self->arena, slot);
+        vecenv_wake_word(&lines->up_read);
+        vecenv_wake_word(&lines->down_written);
+    }
+    Py_RETURN_NONE;
+}
+
+const char vecenv_hub_stop_doc[] = PyDoc_STR(
+"stop($self, /)\n--\n\nTell all slots to leave serve() after the command under way.");
+
+PyObject *
+vecenv_hub_add_info_key(PyObject *op, PyObject *arg)
+{
+    Hub *self = (Hub *)op;
+    Py_ssize_t nbytes;
+    const char *name = PyUnicode_AsUTF8AndSize(arg, &nbytes);
+    if (name == NULL) {
+        return NULL;
+    }
+    uint32_t count = load_acquire32(&self->arena.control->num_info_keys);
+    if (count == VECENV_INFO_KEYS || nbytes >= VECENV_INFO_KEY_NBYTES
+        || (size_t)nbytes != strlen(name)) {
+        return PyLong_FromLong(-1);
+    }
+    memcpy(self->arena.info_keys + (size_t)count * VECENV_INFO_KEY_NBYTES, name,
+           (size_t)nbytes + 1);
+    store_release32(&self->arena.control->num_info_keys, count + 1);
+    return PyLong_FromUnsignedLong(count);
+}
+
+const char vecenv_hub_add_info_key_doc[] = PyDoc_STR(
+"add_info_key($self, name, /)\n--\n\n"
+"Give an info key a column; its index, or -1 when the name or the table is too long.");

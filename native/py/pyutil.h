@@ -1,0 +1,40 @@
+/* Helpers of every file that touches Python objects: add types and constants to the module, open
+ * an arena, read indices. */
+#ifndef VECENV_PYUTIL_H
+#define VECENV_PYUTIL_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "shm/layout.h"
+
+typedef struct {
+    const char *name;
+    long long value;
+} vecenv_constant;
+
+/* Both return -1 with an exception. */
+int vecenv_add_type(PyObject *module, PyType_Spec *spec);
+int vecenv_add_constants(PyObject *module, const vecenv_constant *constants, size_t count);
+
+/* Read an integer 0 .. count - 1 that the caller passed as `what`; -1 with TypeError, or with
+ * ValueError when it is another one. */
+static inline int
+parse_index(PyObject *arg, const char *what, uint32_t count, uint32_t *index)
+{
+    Py_ssize_t value = PyNumber_AsSsize_t(arg, NULL); /* clips what does not fit */
+    if (value == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (value < 0 || value >= (Py_ssize_t)count) {
+        PyErr_Format(PyExc_ValueError, "%s out of range", what);
+        return -1;
+    }
+    *index = (uint32_t)value;
+    return 0;
+}
+
+/* Open the arena in a buffer; ValueError when it is none of this build's. */
+int vecenv_attach(vecenv_arena *arena, const Py_buffer *mapping);
+
+#endif

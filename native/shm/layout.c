@@ -1,0 +1,41 @@
+#include "shm/layout.h"
+
+int
+vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes)
+{
+    const int64_t *header = base;
+    if (nbytes < VECENV_H_WORDS * sizeof(int64_t)
+        || header[VECENV_H_MAGIC] != VECENV_MAGIC
+        || header[VECENV_H_ABI] != VECENV_ABI) {
+        return VECENV_EFORMAT;
+    }
+    if (header[VECENV_H_TOTAL_NBYTES] < 0
+        || (uint64_t)header[VECENV_H_TOTAL_NBYTES] > nbytes) {
+        return VECENV_ESIZE;
+    }
+    if (header[VECENV_H_ROWS] > VECENV_MAX_ROWS || header[VECENV_H_NUM_BLOCKS] > VECENV_MAX_BLOCKS
+        || header[VECENV_H_NUM_SLOTS] > VECENV_MAX_SLOTS) {
+        return VECENV_EFORMAT; /* a place has no bits for that many */
+    }
+    uint8_t *start = base;
+    arena->base = start;
+    arena->header = header;
+    arena->num_envs = (uint32_t)header[VECENV_H_NUM_ENVS];
+    arena->num_slots = (uint32_t)header[VECENV_H_NUM_SLOTS];
+    arena->num_blocks = (uint32_t)header[VECENV_H_NUM_BLOCKS];
+    arena->rows = (uint32_t)header[VECENV_H_ROWS];
+    arena->queue_size = (uint32_t)header[VECENV_H_QUEUE_SIZE];
+    arena->reward_size = (size_t)header[VECENV_H_REWARD_SIZE];
+    arena->control = (vecenv_control *)(void *)(start + header[VECENV_H_CONTROL]);
+    arena->info_keys = (char *)start + header[VECENV_H_INFO_KEYS];
+    arena->slots = (vecenv_slot_lines *)(void *)(start + header[VECENV_H_SLOTS]);
+    arena->queues = (vecenv_command *)(void *)(start + header[VECENV_H_QUEUES]);
+    arena->newest = (vecenv_word *)(void *)(start + header[VECENV_H_NEWEST]);
+    arena->mail_up = start + header[VECENV_H_MAIL_UP];
+    arena->mail_down = start + header[VECENV_H_MAIL_DOWN];
+    arena->mail_nbytes = (size_t)header[VECENV_H_MAIL_NBYTES];
+    arena->records = (vecenv_record *)(void *)(start + header[VECENV_H_RECORDS]);
+    arena->blocks = start + header[VECENV_H_BLOCKS];
+    arena->block_stride = (size_t)header[VECENV_H_BLOCK_STRIDE];
+    return VECENV_OK;
+}

@@ -1,0 +1,257 @@
+#define _GNU_SOURCE
+#include "shm/park.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shm/claim.h"
+
+/* Looks at the word between two yields: a look is 1 ns, a yield 350 ns. */
+#define LOOKS_PER_YIELD 16
+/* How long a wait after a quick round keeps its core to itself, and beside how many slots: their
+ * words are as many lines to fetch. */
+#define HOLD_NS INT64_C(10000)
+#define HOLD_MOST_SLOTS 8
+
+static int
+futex_wait(vecenv_word32 *word, uint32_t expected, int64_t timeout_ns)
+{
+    struct timespec timeout = {
+        .tv_sec = (time_t)(timeout_ns / VECENV_NS_PER_SECOND),
+        .tv_nsec = (long)(timeout_ns % VECENV_NS_PER_SECOND),
+    };
+    return (int)syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, NULL, 0);
+}
+
+void
+vecenv_wait_word(vecenv_word *word, uint64_t seen, int64_t timeout_ns)
+{
+    /* the low half comes first: the layout is little-endian, as module.c checks */
+    futex_wait((vecenv_word32 *)(void *)word, (uint32_t)seen, timeout_ns);
+}
+
+void
+vecenv_wake_word(vecenv_word *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static int
+slot_has_work(const vecenv_arena *arena, const vecenv_slot_lines *lines, uint32_t head)
+{
+    return load_acquire32(&lines->tail) != head
+           || load_acquire32(&arena->control->stop) != 0;
+}
+
+/* Whether another slot has not done all that it was given. A hint: no more than a yield
+ * hangs on it. */
+static int
+others_have_work(const vecenv_arena *arena, uint32_t slot)
+{
+    for (uint32_t other = 0; other < arena->num_slots; other++) {
+        const vecenv_slot_lines *lines = &arena->slots[other];
+        if (other != slot && load_acquire32(&lines->tail) != load_acquire32(&lines->head)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Spin without yields while there is no work here. Rounds are quick, so the next bell is near,
+ * and two switches, there and back, take longer than they do. A slot that has work may be
+ * waiting for this core and gets it at once; a caller on this core gets it all the time.
+ * Returns 1 when there is work, 0 when the wait is to go on as others do. */
+static int
+hold_core(const vecenv_arena *arena, uint32_t slot, uint32_t head, vecenv_spin *spin)
+{
+    const vecenv_slot_lines *lines = &arena->slots[slot];
+    if (arena->num_slots > HOLD_MOST_SLOTS
+        || load_acquire32(&lines->rung_core) == (uint32_t)sched_getcpu()) {
+        return 0;
+    }
+    int64_t budget_ns = spin->budget_ns < HOLD_NS ? spin->budget_ns : HOLD_NS;
+    while (spin->now_ns - spin->began_ns < budget_ns) {
+        /* Others first: their caller is ringing one bell after the other, ours perhaps next. */
+        int must_yield = others_have_work(arena, slot);
+        for (int look = 0; look < LOOKS_PER_YIELD; look++) {
+            if (slot_has_work(arena, lines, head)) {
+                return 1;
+            }
+        }
+        if (!must_yield) {
+            spin->now_ns = vecenv_now_ns();
+        } else if (!vecenv_spin_on(spin)) {
+            return 0;
+        }
+    }
+    return 0;
+}
+
+int
+vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *patience,
+                 vecenv_home *home, int64_t timeout_ns)
+{
+    vecenv_slot_lines *lines = &arena->slots[slot];
+    uint32_t head = load_acquire32(&lines->head);
+    int64_t began = vecenv_now_ns();
+    vecenv_spin spin = vecenv_begin_spin(patience, began);
+    int found = 0;
+    vecenv_end_round(home, began, (int64_t)load_acquire(&lines->rung_ns),
+                     (int64_t)load_acquire(&arena->control->armed_ns));
+    if (spin.budget_ns > 0) {
+        vecenv_step_aside(home, load_acquire32(&lines->rung_core), began);
+        found = home->is_quick && hold_core(arena, slot, head, &spin);
+        while (!found) {
+            for (int look = 0; look < LOOKS_PER_YIELD && !found; look++) {
+                found = slot_has_work(arena, lines, head);
+            }
+            if (!found && !vecenv_spin_on(&spin)) {
+                break;
+            }
+        }
+    }
+    if (!found) {
+        int is_home = vecenv_go_home(home);
+        /* Dekker with vecenv_ring_tail / vecenv_ring_bell: we store sleeping, fence,
+         * look at tail; the parent stores tail, fences, looks at sleeping. */
+        store_release32(&lines->sleeping, (uint32_t)sched_getcpu() + 1);
+        full_fence();
+        if (!slot_has_work(arena, lines, head)) {
+            futex_wait(&lines->tail, head, timeout_ns);
+        }
+        store_release32(&lines->sleeping, 0);
+        if (is_home) {
+            vecenv_leave_home(home);
+        }
+        found = slot_has_work(arena, lines, head);
+    }
+    if (found) {
+        vecenv_begin_round(home, vecenv_now_ns());
+        /* What counts is how long spinning would have taken: until the bell, not until
+         * we woke. Else the slow wake-up of one sleep would talk us into the next. */
+        int64_t rung = (int64_t)load_acquire(&lines->rung_ns);
+        vecenv_patience_learn(patience, &spin, rung > began ? rung - began : 0);
+    } else {
+        /* idle: do not spin each time */
+        vecenv_patience_learn(patience, &spin, vecenv_now_ns() - began);
+    }
+    return found;
+}
+
+void
+vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail, int64_t now_ns)
+{
+    store_release(&arena->slots[slot].rung_ns, (uint64_t)now_ns);
+    store_release32(&arena->slots[slot].rung_core, (uint32_t)sched_getcpu());
+    store_release32(&arena->slots[slot].tail, tail);
+}
+
+int
+vecenv_sleeps_here(const vecenv_arena *arena, uint32_t slot)
+{
+    uint32_t sleeping = load_acquire32(&arena->slots[slot].sleeping);
+    return sleeping != 0 && sleeping == (uint32_t)sched_getcpu() + 1;
+}
+
+void
+vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot)
+{
+    vecenv_slot_lines *lines = &arena->slots[slot];
+    if (load_acquire32(&lines->sleeping)) {
+        syscall(SYS_futex, &lines->tail, FUTEX_WAKE, 1, NULL, NULL, 0);
+    }
+}
+
+void
+vecenv_arm(const vecenv_arena *arena, uint32_t kind, uint64_t place, uint32_t count,
+           int64_t began_ns)
+{
+    vecenv_control *control = arena->control;
+    store_release(&control->armed_ns, (uint64_t)began_ns);
+    store_release32(&control->armed_core, (uint32_t)sched_getcpu());
+    store_release(&control->want_place, place);
+    store_release32(&control->want_count, count);
+    store_release32(&control->waiting, kind);
+    full_fence(); /* pairs with the fence in vecenv_wake_parent */
+}
+
+void
+vecenv_disarm(const vecenv_arena *arena)
+{
+    store_release32(&arena->control->waiting, VECENV_WAIT_NOT);
+}
+
+int
+vecenv_is_wanted(const vecenv_arena *arena, uint32_t kind)
+{
+    vecenv_control *control = arena->control;
+    uint64_t place = load_acquire(&control->want_place);
+    uint32_t count = load_acquire32(&control->want_count);
+    uint64_t epoch = place_epoch(place);
+    uint32_t block = place_block(place);
+    if (kind == VECENV_WAIT_ALL) {
+        return vecenv_all_committed(arena, epoch, block, count);
+    }
+    if (kind == VECENV_WAIT_SOME) {
+        uint32_t claimed = vecenv_num_claimed(arena, epoch);
+        return claimed >= count
+               && vecenv_count_committed(arena, epoch, block, claimed) >= count;
+    }
+    return kind == VECENV_WAIT_ANY;
+}
+
+static int
+take_and_wake(const vecenv_arena *arena, int event_fd, uint32_t kind, uint32_t next)
+{
+    if (!swap_if32(&arena->control->waiting, kind, next)) {
+        return 0; /* another worker wakes it, or it woke by itself */
+    }
+    uint64_t one = 1;
+    ssize_t written;
+    do {
+        written = write(event_fd, &one, sizeof one);
+    } while (written < 0 && errno == EINTR);
+    return 1;
+}
+
+int
+vecenv_may_wake_parent(const vecenv_arena *arena)
+{
+    uint32_t kind = load_acquire32(&arena->control->waiting);
+    return kind != VECENV_WAIT_NOT && kind != VECENV_WAIT_ALL;
+}
+
+int
+vecenv_wake_parent(const vecenv_arena *arena, int event_fd, int queue_empty)
+{
+    full_fence(); /* our cell before the parent's waiting word; pairs with vecenv_arm */
+    uint32_t kind = load_acquire32(&arena->control->waiting);
+    if (kind == VECENV_WAIT_NOT || (kind == VECENV_WAIT_ALL && !queue_empty)
+        || !vecenv_is_wanted(arena, kind)) {
+        return 0;
+    }
+    return take_and_wake(arena, event_fd, kind, VECENV_WAIT_NOT);
+}
+
+int
+vecenv_wake_parent_early(const vecenv_arena *arena, int event_fd)
+{
+    const vecenv_control *control = arena->control;
+    uint32_t kind = load_acquire32(&control->waiting);
+    return (kind == VECENV_WAIT_ALL || kind == VECENV_WAIT_SOME)
+           && load_acquire32(&control->armed_core) == (uint32_t)sched_getcpu()
+           && take_and_wake(arena, event_fd, kind, VECENV_WAIT_SOON);
+}
+
+int
+vecenv_wake_parent_now(const vecenv_arena *arena, int event_fd)
+{
+    full_fence();
+    uint32_t kind = load_acquire32(&arena->control->waiting);
+    return kind != VECENV_WAIT_NOT
+           && take_and_wake(arena, event_fd, kind, VECENV_WAIT_NOT);
+}

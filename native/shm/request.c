@@ -1,0 +1,256 @@
+#include "shm/request.h"
+
+#include "shm/park.h"
+
+/* Mark the envs of a request as owing `op`, or mark none and say why not. Step ids are
+ * first, first + 1, ... in request order, so an env named twice is found to be busy. */
+static int
+reserve(vecenv_sender *self, int op, const int64_t *env_ids, size_t count, uint64_t first,
+        int64_t *culprit)
+{
+    vecenv_ring *ring = self->ring;
+    int error = 0;
+    size_t i = 0;
+    for (; i < count; i++) {
+        int64_t env_id = vecenv_env_at(env_ids, i);
+        *culprit = env_id;
+        if (env_id < 0 || env_id >= (int64_t)self->arena->num_envs) {
+            error = SEND_BAD_ENV;
+            break;
+        }
+        uint64_t owed = ring->outstanding[env_id];
+        int supersedes = op == VECENV_OP_RESET && self->ops[env_id] == VECENV_OP_STEP
+                         && owed < first;
+        if (owed != 0 && !supersedes) {
+            error = SEND_BUSY;
+            break;
+        }
+        ring->num_outstanding += owed == 0;
+        self->before[env_id] = owed;
+        ring->outstanding[env_id] = first + i;
+    }
+    if (error == 0) {
+        for (i = 0; i < count; i++) {
+            self->ops[vecenv_env_at(env_ids, i)] = (uint8_t)op;
+        }
+        return 0;
+    }
+    for (size_t j = 0; j < i; j++) {
+        int64_t env_id = vecenv_env_at(env_ids, j);
+        ring->outstanding[env_id] = self->before[env_id];
+        ring->num_outstanding -= self->before[env_id] == 0;
+    }
+    return error;
+}
+
+static void
+push(vecenv_sender *self, int64_t env_id, const vecenv_command *command)
+{
+    uint32_t slot = self->slot_of[env_id];
+    uint32_t mask = self->arena->queue_size - 1;
+    queue_of(self->arena, slot)[self->tails[slot]++ & mask] = *command;
+    self->touched[slot] = 1;
+}
+
+static void
+ring_bell(vecenv_sender *self, uint32_t slot)
+{
+    self->touched[slot] = 0;
+    vecenv_ring_bell(self->arena, slot);
+}
+
+/* Publish the queue ends of all touched slots, then wake those that sleep. */
+static void
+ring_bells(vecenv_sender *self)
+{
+    int64_t now = vecenv_now_ns();
+    for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
+        if (self->touched[slot]) {
+            vecenv_ring_tail(self->arena, slot, self->tails[slot], now);
+        }
+    }
+    full_fence(); /* our tails before their sleeping flags; pairs with vecenv_slot_park */
+    for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
+        if (self->touched[slot] && !vecenv_sleeps_here(self->arena, slot)) {
+            ring_bell(self, slot);
+        }
+    }
+    for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
+        if (self->touched[slot]) {
+            ring_bell(self, slot);
+        }
+    }
+}
+
+static int
+has_block(vecenv_ring *ring, int is_ordered)
+{
+    return is_ordered ? vecenv_ring_can_assign(ring) : vecenv_ring_catch_up(ring) == VECENV_OK;
+}
+
+int
+vecenv_send(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
+{
+    vecenv_ring *ring = self->ring;
+    uint64_t first = self->next_step_id;
+    int has_row = what->op != VECENV_OP_CALL; /* the answer to a call is mail */
+    int error = 0;
+    if (has_row && !has_block(ring, what->ordered)) {
+        vecenv_ring_collect_late(ring); /* their writers may have come to an end since */
+        if (!has_block(ring, what->ordered)) {
+            *culprit = 0;
+            return SEND_NO_BLOCK;
+        }
+    }
+    if (has_row) {
+        error = reserve(self, what->op, what->env_ids, what->count, first, culprit);
+    }
+    if (error != 0) {
+        return error;
+    }
+    if (what->ordered) {
+        if (ring->assigned_rows > 0) { /* all its envs have been superseded just now */
+            vecenv_ring_finish_assigned(ring);
+            vecenv_ring_filter(ring);
+        } else if (ring->num_free == 0) {
+            vecenv_ring_filter(ring);
+        }
+        vecenv_ring_assign(ring, (uint32_t)what->count); /* there is a block, as was seen above */
+        ring->assigned_first = first;
+    }
+    self->next_step_id += (uint64_t)what->count;
+    uint32_t block = what->ordered ? place_block(ring->assigned) : 0;
+    vecenv_word *owners = word_column(self->arena, block, VECENV_H_OWNER);
+    for (size_t i = 0; i < what->count; i++) {
+        int64_t env_id = vecenv_env_at(what->env_ids, i);
+        vecenv_command command = {
+            .step_id = first + i,
+            .place = what->ordered ? ring->assigned + i : VECENV_CLAIM,
+            .argument = what->arguments == NULL ? 0 : what->arguments[i],
+            .env_id = (uint32_t)env_id,
+            .op = (uint16_t)what->op,
+            .flags = (uint16_t)(what->flags
+                                | (what->env_flags == NULL ? 0 : what->env_flags[i])),
+        };
+        if (what->ordered) {
+            store_release(&owners[i], owner_of(place_epoch(ring->assigned),
+                                               self->slot_of[env_id] + 1));
+        }
+        if (has_row) {
+            store_release(&self->arena->newest[env_id], command.step_id);
+        }
+        if (what->op == VECENV_OP_RESET) { /* may overtake a step: see Slot.is_superseded */
+            vecenv_word32 *count = &self->arena->slots[self->slot_of[env_id]].num_superseded;
+            store_release32(count, load_acquire32(count) + 1);
+            if (!what->ordered && self->before[env_id] != 0) { /* an ordered one, perhaps */
+                ring->is_thinned = 1;
+            }
+        }
+        push(self, env_id, &command);
+    }
+    ring_bells(self);
+    return 0;
+}
+
+/* Whether an ordered request may start: nothing else may be owed but what it supersedes. */
+static int
+is_mixed(const vecenv_sender *self, const vecenv_request *what)
+{
+    uint32_t owed = self->ring->num_outstanding;
+    for (size_t i = 0; owed > 0 && i < what->count; i++) {
+        int64_t env_id = vecenv_env_at(what->env_ids, i);
+        if (env_id >= 0 && env_id < (int64_t)self->arena->num_envs
+            && self->ring->outstanding[env_id] != 0) {
+            owed--;
+        }
+    }
+    return owed > 0;
+}
+
+/* Stop looking for room in queues that have come to their end since. */
+static void
+look_at_crowded(vecenv_sender *self)
+{
+    for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
+        if (self->crowded[slot]
+            && load_acquire32(&self->arena->slots[slot].head) == self->tails[slot]) {
+            self->crowded[slot] = 0;
+            self->num_crowded--;
+        }
+    }
+}
+
+/* Whether the queues have room for these operations. Steps and resets always fit where nothing
+ * was cancelled, because an env owes at most one answer; calls are owed by nobody, so they may
+ * take three quarters. */
+static int
+has_room(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
+{
+    int is_call = what->op == VECENV_OP_CALL;
+    uint32_t limit = self->arena->queue_size - (is_call ? self->arena->queue_size / 4 : 0);
+    size_t i = 0;
+    for (; i < what->count; i++) {
+        *culprit = vecenv_env_at(what->env_ids, i);
+        uint32_t slot = self->slot_of[*culprit];
+        if ((is_call || self->crowded[slot])
+            && self->tails[slot] - load_acquire32(&self->arena->slots[slot].head) >= limit) {
+            break;
+        }
+        self->tails[slot]++; /* as if it were sent */
+    }
+    for (size_t j = 0; j < i; j++) {
+        self->tails[self->slot_of[vecenv_env_at(what->env_ids, j)]]--;
+    }
+    return i == what->count;
+}
+
+int
+vecenv_refuse(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
+{
+    for (size_t i = 0; i < what->count; i++) {
+        int64_t env_id = vecenv_env_at(what->env_ids, i);
+        *culprit = env_id;
+        if (env_id < 0 || env_id >= (int64_t)self->arena->num_envs) {
+            return SEND_BAD_ENV;
+        }
+        if (what->op == VECENV_OP_CALL) {
+            continue;
+        }
+        if (self->ring->outstanding[env_id] != 0
+            && (what->op != VECENV_OP_RESET || self->ops[env_id] != VECENV_OP_STEP)) {
+            return SEND_BUSY;
+        }
+    }
+    if (what->op == VECENV_OP_CALL) {
+        return has_room(self, what, culprit) ? 0 : SEND_BUSY;
+    }
+    if (what->ordered && is_mixed(self, what)) {
+        return SEND_MIXED;
+    }
+    if (self->num_crowded > 0) {
+        look_at_crowded(self);
+        return has_room(self, what, culprit) ? 0 : SEND_NO_ROOM;
+    }
+    return 0;
+}
+
+void
+vecenv_cancel(vecenv_sender *self, uint32_t env_id)
+{
+    vecenv_ring *ring = self->ring;
+    if (ring->outstanding[env_id] == 0) {
+        return;
+    }
+    uint32_t slot = self->slot_of[env_id];
+    ring->outstanding[env_id] = 0;
+    ring->num_outstanding--;
+    ring->is_thinned = 1;
+    /* no command has the step_id 0: see Slot.is_superseded */
+    store_release(&self->arena->newest[env_id], 0);
+    vecenv_word32 *count = &self->arena->slots[slot].num_superseded;
+    store_release32(count, load_acquire32(count) + 1);
+    if (!self->crowded[slot]) {
+        self->crowded[slot] = 1;
+        self->num_crowded++;
+    }
+}

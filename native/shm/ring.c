@@ -1,0 +1,462 @@
+#include "shm/ring.h"
+
+#include <string.h>
+
+#include "shm/claim.h"
+#include "shm/park.h"
+
+size_t
+vecenv_ring_max_pieces(const vecenv_arena *arena)
+{
+    /* every late row may split a block, and becomes a piece of its own */
+    return 2 * vecenv_ring_max_late(arena) + arena->num_blocks + 1;
+}
+
+size_t
+vecenv_ring_max_late(const vecenv_arena *arena)
+{
+    /* one claimed row per slot, and the assigned rows of every block */
+    return (size_t)arena->num_slots + (size_t)arena->num_blocks * arena->rows;
+}
+
+static void
+pin(vecenv_ring *ring, uint32_t block)
+{
+    ring->pins[block]++;
+}
+
+static void
+unpin(vecenv_ring *ring, uint32_t block)
+{
+    if (--ring->pins[block] == 0) {
+        ring->free_blocks[ring->num_free++] = (uint8_t)block;
+    }
+}
+
+static void
+copy_columns(const vecenv_column *columns, size_t num_columns, uint8_t *to, uint32_t to_row,
+             const uint8_t *from, uint32_t from_row)
+{
+    for (size_t i = 0; i < num_columns; i++) {
+        const vecenv_column *col = &columns[i];
+        memcpy(to + col->offset + to_row * col->width,
+               from + col->offset + from_row * col->width, col->width);
+    }
+}
+
+static uint8_t *
+block_at(const vecenv_arena *arena, uint32_t block)
+{
+    return arena->blocks + (size_t)block * arena->block_stride;
+}
+
+/* Save what a block has that was shown last of its env. */
+static void
+put_aside(const vecenv_ring *ring, uint32_t block)
+{
+    const vecenv_arena *arena = ring->arena;
+    const uint64_t *step_ids = (const void *)column(arena, block, VECENV_H_STEP_ID);
+    const int64_t *env_ids = (const void *)column(arena, block, VECENV_H_ENV_ID);
+    for (uint32_t row = 0; row < arena->rows; row++) {
+        uint64_t env_id = (uint64_t)env_ids[row]; /* the caller's by now, whatever it wrote there */
+        if (env_id < arena->num_envs && step_ids[row] != 0
+            && ring->shown[env_id] == step_ids[row]) {
+            copy_columns(ring->aside_columns, ring->num_aside_columns, ring->aside,
+                         (uint32_t)env_id, block_at(arena, block), row);
+        }
+    }
+}
+
+/* Take a free block into use under a new epoch, with one pin; 0 when there is none. */
+static uint64_t
+open_block(vecenv_ring *ring)
+{
+    if (ring->num_free == 0) {
+        return 0;
+    }
+    uint32_t block = ring->free_blocks[--ring->num_free];
+    put_aside(ring, block);
+    ring->pins[block] = 1;
+    ring->epochs[block] = ring->next_epoch++;
+    return place_of(ring->epochs[block], block, 0);
+}
+
+void
+vecenv_ring_init(vecenv_ring *ring, uint32_t depth)
+{
+    const vecenv_arena *arena = ring->arena;
+    ring->depth = depth;
+    ring->num_held = ring->oldest_held = 0;
+    ring->num_outstanding = ring->assigned_rows = 0;
+    ring->num_pieces = ring->num_late = 0;
+    ring->next_epoch = 1; /* fresh owner and cell words say epoch 0 */
+    ring->num_free = 0;
+    for (uint32_t block = arena->num_blocks; block > 0; block--) {
+        ring->free_blocks[ring->num_free++] = (uint8_t)(block - 1);
+    }
+    for (int i = 0; i < VECENV_CHAIN; i++) {
+        ring->chain[i] = open_block(ring);
+        if (i > 0) {
+            vecenv_link(arena, place_block(ring->chain[i - 1]), ring->chain[i]);
+        }
+    }
+    store_release(&arena->control->open, ring->chain[0]);
+}
+
+int
+vecenv_ring_lend(vecenv_ring *ring, uint32_t block)
+{
+    if (ring->pins[block] == 0) {
+        return 0;
+    }
+    pin(ring, block);
+    return 1;
+}
+
+void
+vecenv_ring_take_back(vecenv_ring *ring, uint32_t block)
+{
+    unpin(ring, block);
+}
+
+int
+vecenv_ring_assign(vecenv_ring *ring, uint32_t num_rows)
+{
+    uint64_t place = open_block(ring);
+    if (place == 0) {
+        return VECENV_ENOBLOCK;
+    }
+    ring->assigned = place;
+    ring->assigned_rows = num_rows;
+    ring->is_thinned = 0;
+    return VECENV_OK;
+}
+
+int
+vecenv_ring_has_awaited(const vecenv_ring *ring)
+{
+    uint64_t place = ring->assigned;
+    for (uint32_t env_id = 0; env_id < ring->arena->num_envs; env_id++) {
+        /* nothing owed, or something else: below the first row, thus beyond the last */
+        uint64_t row = ring->outstanding[env_id] - ring->assigned_first;
+        if (row < ring->assigned_rows
+            && !vecenv_is_committed(ring->arena, place_epoch(place), place_block(place),
+                                    (uint32_t)row)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int
+vecenv_ring_can_assign(const vecenv_ring *ring)
+{
+    if (ring->num_free > 0) {
+        return 1;
+    }
+    uint32_t pins[VECENV_MAX_BLOCKS] = {0}; /* that go when the pieces are dropped */
+    for (size_t i = 0; i < ring->num_pieces; i++) {
+        pins[ring->pieces[i].block]++;
+    }
+    uint32_t block = place_block(ring->assigned);
+    if (ring->assigned_rows > 0
+        && vecenv_all_committed(ring->arena, place_epoch(ring->assigned), block,
+                                ring->assigned_rows)) {
+        pins[block]++;
+    }
+    for (block = 0; block < ring->arena->num_blocks; block++) {
+        if (pins[block] > 0 && pins[block] == ring->pins[block]) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void
+add_piece(vecenv_ring *ring, uint32_t block, uint32_t start, uint32_t stop)
+{
+    if (start < stop) {
+        ring->pieces[ring->num_pieces++] = (vecenv_piece){block, start, stop};
+        pin(ring, block);
+    }
+}
+
+/* Split rows 0 .. count of a block into committed pieces and late rows, then give up
+ * the pin that the block had while it was being written. */
+static void
+retire(vecenv_ring *ring, uint64_t place, uint32_t count)
+{
+    uint64_t epoch = place_epoch(place);
+    uint32_t block = place_block(place);
+    uint32_t start = 0;
+    for (uint32_t row = 0; row < count; row++) {
+        if (!vecenv_is_committed(ring->arena, epoch, block, row)) {
+            add_piece(ring, block, start, row);
+            start = row + 1;
+            ring->late[ring->num_late++] = place_of(epoch, block, row);
+            pin(ring, block);
+        }
+    }
+    add_piece(ring, block, start, count);
+    unpin(ring, block);
+}
+
+void
+vecenv_ring_finish_assigned(vecenv_ring *ring)
+{
+    uint32_t count = ring->assigned_rows;
+    ring->assigned_rows = 0;
+    retire(ring, ring->assigned, count);
+}
+
+int
+vecenv_ring_seal(vecenv_ring *ring, int64_t patience_ns)
+{
+    const vecenv_arena *arena = ring->arena;
+    uint64_t successor = open_block(ring);
+    if (successor == 0) {
+        return VECENV_ENOBLOCK;
+    }
+    uint64_t place = ring->chain[0];
+    /* Link before sealing, so that two open blocks ahead are linked at every instant:
+     * claimers can fill them without the parent. */
+    vecenv_link(arena, place_block(ring->chain[VECENV_CHAIN - 1]), successor);
+    uint32_t count = vecenv_seal(arena, place_epoch(place));
+    memmove(ring->chain, ring->chain + 1, (VECENV_CHAIN - 1) * sizeof ring->chain[0]);
+    ring->chain[VECENV_CHAIN - 1] = successor;
+    if (!vecenv_all_committed(arena, place_epoch(place), place_block(place), count)) {
+        int64_t end = vecenv_now_ns() + patience_ns;
+        do {
+            vecenv_yield();
+        } while (!vecenv_all_committed(arena, place_epoch(place), place_block(place), count)
+                 && vecenv_now_ns() < end);
+    }
+    retire(ring, place, count);
+    return VECENV_OK;
+}
+
+int
+vecenv_ring_catch_up(vecenv_ring *ring)
+{
+    while (place_epoch(load_acquire(&ring->arena->control->open))
+           != place_epoch(ring->chain[0])) {
+        vecenv_ring_filter(ring); /* may free the block that the seal needs */
+        if (vecenv_ring_seal(ring, 0) != VECENV_OK) {
+            return VECENV_ENOBLOCK;
+        }
+    }
+    return VECENV_OK;
+}
+
+void
+vecenv_ring_collect_late(vecenv_ring *ring)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < ring->num_late; i++) {
+        uint64_t place = ring->late[i];
+        uint32_t block = place_block(place);
+        uint32_t row = place_row(place);
+        if (vecenv_is_committed(ring->arena, place_epoch(place), block, row)) {
+            add_piece(ring, block, row, row + 1);
+            unpin(ring, block);
+        } else {
+            ring->late[kept++] = place;
+        }
+    }
+    ring->num_late = kept;
+}
+
+static void
+copy_row(const vecenv_ring *ring, uint32_t to_block, uint32_t to_row, uint32_t from_block,
+         uint32_t from_row)
+{
+    copy_columns(ring->columns, ring->num_columns, block_at(ring->arena, to_block), to_row,
+                 block_at(ring->arena, from_block), from_row);
+}
+
+static int
+is_awaited(const vecenv_ring *ring, uint32_t block, uint32_t row)
+{
+    const uint64_t *step_ids = (const void *)column(ring->arena, block, VECENV_H_STEP_ID);
+    const int64_t *env_ids = (const void *)column(ring->arena, block, VECENV_H_ENV_ID);
+    /* step_id 0 marks a row that died unwritten; its env_id means nothing */
+    return step_ids[row] != 0 && ring->outstanding[env_ids[row]] == step_ids[row];
+}
+
+uint32_t
+vecenv_ring_filter(vecenv_ring *ring)
+{
+    uint32_t total = 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < ring->num_pieces; i++) {
+        vecenv_piece piece = ring->pieces[i];
+        for (uint32_t row = piece.start; row < piece.stop;) {
+            if (is_awaited(ring, piece.block, row)) {
+                row++;
+            } else if (row != --piece.stop) {
+                copy_row(ring, piece.block, row, piece.block, piece.stop);
+            }
+        }
+        total += piece.stop - piece.start;
+        if (piece.start < piece.stop) {
+            ring->pieces[kept++] = piece;
+        } else {
+            unpin(ring, piece.block);
+        }
+    }
+    ring->num_pieces = kept;
+    return total;
+}
+
+/* Pin a delivered block and let go of the batch that is now depth - 1 receives old. */
+static void
+hold(vecenv_ring *ring, uint32_t block)
+{
+    if (ring->num_held == ring->depth) {
+        unpin(ring, ring->held[ring->oldest_held]);
+        ring->oldest_held = (ring->oldest_held + 1) % ring->depth;
+        ring->num_held--;
+    }
+    ring->held[(ring->oldest_held + ring->num_held++) % ring->depth] = (uint8_t)block;
+    pin(ring, block);
+}
+
+static void
+drop_first_piece(vecenv_ring *ring)
+{
+    uint32_t block = ring->pieces[0].block;
+    memmove(ring->pieces, ring->pieces + 1,
+            --ring->num_pieces * sizeof ring->pieces[0]);
+    unpin(ring, block);
+}
+
+static void
+settle(vecenv_ring *ring, const vecenv_piece *run)
+{
+    const int64_t *env_ids = (const void *)column(ring->arena, run->block, VECENV_H_ENV_ID);
+    const uint64_t *step_ids = (const void *)column(ring->arena, run->block, VECENV_H_STEP_ID);
+    const uint32_t *flags = (const void *)column(ring->arena, run->block, VECENV_H_FLAGS);
+    for (uint32_t row = run->start; row < run->stop; row++) {
+        ring->outstanding[env_ids[row]] = 0;
+        if (!(flags[row] & VECENV_F_ERROR)) { /* else another row's observation stands there */
+            ring->shown[env_ids[row]] = step_ids[row];
+        }
+    }
+    ring->num_outstanding -= run->stop - run->start;
+}
+
+int
+vecenv_ring_deliver(vecenv_ring *ring, uint32_t count, vecenv_piece *run)
+{
+    vecenv_piece *first = &ring->pieces[0];
+    if (first->stop - first->start >= count) {
+        *run = (vecenv_piece){first->block, first->start, first->start + count};
+        hold(ring, run->block);
+        first->start += count;
+        if (first->start == first->stop) {
+            drop_first_piece(ring);
+        }
+    } else {
+        uint64_t place = open_block(ring);
+        if (place == 0) {
+            return VECENV_ENOBLOCK;
+        }
+        *run = (vecenv_piece){place_block(place), 0, 0};
+        while (run->stop < count) {
+            first = &ring->pieces[0];
+            copy_row(ring, run->block, run->stop++, first->block, first->start++);
+            if (first->start == first->stop) {
+                drop_first_piece(ring);
+            }
+        }
+        hold(ring, run->block);
+        unpin(ring, run->block);
+    }
+    settle(ring, run);
+    return VECENV_OK;
+}
+
+/* Commands that a successor of a dead slot will answer. */
+typedef struct {
+    uint32_t head, count;
+} heritage;
+
+static int
+is_inherited(const vecenv_arena *arena, uint32_t slot, heritage left, uint64_t place)
+{
+    for (uint32_t i = 0; i < left.count; i++) {
+        uint32_t at = (left.head + i) & (arena->queue_size - 1);
+        if (queue_of(arena, slot)[at].place == place) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Commit as void the uncommitted rows that `slot` owns among the first `limit`. */
+static void
+reap_block(const vecenv_ring *ring, uint64_t place, uint32_t limit, uint32_t slot,
+           heritage left)
+{
+    const vecenv_arena *arena = ring->arena;
+    uint64_t epoch = place_epoch(place);
+    uint32_t block = place_block(place);
+    uint64_t mark = owner_of(epoch, slot + 1);
+    for (uint32_t row = 0; row < limit; row++) {
+        if (load_acquire(&word_column(arena, block, VECENV_H_OWNER)[row]) == mark
+            && !vecenv_is_committed(arena, epoch, block, row)
+            && !is_inherited(arena, slot, left, place_of(epoch, block, row))) {
+            ((uint64_t *)(void *)column(arena, block, VECENV_H_STEP_ID))[row] = 0;
+            ((int64_t *)(void *)column(arena, block, VECENV_H_ENV_ID))[row] = 0;
+            vecenv_commit(arena, place_of(epoch, block, row));
+        }
+    }
+}
+
+void
+vecenv_ring_reap_claims(vecenv_ring *ring, uint32_t slot, uint32_t head, uint32_t count)
+{
+    heritage left = {head, count};
+    for (int i = 0; i < VECENV_CHAIN; i++) {
+        reap_block(ring, ring->chain[i], ring->arena->rows, slot, left);
+    }
+    if (ring->assigned_rows > 0) {
+        reap_block(ring, ring->assigned, ring->assigned_rows, slot, left);
+    }
+    for (size_t i = 0; i < ring->num_late; i++) {
+        uint64_t place = ring->late[i];
+        reap_block(ring, place, place_row(place) + 1, slot, left);
+    }
+}
+
+void
+vecenv_ring_reap(vecenv_ring *ring, uint32_t slot)
+{
+    vecenv_ring_reap_claims(ring, slot, 0, 0);
+}
+
+int
+vecenv_ring_is_answered(const vecenv_ring *ring, const vecenv_command *command)
+{
+    const vecenv_arena *arena = ring->arena;
+    uint64_t place = command->place;
+    if (place != VECENV_CLAIM) {
+        /* Epochs never repeat and cells only move to later ones: a row that its slot committed
+         * before it was stopped may have been delivered and be in use again by now. */
+        return load_acquire(&word_column(arena, place_block(place), VECENV_H_CELL)[place_row(place)])
+               >= place_epoch(place);
+    }
+    if (ring->outstanding[command->env_id] != command->step_id) {
+        return 1; /* delivered, or nobody waits for it any more */
+    }
+    for (uint32_t block = 0; block < arena->num_blocks; block++) {
+        const uint64_t *step_ids = (const void *)column(arena, block, VECENV_H_STEP_ID);
+        for (uint32_t row = 0; ring->pins[block] > 0 && row < arena->rows; row++) {
+            if (step_ids[row] == command->step_id
+                && vecenv_is_committed(arena, ring->epochs[block], block, row)) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,259 @@
+/* Row: writes one answer into one row of a block and ends its command. Stands between what an
+ * env returned and the commit on the data path. */
+#include "worker/slot.h"
+
+#include <string.h>
+
+#include "shm/claim.h"
+#include "shm/parent_watch.h"
+
+/* ---- the end of a command -------------------------------------------------------- */
+
+/* Telling the parent needs a full fence, which waits until every line of the row has been
+ * fetched from the other cores: more than a quick env's whole step. So a burst of quick
+ * steps tells it only this often, at its end, and before a command that is not quick. */
+#define TELL_NS 10000
+
+static int
+is_quick(const Slot *self, uint32_t head)
+{
+    uint32_t mask = self->arena.queue_size - 1;
+    const vecenv_command *next = &queue_of(&self->arena, self->slot)[head & mask];
+    if (next->op != VECENV_OP_STEP || next->env_id >= self->arena.num_envs) {
+        return 0;
+    }
+    const hosted_env *env = &self->envs[next->env_id];
+    return env->last_ns < TELL_NS && !env->needs_reset;
+}
+
+/* The command is answered (or dropped): free its place in the queue, tell the parent. */
+static void
+finish(Slot *self)
+{
+    vecenv_slot_lines *lines = lines_of(self);
+    uint32_t head = load_acquire32(&lines->head) + 1;
+    int is_last = load_acquire32(&lines->tail) == head;
+    int64_t began = self->now_ns;
+    store_release32(&lines->current_op, VECENV_OP_NONE);
+    store_release32(&lines->head, head);
+    self->command.op = VECENV_OP_NONE;
+    self->num_unread += (uint32_t)self->owes_letter; /* a handler raised before it was taken */
+    self->owes_letter = 0;
+    self->now_ns = vecenv_now_ns();
+    hosted_env *env = &self->envs[self->command.env_id];
+    env->last_ns = self->now_ns - began;
+    env->busy_ns += env->last_ns;
+    int must_tell = is_last || !is_quick(self, head);
+    if (must_tell || self->now_ns - self->told_ns > TELL_NS) {
+        self->told_ns = self->now_ns;
+        if (must_tell || vecenv_may_wake_parent(&self->arena)) {
+            vecenv_wake_parent(&self->arena, self->event_fd, is_last);
+        }
+    }
+    if (env->last_ns > VECENV_MAYBE_STOPPED_NS) {
+        vecenv_look_for_parent();
+    }
+}
+
+static uint8_t *
+block_start(const Slot *self, uint64_t place)
+{
+    return self->arena.blocks + (size_t)place_block(place) * self->arena.block_stride;
+}
+
+#define CELL(self, place, word, type) \
+    (((type *)(void *)column(&(self)->arena, place_block(place), word))[place_row(place)])
+
+/* Most rows of a column never change. A line that nobody writes stays in every core's cache. */
+#define CHANGE(self, place, word, type, value) \
+    do { \
+        type *cell = &CELL(self, place, word, type); \
+        if (*cell != (type)(value)) { \
+            *cell = (type)(value); \
+        } \
+    } while (0)
+
+/* An ordered request needs each of its rows, also those nobody waits for any more. */
+void
+vecenv_slot_drop(Slot *self)
+{
+    if (self->command.place != VECENV_CLAIM) {
+        uint64_t place = self->command.place;
+        CELL(self, place, VECENV_H_STEP_ID, uint64_t) = 0; /* no answer to anything */
+        CELL(self, place, VECENV_H_ENV_ID, int64_t) = self->command.env_id;
+        CELL(self, place, VECENV_H_FLAGS, uint32_t) = VECENV_F_VOID;
+        vecenv_commit(&self->arena, place);
+    }
+    finish(self);
+}
+
+PyObject *
+vecenv_slot_finish(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    Slot *self = (Slot *)op;
+    if (self->command.op != VECENV_OP_NONE) {
+        vecenv_slot_drop(self);
+    }
+    unstage(self);
+    Py_RETURN_NONE;
+}
+
+const char vecenv_slot_finish_doc[] = PyDoc_STR(
+"finish($self, /)\n--\n\n"
+"End the command under way without a row of its own (its answer went as mail).");
+
+/* ---- rows ------------------------------------------------------------------------ */
+
+static void
+begin_episode(hosted_env *env)
+{
+    env->began_ns = vecenv_now_ns();
+    env->tally.episode++;
+    env->tally.length = 0;
+    env->tally.episode_return = 0.0;
+}
+
+static void
+count_step(hosted_env *env, const answer *row, double reward)
+{
+    if (row->flags & (VECENV_F_RESET | VECENV_F_AUTORESET)) {
+        begin_episode(env);
+    } else if (!(row->flags & VECENV_F_ERROR)) {
+        env->tally.length++;
+        env->tally.episode_return += reward;
+    }
+}
+
+static void
+write_row(Slot *self, hosted_env *env, const answer *row, size_t num_held, uint64_t place)
+{
+    const vecenv_arena *arena = &self->arena;
+    count_step(env, row, self->reward[0]);
+    CELL(self, place, VECENV_H_STEP_ID, uint64_t) = self->command.step_id;
+    CHANGE(self, place, VECENV_H_ENV_ID, int64_t, self->command.env_id);
+    memcpy(column(arena, place_block(place), VECENV_H_REWARD)
+               + (size_t)place_row(place) * arena->reward_size * sizeof(double),
+           self->reward, arena->reward_size * sizeof(double));
+    CHANGE(self, place, VECENV_H_TERMINATED, uint8_t, row->terminated);
+    CHANGE(self, place, VECENV_H_TRUNCATED, uint8_t, row->truncated);
+    CHANGE(self, place, VECENV_H_FLAGS, uint32_t, row->flags);
+    CELL(self, place, VECENV_H_TALLY, vecenv_tally) = env->tally;
+    if (row->terminated || row->truncated) {
+        double seconds = (double)(vecenv_now_ns() - env->began_ns) / 1e9;
+        CELL(self, place, VECENV_H_SECONDS, double) = seconds;
+    }
+    if (row->flags & VECENV_F_INFO) {
+        info_store(arena, &self->cells, VECENV_H_INFO_TAGS, place_block(place),
+                   place_row(place));
+    }
+    if (row->flags & VECENV_F_FINAL_INFO) {
+        info_store(arena, &self->final_cells, VECENV_H_FINAL_TAGS, place_block(place),
+                   place_row(place));
+    }
+    tree_store(self->held, num_held, block_start(self, place), place_row(place));
+    if (row->flags & VECENV_F_FINAL) { /* the same step began a new episode */
+        begin_episode(env);
+        env->tally.seed = -1;
+    }
+    if (self->keeps_records) {
+        vecenv_slot_keep_record(self, env, row, num_held);
+    }
+}
+
+int
+vecenv_slot_answer(Slot *self, answer *row)
+{
+    hosted_env *env = &self->envs[self->command.env_id];
+    size_t num_held = self->num_staged;
+    int status = vecenv_slot_check(self, row, &num_held);
+    if (status == TREE_OK) {
+        if (is_superseded(self)) {
+            vecenv_slot_drop(self);
+        } else {
+            /* From here to the commit stand only copies: a claimed row is never left. */
+            uint64_t place = self->command.place != VECENV_CLAIM
+                                 ? self->command.place
+                                 : vecenv_claim(&self->arena, self->slot);
+            write_row(self, env, row, num_held, place);
+            vecenv_commit(&self->arena, place);
+            finish(self);
+        }
+    }
+    tree_release(self->held, num_held);
+    if (status == TREE_OK) {
+        unstage(self);
+    } else if (row->final_info != NULL) {
+        self->final_cells.used = 0; /* it will be given again, or goes by mail */
+    }
+    return status;
+}
+
+int
+vecenv_slot_stage_final(Slot *self, const answer *row)
+{
+    size_t count = 0, at = 0;
+    unstage(self);
+    int status = tree_hold(self->final_obs, row->obs, self->held, &count);
+    for (size_t i = 0; status == TREE_OK && i < count; i++) {
+        memcpy(self->staging + at, self->held[i].source, self->held[i].nbytes);
+        self->held[i].source = self->staging + at;
+        at += self->held[i].nbytes;
+    }
+    tree_release(self->held, count);
+    if (status == TREE_OK) {
+        status = reward_read(row->reward, self->reward, self->arena.reward_size);
+    }
+    if (status == TREE_OK && row->info != NULL && PyDict_GET_SIZE(row->info) > 0) {
+        status = info_read(&self->arena, &self->info_table, row->info, self->infos,
+                           &self->final_cells);
+    }
+    if (status == TREE_OK) {
+        self->num_staged = count;
+    } else {
+        unstage(self);
+    }
+    return status;
+}
+
+PyObject *
+vecenv_slot_publish(PyObject *op, PyObject *args)
+{
+    Slot *self = (Slot *)op;
+    PyObject *obs, *reward, *info, *final_obs, *final_info = Py_None;
+    answer row = {0};
+    if (!PyArg_ParseTuple(args, "OOppOIO|O:publish", &obs, &reward, &row.terminated,
+                          &row.truncated, &info, &row.flags, &final_obs, &final_info)) {
+        return NULL;
+    }
+    if (self->command.op == VECENV_OP_NONE) {
+        PyErr_SetString(PyExc_RuntimeError, "publish without a command under way");
+        return NULL;
+    }
+    row.obs = obs == Py_None ? NULL : obs;
+    row.reward = reward;
+    row.info = info == Py_None ? NULL : info;
+    row.final_obs = final_obs == Py_None ? NULL : final_obs;
+    row.final_info = final_info == Py_None ? NULL : final_info;
+    if (!(row.flags & VECENV_F_FINAL) || row.final_obs != NULL) {
+        unstage(self); /* the reset's answer raised, or the row brings the end of its own */
+    }
+    hosted_env *env = &self->envs[self->command.env_id];
+    int is_done = is_over_after(self, env, &row);
+    int status = vecenv_slot_answer(self, &row);
+    if (status == TREE_ERROR) {
+        return NULL;
+    }
+    if (status == TREE_OK) {
+        env->needs_reset = is_done && self->autoreset == AUTORESET_NEXT_STEP;
+    }
+    return PyBool_FromLong(status == TREE_OK);
+}
+
+const char vecenv_slot_publish_doc[] = PyDoc_STR(
+"publish($self, obs, reward, terminated, truncated, info, flags, final_obs,\n"
+"        final_info=None, /)\n--\n\n"
+"Answer the command under way with one row; True when it was written.\n\n"
+"False: a value needs conversion (observation leaves must have exactly their dtype and\n"
+"shape, info values must have cells under known keys) and nothing was written. obs,\n"
+"info, final_obs and final_info may be None: their columns are left as they are, or get what\n"
+"has been kept for this row if its flags say FINAL.");

@@ -1,0 +1,341 @@
+/* Serve: the worker's loop. Takes commands from the queue, steps and resets envs; whatever is
+ * not a plain step is handed to Python as an event and finished by `publish`. Stands between
+ * the doorbell and the row on the data path. */
+#include "worker/slot.h"
+
+/* A sleeping slot looks around this often, as a second net below its doorbell. */
+#define PARK_SLICE_NS INT64_C(1000000000)
+
+/* What the argument of EVENT_RESULT says of its result. */
+enum { RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH };
+
+/* ---- what an env returned -------------------------------------------------------- */
+
+/* Tell the host if the env just called has drawn from a global random generator; an
+ * exception under way stays. NULL instead of `result`: telling failed. */
+static PyObject *
+look_for_draw(Slot *self, PyObject *result)
+{
+    uint32_t moved = 0;
+    for (uint32_t i = 0; i < self->num_watched; i++) {
+        moved |= *self->watched[i].word ^ self->watched[i].value;
+    }
+    if (moved == 0) {
+        return result;
+    }
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *drew = Py_NewRef(self->drew); /* it may put another in its place */
+    PyObject *told = PyObject_CallFunction(drew, "I", self->command.env_id);
+    Py_DECREF(drew);
+    if (told == NULL) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+        Py_CLEAR(result);
+        return NULL;
+    }
+    Py_DECREF(told);
+    PyErr_Restore(type, value, trace);
+    return result;
+}
+
+static int
+read_flag(PyObject *value)
+{
+    return value == Py_True ? 1 : value == Py_False ? 0 : PyObject_IsTrue(value);
+}
+
+static PyObject *
+call_reset(Slot *self)
+{
+    hosted_env *env = &self->envs[self->command.env_id];
+    PyObject *result = look_for_draw(self, PyObject_CallMethodNoArgs(env->env, self->reset_name));
+    PyObject *step_method = result == NULL ? NULL : PyObject_GetAttr(env->env, self->step_name);
+    if (step_method == NULL) {
+        Py_XDECREF(result);
+        return NULL;
+    }
+    Py_XSETREF(env->step, step_method); /* a reset may have put another env behind it */
+    return result;
+}
+
+static int
+is_plain_reset(const Slot *self, PyObject *result)
+{
+    return !self->has_objects && PyTuple_CheckExact(result) && PyTuple_GET_SIZE(result) == 2
+           && PyDict_Check(PyTuple_GET_ITEM(result, 1));
+}
+
+/* Let the host look at the state of an env that is to be reset here, if that is due. */
+static int
+look_if_due(Slot *self)
+{
+    const vecenv_command *command = &self->command;
+    if (self->look == NULL || !is_state_due(&self->envs[command->env_id])) {
+        return 0;
+    }
+    PyObject *done = PyObject_CallFunction(self->look, "IK", command->env_id,
+                                           (unsigned long long)command->step_id);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* SAME_STEP, an episode has ended: reset the env and answer with both observations.
+ * TREE_ODD: before the reset, *both is NULL; after it, it holds how the episode ended and what
+ * the reset returned, and the final observation and info are staged for `publish`. */
+static int
+begin_in_same_step(Slot *self, answer *row, PyObject **both)
+{
+    const hosted_env *env = &self->envs[self->command.env_id];
+    if (env->env == NULL || self->final_obs == NULL || self->arena.reward_size != 1) {
+        return TREE_ODD;
+    }
+    if (!info_is_wanted(self->infos, 1)) {
+        row->info = NULL;
+    }
+    int status = vecenv_slot_stage_final(self, row);
+    if (status != TREE_OK) {
+        return status;
+    }
+    PyObject *reward = PyFloat_FromDouble(self->reward[0]); /* the env's own may be an array */
+    PyObject *result = reward == NULL || look_if_due(self) < 0 ? NULL : call_reset(self);
+    if (result == NULL) {
+        Py_XDECREF(reward);
+        unstage(self);
+        return TREE_ERROR;
+    }
+    row->reward = reward;
+    status = TREE_ODD;
+    if (is_plain_reset(self, result)) {
+        row->obs = PyTuple_GET_ITEM(result, 0);
+        row->info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL;
+        row->flags = VECENV_F_FINAL;
+        status = vecenv_slot_answer(self, row);
+    }
+    if (status == TREE_ODD) {
+        *both = Py_BuildValue("(OOOO)", reward, row->terminated ? Py_True : Py_False,
+                              row->truncated ? Py_True : Py_False, result);
+        status = *both == NULL ? TREE_ERROR : TREE_ODD;
+    }
+    Py_DECREF(reward);
+    Py_DECREF(result);
+    return status;
+}
+
+/* Answer with the five-tuple of a step. TREE_ODD: Python must look at it, or at *both if that
+ * has been set. */
+static int
+answer_step(Slot *self, PyObject *result, PyObject **both)
+{
+    if (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != 5) {
+        return TREE_ODD;
+    }
+    answer row = {
+        .obs = PyTuple_GET_ITEM(result, 0),
+        .reward = PyTuple_GET_ITEM(result, 1),
+        .terminated = read_flag(PyTuple_GET_ITEM(result, 2)),
+        .truncated = read_flag(PyTuple_GET_ITEM(result, 3)),
+        .info = PyTuple_GET_ITEM(result, 4),
+    };
+    if (row.terminated < 0 || row.truncated < 0) {
+        return TREE_ERROR;
+    }
+    int is_done = row.terminated || row.truncated;
+    if (self->has_objects || !PyDict_Check(row.info)) {
+        return TREE_ODD;
+    }
+    if (is_done && self->autoreset == AUTORESET_SAME_STEP) {
+        return begin_in_same_step(self, &row, both);
+    }
+    if (!info_is_wanted(self->infos, is_done)) {
+        row.info = NULL;
+    }
+    uint32_t env_id = self->command.env_id;
+    int status = vecenv_slot_answer(self, &row);
+    if (status == TREE_OK && is_done && self->autoreset == AUTORESET_NEXT_STEP) {
+        self->envs[env_id].needs_reset = 1;
+    }
+    return status;
+}
+
+/* ---- events ---------------------------------------------------------------------- */
+
+static PyObject *
+make_event(Slot *self, int kind, PyObject *result)
+{
+    const vecenv_command *command = &self->command;
+    return Py_BuildValue("(iIIKLIN)", kind, command->env_id, (unsigned int)command->op,
+                         (unsigned long long)command->step_id,
+                         (long long)command->argument, (unsigned int)command->flags,
+                         result);
+}
+
+static PyObject *
+take_exception(void)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace != NULL) {
+        PyException_SetTraceback(value, trace);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return value;
+}
+
+/* ---- the loop -------------------------------------------------------------------- */
+
+static void
+begin(Slot *self)
+{
+    vecenv_slot_lines *lines = lines_of(self);
+    uint32_t head = load_acquire32(&lines->head);
+    self->command = queue_of(&self->arena, self->slot)[head & (self->arena.queue_size - 1)];
+    self->owes_letter = (self->command.flags & VECENV_C_LETTER) != 0;
+    if (self->now_ns == 0) {
+        self->now_ns = vecenv_now_ns();
+    }
+    store_release(&lines->started_ns, (uint64_t)self->now_ns);
+    store_release32(&lines->current_env, self->command.env_id);
+    store_release(&lines->current_step_id, self->command.step_id);
+    store_release32(&lines->current_op, self->command.op);
+}
+
+/* Step the env of the command under way. Returns NULL when that answered it, else the
+ * event for Python. */
+static PyObject *
+step(Slot *self)
+{
+    hosted_env *env = &self->envs[self->command.env_id];
+    PyObject *action = tree_load(self->action, self->arena.base, self->command.env_id,
+                                 self->command.flags & VECENV_C_FORM);
+    if (action == NULL) {
+        return make_event(self, EVENT_RAISED, take_exception());
+    }
+    PyObject *result = look_for_draw(self, PyObject_CallOneArg(env->step, action));
+    Py_DECREF(action);
+    if (result == NULL) {
+        return make_event(self, EVENT_RAISED, take_exception());
+    }
+    count_env_step(self);
+    PyObject *both = NULL;
+    int status = answer_step(self, result, &both);
+    if (status == TREE_ODD && both == NULL) {
+        return make_event(self, EVENT_RESULT, result);
+    }
+    Py_DECREF(result);
+    if (status == TREE_ODD) {
+        self->command.argument = RESULT_OF_BOTH;
+        return make_event(self, EVENT_RESULT, both);
+    }
+    if (status == TREE_ERROR) {
+        return make_event(self, EVENT_RAISED, take_exception());
+    }
+    return NULL;
+}
+
+/* NEXT_STEP: the episode is over, so the command under way begins the next one. Returns
+ * as `step` does. */
+static PyObject *
+autoreset(Slot *self)
+{
+    hosted_env *env = &self->envs[self->command.env_id];
+    PyObject *result = look_if_due(self) < 0 ? NULL : call_reset(self);
+    if (result == NULL) {
+        return make_event(self, EVENT_RAISED, take_exception());
+    }
+    env->tally.seed = -1;
+    int status = TREE_ODD;
+    if (is_plain_reset(self, result)) {
+        answer row = {
+            .obs = PyTuple_GET_ITEM(result, 0),
+            .info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL,
+            .flags = VECENV_F_AUTORESET,
+        };
+        status = vecenv_slot_answer(self, &row);
+    }
+    if (status == TREE_ODD) {
+        self->command.argument = RESULT_OF_RESET;
+        return make_event(self, EVENT_RESULT, result);
+    }
+    Py_DECREF(result);
+    if (status == TREE_ERROR) {
+        return make_event(self, EVENT_RAISED, take_exception());
+    }
+    env->needs_reset = 0;
+    return NULL;
+}
+
+PyObject *
+vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    Slot *self = (Slot *)op;
+    vecenv_slot_lines *lines = lines_of(self);
+    for (;;) {
+        if (load_acquire32(&self->arena.control->stop)) {
+            return make_event(self, EVENT_STOP, Py_NewRef(Py_None));
+        }
+        uint32_t superseded = load_acquire32(&lines->num_superseded);
+        if (load_acquire32(&lines->tail) == load_acquire32(&lines->head)) {
+            /* read before the empty queue: what was overtaken by then has been dropped */
+            self->seen_superseded = superseded;
+            self->now_ns = 0;
+            if (!self->waits) {
+                return make_event(self, EVENT_IDLE, Py_NewRef(Py_None));
+            }
+            Py_BEGIN_ALLOW_THREADS
+            if (self->patience.budget_ns > 0) { /* there is no more than one slot for each core */
+                vecenv_wake_parent_early(&self->arena, self->event_fd);
+            }
+            vecenv_slot_park(&self->arena, self->slot, &self->patience, &self->home,
+                             PARK_SLICE_NS);
+            Py_END_ALLOW_THREADS
+            if (PyErr_CheckSignals() < 0) {
+                return NULL;
+            }
+            continue;
+        }
+        if (load_acquire32(&self->arena.control->stop)) {
+            continue; /* Hub.stop stores stop, then moves tail with no command behind it */
+        }
+        begin(self);
+        if (self->command.env_id >= self->arena.num_envs
+            || self->envs[self->command.env_id].step == NULL) {
+            PyErr_SetString(PyExc_RuntimeError, "command for an env of another slot");
+            return NULL;
+        }
+        const hosted_env *env = &self->envs[self->command.env_id];
+        int plain = self->command.op == VECENV_OP_STEP
+                    && !(self->command.flags & VECENV_C_LETTER)
+                    && (!env->needs_reset || env->env != NULL);
+        int is_over = self->command.op != VECENV_OP_CALL && is_superseded(self);
+        if (is_over && !(self->command.flags & VECENV_C_LETTER)) {
+            vecenv_slot_drop(self);
+            continue;
+        }
+        if (!plain) {
+            if (self->command.op == VECENV_OP_STEP) { /* whose letter may hold an action */
+                self->command.argument = self->envs[self->command.env_id].needs_reset;
+            }
+            return make_event(self, EVENT_COMMAND, Py_NewRef(is_over ? Py_True : Py_None));
+        }
+        PyObject *event = env->needs_reset ? autoreset(self) : step(self);
+        if (event != NULL || self->command.op != VECENV_OP_NONE) { /* no event could be made of it */
+            return event;
+        }
+    }
+}
+
+const char vecenv_slot_serve_doc[] = PyDoc_STR(
+"serve($self, /)\n--\n\n"
+"Step envs until something needs Python; return that event.\n\n"
+"An event is (kind, env_id, op, step_id, argument, flags, result). EVENT_COMMAND: a reset,\n"
+"a call or a step with a letter is under way; if `result` is True it was overtaken or\n"
+"cancelled, and only its letter has to be taken. EVENT_RESULT: a step or an autoreset\n"
+"(`argument`: RESULT_OF_STEP, _RESET) returned `result`, which needs conversion, mail or an\n"
+"autoreset; or both (_BOTH), then it is (reward, terminated, truncated, what the reset\n"
+"returned). EVENT_RAISED: it raised `result`.\n"
+"EVENT_STOP and EVENT_IDLE: nothing is under way. All but the last two must be finished\n"
+"by `publish` or `finish`. Sleeps without the GIL while the queue is empty.");

@@ -1,0 +1,348 @@
+/* Slot: the life of the type, and which envs it hosts. See slot.h for the other files. */
+#include "worker/slot.h"
+
+/* ---- life ------------------------------------------------------------------------ */
+
+static int
+slot_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Slot *self = (Slot *)op;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->numpy_scalar);
+    Py_VISIT(self->numpy_array);
+    Py_VISIT(self->drew);
+    Py_VISIT(self->look);
+    for (uint32_t i = 0; i < self->info_table.num_scalars; i++) {
+        Py_VISIT(self->info_table.scalars[i].type);
+    }
+    for (uint32_t i = 0; self->envs != NULL && i < self->arena.num_envs; i++) {
+        Py_VISIT(self->envs[i].step);
+        Py_VISIT(self->envs[i].env);
+    }
+    int result = node_traverse(self->obs, visit, arg);
+    if (result == 0) {
+        result = node_traverse(self->final_obs, visit, arg);
+    }
+    return result != 0 ? result : node_traverse(self->action, visit, arg);
+}
+
+static int
+slot_clear(PyObject *op)
+{
+    Slot *self = (Slot *)op;
+    for (uint32_t i = 0; self->envs != NULL && i < self->arena.num_envs; i++) {
+        Py_CLEAR(self->envs[i].step);
+        Py_CLEAR(self->envs[i].env);
+    }
+    info_clear(&self->info_table);
+    Py_CLEAR(self->numpy_scalar);
+    Py_CLEAR(self->numpy_array);
+    Py_CLEAR(self->reset_name);
+    Py_CLEAR(self->step_name);
+    self->num_watched = 0;
+    Py_CLEAR(self->drew);
+    Py_CLEAR(self->look);
+    node_free(self->obs);
+    node_free(self->final_obs);
+    node_free(self->action);
+    self->obs = self->final_obs = self->action = NULL;
+    return 0;
+}
+
+static void
+slot_dealloc(PyObject *op)
+{
+    Slot *self = (Slot *)op;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(op);
+    slot_clear(op);
+    PyMem_Free(self->envs);
+    PyMem_Free(self->held);
+    PyMem_Free(self->staging);
+    PyMem_Free(self->reward);
+    if (self->mapping.obj != NULL) {
+        PyBuffer_Release(&self->mapping);
+    }
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static int
+build_trees(Slot *self, PyObject *obs, PyObject *final_obs, PyObject *action)
+{
+    self->obs = node_new(obs);
+    if (self->obs == NULL) {
+        return -1;
+    }
+    if (final_obs != Py_None && (self->final_obs = node_new(final_obs)) == NULL) {
+        return -1;
+    }
+    self->action = node_new(action);
+    if (self->action == NULL) {
+        return -1;
+    }
+    int is_known = vecenv_is_ndarray((PyTypeObject *)self->numpy_array);
+    if (is_known < 0) {
+        return -1;
+    }
+    if (is_known) {
+        node_read_arrays(self->obs, (PyTypeObject *)self->numpy_array);
+        if (self->final_obs != NULL) {
+            node_read_arrays(self->final_obs, (PyTypeObject *)self->numpy_array);
+        }
+    }
+    self->has_objects = node_has_objects(self->obs);
+    size_t leaves = 2 * node_num_leaves(self->obs) + 1;
+    self->held = PyMem_Calloc(leaves, sizeof(held_leaf));
+    self->reward = PyMem_Calloc(self->arena.reward_size + 1, sizeof(double));
+    self->staging = PyMem_Malloc(node_nbytes(self->obs) + 1);
+    self->envs = PyMem_Calloc(self->arena.num_envs, sizeof(hosted_env));
+    if (self->held == NULL || self->reward == NULL || self->envs == NULL
+        || self->staging == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (uint32_t i = 0; i < self->arena.num_envs; i++) {
+        self->envs[i].tally.episode = -1;
+        self->envs[i].tally.seed = -1;
+    }
+    return 0;
+}
+
+static PyObject *
+slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"mapping", "slot", "event_fd", "obs", "final_obs", "action",
+                            "autoreset", "spin_ns", "waits", "numpy_scalar",
+                            "numpy_array", "infos", NULL};
+    PyObject *mapping, *obs, *final_obs, *action, *numpy_scalar, *numpy_array;
+    unsigned int slot;
+    int event_fd, autoreset, waits, infos;
+    long long spin_ns;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OIiOOOiLpO!O!i:Slot", names,
+                                     &mapping, &slot, &event_fd, &obs, &final_obs,
+                                     &action, &autoreset, &spin_ns, &waits, &PyType_Type,
+                                     &numpy_scalar, &PyType_Type, &numpy_array,
+                                     &infos)) {
+        return NULL;
+    }
+    Slot *self = (Slot *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->numpy_scalar = Py_NewRef(numpy_scalar);
+    self->numpy_array = Py_NewRef(numpy_array);
+    self->info_table.scalar_type = (PyTypeObject *)numpy_scalar;
+    self->info_table.array_type = (PyTypeObject *)numpy_array;
+    self->infos = infos;
+    self->slot = slot;
+    self->event_fd = event_fd;
+    self->autoreset = autoreset;
+    self->waits = waits;
+    self->patience.budget_ns = spin_ns;
+    self->reset_name = PyUnicode_InternFromString("reset");
+    self->step_name = PyUnicode_InternFromString("step");
+    if (self->reset_name == NULL || self->step_name == NULL
+        || PyObject_GetBuffer(mapping, &self->mapping, PyBUF_WRITABLE) < 0
+        || vecenv_attach(&self->arena, &self->mapping) < 0) {
+        goto fail;
+    }
+    if (slot >= self->arena.num_slots) {
+        PyErr_SetString(PyExc_ValueError, "slot out of range");
+        goto fail;
+    }
+    if (build_trees(self, obs, final_obs, action) < 0) {
+        goto fail;
+    }
+    /* what waits in the queue may have been overtaken already: look until it has been empty */
+    self->seen_superseded = load_acquire32(&lines_of(self)->num_superseded) - 1;
+    return (PyObject *)self;
+fail:
+    Py_DECREF(self);
+    return NULL;
+}
+
+/* ---- hosting envs ---------------------------------------------------------------- */
+
+static PyObject *
+slot_host(PyObject *op, PyObject *args)
+{
+    PyObject *env_id, *step_method, *env = Py_None;
+    if (!PyArg_ParseTuple(args, "OO|O:host", &env_id, &step_method, &env)) {
+        return NULL;
+    }
+    hosted_env *hosted = parse_env((Slot *)op, env_id);
+    if (hosted == NULL) {
+        return NULL;
+    }
+    Py_XSETREF(hosted->step, Py_NewRef(step_method));
+    Py_XSETREF(hosted->env, env == Py_None ? NULL : Py_NewRef(env));
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(host_doc,
+"host($self, env_id, step, env=None, /)\n--\n\n"
+"Step env_id by calling `step(action)` from now on, and begin its next episodes under\n"
+"NEXT_STEP by `env.reset()`; without env they are the host's to begin.");
+
+static PyObject *
+slot_watch(PyObject *op, PyObject *args)
+{
+    Slot *self = (Slot *)op;
+    PyObject *words, *drew;
+    if (!PyArg_ParseTuple(args, "O!O:watch", &PyTuple_Type, &words, &drew)) {
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(words);
+    if (count > MAX_WATCHED) {
+        PyErr_Format(PyExc_ValueError, "at most %d words", MAX_WATCHED);
+        return NULL;
+    }
+    self->num_watched = 0;
+    Py_XSETREF(self->drew, Py_NewRef(drew));
+    for (Py_ssize_t i = 0; i < count; i++) {
+        unsigned long long address;
+        unsigned int value;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(words, i), "KI:word", &address, &value)) {
+            return NULL;
+        }
+        self->watched[i] = (watched_word){(const uint32_t *)(uintptr_t)address, value};
+    }
+    self->num_watched = (uint32_t)count;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(watch_doc,
+"watch($self, words, drew, /)\n--\n\n"
+"Call drew(env_id) right after a step or autoreset that changed one of at most four words.\n\n"
+"words: ((address of a uint32, its value), ...). drew owns their memory; it puts the values\n"
+"back, or watches others.");
+
+static PyObject *
+slot_set_home(PyObject *op, PyObject *args)
+{
+    unsigned int core, num_threads;
+    if (!PyArg_ParseTuple(args, "II:set_home", &core, &num_threads)) {
+        return NULL;
+    }
+    vecenv_set_home(&((Slot *)op)->home, core, num_threads);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(set_home_doc,
+"set_home($self, core, num_threads, /)\n--\n\n"
+"Give the thread that serves this slot a home on this core, if this thread may run there.\n\n"
+"The only thread of its worker wakes up there after a sleep; one of num_threads stays there while\n"
+"its envs mostly wait.");
+
+static PyObject *
+slot_set_seed(PyObject *op, PyObject *args)
+{
+    PyObject *env_id;
+    long long seed;
+    if (!PyArg_ParseTuple(args, "OL:set_seed", &env_id, &seed)) {
+        return NULL;
+    }
+    hosted_env *env = parse_env((Slot *)op, env_id);
+    if (env == NULL) {
+        return NULL;
+    }
+    env->tally.seed = seed;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(set_seed_doc,
+"set_seed($self, env_id, seed, /)\n--\n\n"
+"Record the seed of the episode that begins; rows carry it. -1: unseeded.");
+
+static PyObject *
+slot_action(PyObject *op, PyObject *args)
+{
+    Slot *self = (Slot *)op;
+    int form = self->command.flags & VECENV_C_FORM;
+    PyObject *leaves = NULL;
+    if (!PyArg_ParseTuple(args, "|iO!:action", &form, &PyTuple_Type, &leaves)) {
+        return NULL;
+    }
+    if (leaves != NULL) {
+        return tree_fill(self->action, leaves) < 0 ? NULL : tree_load(self->action, NULL, 0, form);
+    }
+    return tree_load(self->action, self->arena.base, self->command.env_id, form);
+}
+
+PyDoc_STRVAR(action_doc,
+"action($self, form=None, leaves=None, /)\n--\n\n"
+"A new action object out of the row of actions of the env of the command under way, in the\n"
+"form that the command asks for or another; or out of a tuple of bytes, one per leaf.");
+
+static PyObject *
+slot_count_step(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    count_env_step((Slot *)op);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(count_step_doc,
+"count_step($self, /)\n--\n\n"
+"Count a step that was made outside serve(), which counts its own.");
+
+/* ---- the type -------------------------------------------------------------------- */
+
+static PyMethodDef slot_methods[] = {
+    {"serve", vecenv_slot_serve, METH_NOARGS, vecenv_slot_serve_doc},
+    {"publish", vecenv_slot_publish, METH_VARARGS, vecenv_slot_publish_doc},
+    {"finish", vecenv_slot_finish, METH_NOARGS, vecenv_slot_finish_doc},
+    {"host", slot_host, METH_VARARGS, host_doc},
+    {"watch", slot_watch, METH_VARARGS, watch_doc},
+    {"set_home", slot_set_home, METH_VARARGS, set_home_doc},
+    {"set_seed", slot_set_seed, METH_VARARGS, set_seed_doc},
+    {"action", slot_action, METH_VARARGS, action_doc},
+    {"count_step", slot_count_step, METH_NOARGS, count_step_doc},
+    {"mail", vecenv_slot_mail, METH_O, vecenv_slot_mail_doc},
+    {"letter", vecenv_slot_letter, METH_NOARGS, vecenv_slot_letter_doc},
+    {"keep_records", vecenv_slot_keep_records, METH_VARARGS, vecenv_slot_keep_records_doc},
+    {"start_digest", vecenv_slot_start_digest, METH_O, vecenv_slot_start_digest_doc},
+    {"absorb", vecenv_slot_absorb, METH_VARARGS, vecenv_slot_absorb_doc},
+    {"records", vecenv_slot_records, METH_O, vecenv_slot_records_doc},
+    {"resume", vecenv_slot_resume, METH_VARARGS, vecenv_slot_resume_doc},
+    {"look_after", vecenv_slot_look_after, METH_VARARGS, vecenv_slot_look_after_doc},
+    {"is_look_due", vecenv_slot_is_look_due, METH_O, vecenv_slot_is_look_due_doc},
+    {"touch", vecenv_slot_touch, METH_O, vecenv_slot_touch_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(slot_doc,
+"Slot(mapping, slot, event_fd, obs, final_obs, action, autoreset, spin_ns, waits, "
+"numpy_scalar, numpy_array, infos)\n--\n\n"
+"The worker's end of one slot: commands in, rows out. One thread uses it.");
+
+static PyType_Slot slot_slots[] = {
+    {Py_tp_doc, (void *)slot_doc},
+    {Py_tp_new, (void *)slot_new},
+    {Py_tp_dealloc, (void *)slot_dealloc},
+    {Py_tp_traverse, (void *)slot_traverse},
+    {Py_tp_clear, (void *)slot_clear},
+    {Py_tp_methods, slot_methods},
+    {0, NULL},
+};
+
+static PyType_Spec slot_spec = {
+    .name = "vecenv._native.Slot",
+    .basicsize = sizeof(Slot),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slot_slots,
+};
+
+int
+vecenv_add_slot(PyObject *module)
+{
+    static const vecenv_constant constants[] = {
+        {"EVENT_STOP", EVENT_STOP}, {"EVENT_IDLE", EVENT_IDLE},
+        {"EVENT_COMMAND", EVENT_COMMAND}, {"EVENT_RESULT", EVENT_RESULT},
+        {"EVENT_RAISED", EVENT_RAISED},
+    };
+    if (vecenv_add_type(module, &slot_spec) < 0) {
+        return -1;
+    }
+    return vecenv_add_constants(module, constants, sizeof constants / sizeof constants[0]);
+}
