@@ -23,7 +23,7 @@ from vecenv.cli.machine import cpu_seconds, usable_cores
 from vecenv.cli.measure import Mode, Window
 from vecenv.cli.target import EnvFn, action_batches
 from vecenv.core.options import PoolOptions
-from vecenv.core.process import ProcessPool
+from vecenv.core.pool.process import ProcessPool
 from vecenv.envs.toys import NullEnv
 from vecenv.vector import VectorEnv
 
@@ -53,7 +53,7 @@ _START_UP = """
 import functools, time
 import cloudpickle, gymnasium, numpy
 from vecenv.core.options import PoolOptions
-from vecenv.core.process import ProcessPool
+from vecenv.core.pool.process import ProcessPool
 from vecenv.vector import VectorEnv
 env_fns = [functools.partial(gymnasium.make, "CartPole-v1")] * {num_envs}
 start = time.perf_counter()

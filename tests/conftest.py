@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vecenv.core import spawning, stacks
-from vecenv.core.native import load
+from vecenv.core.layout.native import load
+from vecenv.core.system import stack_dump, start_process
 
 # Every process that a test starts inherits this, so strays are known that have lost their parent.
 _MARK = f"VECENV_TEST_RUN={uuid.uuid4()}"
@@ -78,8 +78,8 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def patient_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the stack of a hung worker waited for, however crowded the machine is."""
-    monkeypatch.setattr(stacks, "_PATIENCE_SECONDS", 20.0)
-    monkeypatch.setattr(stacks, "_NAP_SECONDS", 0.2)  # it is whole when it has not grown for so long
+    monkeypatch.setattr(stack_dump, "_PATIENCE_SECONDS", 20.0)
+    monkeypatch.setattr(stack_dump, "_NAP_SECONDS", 0.2)  # it is whole when it has not grown for so long
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,7 @@ def _helpers() -> set[int]:
 
 def _fork_servers() -> list[forkserver.ForkServer]:
     """The program's fork server and the pools' own."""
-    return [forkserver._forkserver, *(server for _, server in spawning._servers)]
+    return [forkserver._forkserver, *(server for _, server in start_process._servers)]
 
 
 def _helper_descriptors() -> set[int]:

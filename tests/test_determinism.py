@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from tests.faults.faces import FACE_CLASSES
 from tests.faults.tapes import Row, kill, mortal, play
 from vecenv import DingEnvWrapper
+from vecenv.core.layout.rows import Autoreset
 from vecenv.core.options import PoolOptions
-from vecenv.core.rows import Autoreset
-from vecenv.core.serial import SerialPool
+from vecenv.core.pool.serial import SerialPool
 from vecenv.envs import toys
 from vecenv.envs.adapt import adapt_built
 

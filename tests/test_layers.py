@@ -1,20 +1,33 @@
-"""Who may import whom, as data. Imports point down: see the tables."""
+"""Who may import whom, as data: parts of the package, rooms inside the parts, folders of C files.
+
+Imports point down, and no file imports itself by way of others.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-import pytest
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "vecenv"
+NATIVE = ROOT / "native"
 
-PACKAGE = Path(__file__).parents[1] / "vecenv"
+# Rooms of a part, lowest first: a room imports the rooms before it, and files beside the rooms that import none above.
+ROOMS = {
+    "core": ["system", "layout", "host", "parent", "fallback", "processes", "recovery", "pool"],
+    "alf": ["base", "gym", "wrappers", "batched"],
+    "envs": ["state", "check"],
+}
+# Folders of C files, lowest first; `shm` does without Python.h. `module.c` stands above them.
+C_ROOMS = ["shm", "py", "worker", "parent"]
 
 BASE = {"checks", "errors", "config", "registry", "replaying", "tree"}
 ENGINE = {"core", "_native"}
 INSIDE = {"envs", "wrappers"}
-FACES = {"vector", "alf", "integrations", "examples"}
+FRONT_ENDS = {"vector", "alf", "integrations", "examples"}
 
 # Part of the package -> parts that it may import, beside itself.
 MAY_IMPORT = {
@@ -29,20 +42,16 @@ MAY_IMPORT = {
     "envs": BASE,
     "wrappers": BASE | {"envs"},
     "managers": BASE | ENGINE | INSIDE,
-    **{face: BASE | ENGINE | INSIDE | {"managers", "vector"} for face in FACES - {"examples"}},
-    "examples": BASE | INSIDE | FACES | {"managers", "__init__"},
-    "cli": BASE | ENGINE | INSIDE | FACES | {"managers", "__init__"},
+    **{part: BASE | ENGINE | INSIDE | {"managers", "vector"} for part in FRONT_ENDS - {"examples"}},
+    "examples": BASE | INSIDE | FRONT_ENDS | {"managers", "__init__"},
+    "cli": BASE | ENGINE | INSIDE | FRONT_ENDS | {"managers", "__init__"},
     "__main__": {"cli"},
 }
-
-# Exceptions: one file -> what it may import beyond its part.
-MAY_ALSO_IMPORT = {
-    "managers/gym_vector.py": {"vector"},  # is built on it
-    "envs/ding.py": {"wrappers"},  # applies wrappers by name
-}
+# Exceptions: one file -> the parts that it may import beyond those of its part.
+MAY_ALSO_IMPORT = {"managers/gym_vector.py": {"vector"}}  # is built on it
 
 # Part -> foreign libraries that it may import; the parts in ANY_LAZILY import others in functions.
-FOREIGN = {
+FOREIGN: dict[str, set[str]] = {
     "errors": set(),
     "checks": {"numpy"},
     "config": set(),
@@ -53,30 +62,27 @@ FOREIGN = {
 }
 FOREIGN_DEFAULT = {"numpy", "gymnasium", "cloudpickle", "psutil"}
 FOREIGN_ALSO = {
-    "core/spec.py": {"gymnasium"},
-    "core/registrations.py": {"gymnasium"},
-    "core/shortcut.py": {"gymnasium"},
-    "core/preload.py": {"gymnasium"},  # only to have it loaded
+    "core/layout/spec.py": {"gymnasium"},
+    "core/processes/registrations.py": {"gymnasium"},
+    "core/host/shortcut.py": {"gymnasium"},
+    "core/processes/preload.py": {"gymnasium"},  # only to have it loaded
     "cli/report.py": {"rich"},  # imported by the commands once they have checked for it
 }
-ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FACES
-
-# Inside core a module imports only what stands before it.
-CORE_ORDER = [
-    "clock", "shm", "signals", "control", "threads", "stacks", "registrations", "imports", "spec", "arena", "rows",
-    "infos", "native", "streams", "mail", "hub", "batch", "leases", "options", "pages", "history", "journal", "inbox",
-    "watchdog", "copies", "replay", "keeping", "slot", "shortcut", "returned", "host",
-    "twin_words", "twin_records", "twin_values", "twin_watch", "twin_slot", "twin_ledger", "twin_hub",
-    "twin_socket", "twin_local", "home", "worker",
-    "preload", "spawning", "supervise", "crew", "reproducer", "recovery", "recycling",
-    "life", "waist", "sending", "receiving", "pool", "serial", "deaths", "process",
-]  # fmt: skip
+ANY_LAZILY = {"envs", "wrappers", "managers", "cli"} | FRONT_ENDS
 
 FILES = sorted(PACKAGE.rglob("*.py"))
+C_FILES = sorted([*NATIVE.rglob("*.c"), *NATIVE.rglob("*.h")])
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in FILES}
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool, int]]:
-    """Yield each imported module's full dotted name, whether it is imported at the top, and the line."""
+    """Yield the full name of each imported module, whether it is imported at the top of the file, and the line."""
     package = ["vecenv", *path.relative_to(PACKAGE).parts[:-1]]
     tree = ast.parse(path.read_text())
     lazy = {
@@ -91,12 +97,27 @@ def imports(path: Path) -> Iterator[tuple[str, bool, int]]:
         elif isinstance(node, ast.ImportFrom):
             start = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*start, *([node.module] if node.module else [])])
-            # `from vecenv.core import ring` imports vecenv.core.ring
-            names = [f"{module}.{alias.name}" for alias in node.names] if module.startswith("vecenv") else [module]
+            # `from vecenv.core.layout import spec` imports vecenv.core.layout.spec
+            full = [f"{module}.{alias.name}" for alias in node.names]
+            names = [name if name in MODULES else module for name in full]
         else:
             continue
-        for name in names:
+        for name in dict.fromkeys(names):
             yield name, id(node) not in lazy, node.lineno
+
+
+def room_of(module: str) -> tuple[str, str] | None:
+    """Return part and room of a module, None if it stands in no room."""
+    names = module.split(".")
+    return (names[1], names[2]) if len(names) > 2 and names[2] in ROOMS.get(names[1], ()) else None
+
+
+def points_down(importer: str, imported: str) -> bool:
+    above, below = room_of(importer), room_of(imported)
+    if above is None or below is None or above[0] != below[0]:
+        return True
+    rooms = ROOMS[above[0]]
+    return rooms.index(below[1]) <= rooms.index(above[1])
 
 
 def violations(path: Path) -> Iterator[str]:
@@ -110,28 +131,95 @@ def violations(path: Path) -> Iterator[str]:
             target = rest[0] if rest and rest[0] in {*MAY_IMPORT, "_native"} else "__init__"
             if target not in allowed and part != "__init__":  # which imports all, for the type checker only
                 yield f"{file}:{line} {part} may not import {name}"
-            if part == target == "core" and not core_order_holds(path.stem, rest):
-                yield f"{file}:{line} stands before {name} on the data path"
+            if not points_down(module_of(path), name):
+                yield f"{file}:{line} {name} stands in a room above"
         elif top not in sys.stdlib_module_names and top not in foreign and (at_top or part not in ANY_LAZILY):
             yield f"{file}:{line} may not import {name} {'at its top' if part in ANY_LAZILY else ''}"
 
 
-def core_order_holds(importer: str, rest: list[str]) -> bool:
-    if importer not in CORE_ORDER or len(rest) < 2 or rest[1] not in CORE_ORDER:
-        return True  # test_every_core_module_has_its_place names those without
-    return CORE_ORDER.index(rest[1]) < CORE_ORDER.index(importer)
+def find_circle(imported: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return names of which each imports the next, and the last the first; empty if there is no circle."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return path[path.index(name) :]
+        if name not in done:
+            for other in imported.get(name, ()):
+                if circle := visit(other, [*path, name]):
+                    return circle
+            done.add(name)
+        return []
+
+    return next((circle for name in imported if (circle := visit(name, []))), [])
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_imports_point_down(path):
-    assert list(violations(path)) == []
+def includes(path: Path) -> list[str]:
+    """Return the files of ours that a C file includes."""
+    return re.findall(r'#include "(.+)"', path.read_text())
 
 
-def test_every_core_module_has_its_place():
-    modules = {path.stem for path in (PACKAGE / "core").glob("*.py")} - {"__init__"}
-    assert modules <= set(CORE_ORDER)
+def classes() -> dict[str, list[str]]:
+    """Return the names of the bases of each class of the package; classes of one name count as one."""
+    bases: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                named = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+                bases.setdefault(node.name, []).extend(base.id for base in named if isinstance(base, ast.Name))
+    return bases
+
+
+def depth_among(bases: Mapping[str, list[str]]) -> Callable[[str], int]:
+    def depth(name: str) -> int:
+        return 1 + max((depth(base) for base in bases[name] if base in bases and base != name), default=0)
+
+    return depth
+
+
+def test_imports_point_down():
+    assert [text for path in FILES for text in violations(path)] == []
+
+
+def test_python_files_import_in_no_circle():
+    package = module_of(PACKAGE / "__init__.py")  # imports all, for the type checker only
+    imported = {
+        module_of(path): [name for name, _, _ in imports(path) if name in MODULES and name != package]
+        for path in FILES
+        if module_of(path) != package
+    }
+    assert find_circle(imported) == []
+
+
+def test_every_file_of_core_stands_in_a_room():
+    beside = {path.name for path in (PACKAGE / "core").glob("*.py")}
+    rooms = {path.parent.name for path in (PACKAGE / "core").glob("*/__init__.py")}
+    assert beside == {"__init__.py", "options.py"} and rooms == set(ROOMS["core"])
 
 
 def test_the_parts_are_those_of_the_table():
     parts = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert parts <= set(MAY_IMPORT)
+
+
+def test_c_includes_point_down():
+    wrong = [
+        f"{path.relative_to(NATIVE)} includes {name}"
+        for path in C_FILES
+        if path.parent != NATIVE
+        for name in includes(path)
+        if C_ROOMS.index(name.partition("/")[0]) > C_ROOMS.index(path.parent.name)
+    ]
+    assert wrong == []
+
+
+def test_c_units_include_in_no_circle():
+    units: dict[str, set[str]] = {}  # a header and its source are one unit
+    for path in C_FILES:
+        unit = path.relative_to(NATIVE).with_suffix("").as_posix()
+        units.setdefault(unit, set()).update(name.removesuffix(".h") for name in includes(path))
+    assert find_circle({unit: sorted(others - {unit}) for unit, others in units.items()}) == []
+
+
+def test_c_files_of_shm_do_without_python():
+    assert [path.name for path in (NATIVE / "shm").iterdir() if "Python.h" in path.read_text()] == []

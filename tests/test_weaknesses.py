@@ -27,8 +27,8 @@ WEAKNESSES = {
     2: (
         "dynamic seeds from the global generator",
         [
-            "envs/test_ding.py::test_w2_resets_leave_numpys_global_generator_alone",
-            "envs/test_ding.py::test_w2_two_envs_do_not_share_a_stream",
+            "wrappers/test_ding.py::test_w2_resets_leave_numpys_global_generator_alone",
+            "wrappers/test_ding.py::test_w2_two_envs_do_not_share_a_stream",
         ],
     ),
     3: (
@@ -37,24 +37,24 @@ WEAKNESSES = {
     ),
     4: (
         "a space's dtype edited in place",
-        ["envs/test_ding.py::test_w4_a_float64_space_is_shown_as_float32_and_left_alone"],
+        ["wrappers/test_ding.py::test_w4_a_float64_space_is_shown_as_float32_and_left_alone"],
     ),
-    5: ("int32 actions refused", ["envs/test_ding.py::test_w5_every_integer_action_reaches_the_env_as_int"]),
-    6: ("no reset after close", ["envs/test_ding.py::test_w6_reset_after_close_makes_the_env_again"]),
-    7: ("a clone that shares its env", ["envs/test_ding.py::test_w7_clone_shares_nothing"]),
+    5: ("int32 actions refused", ["wrappers/test_ding.py::test_w5_every_integer_action_reaches_the_env_as_int"]),
+    6: ("no reset after close", ["wrappers/test_ding.py::test_w6_reset_after_close_makes_the_env_again"]),
+    7: ("a clone that shares its env", ["wrappers/test_ding.py::test_w7_clone_shares_nothing"]),
     8: (
         "truncation lost",
         [
             "envs/test_adapt.py::test_w8_truncation_is_not_lost",
-            "envs/test_ding.py::test_w8_the_time_limit_shows_in_info",
+            "wrappers/test_ding.py::test_w8_the_time_limit_shows_in_info",
         ],
     ),
-    9: ("Gymnasium by id broken", ["envs/test_ding.py::test_w9_a_gymnasium_env_by_id_needs_no_reward_range"]),
+    9: ("Gymnasium by id broken", ["wrappers/test_ding.py::test_w9_a_gymnasium_env_by_id_needs_no_reward_range"]),
     10: (
         "callers unchecked, single lives in evaluation",
         [
-            "envs/test_ding.py::test_w10_an_unknown_caller_is_refused",
-            "envs/test_ding.py::test_w10_evaluation_plays_whole_games",
+            "wrappers/test_ding.py::test_w10_an_unknown_caller_is_refused",
+            "wrappers/test_ding.py::test_w10_evaluation_plays_whole_games",
         ],
     ),
     11: (
@@ -157,10 +157,10 @@ WEAKNESSES = {
     37: (
         "the check refuses images, lets bounds and views pass, never ends",
         [
-            "envs/test_check.py::test_w37_uint8_images_are_allowed",
-            "envs/test_check.py::test_w37_discrete_bounds_are_exact",
-            "envs/test_check.py::test_w37_an_endless_episode_is_found",
-            "envs/test_check.py::test_w37_views_of_one_buffer_share_memory",
+            "envs/check/test_check.py::test_w37_uint8_images_are_allowed",
+            "envs/check/test_check.py::test_w37_discrete_bounds_are_exact",
+            "envs/check/test_check.py::test_w37_an_endless_episode_is_found",
+            "envs/check/test_check.py::test_w37_views_of_one_buffer_share_memory",
         ],
     ),
     38: (
@@ -189,24 +189,24 @@ WEAKNESSES = {
     43: (
         "a time limit taken for a real end",
         [
-            "alf/test_gym_wrapper.py::test_a_time_out_signalled_by_the_env_is_no_real_end",
-            "alf/test_parallel.py::test_a_time_out_is_no_real_end_in_a_batch_either",
+            "alf/gym/test_wrapper.py::test_a_time_out_signalled_by_the_env_is_no_real_end",
+            "alf/batched/test_parallel.py::test_a_time_out_is_no_real_end_in_a_batch_either",
         ],
     ),
     44: (
         "envs stepped to learn their infos, late keys break batches",
         [
-            "alf/test_gym_wrapper.py::test_making_it_neither_resets_nor_steps_the_env",
-            "alf/test_gym_wrapper.py::test_a_declared_info_is_in_every_step_and_a_late_key_breaks_nothing",
+            "alf/gym/test_wrapper.py::test_making_it_neither_resets_nor_steps_the_env",
+            "alf/gym/test_wrapper.py::test_a_declared_info_is_in_every_step_and_a_late_key_breaks_nothing",
         ],
     ),
     45: (
         "a close without limit, errors about tuples, answers to other calls",
         [
-            "alf/test_faults.py::test_an_env_that_hangs_is_an_error_in_time_and_close_does_not_wait_for_it",
-            "alf/test_faults.py::test_what_happens_in_a_constructor_is_told_as_it_is",
-            "alf/test_parallel.py::test_calls_between_steps_answer_for_themselves",
-            "alf/test_parallel.py::test_num_spare_envs_can_be_read",
+            "alf/batched/test_faults.py::test_an_env_that_hangs_is_an_error_in_time_and_close_does_not_wait_for_it",
+            "alf/batched/test_faults.py::test_what_happens_in_a_constructor_is_told_as_it_is",
+            "alf/batched/test_parallel.py::test_calls_between_steps_answer_for_themselves",
+            "alf/batched/test_parallel.py::test_num_spare_envs_can_be_read",
         ],
     ),
     46: ("illegal moves never refused", ["envs/board/test_games.py::test_an_illegal_action_raises_if_asked_to"]),

@@ -15,9 +15,9 @@ __version__ = "0.1.0"
 _MODULE_OF = {
     "ActionDiscretizationEnvWrapper": "wrappers",
     "ActionRepeatWrapper": "wrappers",
-    "AlfEnvironment": "alf.environment",
-    "AlfEnvironmentBaseWrapper": "alf.wrappers",
-    "AlfGymWrapper": "alf.gym_wrapper",
+    "AlfEnvironment": "alf.base.environment",
+    "AlfEnvironmentBaseWrapper": "alf.wrappers.base",
+    "AlfGymWrapper": "alf.gym.wrapper",
     "AllinObsWrapper": "wrappers",
     "AlphaBetaBot": "envs.board",
     "AsyncSubprocessEnvManager": "managers",
@@ -26,9 +26,9 @@ _MODULE_OF = {
     "BaseEnvManagerV2": "managers",
     "BaseEnvTimestep": "envs.base",
     "BatchedVectorEnv": "vector",
-    "BoundedTensorSpec": "alf.spec",
+    "BoundedTensorSpec": "alf.base.spec",
     "BoardEnv": "envs.board",
-    "CheckError": "envs.check",
+    "CheckError": "envs.check.check",
     "ClipRewardEnv": "wrappers",
     "ClipRewardWrapper": "wrappers",
     "ClosedError": "errors",
@@ -39,7 +39,7 @@ _MODULE_OF = {
     "Connect4RuleBot": "envs.board",
     "DelayRewardWrapper": "wrappers",
     "DependencyError": "errors",
-    "DingEnvWrapper": "envs.ding",
+    "DingEnvWrapper": "wrappers.ding",
     "ENV_MANAGER_REGISTRY": "registry",
     "ENV_REGISTRY": "registry",
     "ENV_WRAPPER_REGISTRY": "registry",
@@ -74,10 +74,10 @@ _MODULE_OF = {
     "ObsNormWrapper": "wrappers",
     "ObsPlusPrevActRewWrapper": "wrappers",
     "ObsTransposeWrapper": "wrappers",
-    "ParallelAlfEnvironment": "alf.parallel",
+    "ParallelAlfEnvironment": "alf.batched.parallel",
     "RamWrapper": "wrappers",
     "RecordVideo": "wrappers",
-    "RecoveryReport": "envs.check_recovery",
+    "RecoveryReport": "envs.check.recovery",
     "Registry": "registry",
     "RewardNormEnv": "wrappers",
     "RewardNormWrapper": "wrappers",
@@ -89,16 +89,16 @@ _MODULE_OF = {
     "SpaceError": "errors",
     "StateError": "errors",
     "StaticObsNormWrapper": "wrappers",
-    "StepType": "alf.timestep",
+    "StepType": "alf.base.timestep",
     "SubprocessEnvManagerV2": "managers",
     "SyncSubprocessEnvManager": "managers",
-    "TensorSpec": "alf.spec",
-    "ThreadEnvironment": "alf.thread",
-    "TimeLimit": "alf.wrappers",
+    "TensorSpec": "alf.base.spec",
+    "ThreadEnvironment": "alf.batched.thread",
+    "TimeLimit": "alf.wrappers.base",
     "TicTacToeEnv": "envs.board",
     "TicTacToeRuleBot": "envs.board",
     "TimeLimitWrapper": "wrappers",
-    "TimeStep": "alf.timestep",
+    "TimeStep": "alf.base.timestep",
     "TransposeWrapper": "wrappers",
     "TreeArray": "tree",
     "TwoAgentEnv": "envs.agents",
@@ -111,54 +111,53 @@ _MODULE_OF = {
     "WorkerError": "errors",
     "WorkerTimeoutError": "errors",
     "affine_transform": "envs.arrays",
-    "check_all": "envs.check",
-    "check_array_space": "envs.check",
-    "check_different_memory": "envs.check",
-    "check_obs_deepcopy": "envs.check",
-    "check_recovery": "envs.check_recovery",
-    "check_reset": "envs.check",
-    "check_space_dtype": "envs.check",
-    "check_step": "envs.check",
+    "check_all": "envs.check.check",
+    "check_array_space": "envs.check.check",
+    "check_different_memory": "envs.check.check",
+    "check_obs_deepcopy": "envs.check.check",
+    "check_recovery": "envs.check.recovery",
+    "check_reset": "envs.check.check",
+    "check_space_dtype": "envs.check.check",
+    "check_step": "envs.check.check",
     "create_env_manager": "managers",
     "create_env_wrapper": "wrappers",
     "create_environment": "alf.create",
     "deep_merge_dicts": "config",
-    "demonstrate_correct_procedure": "envs.check",
-    "get_default_wrappers": "envs.ding",
+    "demonstrate_correct_procedure": "envs.check.check",
+    "get_default_wrappers": "wrappers.ding",
     "get_env_cls": "envs.base",
     "get_env_manager_cls": "managers",
     "get_vec_env_setting": "envs.base",
     "get_wrappered_env": "wrappers",
     "is_replaying": "replaying",
     "make_vec": "vector",
-    "register_pickled_state": "envs.state",
-    "register_state_adapter": "envs.state",
+    "register_pickled_state": "envs.state.state",
+    "register_state_adapter": "envs.state.state",
     "register_vec": "vector",
-    "time_step_spec": "alf.timestep",
+    "time_step_spec": "alf.base.timestep",
     "to_ndarray": "envs.arrays",
     "update_shape": "wrappers",
 }
 
 if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this namespace
+    from vecenv.alf.base.environment import *
+    from vecenv.alf.base.spec import *
+    from vecenv.alf.base.timestep import *
+    from vecenv.alf.batched.parallel import *
+    from vecenv.alf.batched.thread import *
     from vecenv.alf.create import *
-    from vecenv.alf.environment import *
-    from vecenv.alf.gym_wrapper import *
-    from vecenv.alf.parallel import *
-    from vecenv.alf.spec import *
-    from vecenv.alf.thread import *
-    from vecenv.alf.timestep import *
-    from vecenv.alf.wrappers import *
+    from vecenv.alf.gym.wrapper import *
+    from vecenv.alf.wrappers.base import *
     from vecenv.config import *
     from vecenv.envs.agents import *
     from vecenv.envs.arrays import *
     from vecenv.envs.base import *
     from vecenv.envs.board import *
     from vecenv.envs.buffers import *
-    from vecenv.envs.check import *
-    from vecenv.envs.check_recovery import *
-    from vecenv.envs.ding import *
+    from vecenv.envs.check.check import *
+    from vecenv.envs.check.recovery import *
     from vecenv.envs.spaces import *
-    from vecenv.envs.state import *
+    from vecenv.envs.state.state import *
     from vecenv.errors import *
     from vecenv.managers import *
     from vecenv.registry import *
@@ -166,6 +165,7 @@ if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this names
     from vecenv.tree import *
     from vecenv.vector import *
     from vecenv.wrappers import *
+    from vecenv.wrappers.ding import *
 
 # The parts of the package that public names live in can be read without an import of their own. Else they could be,
 # or not, by whether a name of theirs had been read before.

@@ -15,15 +15,15 @@ import pytest
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete
 
-from vecenv.core.arena import ArenaPlan
-from vecenv.core.clock import NEVER_NS
-from vecenv.core.hub import Hub, NativeHub
-from vecenv.core.native import load
-from vecenv.core.rows import Autoreset, Form
-from vecenv.core.shm import private_segment
-from vecenv.core.spec import Spec
-from vecenv.core.twin_local import make_local_pair
-from vecenv.core.worker import Attach, make_slot
+from vecenv.core.fallback.local import make_local_pair
+from vecenv.core.layout.arena import ArenaPlan
+from vecenv.core.layout.native import load
+from vecenv.core.layout.rows import Autoreset, Form
+from vecenv.core.layout.spec import Spec
+from vecenv.core.parent.hub import Hub, NativeHub
+from vecenv.core.processes.worker_main import Attach, make_slot
+from vecenv.core.system.clock import NEVER_NS
+from vecenv.core.system.segment import private_segment
 
 NUM_ENVS = 64
 SPACES: dict[str, Space[Any]] = {

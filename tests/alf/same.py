@@ -19,7 +19,7 @@ from vecenv.alf import (
     transition,
     truncation,
 )
-from vecenv.alf.nests import map_structure
+from vecenv.alf.base.nests import map_structure
 from vecenv.envs.toys import CountEnv, ToyEnv
 
 

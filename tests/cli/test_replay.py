@@ -17,8 +17,8 @@ import pytest
 
 from tests.faults.tapes import mortal
 from vecenv.cli import main
-from vecenv.core import reproducer
-from vecenv.core.rows import Op
+from vecenv.core.layout.rows import Op
+from vecenv.core.recovery import reproducer
 from vecenv.envs import toys
 
 MODULE = """

@@ -27,14 +27,14 @@ from gymnasium.vector.utils import batch_space, iterate
 from tests.faults.tapes import stopped, wait_until
 from tests.spaces import ALL_SPACES, FIXED_SPACES
 from tests.unreadable import Unreadable, UnreadableInfo
-from vecenv.core import watchdog
-from vecenv.core.clock import now_ns
-from vecenv.core.native import load
+from vecenv.core.layout.native import load
+from vecenv.core.layout.rows import Autoreset, Form, Op, RowFlag
 from vecenv.core.options import FailurePolicy, Limits, PoolOptions
-from vecenv.core.pool import Pool
-from vecenv.core.process import ProcessPool
-from vecenv.core.rows import Autoreset, Form, Op, RowFlag
-from vecenv.core.serial import SerialPool
+from vecenv.core.parent import watchdog
+from vecenv.core.pool.pool import Pool
+from vecenv.core.pool.process import ProcessPool
+from vecenv.core.pool.serial import SerialPool
+from vecenv.core.system.clock import now_ns
 from vecenv.envs import toys
 from vecenv.errors import ClosedError, ConfigError, EnvError, SpaceError, StateError, WorkerTimeoutError
 
@@ -1496,7 +1496,7 @@ def sleeps_in_wait(pid: int) -> bool:
 STOPPED_PARENT = """
 import os, signal, sys, time, numpy as np
 from vecenv.core.options import Limits, PoolOptions
-from vecenv.core.process import ProcessPool
+from vecenv.core.pool.process import ProcessPool
 from vecenv.envs import toys
 
 moment, limits = sys.argv[1], Limits(**eval(sys.argv[2]))

@@ -20,7 +20,7 @@ from vecenv import (
     SyncSubprocessEnvManager,
     VectorEnv,
 )
-from vecenv.core.spec import Spec
+from vecenv.core.layout.spec import Spec
 
 SPACE = spaces.Dict(mask=NoneSpace(), pair=spaces.Tuple((NoneSpace(), spaces.Discrete(3))))
 

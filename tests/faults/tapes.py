@@ -22,14 +22,14 @@ import psutil
 from gymnasium import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from vecenv.core.batch import Batch
+from vecenv.core.layout.rows import RowFlag
 from vecenv.core.options import FailurePolicy, PoolOptions
-from vecenv.core.pool import Pool
-from vecenv.core.process import ProcessPool
-from vecenv.core.rows import RowFlag
-from vecenv.core.serial import SerialPool
+from vecenv.core.parent.batch import Batch
+from vecenv.core.pool.pool import Pool
+from vecenv.core.pool.process import ProcessPool
+from vecenv.core.pool.serial import SerialPool
 from vecenv.envs.adapt import adapt_built
-from vecenv.envs.state import KEEPER
+from vecenv.envs.state.state import KEEPER
 
 ESSENTIAL = RowFlag.RESET | RowFlag.AUTORESET | RowFlag.FINAL | RowFlag.ERROR
 

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from tests.faults.tapes import wait_until
+from vecenv.core.layout.rows import Op
 from vecenv.core.options import PoolOptions
-from vecenv.core.process import ProcessPool
-from vecenv.core.rows import Op
+from vecenv.core.pool.process import ProcessPool
 from vecenv.envs import toys
 
 BIG = 3_000_000  # bytes, of which a ring or a socket takes a part

@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.tapes import kill, mortal
 from vecenv import VectorEnv
-from vecenv.core.rows import Autoreset
+from vecenv.core.layout.rows import Autoreset
 from vecenv.envs import toys
 
 MODES = ["NextStep", "SameStep", "Disabled"]

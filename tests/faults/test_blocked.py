@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from tests.faults.tapes import kill, mortal, play, stopped, undisturbed, wait_until
+from vecenv.core.layout.rows import Op
 from vecenv.core.options import Limits
-from vecenv.core.rows import Op
 from vecenv.envs import toys
 from vecenv.errors import WorkerTimeoutError
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.tapes import kill, mortal, play, stopped, wait_until
 from vecenv import VectorEnv
-from vecenv.core.host import Host
+from vecenv.core.host.host import Host
 from vecenv.envs import toys
 from vecenv.errors import EnvError
 from vecenv.replaying import is_replaying

@@ -12,8 +12,8 @@ import pytest
 
 from tests.faults.tapes import kill, mortal, wait_until
 from vecenv import VectorEnv
+from vecenv.core.layout.rows import Op
 from vecenv.core.options import Limits
-from vecenv.core.rows import Op
 from vecenv.envs import toys
 from vecenv.errors import StateError, WorkerTimeoutError
 

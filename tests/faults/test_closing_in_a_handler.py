@@ -21,9 +21,9 @@ import pytest
 from tests.faults.tapes import kill, mortal
 from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager, VectorEnv
 from vecenv.core.options import PoolOptions
-from vecenv.core.pool import Pool
-from vecenv.core.process import ProcessPool
-from vecenv.core.serial import SerialPool
+from vecenv.core.pool.pool import Pool
+from vecenv.core.pool.process import ProcessPool
+from vecenv.core.pool.serial import SerialPool
 from vecenv.envs import toys
 from vecenv.errors import ClosedError, StateError
 

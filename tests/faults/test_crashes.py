@@ -21,10 +21,10 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.tapes import kill
-from vecenv.core.native import load
+from vecenv.core.layout.native import load
+from vecenv.core.layout.rows import Op
 from vecenv.core.options import Limits, PoolOptions
-from vecenv.core.process import ProcessPool
-from vecenv.core.rows import Op
+from vecenv.core.pool.process import ProcessPool
 from vecenv.envs import toys
 from vecenv.errors import EnvError, StateError, WorkerDiedError, WorkerTimeoutError
 

@@ -18,9 +18,9 @@ from gymnasium import spaces
 
 from tests.faults.tapes import kill, mortal, play
 from vecenv import AsyncSubprocessEnvManager, SyncSubprocessEnvManager, VectorEnv
-from vecenv.core import supervise
-from vecenv.core.mail import RemoteTraceback
-from vecenv.core.process import ProcessPool
+from vecenv.core.layout.messages import RemoteTraceback
+from vecenv.core.pool.process import ProcessPool
+from vecenv.core.processes.worker import Worker
 from vecenv.envs import toys
 from vecenv.errors import ClosedError, ConfigError, SpaceError, WorkerDiedError
 
@@ -188,10 +188,10 @@ def test_a_second_interrupt_while_a_successor_is_ended_leaves_no_descriptor(
     implementation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "hangs"
-    end = supervise.Worker.kill
+    end = Worker.kill
 
-    def interrupted(worker: supervise.Worker, *args: Any) -> None:
-        monkeypatch.setattr(supervise.Worker, "kill", end)
+    def interrupted(worker: Worker, *args: Any) -> None:
+        monkeypatch.setattr(Worker, "kill", end)
         signal.raise_signal(signal.SIGINT)
         end(worker, *args)
 
@@ -200,12 +200,12 @@ def test_a_second_interrupt_while_a_successor_is_ended_leaves_no_descriptor(
         return [link for link in links if "vecenv worker 0" in link]
 
     with interrupts(KeyboardInterrupt), bereaved(file, "interrupt") as pool:
-        monkeypatch.setattr(supervise.Worker, "kill", interrupted)
+        monkeypatch.setattr(Worker, "kill", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pool.recv(timeout=PATIENCE)
         file.unlink()
         pool.recv(timeout=PATIENCE).raise_errors()
-        assert supervise.Worker.kill is end and len(stack_files()) == 1
+        assert Worker.kill is end and len(stack_files()) == 1
 
 
 def envs_steps(env: Any) -> int:

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from tests.faults.tapes import Row, Tapes, mortal
-from vecenv.core.native import load
+from vecenv.core.layout.native import load
+from vecenv.core.layout.rows import Autoreset
 from vecenv.core.options import PoolOptions
-from vecenv.core.pool import Pool
-from vecenv.core.rows import Autoreset
-from vecenv.core.serial import SerialPool
+from vecenv.core.pool.pool import Pool
+from vecenv.core.pool.serial import SerialPool
 from vecenv.envs import toys
 from vecenv.envs.adapt import adapt_built
 

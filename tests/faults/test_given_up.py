@@ -19,9 +19,9 @@ from gymnasium import spaces
 
 from tests.faults.tapes import Tapes, frozen, kill, mortal, play, undisturbed, wait_until
 from vecenv import AsyncSubprocessEnvManager, SyncSubprocessEnvManager, VectorEnv
+from vecenv.core.layout.rows import Autoreset, RowFlag
 from vecenv.core.options import Limits
-from vecenv.core.reproducer import load as load_episode
-from vecenv.core.rows import Autoreset, RowFlag
+from vecenv.core.recovery.reproducer import load as load_episode
 from vecenv.envs import toys
 from vecenv.errors import WorkerDiedError, WorkerTimeoutError
 
@@ -366,7 +366,7 @@ def test_a_crash_that_comes_every_time_costs_one_episode(
 def assert_reproduces(path: str, lost: int) -> None:
     """Run the episode in a process of its own: it must end as the worker did, at the same command."""
     program = (
-        "import sys; from vecenv.core.reproducer import load\n"
+        "import sys; from vecenv.core.recovery.reproducer import load\n"
         "for event in load(sys.argv[1]).run(): print(event.op, event.step_id, flush=True)"
     )
     done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)

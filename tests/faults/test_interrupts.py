@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.core.journals import steps, told, two_envs
+from tests.core.recovery.journals import steps, told, two_envs
 from tests.faults.tapes import kill, mortal
-from vecenv.core.history import Start
-from vecenv.core.host import Host
-from vecenv.core.journal import Journal
-from vecenv.core.pages import Page
-from vecenv.core.serial import SerialPool
+from vecenv.core.host.host import Host
+from vecenv.core.layout.commands import Start
+from vecenv.core.pool.serial import SerialPool
+from vecenv.core.recovery.action_pages import Page
+from vecenv.core.recovery.journal import Journal
 from vecenv.envs import toys
 
 

@@ -17,8 +17,8 @@ from gymnasium import spaces
 
 from tests.faults.tapes import kill, mortal, play, stopped, undisturbed, wait_until
 from vecenv import DingEnvWrapper
+from vecenv.core.layout.rows import Autoreset, Op
 from vecenv.core.options import Limits
-from vecenv.core.rows import Autoreset, Op
 from vecenv.envs import toys
 from vecenv.replaying import is_replaying
 

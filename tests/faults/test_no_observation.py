@@ -13,8 +13,8 @@ import pytest
 
 from tests.faults.tapes import kill, mortal, play
 from vecenv import VectorEnv
+from vecenv.core.layout.rows import Autoreset
 from vecenv.core.options import Limits
-from vecenv.core.rows import Autoreset
 from vecenv.envs import toys
 from vecenv.errors import SpaceError
 from vecenv.replaying import REPLAYING

@@ -13,8 +13,8 @@ from gymnasium import spaces
 
 from tests.faults.tapes import mortal
 from vecenv import SyncSubprocessEnvManager, VectorEnv
+from vecenv.core.layout.rows import Op
 from vecenv.core.options import Limits
-from vecenv.core.rows import Op
 from vecenv.envs import toys
 from vecenv.errors import WorkerDiedError, WorkerError, WorkerTimeoutError
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.faults.tapes import mortal, play
 from tests.faults.test_given_up import SegfaultsInEpisode, assert_reproduces, draw_of_episode, innocent, segfaulting
+from vecenv.core.layout.rows import Autoreset
 from vecenv.core.options import Limits
-from vecenv.core.rows import Autoreset
 from vecenv.envs import toys
 from vecenv.errors import ConfigError, WorkerDiedError, WorkerTimeoutError
 

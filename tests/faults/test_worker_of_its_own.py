@@ -14,9 +14,9 @@ import pytest
 
 from tests.faults.tapes import kill, mortal, play, undisturbed, wait_until
 from vecenv import VectorEnv
-from vecenv.core import process as process_module
+from vecenv.core.layout.rows import Autoreset, Op
 from vecenv.core.options import Limits
-from vecenv.core.rows import Autoreset, Op
+from vecenv.core.pool import process as process_module
 from vecenv.envs import toys
 
 LENGTH = 10

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import psutil
 
-from vecenv.core.clock import Deadline
+from vecenv.core.system.clock import Deadline
 
 LINES = """
     import os, sys, signal
     from vecenv.core.options import Limits, PoolOptions
-    from vecenv.core.process import ProcessPool
+    from vecenv.core.pool.process import ProcessPool
     from vecenv.envs import toys
     import numpy as np
     def segments():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vecenv.core.clock import Deadline
+from vecenv.core.system.clock import Deadline
 
 from .programs import assert_gone, program, recovering, run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vecenv.core.native import load
+from vecenv.core.layout.native import load
 
 from .programs import assert_gone, program, run
 
@@ -96,7 +96,8 @@ def test_a_pool_that_is_closed_when_its_module_has_been_cleared_says_nothing(tmp
     source = program(
         """
         import ctypes
-        from vecenv.core import life, serial
+        from vecenv.core.pool import lifecycle as life
+        from vecenv.core.pool import serial
         class Collector:
             def __init__(self, pool):
                 self.pool = pool

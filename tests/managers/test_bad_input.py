@@ -27,8 +27,8 @@ from vecenv import (
     get_env_manager_cls,
     get_vec_env_setting,
 )
-from vecenv.envs.replay import DEFAULT_FOLDER, folders_by_env
 from vecenv.envs.toys import CountEnv
+from vecenv.envs.video import DEFAULT_FOLDER, folders_by_env
 from vecenv.errors import SpaceError
 
 MANAGERS = [*IN_PROCESS, *WITH_WORKERS, GymVectorEnvManager]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vecenv import BaseEnvTimestep, TreeArray
-from vecenv.core.native import load
+from vecenv.core.layout.native import load
 from vecenv.managers.build import builder_of, python_builder
 from vecenv.managers.timesteps import mark_end
 

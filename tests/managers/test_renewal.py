@@ -8,7 +8,7 @@ import pytest
 
 from tests.managers.fakes import IN_PROCESS, ActorEnv, actors
 from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, EnvState, SyncSubprocessEnvManager
-from vecenv.managers.managed import EnvMaker, ManagedKeeper, Orders, Settings
+from vecenv.managers.env_driver import EnvMaker, ManagedKeeper, Orders, Settings
 
 FACES = [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager]
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from vecenv import BaseEnvManager, DingEnvWrapper, SyncSubprocessEnvManager
-from vecenv.core import shortcut
-from vecenv.core.shortcut import Shortcut
-from vecenv.managers.managed import ManagedEnv, Orders, Settings
+from vecenv.core.host import shortcut
+from vecenv.core.host.shortcut import Shortcut
+from vecenv.managers.env_driver import ManagedEnv, Orders, Settings
 
 needs_known_release = pytest.mark.skipif(
     not shortcut.known_steps(), reason="this release of Gymnasium has other wrappers: nothing is left out"

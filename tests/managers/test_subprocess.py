@@ -23,7 +23,7 @@ from vecenv import (
     WorkerDiedError,
 )
 from vecenv.envs.toys import CountEnv, HangInC, RaiseUnpicklableError, RaiseWeirdError, ToyEnv
-from vecenv.managers.shown import Shown
+from vecenv.managers.last_obs import Shown
 
 MANAGERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
 

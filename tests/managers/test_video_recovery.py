@@ -22,9 +22,9 @@ from vecenv import (  # noqa: E402
     SyncSubprocessEnvManager,
     VectorEnv,
 )
-from vecenv.core import reproducer  # noqa: E402
-from vecenv.core.rows import Op  # noqa: E402
-from vecenv.envs.replay import EpisodeRecorder  # noqa: E402
+from vecenv.core.layout.rows import Op  # noqa: E402
+from vecenv.core.recovery import reproducer  # noqa: E402
+from vecenv.envs.video import EpisodeRecorder  # noqa: E402
 
 LENGTH, EPISODES = 5, 3
 

@@ -11,7 +11,7 @@ import os
 import numpy as np
 import pytest
 
-import vecenv.managers.life
+import vecenv.managers.launch
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS, ActorEnv, actors
 from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager
 
@@ -21,9 +21,9 @@ WAITS_FOR_ALL = {"wait_num": 100, "step_wait_timeout": None}
 @pytest.fixture(autouse=True)
 def garbage(monkeypatch):
     """Run pools in debug mode."""
-    make_options = vecenv.managers.life.pool_options
+    make_options = vecenv.managers.launch.pool_options
     monkeypatch.setattr(
-        vecenv.managers.life, "pool_options", lambda *args: dataclasses.replace(make_options(*args), debug=True)
+        vecenv.managers.launch, "pool_options", lambda *args: dataclasses.replace(make_options(*args), debug=True)
     )
 
 

@@ -20,7 +20,7 @@ from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatist
 from tests.faults.tapes import stopped
 from tests.vector.same import assert_same
 from vecenv import BatchedVectorEnv, WorkerDiedError, WorkerTimeoutError
-from vecenv.core.reproducer import load
+from vecenv.core.recovery.reproducer import load
 from vecenv.envs.toys import CountEnv, HangAtStep, SegfaultAtStep, ToyEnv
 from vecenv.vector import batched as batched_module
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from vecenv import VectorEnv
-from vecenv.core.serial import SerialPool
+from vecenv.core.pool.serial import SerialPool
 from vecenv.envs.adapt import adapt_built
 from vecenv.vector.seeds import EnvSeeds
 

@@ -19,11 +19,11 @@ from tests.releases import GYMNASIUM
 from tests.vector.same import assert_same
 from tests.vector.test_infos import Told
 from vecenv import ConfigError, VectorEnv
-from vecenv.core.infos import Infos
-from vecenv.core.native import load
+from vecenv.core.layout.info_cells import Infos
+from vecenv.core.layout.native import load
+from vecenv.core.layout.rows import Autoreset, RowFlag
 from vecenv.core.options import PoolOptions
-from vecenv.core.rows import Autoreset, RowFlag
-from vecenv.core.serial import SerialPool
+from vecenv.core.pool.serial import SerialPool
 from vecenv.envs.toys import CountEnv, SegfaultAtStep, ToyEnv
 
 MODES = [pytest.param(mode, id=mode.value) for mode in AutoresetMode]

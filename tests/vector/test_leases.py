@@ -18,9 +18,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.vector.same import assert_same
 from vecenv import BatchedVectorEnv, ClosedError, StateError, VectorEnv
-from vecenv.core.native import load
+from vecenv.core.layout.native import load
 from vecenv.core.options import PoolOptions
-from vecenv.core.serial import SerialPool
+from vecenv.core.pool.serial import SerialPool
 from vecenv.vector.results import NUM_LEASES
 
 pytestmark = pytest.mark.skipif(load() is None, reason="blocks are lent by the extension only")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.mapped import segments
-from vecenv.core.native import load
+from vecenv.core.layout.native import load
 from vecenv.envs.toys import NullEnv
 from vecenv.vector import VectorEnv
 from vecenv.vector.sheets import _MAX_BATCHES, _MAX_SHEETS, _PATIENCE

@@ -161,7 +161,7 @@ class TestEpisodicLife:
 
     def test_real_lives(self):
         pytest.importorskip("ale_py")
-        from vecenv.envs.ding import make_env
+        from vecenv.wrappers.ding import make_env
 
         env = EpisodicLifeWrapper(make_env("BreakoutNoFrameskip-v4"))
         env.reset(seed=0)

@@ -15,22 +15,14 @@ Stands above the waist. The names that say enough by themselves are in `vecenv` 
 
 from __future__ import annotations
 
-from vecenv.alf.action_wrappers import (
-    DiscreteActionWrapper,
-    NormalizedActionWrapper,
-    TemporallyCorrelatedNoiseWrapper,
-)
-from vecenv.alf.batch_wrappers import BatchedTensorWrapper, BatchEnvironmentWrapper, TensorWrapper
+from vecenv.alf.base.environment import AlfEnvironment
+from vecenv.alf.base.spec import BoundedTensorSpec, TensorSpec, tensor_spec_from_gym_space
+from vecenv.alf.base.steps import restart, termination, transition, truncation
+from vecenv.alf.base.timestep import StepType, TimeStep, time_step_spec
+from vecenv.alf.batched.parallel import ParallelAlfEnvironment
+from vecenv.alf.batched.thread import ThreadEnvironment
 from vecenv.alf.create import create_environment, no_thread_env_for_conf
-from vecenv.alf.environment import AlfEnvironment
-from vecenv.alf.episode_wrappers import (
-    ActionObservationWrapper,
-    AtariTerminalOnLifeLossWrapper,
-    NonEpisodicAgent,
-    RandomFirstEpisodeLength,
-    ScalarRewardWrapper,
-)
-from vecenv.alf.gym_actions import (
+from vecenv.alf.gym.actions import (
     ContinuousActionClip,
     ContinuousActionMapping,
     FrameSkip,
@@ -38,8 +30,8 @@ from vecenv.alf.gym_actions import (
     NormalizedAction,
     SparseReward,
 )
-from vecenv.alf.gym_atari import DMAtariPreprocessing
-from vecenv.alf.gym_frames import (
+from vecenv.alf.gym.atari import DMAtariPreprocessing
+from vecenv.alf.gym.frames import (
     BaseObservationWrapper,
     EpisodicRandomFrameCrop,
     FrameCrop,
@@ -50,15 +42,23 @@ from vecenv.alf.gym_frames import (
     ImageChannelFirst,
     ObservationClipWrapper,
 )
-from vecenv.alf.gym_wrapper import AlfGymWrapper
-from vecenv.alf.parallel import ParallelAlfEnvironment
-from vecenv.alf.spec import BoundedTensorSpec, TensorSpec, tensor_spec_from_gym_space
-from vecenv.alf.steps import restart, termination, transition, truncation
+from vecenv.alf.gym.wrapper import AlfGymWrapper
 from vecenv.alf.suite import load
-from vecenv.alf.task_wrappers import CurriculumWrapper, MultitaskWrapper
-from vecenv.alf.thread import ThreadEnvironment
-from vecenv.alf.timestep import StepType, TimeStep, time_step_spec
-from vecenv.alf.wrappers import AlfEnvironmentBaseWrapper, TimeLimit
+from vecenv.alf.wrappers.action import (
+    DiscreteActionWrapper,
+    NormalizedActionWrapper,
+    TemporallyCorrelatedNoiseWrapper,
+)
+from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper, TimeLimit
+from vecenv.alf.wrappers.batch import BatchedTensorWrapper, BatchEnvironmentWrapper, TensorWrapper
+from vecenv.alf.wrappers.episode import (
+    ActionObservationWrapper,
+    AtariTerminalOnLifeLossWrapper,
+    NonEpisodicAgent,
+    RandomFirstEpisodeLength,
+    ScalarRewardWrapper,
+)
+from vecenv.alf.wrappers.task import CurriculumWrapper, MultitaskWrapper
 
 __all__ = [
     "ActionObservationWrapper",

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from vecenv.alf.batch_wrappers import BatchedTensorWrapper, BatchEnvironmentWrapper, TensorWrapper
-from vecenv.alf.environment import AlfEnvironment
-from vecenv.alf.options import pool_options
-from vecenv.alf.parallel import ParallelAlfEnvironment
+from vecenv.alf.base.environment import AlfEnvironment
+from vecenv.alf.base.options import pool_options
+from vecenv.alf.base.tensors import wants_tensors
+from vecenv.alf.batched.parallel import ParallelAlfEnvironment
+from vecenv.alf.batched.thread import ThreadEnvironment
 from vecenv.alf.suite import apply_wrapper, load
-from vecenv.alf.task_wrappers import MultitaskWrapper
-from vecenv.alf.tensors import wants_tensors
-from vecenv.alf.thread import ThreadEnvironment
+from vecenv.alf.wrappers.batch import BatchedTensorWrapper, BatchEnvironmentWrapper, TensorWrapper
+from vecenv.alf.wrappers.task import MultitaskWrapper
 from vecenv.checks import check_callable, check_callables, check_flag, check_whole
-from vecenv.core.rows import Autoreset
+from vecenv.core.layout.rows import Autoreset
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError
 

@@ -12,11 +12,11 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
-from vecenv.alf.environment import AlfEnvironment
-from vecenv.alf.gym_actions import ContinuousActionClip, NormalizedAction
-from vecenv.alf.gym_frames import ImageChannelFirst
-from vecenv.alf.gym_wrapper import AlfGymWrapper
-from vecenv.alf.wrappers import TimeLimit
+from vecenv.alf.base.environment import AlfEnvironment
+from vecenv.alf.gym.actions import ContinuousActionClip, NormalizedAction
+from vecenv.alf.gym.frames import ImageChannelFirst
+from vecenv.alf.gym.wrapper import AlfGymWrapper
+from vecenv.alf.wrappers.base import TimeLimit
 from vecenv.checks import check_callables, check_flag, check_whole
 from vecenv.envs.registered import find_spec
 from vecenv.errors import ConfigError

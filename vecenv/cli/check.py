@@ -45,8 +45,8 @@ def run(options: argparse.Namespace) -> int:
     """
     from vecenv.cli.env_names import find_env_fn
     from vecenv.cli.target import build_env
-    from vecenv.envs.check import CheckError, check_all
-    from vecenv.envs.check_data import lacks_spaces
+    from vecenv.envs.check.check import CheckError, check_all
+    from vecenv.envs.check.data import lacks_spaces
 
     env_fn = find_env_fn(options.env, dict(options.env_kwarg))
     env = build_env(env_fn, options.env)
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _close(env: Any) -> list[Any]:
     from vecenv.envs.adapt import adapt
-    from vecenv.envs.check_data import Violation
+    from vecenv.envs.check.data import Violation
 
     try:
         adapt(env).close()  # which not every env has
@@ -90,8 +90,8 @@ def _close(env: Any) -> list[Any]:
 
 
 def _print_recovery(env_fn: Any, seed: int) -> list[Any]:
-    from vecenv.envs.check_data import Violation
-    from vecenv.envs.check_recovery import check_recovery
+    from vecenv.envs.check.data import Violation
+    from vecenv.envs.check.recovery import check_recovery
 
     try:
         report = check_recovery(env_fn, seed=seed)

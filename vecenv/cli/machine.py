@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from vecenv.core.supervise import usable_cores
+from vecenv.core.processes.worker import usable_cores
 
 __all__ = ["StealMeter", "cpu_seconds", "describe_machine", "no_interrupts", "usable_cores"]
 

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         DependencyError: the env's modules are not found.
         Exception: what the env raises.
     """
-    from vecenv.core import reproducer
+    from vecenv.core.recovery import reproducer
 
     try:
         episode = reproducer.load(options.file)
@@ -78,7 +78,7 @@ def _versions(versions: dict[str, str]) -> str:
 
 
 def _line(event: Any) -> str:
-    from vecenv.core.reproducer import shorten
+    from vecenv.core.recovery.reproducer import shorten
 
     end = " terminated" * event.terminated + " truncated" * event.truncated
     if event.op == "step":

@@ -10,9 +10,9 @@ from typing import Any
 
 from ..checks import check_choice, check_flag, check_whole
 from ..errors import ConfigError
-from .clock import is_number, limit_of
-from .infos import Infos
-from .rows import Autoreset, Op
+from .layout.info_cells import Infos
+from .layout.rows import Autoreset, Op
+from .system.clock import is_number, limit_of
 
 __all__ = [
     "START_METHODS",

@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from vecenv.envs.check_data import describe
+from vecenv.envs.check.data import describe
 from vecenv.errors import SpaceError
 
 __all__ = [

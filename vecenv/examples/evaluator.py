@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vecenv.envs.ding import DingEnvWrapper
 from vecenv.managers import create_env_manager
+from vecenv.wrappers.ding import DingEnvWrapper
 
 __all__ = ["Evaluated", "evaluate", "main"]
 

@@ -17,10 +17,10 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from ..checks import check_whole
-from ..core.batch import Batch
-from ..core.pool import Pool
-from ..core.rows import RowFlag
-from ..core.spec import Array, Leaf
+from ..core.layout.rows import RowFlag
+from ..core.layout.spec import Array, Leaf
+from ..core.parent.batch import Batch
+from ..core.pool.pool import Pool
 from ..errors import ClosedError, ConfigError, StateError, require, warn_caller
 from ..vector.env import VectorEnv
 from ..vector.infos import check_no_statistics

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.pool import Pool
-from ..core.spec import Array
+from ..core.layout.spec import Array
+from ..core.pool.pool import Pool
 from ..errors import ConfigError, require
 
 __all__ = ["PinnedMemory", "ToDevice", "as_tensors", "to_device"]

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..core.rows import Form
-from ..core.spec import DictNode, Leaf, Node, Spec, TupleNode
+from ..core.layout.rows import Form
+from ..core.layout.spec import DictNode, Leaf, Node, Spec, TupleNode
 
 __all__ = ["Packer", "packer_of"]
 

@@ -14,14 +14,14 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
-from ..core.batch import Batch, raise_first
-from ..core.rows import RowFlag
-from ..core.spec import Array
+from ..core.layout.rows import RowFlag
+from ..core.layout.spec import Array
+from ..core.parent.batch import Batch, raise_first
 from ..errors import ConfigError, EnvError, StateError, WorkerDiedError, WorkerTimeoutError, add_notes
 from ..registry import ENV_MANAGER_REGISTRY
-from .asides import ABNORMAL, AGENTS, abnormal_values, infos_of_agents
 from .calls import renew_env
-from .resets import EnvResets
+from .reset_scheduler import EnvResets
+from .side_values import ABNORMAL, AGENTS, abnormal_values, infos_of_agents
 from .states import EnvState
 from .timesteps import BUILT_ANEW, HAS_INFO, Blanks, copy_arrays, final_rows
 

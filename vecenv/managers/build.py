@@ -11,7 +11,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
-from ..core.native import load
+from ..core.layout.native import load
 from ..envs.base import BaseEnvTimestep
 from ..tree import TreeArray
 

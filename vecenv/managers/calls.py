@@ -15,7 +15,7 @@ from ..envs.adapt import find_attr, original
 from ..envs.base import BaseEnv
 from ..envs.own import get_own
 from ..errors import StateError
-from .managed import ManagedEnv
+from .env_driver import ManagedEnv
 
 __all__ = ["CallMethod", "ReadAttribute", "Render", "ShapeRewards", "leave_resets", "renew_env"]
 

@@ -22,17 +22,17 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from ..config import deep_merge_dicts, warn_unknown_keys
-from ..core.infos import is_mask
+from ..core.layout.info_cells import is_mask
 from ..envs.adapt import AdaptedEnv, adapt_built, find_attr
 from ..envs.base import BaseEnvTimestep
-from ..envs.replay import Recordable, folders_by_env, make_token
 from ..envs.results import AGENTS
+from ..envs.video import Recordable, folders_by_env, make_token
 from ..errors import ClosedError, ConfigError, StateError, warn_caller
 from ..registry import ENV_MANAGER_REGISTRY
-from .asides import infos_of_agents
-from .books import EnvBooks
+from .episode_counts import EnvBooks
 from .options import OTHER_KEYS, check_counts, read_env_fns
 from .seeds import seeds_by_env
+from .side_values import infos_of_agents
 from .states import EnvState
 from .timesteps import mark_end
 

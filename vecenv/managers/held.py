@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..core import mail
-from ..core.serial import SerialPool
+from ..core.layout import messages
+from ..core.pool.serial import SerialPool
 
 __all__ = ["HeldCall", "HoldingPool"]
 
@@ -76,18 +76,18 @@ class HoldingPool(SerialPool):
         super().__init__(*args, **kwargs)
         self._under_way: set[_HeldObject] = set()
 
-    def _dump_letter(self, letter: mail.Letter) -> bytes:
+    def _dump_letter(self, letter: messages.Letter) -> bytes:
         try:
-            return mail.dump(letter)
+            return messages.dump(letter)
         except Exception:  # whatever the class of an object does when it is to be pickled
-            return mail.dump(self._hold_fields(letter, ("kwargs", "action")))
+            return messages.dump(self._hold_fields(letter, ("kwargs", "action")))
 
-    def _dump_answer(self, answer: mail.Answer) -> bytes:
+    def _dump_answer(self, answer: messages.Answer) -> bytes:
         try:
-            return mail.dump_answer(answer)
+            return messages.dump_answer(answer)
         except Exception:
             names = ("info", "final_info", "objects", "final_objects", "value")
-            return mail.dump_answer(self._hold_fields(answer, names))
+            return messages.dump_answer(self._hold_fields(answer, names))
 
     def _hold_fields(self, message: Any, names: Iterable[str]) -> Any:
         return dataclasses.replace(message, **{name: self._hold(getattr(message, name)) for name in names})
@@ -95,7 +95,7 @@ class HoldingPool(SerialPool):
     def _hold(self, value: Any) -> Any:
         """Put held objects in the place of the parts that cannot be pickled."""
         try:
-            mail.dump(value)
+            messages.dump(value)
             return value
         except Exception:
             if type(value) is dict:

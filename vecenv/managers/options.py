@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..config import Config
-from ..core.clock import MOST_SECONDS, is_number
+from ..core.layout.rows import Autoreset
 from ..core.options import FailurePolicy, Limits, PoolOptions, is_positive
-from ..core.rows import Autoreset
+from ..core.system.clock import MOST_SECONDS, is_number
 from ..errors import ConfigError
 
 __all__ = [

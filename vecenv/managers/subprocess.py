@@ -9,20 +9,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..core import mail
-from ..core.batch import Batch
-from ..core.clock import Deadline
-from ..core.pool import Pool
-from ..core.process import ProcessPool
-from ..core.rows import RowFlag
+from ..core.layout import messages
+from ..core.layout.rows import RowFlag
+from ..core.parent.batch import Batch
+from ..core.pool.pool import Pool
+from ..core.pool.process import ProcessPool
+from ..core.system.clock import Deadline
 from ..envs.base import BaseEnvTimestep
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError, warn_caller
 from ..registry import ENV_MANAGER_REGISTRY
-from .asides import add_to_info
 from .base import BaseEnvManager
 from .calls import ReadAttribute, Render, leave_resets, renew_env
 from .options import PROCESS_CONFIG
-from .resets import EnvResets
+from .reset_scheduler import EnvResets
+from .side_values import add_to_info
 from .states import EnvState
 from .timesteps import Blanks
 
@@ -64,7 +64,7 @@ class ProcessEnvManager(BaseEnvManager):
         if not params:
             return
         try:
-            mail.dump(params)
+            messages.dump(params)
         except Exception as error:  # whatever the class of an object raises when it is to be pickled
             raise ConfigError(
                 f"reset: env {env_id}: its arguments cannot be sent to a worker: {type(error).__name__}: {error}",

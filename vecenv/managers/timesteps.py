@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..core.batch import Batch
-from ..core.rows import RowFlag, Rows, Run
-from ..core.spec import Array, DictNode, Leaf, Node, Spec, TupleNode, pick_rows
+from ..core.layout.rows import RowFlag, Rows, Run
+from ..core.layout.spec import Array, DictNode, Leaf, Node, Spec, TupleNode, pick_rows
+from ..core.parent.batch import Batch
 from ..envs.base import BaseEnvTimestep
-from .asides import REWARD
 from .build import Builder, numbers_of
+from .side_values import REWARD
 
 __all__ = ["Blanks", "Layout", "Seen", "Views", "copy_arrays", "final_rows", "mark_end", "split_rows"]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core.spec import DictNode, Leaf, Node, Spec, TupleNode
+from ..core.layout.spec import DictNode, Leaf, Node, Spec, TupleNode
 from ..errors import SpaceError, require
 from ..registry import ENV_MANAGER_REGISTRY
 from ..tree import TreeArray, only_numbers
 from .base import BaseEnvManager
 from .build import Builder, numbers_of
-from .life import EnvLife
+from .launch import EnvLife
 from .options import BASE_CONFIG, PROCESS_CONFIG, V2_CONFIG
 from .subprocess import SyncSubprocessEnvManager
 from .timesteps import Blanks

@@ -14,9 +14,9 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
-from ..core.infos import Infos
+from ..core.layout.info_cells import Infos
+from ..core.layout.spec import Array
 from ..core.options import FailurePolicy
-from ..core.spec import Array
 from ..errors import ConfigError
 from .errors import DifferentSpacesError
 

@@ -19,12 +19,12 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
 from ..checks import check_flag
-from ..core.batch import Batch
+from ..core.layout.rows import Autoreset, Op, RowFlag, Run
+from ..core.layout.spec import Array, Leaf
 from ..core.options import Limits, PoolOptions
-from ..core.rows import Autoreset, Op, RowFlag, Run
-from ..core.spec import Array, Leaf
+from ..core.parent.batch import Batch
 from ..envs.batched import Inner, adapt_batched, have_generators, inner_of
-from ..envs.state import KEEPER
+from ..envs.state.state import KEEPER
 from ..errors import ConfigError, StateError
 from .arguments import read_failures, read_mask, read_seeds
 from .batched_calling import CallableBatches

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from ..core.infos import is_mask
-from ..core.spec import Array
+from ..core.layout.info_cells import is_mask
+from ..core.layout.spec import Array
 from ..errors import SpaceError
 from .widening import common_dtype
 

@@ -23,11 +23,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from ..checks import check_flag
-from ..core.batch import Batch
+from ..core.layout.rows import Autoreset, Op
 from ..core.options import Limits, PoolOptions
-from ..core.rows import Autoreset, Op
+from ..core.parent.batch import Batch
 from ..envs.adapt import adapt_built
-from ..envs.state import KEEPER
+from ..envs.state.state import KEEPER
 from ..errors import ConfigError, StateError
 from .arguments import (
     combine_spaces,

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space
 
-from ..core.batch import FINAL_CELLS, INFO_CELLS, Batch, CellColumns
-from ..core.infos import Column, dtype_of
-from ..core.rows import RowFlag
-from ..core.spec import Array
+from ..core.layout.info_cells import Column, dtype_of
+from ..core.layout.rows import RowFlag
+from ..core.layout.spec import Array
+from ..core.parent.batch import FINAL_CELLS, INFO_CELLS, Batch, CellColumns
 from ..errors import ConfigError
 from .nested import row_of
 from .sheets import Field, Sheets

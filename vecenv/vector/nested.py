@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from ..core.spec import Array, DictNode, Leaf, Node, TupleNode
+from ..core.layout.spec import Array, DictNode, Leaf, Node, TupleNode
 
 __all__ = ["merge", "own", "row_of", "view"]
 

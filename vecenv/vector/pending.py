@@ -17,12 +17,12 @@ import gymnasium
 import numpy as np
 
 from ..checks import check_choice
-from ..core.clock import check_timeout
+from ..core.layout.rows import Op
 from ..core.options import PoolOptions
-from ..core.pool import Pool
-from ..core.process import ProcessPool
-from ..core.rows import Op
-from ..core.serial import SerialPool
+from ..core.pool.pool import Pool
+from ..core.pool.process import ProcessPool
+from ..core.pool.serial import SerialPool
+from ..core.system.clock import check_timeout
 from ..errors import ClosedError, ConfigError, SpaceError, StateError
 from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from ..core.batch import Batch, raise_first
-from ..core.pool import Pool
-from ..core.rows import RowFlag, Run
-from ..core.spec import Array, Leaf
+from ..core.layout.rows import RowFlag, Run
+from ..core.layout.spec import Array, Leaf
+from ..core.parent.batch import Batch, raise_first
+from ..core.pool.pool import Pool
 from ..errors import StateError
 from .infos import InfoReader, add_statistics, spread_infos
 from .nested import merge, own, view

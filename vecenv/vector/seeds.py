@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 
-from ..core.pool import Pool
+from ..core.pool.pool import Pool
 from ..envs.adapt import has_generator
 
 __all__ = ["EnvSeeds", "draw_seed"]

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.batch import INFO_CELLS, Batch
-from ..core.native import implementation, load
-from ..core.rows import Run
-from ..core.spec import Array
+from ..core.layout.native import implementation, load
+from ..core.layout.rows import Run
+from ..core.layout.spec import Array
+from ..core.parent.batch import INFO_CELLS, Batch
 
 __all__ = ["Field", "Sheets"]
 

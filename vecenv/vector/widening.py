@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.spec import Array
+from ..core.layout.spec import Array
 
 __all__ = ["common_dtype", "survives"]
 

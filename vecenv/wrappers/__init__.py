@@ -6,15 +6,14 @@ today stand those of older programs: `NoopResetEnv` is `NoopResetWrapper`, and s
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vecenv.errors import ConfigError
-from vecenv.registry import ENV_WRAPPER_REGISTRY, import_modules
+from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.action import ActionRepeatWrapper, GymHybridDictActionWrapper, MaxAndSkipWrapper
 from vecenv.wrappers.base import EnvWrapper, GymToGymnasiumWrapper
+from vecenv.wrappers.create import create_env_wrapper
 from vecenv.wrappers.episode import EpisodicLifeWrapper, FireResetWrapper, NoopResetWrapper, TimeLimitWrapper
 from vecenv.wrappers.lightzero import ActionDiscretizationEnvWrapper, LightZeroEnvWrapper, get_wrappered_env
 from vecenv.wrappers.norm import ObsNormWrapper, RewardNormWrapper, RunningMeanStd, StaticObsNormWrapper
@@ -86,31 +85,6 @@ __all__ = [
     "get_wrappered_env",
     "update_shape",
 ]
-
-
-def create_env_wrapper(env: Any, env_wrapper_cfg: Mapping[str, Any]) -> Any:
-    """Wrap an env by config: `type`, and where wanted `kwargs` and `import_names`; the config stays as it is.
-
-    Example:
-        >>> import gymnasium
-        >>> env = create_env_wrapper(gymnasium.make("CartPole-v1"), {"type": "time_limit", "kwargs": {"max_limit": 3}})
-        >>> env.max_limit
-        3
-
-    Raises:
-        ConfigError: no `type`, or no config at all.
-        UnknownNameError: no wrapper of that name.
-    """
-    if not isinstance(env_wrapper_cfg, Mapping):
-        raise ConfigError(f"env_wrapper_cfg: expected a dict, got {env_wrapper_cfg!r}", key="env_wrapper_cfg")
-    if "type" not in env_wrapper_cfg:
-        raise ConfigError(f"wrapper config lacks 'type': {dict(env_wrapper_cfg)!r}", key="type")
-    import_modules(env_wrapper_cfg.get("import_names"))
-    wrapper_cls = ENV_WRAPPER_REGISTRY.get(env_wrapper_cfg["type"])
-    kwargs = env_wrapper_cfg.get("kwargs") or {}
-    if not isinstance(kwargs, Mapping):
-        raise ConfigError(f"kwargs: expected a dict, got {kwargs!r}", key="kwargs")
-    return wrapper_cls(env, **copy.deepcopy(dict(kwargs)))
 
 
 def update_shape(

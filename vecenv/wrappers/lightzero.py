@@ -11,12 +11,12 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.checks import check_whole
-from vecenv.envs.ding import DingEnvWrapper
 from vecenv.envs.registered import make_env
 from vecenv.envs.spaces import NoneSpace
 from vecenv.errors import ConfigError, SpaceError, StateError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.base import EnvWrapper, require_box
+from vecenv.wrappers.ding import DingEnvWrapper
 
 #: What `to_play` is where there is one player.
 ONE_PLAYER = -1

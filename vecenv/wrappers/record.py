@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vecenv.envs.adapt import adapt
-from vecenv.envs.replay import EpisodeRecorder
+from vecenv.envs.video import EpisodeRecorder
 from vecenv.wrappers.base import GymToGymnasiumWrapper
 
 

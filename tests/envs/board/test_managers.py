@@ -22,7 +22,7 @@ from vecenv import (
     TicTacToeEnv,
     VectorEnv,
 )
-from vecenv.core.spec import Spec
+from vecenv.core.layout.spec import Spec
 
 MANAGERS = [
     (BaseEnvManager, {}),

@@ -26,8 +26,8 @@ from vecenv.envs.board.bots import Bot
 from vecenv.envs.board.configs import EVAL, SELF_PLAY, check_config
 from vecenv.envs.board.positions import PLAYERS, Position, Rules
 from vecenv.envs.board.recording import RENDER_MODES, Window, save_frames
-from vecenv.envs.replay import DEFAULT_FOLDER
 from vecenv.envs.seeding import EpisodeSeeds
+from vecenv.envs.video import DEFAULT_FOLDER
 from vecenv.errors import ConfigError, SpaceError, StateError, warn_caller
 from vecenv.replaying import is_replaying
 

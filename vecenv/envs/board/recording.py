@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from vecenv.envs.replay import write_video
+from vecenv.envs.video import write_video
 from vecenv.errors import ConfigError, StateError, require
 
 RENDER_MODES = ("state_realtime_mode", "image_realtime_mode", "image_savefile_mode", "rgb_array")

@@ -1,0 +1,139 @@
+"""ThreadEnvironment: one environment in one thread, deadlines included."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from tests.alf.same import assert_same, counting, toy
+from vecenv import ConfigError
+from vecenv.alf import AlfGymWrapper, BatchEnvironmentWrapper, ThreadEnvironment
+from vecenv.alf.wrappers.batch import stack
+from vecenv.envs.toys import RaiseAtInit, RaiseAtStep, ToyEnv
+
+
+class Where(ToyEnv):
+    """Notes the thread of every call, and waits in the step that `gate` is for."""
+
+    def __init__(self, gate=None, **kwargs):
+        super().__init__(**kwargs)
+        self.threads = [threading.get_ident()]
+        self.gate = gate
+
+    def reset(self, **kwargs):
+        self.threads.append(threading.get_ident())
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self.threads.append(threading.get_ident())
+        if self.gate is not None:
+            self.gate.wait()
+        return super().step(action)
+
+    def close(self):
+        self.threads.append(threading.get_ident())
+
+
+def test_everything_happens_in_one_other_thread():
+    env = ThreadEnvironment(lambda: AlfGymWrapper(Where()), tensors=False)
+    env.reset()
+    env.step(np.zeros(1, np.int64))
+    env.call("observe")
+    threads = env.threads  # a plain attribute is read directly
+    env.close()
+    assert len(threads) == 4 and len(set(threads)) == 1 and threads[0] != threading.get_ident()
+
+
+def test_time_steps_are_those_of_the_environment_as_a_batch_of_one():
+    alone = counting(1)
+    with ThreadEnvironment(lambda: counting(1), tensors=False) as env:
+        assert env.batched and env.batch_size == 1 and not env.is_tensor_based
+        assert env.time_step_spec() == alone.time_step_spec() and env.task_names == alone.task_names
+        env.seed(3)
+        alone.seed(3)
+        assert_same(env.reset(), stack([alone.reset()]))
+        for _ in range(8):
+            assert_same(env.step(np.ones(1, np.int64)), stack([alone.step(1)]))
+        assert env.get_info()["steps"].shape == (1,)
+
+
+def test_tensors():
+    torch = pytest.importorskip("torch")
+    with ThreadEnvironment(toy) as env:
+        assert env.is_tensor_based
+        assert env.step(torch.tensor([1])).is_first().tolist() == [True]
+        step = env.step(torch.tensor([1]))
+        assert step.prev_action.tolist() == [1] and step.reward.dtype == torch.float32
+
+
+def test_errors_are_raised_as_themselves():
+    with pytest.raises(RuntimeError, match="cannot be built"):
+        ThreadEnvironment(lambda: AlfGymWrapper(RaiseAtInit()))
+    with pytest.raises(AssertionError, match="a single AlfEnvironment"):
+        ThreadEnvironment(lambda: BatchEnvironmentWrapper([toy()]))
+    with pytest.raises(AssertionError, match="a single AlfEnvironment of arrays, got 3"):
+        ThreadEnvironment(lambda: 3)
+    with ThreadEnvironment(lambda: AlfGymWrapper(RaiseAtStep()), tensors=False) as env:
+        env.reset()
+        with pytest.raises(ZeroDivisionError):
+            env.step(np.zeros(1, np.int64))
+        assert env.reset().is_first().all(), "it goes on"
+        with pytest.raises(AttributeError, match="no_such_thing"):
+            _ = env.no_such_thing
+
+
+def test_close_may_be_called_again_and_nothing_else_after_it():
+    env = ThreadEnvironment(toy, tensors=False)
+    env.close()
+    env.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        env.reset()
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_no_copies_of_it(duplicate):
+    """The end of a shallow copy would be that of the thread."""
+    with ThreadEnvironment(lambda: counting(1), tensors=False, reset_timeout=20.0) as env:
+        with pytest.raises(TypeError, match="cannot be pickled or copied"):
+            duplicate(env)
+        env.reset()
+
+
+def test_a_step_that_hangs_is_reported_in_time_and_close_does_not_wait_for_it():
+    gate = threading.Event()
+    inner = Where(gate)
+    env = ThreadEnvironment(lambda: AlfGymWrapper(inner), tensors=False, step_timeout=0.05)
+    env.reset()
+    with pytest.raises(TimeoutError, match=r"did not finish step within 0.05 s; raise step_timeout"):
+        env.step(np.zeros(1, np.int64))
+    with pytest.raises(TimeoutError, match="close it"):
+        env.reset()
+    env.close()
+    before = len(inner.threads)
+    gate.set()
+    env._thread.join(10)
+    assert len(inner.threads) == before + 1, "the env is closed when its thread gets to it"
+
+
+@pytest.mark.parametrize("limit", [float("inf"), threading.TIMEOUT_MAX, 10**400], ids=["inf", "most", "more"])
+def test_limits_that_never_come_are_none(limit):
+    limits = {f"{name}_timeout": limit for name in ("construct", "reset", "step", "call", "close")}
+    env = ThreadEnvironment(lambda: AlfGymWrapper(ToyEnv()), tensors=False, **limits)
+    env.step(0)
+    env.close()
+
+
+@pytest.mark.parametrize("limit", [float("nan"), -1, 0, "1"], ids=repr)
+def test_a_limit_that_is_no_time_starts_nothing(limit):
+    with pytest.raises(ConfigError, match=f"step_timeout: expected seconds above 0, got {limit!r}"):
+        ThreadEnvironment(lambda: AlfGymWrapper(ToyEnv()), tensors=False, step_timeout=limit)
+
+
+@pytest.mark.parametrize("constructor", [None, AlfGymWrapper(ToyEnv())], ids=["None", "an env"])
+def test_a_constructor_that_is_none_starts_nothing(constructor):
+    with pytest.raises(ConfigError, match="^env_constructor: expected a callable, got"):
+        ThreadEnvironment(constructor, construct_timeout=1.0)

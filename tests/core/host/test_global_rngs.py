@@ -1,0 +1,410 @@
+"""Global generators: what an env draws from them depends on nothing but its own calls."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import random
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from vecenv.core.host import global_rngs as streams_module
+from vecenv.core.host.global_rngs import Streams
+from vecenv.core.layout.native import load
+from vecenv.core.layout.rows import Autoreset
+from vecenv.core.options import FailurePolicy, PoolOptions
+from vecenv.core.pool.process import ProcessPool
+from vecenv.core.pool.serial import SerialPool
+from vecenv.envs.toys import CountEnv, NoisyGlobal, ToyEnv
+
+KINDS = {
+    "random": lambda: random.random(),
+    "numpy": lambda: np.random.random(),
+    "gauss": lambda: random.gauss(0.0, 1.0),  # each second one is a leftover of the first
+    "normal": lambda: np.random.normal(),
+    "integers": lambda: np.random.randint(1 << 30),
+    "bytes": lambda: float(len(np.random.bytes(10_000))) + np.random.random(),  # several laps
+    "seeding": lambda: (random.seed(5), np.random.seed(5), random.random() + np.random.random())[-1],
+}
+
+
+class Draws(ToyEnv):
+    """Draws in the calls named by `moments`, in steps only at each `every`-th from step `first` on."""
+
+    def __init__(self, kind: str, moments: str = "step", first: int = 1, every: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.draw, self.moments, self.first, self.every = KINDS[kind], moments, first, every
+        self.built = self.draw() if "construct" in moments else 0.0
+        self.drawn = 0.0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.drawn = self.draw() if "reset" in self.moments else 0.0
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        due = self.num_steps + 1 - self.first
+        if "step" in self.moments and due >= 0 and due % self.every == 0:
+            self.drawn = self.draw()
+        return super().step(action)
+
+    def ask(self) -> float:
+        return self.draw() if "call" in self.moments else 0.0
+
+    def inform(self) -> dict[str, Any]:
+        return {"drawn": float(self.built + self.drawn)}
+
+
+def ask(env: Any) -> float:
+    value: float = env.ask()
+    return value
+
+
+def play(pool: Any, steps: int = 15, before: Callable[[int], None] = lambda step: None) -> list[list[float]]:
+    """Return what each env has drawn by each of its answers."""
+    seen: list[list[float]] = [[] for _ in range(pool.num_envs)]
+
+    def note(batch: Any) -> None:
+        for env_id, info in zip(batch.env_ids, batch.infos()):
+            seen[env_id].append(info["drawn"])
+
+    with pool:
+        pool.start()
+        pool.reset(seeds=list(range(pool.num_envs)))
+        note(pool.recv())
+        for step in range(steps):
+            before(step)
+            pool.send(np.zeros(pool.num_envs, np.int64))
+            note(pool.recv())
+            if step % 7 == 3:
+                for env_id, value in enumerate(pool.call(ask)):
+                    seen[env_id].append(value)
+    return seen
+
+
+def some_envs(seed: int, count: int = 3) -> list[Callable[[], Draws]]:
+    rng = random.Random(seed)
+    moments = ["construct", "reset", "step", "call", "nothing", "reset step", "construct step call"]
+    both = rng.choice(list(KINDS))  # two that meet in the idle state, and others
+    chosen = [(both, "step"), (both, "step"), *((rng.choice(list(KINDS)), rng.choice(moments)) for _ in range(count))]
+    return [
+        functools.partial(Draws, kind, moment, rng.randint(1, 6), rng.randint(1, 3), length=rng.randint(2, 9))
+        for kind, moment in chosen
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
+def test_draws_do_not_depend_on_who_shares_the_process(
+    monkeypatch: pytest.MonkeyPatch, seed: int, autoreset: Autoreset
+) -> None:
+    env_fns = some_envs(seed)
+    options = functools.partial(PoolOptions, autoreset=autoreset, final_obs=autoreset is Autoreset.SAME_STEP)
+    expected = play(ProcessPool(env_fns, options(num_workers=len(env_fns))))
+    assert play(ProcessPool(env_fns, options(num_workers=2))) == expected
+    assert play(ProcessPool(env_fns, options(num_workers=1, context="spawn" if seed == 0 else "fork"))) == expected
+    assert play(SerialPool(env_fns, options())) == expected
+    if load() is not None:
+        monkeypatch.setenv("VECENV_IMPLEMENTATION", "python")
+        assert play(ProcessPool(env_fns, options(num_workers=1))) == expected
+        assert play(SerialPool(env_fns, options())) == expected
+
+
+class DrawsInLaterResets(Draws):
+    def reset(self, **kwargs: Any) -> Any:
+        self.drawn = self.draw() if self.num_steps else 0.0
+        return ToyEnv.reset(self, **kwargs)
+
+
+@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
+def test_a_first_draw_in_an_automatic_reset_is_noticed(autoreset: Autoreset, implementation: str) -> None:
+    env_fns = [functools.partial(DrawsInLaterResets, "random", "nothing", length=3)] * 2
+    options = functools.partial(PoolOptions, autoreset=autoreset)
+    expected = play(ProcessPool(env_fns, options(num_workers=2)))
+    assert play(ProcessPool(env_fns, options(num_workers=1))) == expected
+
+
+def test_envs_of_one_kind_draw_different_numbers() -> None:
+    env_fns = [functools.partial(Draws, "random", "construct reset step call")] * 4
+    seen = play(SerialPool(env_fns))
+    drawn = [value for stream in seen for value in stream]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_the_first_step_that_draws_starts_from_the_idle_state_and_the_second_from_the_envs_own() -> None:
+    env_fns = [functools.partial(Draws, "random", "step", first) for first in (1, 3, 3)]
+    first, second, third = play(SerialPool(env_fns), steps=8)
+    assert first[1] == second[3] == third[3]
+    assert len({first[2], second[4], third[4]}) == 3
+
+
+def test_the_callers_generators_come_back_whatever_an_env_draws() -> None:
+    random.seed(1), np.random.seed(1)
+    expected = [(random.gauss(0, 1), np.random.normal()) for _ in range(4)]
+    random.seed(1), np.random.seed(1)
+    got = [(random.gauss(0, 1), np.random.normal())]  # with a second Gaussian left over in both
+    with SerialPool([functools.partial(NoisyGlobal, 3)] * 3) as pool:
+        pool.start()
+        got.append((random.gauss(0, 1), np.random.normal()))
+        pool.reset()
+        pool.recv()
+        got.append((random.gauss(0, 1), np.random.normal()))
+        pool.send(np.zeros(3, np.int64))
+        pool.recv()
+    got.append((random.gauss(0, 1), np.random.normal()))
+    assert got == expected
+
+
+class FailsAfterDrawing(ToyEnv):
+    def step(self, action: Any) -> Any:
+        value = random.random()
+        super().step(action)
+        raise LookupError(value)
+
+
+@pytest.mark.parametrize("num_workers", [None, 1, 2])
+def test_a_step_that_draws_and_raises(num_workers: int | None) -> None:
+    engine: Any = SerialPool if num_workers is None else ProcessPool
+    with engine([FailsAfterDrawing] * 2, PoolOptions(num_workers=num_workers)) as pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        values = []
+        for _ in range(2):
+            pool.send(np.zeros(2, np.int64))
+            values.append([error.args[0] for error in pool.recv().errors().values()])
+    assert values[0][0] == values[0][1] and len({*values[0], *values[1]}) == 3
+
+
+def test_a_quick_call_that_draws_and_raises_leaves_the_idle_state_as_it_was() -> None:
+    def fail() -> None:
+        raise LookupError(random.random())
+
+    with Streams() as streams:
+        values = [streams.quick(0, random.random)]
+        with pytest.raises(LookupError) as caught:
+            streams.quick(1, fail)
+        values += [*caught.value.args, streams.quick(2, random.random)]
+        assert streams.has_drawn(1) and len(set(values)) == 1
+        with pytest.raises(LookupError) as caught:
+            streams.quick(1, fail)
+        assert caught.value.args[0] != values[0], "the second is the env's own"
+
+
+def test_streams_go_on_from_a_state() -> None:
+    streams, others = Streams(), Streams()
+    with streams, streams.of(3):
+        random.gauss(0, 1), np.random.normal()
+    assert others.take_from(5, streams.keep_with(3, b"state")) == b"state"
+    with streams, streams.of(3):
+        expected = random.gauss(0, 1), np.random.normal(), random.random()
+    with others, others.of(5):
+        assert (random.gauss(0, 1), np.random.normal(), random.random()) == expected
+    assert others.has_drawn(5)
+
+
+def test_a_second_gaussian_is_nobody_elses() -> None:
+    with Streams() as streams:
+        alone = streams.quick(1, random.gauss, 0, 1)
+    random.gauss(0, 1)
+    with Streams() as streams:
+        assert streams.quick(2, random.gauss, 0, 1) == alone, "the caller has one left over"
+    with Streams() as streams:
+        streams.command(0, random.gauss, 0, 1)
+        assert streams.quick(1, random.gauss, 0, 1) == alone, "env 0 has one left over"
+
+
+def test_an_env_that_is_forgotten_draws_what_it_drew_first() -> None:
+    drawn = []
+    with Streams() as streams:
+        for _ in range(2):
+            drawn.append(streams.command(0, random.random))
+            assert streams.has_drawn(0)
+            streams.forget(0)
+            assert not streams.has_drawn(0)
+    assert drawn[0] == drawn[1]
+
+
+def test_pools_within_the_envs_of_a_pool_leave_their_streams_alone() -> None:
+    outer, inner = Streams(), Streams()
+    with outer, outer.of(0):
+        expected = [random.random(), random.random()]
+    again = Streams()
+    with again, again.of(0):
+        got = [random.random()]
+        with inner, inner.of(0):
+            assert random.random() == expected[0]
+        got.append(random.random())
+    assert got == expected
+
+
+def test_a_second_thread_goes_without() -> None:
+    state = random.getstate()
+    entered: list[bool] = []
+    with Streams():
+
+        def enter() -> None:
+            with Streams() as second:
+                entered.append(second.is_active)
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+    assert entered == [False] and random.getstate() == state
+
+
+def test_workers_forked_beside_a_thread_that_serves_have_their_streams() -> None:
+    env_fns = [functools.partial(Draws, "random")] * 2
+    expected = play(SerialPool(env_fns))
+    inside, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with Streams():
+            inside.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    try:
+        assert play(ProcessPool(env_fns, PoolOptions(num_workers=1, context="fork"))) == expected
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_generators_of_another_layout_are_swapped_by_their_own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    env_fns = [functools.partial(Draws, kind, "construct reset step call", length=4) for kind in KINDS]
+    expected = play(SerialPool(env_fns))
+    streams_module._idle_state.cache_clear()
+    monkeypatch.setattr(streams_module, "_gauss_offset", lambda: None)
+    try:
+        assert not streams_module.is_exact() and Streams().watched == ()
+        assert play(SerialPool(env_fns)) == expected
+    finally:
+        streams_module._idle_state.cache_clear()
+
+
+@pytest.mark.native
+def test_the_layout_is_known_here() -> None:
+    assert streams_module.is_exact() and len(Streams().watched) == 4
+
+
+def test_threads_that_draw_are_warned_about_once() -> None:
+    env_fns = [functools.partial(Draws, "numpy")] * 4
+    with ProcessPool(env_fns, PoolOptions(num_workers=1, threads_per_worker=2)) as pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+
+        def step_and_ask() -> None:
+            pool.send(np.zeros(4, np.int64))
+            pool.recv()
+            pool.call(ask)  # reads all mail
+
+        with pytest.warns(UserWarning, match="global random generators"):
+            step_and_ask()
+        step_and_ask()  # warnings are errors: there is no second one
+
+
+class Threads(CountEnv):
+    """Tells by whom it is called."""
+
+    def __init__(self, path: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.path = path
+        self.seen = {"construct": threading.get_ident()}
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.seen["reset"] = threading.get_ident()
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.seen["step"] = threading.get_ident()
+        return super().step(action)
+
+    def tell(self) -> tuple[int, dict[str, int]]:
+        self.seen["call"] = threading.get_ident()
+        return os.getpid(), self.seen
+
+    def close(self) -> None:
+        with open(self.path, "w") as file:
+            file.write(str(threading.get_ident()))
+
+
+@pytest.mark.parametrize("implementation", ["native", "python"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_call_of_an_env_runs_in_one_thread(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, implementation: str, threads: int
+) -> None:
+    if implementation == "native" and load() is None:
+        pytest.skip("the extension was not built")
+    monkeypatch.setenv("VECENV_IMPLEMENTATION", implementation)
+    env_fns = [functools.partial(Threads, str(tmp_path / f"{env_id}"), length=2) for env_id in range(8)]
+    with ProcessPool(env_fns, PoolOptions(num_workers=2, threads_per_worker=threads)) as pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        for _ in range(5):  # autoresets too
+            pool.send(np.zeros(8, np.int64))
+            pool.recv()
+        told = pool.call(Threads.tell)
+    closed = [int((tmp_path / f"{env_id}").read_text()) for env_id in range(8)]
+    for (_, seen), ident in zip(told, closed):
+        assert set(seen) == {"construct", "reset", "step", "call"}
+        assert {*seen.values(), ident} == {ident}
+    workers = {pid: {seen["call"] for other, seen in told if other == pid} for pid, _ in told}
+    assert [len(idents) for idents in workers.values()] == [threads, threads]
+
+
+class Kept(NamedTuple):
+    state: bytes
+    is_complete: bool = True
+
+
+class DrawsKeeper:
+    """Keeps all of a `Draws` that draws in every step: a seeded reset would do but for the global generators."""
+
+    def spans_episodes(self, env: Any) -> bool:
+        return False
+
+    def capture(self, env: Any) -> Kept:
+        return Kept(pickle.dumps(env.unwrapped.np_random))
+
+    def restore(self, env: Any, state: bytes) -> None:
+        env.unwrapped.np_random = pickle.loads(state)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
+@pytest.mark.parametrize("moments", ["step", "reset", "construct reset step call"])
+def test_a_worker_that_is_killed_draws_on_where_it_was(autoreset: Autoreset, moments: str) -> None:
+    if load() is None:
+        pytest.skip("recovery needs the extension")
+    env_fns = [functools.partial(Draws, kind, moments, length=4 + 13 * (i % 3)) for i, kind in enumerate(KINDS)]
+    failures = FailurePolicy(on_failure="recover", max_restarts=100)
+    options = PoolOptions(autoreset=autoreset, final_obs=True)
+    killed: list[int] = []
+
+    def reset_sometimes(pool: Any, step: int) -> None:
+        if step in (8, 19):
+            pool.reset(seeds=[step] * pool.num_envs)
+            pool.recv()
+
+    def kill_sometimes(pool: Any, step: int) -> None:
+        reset_sometimes(pool, step)
+        if step % 6 == 5:
+            killed.append(pool.worker_pids[step % 4 // 2])
+            os.kill(killed[-1], signal.SIGKILL)
+
+    alone = SerialPool(env_fns, options)
+    expected = play(alone, 30, functools.partial(reset_sometimes, alone))
+    mortal = ProcessPool(env_fns, replace(options, num_workers=2, failures=failures), keeper=DrawsKeeper())
+    assert play(mortal, 30, functools.partial(kill_sometimes, mortal)) == expected
+    assert len(set(killed)) == 5

@@ -1,0 +1,52 @@
+"""Copies of nested values, as far as the envs of other tests do not reach."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from vecenv.core.layout.copies import copy_arrays, thawed
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def frozen(*values: float) -> np.ndarray[Any, Any]:
+    array = np.array(values)
+    array.flags.writeable = False
+    return array
+
+
+def test_containers_and_arrays_are_copied_and_other_objects_shared() -> None:
+    thing = object()
+    value = OrderedDict(pair=Pair(np.zeros(2), [thing]), parts=(np.ones(1),))
+    copied = copy_arrays(value)
+    assert type(copied) is OrderedDict and type(copied["pair"]) is Pair and type(copied["parts"]) is tuple
+    assert copied["pair"].right == [thing] and copied["pair"].right is not value["pair"].right
+    value["pair"].left[:] = value["parts"][0][:] = 7
+    assert copied["pair"].left.tolist() == [0, 0] and copied["parts"][0].tolist() == [1]
+
+
+@pytest.mark.parametrize("copied_by", [copy_arrays, thawed])
+def test_what_holds_itself_is_held_by_its_copy(copied_by: Any) -> None:
+    value: dict[str, Any] = {"array": frozen(1, 2), "list": [1]}
+    value["self"] = value
+    value["list"].append((value["list"], value))
+    copied = copied_by(value)
+    assert copied is not value and copied["self"] is copied
+    assert copied["list"] is not value["list"]
+    assert copied["list"][1][0] is copied["list"] and copied["list"][1][1] is copied
+    assert copied["array"].flags.writeable
+
+
+def test_only_what_holds_a_frozen_array_is_copied_to_thaw_it() -> None:
+    value: list[Any] = [np.zeros(1), {"text": "x"}]
+    value.append(value)
+    assert thawed(value) is value
+    value[1]["deep"] = (frozen(3),)
+    assert thawed(value)[1]["deep"][0].flags.writeable

@@ -1,0 +1,117 @@
+"""Messages between parent and worker, and exceptions that cross over."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+
+from vecenv.core.layout import messages
+from vecenv.core.layout.messages import Answer, Letter, RemoteTraceback
+from vecenv.errors import EnvError
+
+
+class Demanding(Exception):
+    """Pickles, but cannot be built again from its arguments."""
+
+    def __init__(self, text, *, needed):
+        super().__init__(text)
+        self.needed = needed
+
+
+class Shifty(Exception):
+    """Comes back as something else."""
+
+    def __reduce__(self):
+        return ValueError, ("not what it was",)
+
+
+class Silent(BaseException):
+    """Not an Exception, as SystemExit is not."""
+
+
+def raised(error):
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def crossed(error, **where):
+    return messages.unpack_error(pickle.loads(pickle.dumps(messages.pack_error(raised(error)))), **where)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Answer(3, 1, info={"a": 1}, objects=[None, "x"]),
+        Answer(0, 2, warnings=[("key", "text")]),
+        Letter(kwargs={"options": {"level": 3}}),
+        Letter(action={"deep": [1, 2]}),
+    ],
+)
+def test_a_message_comes_back_equal(message):
+    assert messages.load(messages.dump(message)) == message
+    assert messages.load(bytearray(messages.dump(message))) == message
+
+
+def test_functions_without_a_module_travel_by_value():
+    offset = 4
+    letter = messages.load(messages.dump(Letter(function=lambda env: env + offset)))
+    assert letter.function(3) == 7
+
+
+def test_what_cannot_be_pickled_is_the_senders_error():
+    with pytest.raises(TypeError, match="pickle"):
+        messages.dump(Answer(1, 0, value=threading.Lock()))
+
+
+def test_an_exception_arrives_as_itself_with_the_remote_traceback_as_its_cause():
+    error = crossed(ZeroDivisionError("by zero"), env_ids=(3,), op="step")
+    assert type(error) is ZeroDivisionError and error.args == ("by zero",)
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert "in raised" in str(error.__cause__) and "ZeroDivisionError: by zero" in str(error.__cause__)
+
+
+def test_an_exception_of_a_local_class_arrives_as_one_of_that_name():
+    class Local(RuntimeError):
+        pass
+
+    error = crossed(Local("here"))
+    assert type(error).__qualname__ == Local.__qualname__ and isinstance(error, RuntimeError)
+
+
+@pytest.mark.parametrize("error", [Demanding("no", needed=1), Shifty("odd"), Silent("end"), SystemExit(3)])
+def test_what_cannot_be_raised_again_becomes_an_env_error_that_names_it(error):
+    arrived = crossed(error, env_ids=(3,), op="step", step_id=9)
+    assert type(arrived) is EnvError
+    assert type(error).__name__ in str(arrived) and "env 3" in str(arrived)
+    assert (arrived.env_ids, arrived.op, arrived.step_id) == ((3,), "step", 9)
+    assert arrived.exception_type.endswith(type(error).__name__)
+    assert type(error).__name__ in str(arrived.__cause__)
+
+
+def test_an_exception_that_holds_a_lock_becomes_an_env_error():
+    error = RuntimeError("busy", threading.Lock())
+    assert type(crossed(error)) is EnvError
+
+
+def test_an_exception_whose_module_is_missing_here_becomes_an_env_error():
+    data, name, text, trace = messages.pack_error(raised(ValueError("x")))
+    broken = (b"cno_such_module\nThing\n.", name, text, trace)
+    assert type(messages.unpack_error(broken)) is EnvError
+    assert data is not None
+
+
+def test_the_chain_of_causes_is_told_in_the_text():
+    def fail():
+        try:
+            {}["missing"]
+        except KeyError as error:
+            raise RuntimeError("outer") from error
+
+    with pytest.raises(RuntimeError) as caught:
+        fail()
+    text = str(messages.unpack_error(messages.pack_error(caught.value)).__cause__)
+    assert "KeyError: 'missing'" in text and "direct cause" in text

@@ -1,0 +1,205 @@
+"""When a pool may be used, started and closed, and by whom; with nothing behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from vecenv.core.pool.lifecycle import Life
+from vecenv.errors import ClosedError, ConfigError, StateError
+
+
+def nothing() -> None:
+    """What most of these do when they start and end."""
+
+
+def refuse() -> None:
+    raise LookupError("of the start")
+
+
+class Bare(Life):
+    """Writes down what it goes through; `at_start` and `at_end` are what that does."""
+
+    def __init__(self, at_start: Callable[[], object] = nothing, at_end: Callable[[], object] = nothing) -> None:
+        super().__init__()
+        self.at_start, self.at_end = at_start, at_end
+        self.told: list[str] = []
+        self.interrupted = threading.Event()
+
+    def _go(self) -> None:
+        self.told.append("start")
+        self.at_start()
+
+    def _shut_down(self) -> None:
+        self.told.append("end")
+        self.at_end()
+
+    def _interrupt(self) -> None:
+        self.interrupted.set()
+
+    def use(self, work: Callable[[], object] = nothing) -> None:
+        """Do something as calls of pools do."""
+        self._enter("use")
+        try:
+            self._begin("use")
+            work()
+            self._check_not_closing("use")
+        finally:
+            self._busy = False
+            self._leave()
+
+
+def started(at_end: Callable[[], object] = nothing) -> Bare:
+    life = Bare(at_end=at_end)
+    life.start()
+    return life
+
+
+def elsewhere(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_what_is_closed_by_another_thread_amid_its_start_is_not_open() -> None:
+    closers = []
+
+    def close() -> None:
+        closers.append(elsewhere(life.close))
+        life.interrupted.wait()
+
+    life = Bare(at_start=close)
+    with pytest.raises(ClosedError, match="start: the pool was closed meanwhile"):
+        life.start()
+    closers[0].join()
+    assert life.closed and life.told == ["start", "end"]
+
+
+@pytest.mark.parametrize("end", ["start", "use"])
+def test_an_error_of_the_end_is_no_more_than_a_note_to_what_a_start_failed_for(end: str) -> None:
+    def fail() -> None:
+        raise ValueError("of the end")
+
+    life = Bare(at_start=refuse if end == "start" else nothing, at_end=fail)
+    if end == "start":
+        with pytest.raises(LookupError) as caught:
+            life.start()
+        assert caught.value.__notes__ == ["closing what had been built raised ValueError: of the end"]
+    else:
+        life.start()
+        with pytest.raises(ValueError, match="of the end"):
+            life.use(life.close)
+    assert life.closed and life.told == ["start", "end"]
+    with pytest.raises(ClosedError):
+        life.start()
+    is_free: list[bool] = []
+    elsewhere(lambda: is_free.append(life._lock.acquire(False))).join()
+    assert is_free == [True]
+
+
+def test_two_threads_start_it_once() -> None:
+    class Raced(Bare):
+        def _enter(self, what: str) -> None:
+            if threading.current_thread() is threading.main_thread():
+                elsewhere(self.try_start).join()  # after the first look at the state
+            super()._enter(what)
+
+        def try_start(self) -> None:
+            with contextlib.suppress(LookupError):
+                self.start()
+
+    life = Raced()
+    with pytest.raises(StateError):
+        life.start()
+    assert life.told == ["start"] and not life.closed
+    life.close()
+    life = Raced(at_start=refuse)
+    with pytest.raises(ClosedError):
+        life.start()
+    assert life.told == ["start", "end"]
+
+
+def test_who_comes_while_a_close_waits_hears_of_that() -> None:
+    errors: list[Exception] = []
+
+    def come() -> None:
+        try:
+            life.use()
+        except StateError as error:
+            errors.append(error)
+
+    def wait() -> None:
+        elsewhere(come).join()
+        closers.append(elsewhere(life.close))
+        life.interrupted.wait()
+        elsewhere(come).join()
+
+    life, closers = started(), list[threading.Thread]()
+    with pytest.raises(ClosedError, match="use: the pool was closed meanwhile"):
+        life.use(wait)
+    closers[0].join()
+    before, after = errors
+    assert "another thread is using this pool" in str(before) and not isinstance(before, ClosedError)
+    assert isinstance(after, ClosedError)
+    assert life.told == ["start", "end"]
+
+
+def test_amid_a_call_its_thread_may_close_and_no_more() -> None:
+    def close() -> None:
+        for call in (life.use, life.start):
+            with pytest.raises(StateError, match="under way in this thread|started already"):
+                call()
+        with pytest.raises(ConfigError):
+            life.close("soon")  # type: ignore[arg-type]
+        assert not life._closing
+        life.close(2.5)
+        life.close()
+        assert life.told == ["start"] and not life.closed
+
+    life = started()
+    with pytest.raises(ClosedError):
+        life.use(close)
+    assert life.told == ["start", "end"] and life.closed
+    life.close()
+
+
+def test_amid_a_start_its_thread_may_close() -> None:
+    life = Bare(at_start=lambda: life.close())
+    with pytest.raises(ClosedError):
+        life.start()
+    assert life.told == ["start", "end"] and life.closed
+
+
+def test_what_ends_may_be_closed_again_meanwhile() -> None:
+    life = started(at_end=lambda: (life.close(), elsewhere(life.close).join()))
+    with life:
+        life.use()
+    assert life.told == ["start", "end"]
+
+
+def test_a_forked_child_has_none() -> None:
+    life = started()
+    pid = os.fork()
+    if pid == 0:
+        said = []
+        for call in (life.use, life.start, Bare().start, life.close):
+            try:
+                call()
+            except StateError as error:
+                said.append(f"belongs to process {os.getppid()}" in str(error))
+        os._exit(0 if said == [True] * 2 and life.told == ["start"] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    made = Bare()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            made.start()
+        except StateError:
+            os._exit(0 if made.told == [] else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    life.close()

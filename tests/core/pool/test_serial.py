@@ -1,0 +1,62 @@
+"""SerialPool: what only envs in the caller's process can show."""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+import pytest
+
+from tests.faults.tapes import wait_until
+from vecenv.core.options import Limits, PoolOptions
+from vecenv.core.pool.serial import SerialPool
+from vecenv.envs import toys
+from vecenv.errors import ClosedError
+
+
+class _GrumblesAtEnd(toys.CountEnv):
+    closed: list[int] = []
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        if number == 3:
+            raise ZeroDivisionError("cannot be built")
+
+    def close(self) -> None:
+        self.closed.append(self.number)
+        if self.number < 2:
+            raise ValueError(f"{self.number} does not want to end")
+
+
+def test_a_failed_start_closes_all_that_was_built_and_says_why_it_failed() -> None:
+    _GrumblesAtEnd.closed.clear()
+    pool = SerialPool([lambda number=number: _GrumblesAtEnd(number) for number in range(5)])
+    with pytest.raises(ZeroDivisionError) as caught:
+        pool.start()
+    assert str(caught.value) == "cannot be built"
+    assert "closing what had been built raised ValueError: 0 does not want to end" in caught.value.__notes__
+    assert _GrumblesAtEnd.closed == [0, 1, 2]
+    with pytest.raises(ClosedError):
+        pool.reset()
+
+
+@pytest.mark.parametrize("seconds", [30.0, 0.001])
+def test_a_timer_of_the_program_s_own_goes_on(seconds: float) -> None:
+    """While envs have limits these need it; one that should have gone off meanwhile does so afterwards."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: came.append(1))
+    try:
+        with SerialPool([toys.CountEnv], PoolOptions(limits=Limits(step=20.0))) as pool:
+            pool.start()
+            pool.reset()
+            pool.recv()
+            pool.send(np.zeros(1, np.int64))
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            pool.recv().raise_errors()
+            if seconds > 1:
+                assert 20.0 < signal.getitimer(signal.ITIMER_REAL)[0] <= seconds and not came
+        wait_until(lambda: seconds > 1 or bool(came))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

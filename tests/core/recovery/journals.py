@@ -1,0 +1,59 @@
+"""Journals for tests: asked by short calls, told in short words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vecenv.core.layout.rows import CommandFlag, Op
+from vecenv.core.recovery.journal import Journal
+
+MANY = 1 << 20
+
+
+def steps(journal: Journal, values: list[int], env_ids: list[int] | None = None) -> None:
+    ids = None if env_ids is None else np.array(env_ids, np.int64)
+    journal.note_steps((np.array(values, np.int64),), ids, 0)
+
+
+def reset(journal: Journal, first: int, env_ids: list[int], seeds: list[int | None], op: Op = Op.RESET) -> None:
+    flags = [0 if seed is None else CommandFlag.SEED for seed in seeds]
+    seeded = [seed is not None for seed in seeds]
+    count = len(env_ids)
+    journal.note_commands(
+        op, first, env_ids, [seed or 0 for seed in seeds], flags, [None] * count, [None] * count, seeded
+    )
+
+
+def call(journal: Journal, first: int, env_id: int, name: str | None) -> None:
+    journal.note_commands(Op.CALL, first, [env_id], [0], [0], [f"letter {first}".encode()], [name], [False])
+
+
+def told(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int, list[Any]]]:
+    """Return (start, [what is repeated]) of each attempt: actions as numbers, commands by name."""
+    found = []
+    for start, entries, _ in journal.history(env_id, queued).attempts:
+        parts: list[Any] = []
+        for entry in entries:
+            if entry.op == Op.STEP:
+                assert isinstance(entry.payload, tuple)
+                parts.append(int(np.frombuffer(entry.payload[0], np.int64)[0]))
+            else:
+                parts.append(f"{Op(entry.op).name.lower()} {entry.step_id}")
+        found.append((start.step_id, parts))
+    return found
+
+
+def kept(journal: Journal, attempt: int = 0) -> list[int]:
+    """Return the calls that are made again before the start of an attempt, for env 0."""
+    return [entry.step_id for entry in journal.history(0, ()).attempts[attempt].kept]
+
+
+def two_envs() -> Journal:
+    """Two envs reset with seeds (commands 1, 2), then three rounds of steps (3 .. 8)."""
+    journal = Journal(2, MANY)
+    reset(journal, 1, [0, 1], [5, 6])
+    for number in range(3):
+        steps(journal, [10 + number, 20 + number])
+    return journal

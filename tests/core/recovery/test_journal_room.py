@@ -1,0 +1,442 @@
+"""The journal when it is full: what is dropped, what goes first, and where an env begins again."""
+
+from __future__ import annotations
+
+import copy
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.core.recovery.journals import MANY, call, reset, steps, told, two_envs
+from vecenv.core.layout.commands import Start
+from vecenv.core.layout.rows import CommandFlag, Op
+from vecenv.core.recovery.journal import Journal
+
+
+def test_what_every_env_has_left_behind_is_dropped() -> None:
+    journal = Journal(2, MANY)
+    sizes = []
+    next_id = 1
+    for _ in range(60):
+        reset(journal, next_id, [0, 1], [1, 2])
+        for _ in range(50):
+            steps(journal, [1, 2])
+        next_id += 102
+        sizes.append(journal.nbytes)
+    assert max(sizes) == max(sizes[:40]), "it grows no more"
+    assert len(told(journal, 0)[0][1]) == 51
+
+
+def test_pages_that_are_written_again_hold_nothing_of_before() -> None:
+    journal = Journal(2, MANY)
+    dropped: set[int] = set()
+    reset(journal, 1, [0, 1], [1, 2])
+    next_id = 3
+    for number in range(20_000):
+        if number % 12_000 == 0:  # after three pages
+            reset(journal, next_id, [0, 1], [1, 2])
+            next_id += 2
+        steps(journal, [number, -number])
+        next_id += 2
+        dropped.update(map(id, journal._spares))
+    assert dropped.intersection(map(id, journal._pages)), "no page was written again"
+    assert told(journal, 1)[0][1][1:] == [-number for number in range(12_000, 20_000)]
+
+
+@pytest.mark.parametrize("other", [np.full(1, 1.5, np.float32), np.full((1, 3), 1)], ids=["dtype", "shape"])
+def test_pages_are_not_written_again_with_actions_of_another_kind(other: Any) -> None:
+    journal = Journal(1, MANY)
+    for action in (other, np.full(1, 1)):
+        for _ in range(30):
+            reset(journal, journal._next_step_id, [0], [1])
+            for _ in range(1_000):
+                journal.note_steps((action,), None, 0)
+    entry = journal.history(0, ()).attempts[0].entries[-1]
+    assert entry.payload == (np.int64(1).tobytes(),)
+
+
+def test_pages_are_written_again_with_actions_of_another_form() -> None:
+    journal = Journal(1, MANY)
+    dropped: set[int] = set()
+    for form in [1] * 30 + [2]:
+        reset(journal, journal._next_step_id, [0], [1])
+        for _ in range(1_000):
+            journal.note_steps((np.full(1, 1),), None, form)
+            dropped.update(map(id, journal._spares))
+    assert dropped.intersection(map(id, journal._pages)), "no page was written again"
+    assert {entry.flags for entry in journal.history(0, ()).attempts[0].entries[1:]} == {2}
+
+
+def test_dropped_pages_are_kept_to_be_written_again_in_half_of_the_room() -> None:
+    journal = Journal(2, 4 << 20)
+    reset(journal, 1, [0, 1], [1, 2])
+    action = np.zeros((2, 64))
+    spares = set()
+    for number in range(10_000):
+        if number % 3_000 == 2_999:  # after 3 MB
+            reset(journal, journal._next_step_id, [0, 1], [1, 2])
+        journal.note_steps((action,), None, 0)
+        spare = sum(page.nbytes for page in journal._spares)
+        spares.add(len(journal._spares))
+        assert spare <= 2 << 20
+    assert max(spares) > 20 and 0 in spares
+
+
+def test_a_page_has_room_for_some_requests_however_large_they_are() -> None:
+    journal = Journal(2_048, 64 << 20)
+    reset(journal, 1, [0], [1])
+    for _ in range(33):
+        journal.note_steps((np.zeros(2_048, np.int64),), None, 0)
+    assert len(journal._pages) == 2
+    for _ in range(10):
+        journal.note_steps((np.zeros(1_024, np.int64),), np.arange(1_024), 0)
+    assert len(journal._pages) == 3
+
+
+def test_a_request_of_more_envs_than_a_small_page_has_rows_is_noted_whole() -> None:
+    journal = Journal(2_048, 400_000)
+    action = np.zeros((1_500, 8))
+    page_nbytes = journal._page_nbytes((action,))
+    assert page_nbytes < action.nbytes
+    for _ in range(2):
+        journal.note_steps((action,), np.arange(1_500), 0)
+    ((_, entries, _),) = journal.history(1_499, ()).attempts
+    assert [entry.step_id for entry in entries] == [1_500, 3_000]
+    assert len(journal._pages) == 2 and journal.nbytes <= 400_000
+
+
+def test_making_room_takes_little_more_memory_than_there_was() -> None:
+    room, action = 16 << 20, np.zeros((8, 1_024))
+    journal = Journal(8, room)
+    reset(journal, 1, list(range(8)), list(range(8)))
+    tracemalloc.start()
+    try:
+        for number in range(150):  # 9.4 MB, of which env 0 needs only the second half
+            journal.note_steps((action,), None, 0)
+            if number == 75:
+                reset(journal, journal._next_step_id, [0], [1])
+        tracemalloc.reset_peak()
+        journal._compact()
+        left, peak = journal.nbytes, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert left > 8 << 20 and peak < 12 << 20
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["to all", "to some"])
+def test_a_page_that_is_not_full_does_not_hold_up_those_behind_it(is_whole: bool) -> None:
+    journal = Journal(2, 2 << 20)
+    reset(journal, 1, [0, 1], [1, 2])
+    steps(journal, [1, 2], None if is_whole else [0, 1])
+    for _ in range(20):
+        reset(journal, journal._next_step_id, [0, 1], [1, 2])
+        for number in range(2_000):
+            steps(journal, [number, number], [0, 1] if is_whole else None)
+            assert not journal.is_half_full()
+    assert told(journal, 1)[0][1][1:] == list(range(2_000))
+    steps(journal, [9, 9], None if is_whole else [0, 1])
+    assert told(journal, 1)[0][1][-1] == 9, "it was written to the page that is dropped"
+
+
+def test_one_env_with_a_long_episode_does_not_keep_what_others_left_behind() -> None:
+    journal = Journal(2, 60_000)
+    reset(journal, 1, [0, 1], [1, 2])
+    next_id = 3
+    for number in range(120):
+        steps(journal, [number, number])
+        next_id += 2
+        if number % 10 == 9:
+            reset(journal, next_id, [1], [number])
+            next_id += 1
+    assert len(told(journal, 0)[0][1]) == 121, "env 0 has lost nothing"
+    assert len(told(journal, 1)[-1][1]) <= 12
+    assert journal.nbytes <= 60_000
+
+
+def test_the_longest_history_goes_first_and_comes_back_with_its_next_start() -> None:
+    journal = Journal(2, 20_000)
+    reset(journal, 1, [0, 1], [1, 2])
+    next_id, rounds = 3, 0
+    while journal.history(0, ()).attempts:
+        steps(journal, [1, 2])
+        next_id, rounds = next_id + 2, rounds + 1
+        if rounds % 10 == 0:
+            reset(journal, next_id, [1], [next_id])
+            next_id += 1
+        assert next_id < 5_000, "it is never full"
+    assert journal.history(1, ()).attempts
+    assert journal.nbytes <= 20_000
+    reset(journal, next_id, [0], [4])
+    steps(journal, [9], [0])
+    assert told(journal, 0)[-1] == (next_id, [f"reset {next_id}", 9])
+
+
+def test_histories_as_long_as_each_other_go_together() -> None:
+    journal = Journal(64, MANY)
+    reset(journal, 1, list(range(64)), [1] * 64)
+    reset(journal, 65, list(range(32, 64)), [1] * 32)  # the newer starts, by a few commands
+    while journal.history(0, ()).attempts:
+        for _ in range(500):
+            steps(journal, [1] * 64)
+    assert not any(journal.history(env_id, ()).attempts for env_id in range(64))
+    assert journal.nbytes <= MANY
+    reset(journal, journal._next_step_id, [5], [1])
+    steps(journal, [1] * 64)
+    assert journal.history(5, ()).attempts, "a new start is a new history"
+
+
+@pytest.mark.parametrize("num_ending", [0, 1, 32, 63])
+def test_looking_for_room_is_rare_however_long_episodes_are(num_ending: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, looks = Journal(64, MANY), 0
+    compact = journal._compact
+
+    def count() -> None:
+        nonlocal looks
+        looks += 1
+        compact()
+
+    monkeypatch.setattr(journal, "_compact", count)
+    reset(journal, 1, list(range(64)), [1] * 64)
+    num_full = MANY // (64 * np.dtype(np.int64).itemsize)  # steps of all that fill the journal
+    for number in range(20 * num_full):
+        steps(journal, [1] * 64)
+        if num_ending and number % 50 == 0:
+            reset(journal, journal._next_step_id, list(range(num_ending)), [number] * num_ending)
+    assert 0 < looks <= 100, "five times per filling, at most"
+    assert journal.nbytes <= MANY
+
+
+def test_what_came_before_a_start_that_may_lack_something_goes_before_that_start() -> None:
+    journal = Journal(1, 20_000)
+    reset(journal, 1, [0], [5])
+    while not journal.is_half_full():
+        steps(journal, [7])
+    later = Start(journal._next_step_id - 1, b"state", is_complete=False)
+    journal.note_state(0, later, is_answered=True)
+    assert [start.step_id for start, _, _ in journal.history(0, ()).attempts] == [1, later.step_id]
+    while len(attempts := journal.history(0, ()).attempts) == 2:
+        steps(journal, [7])
+    ((start, entries, _),) = attempts
+    assert start == later
+    assert [entry.step_id for entry in entries] == list(range(later.step_id, journal._next_step_id))
+
+
+def test_a_long_history_does_not_take_short_ones_with_it() -> None:
+    journal = Journal(64, MANY // 4)
+    reset(journal, 1, list(range(64)), [1] * 64)
+    number = 0
+    while journal.history(0, ()).attempts:
+        for _ in range(500):
+            number += 1
+            steps(journal, [number] * 64)
+            if 1 <= number % 150 < 64:
+                reset(journal, journal._next_step_id, [number % 150], [number])
+        assert number < 20_000, "it is never full"
+    assert all(journal.history(env_id, ()).attempts for env_id in range(1, 64))
+
+
+def test_no_room_at_all() -> None:
+    journal = Journal(2, 1)
+    reset(journal, 1, [0, 1], [1, 2])
+    for _ in range(20):
+        steps(journal, [1, 2])
+    assert journal.history(0, ()).attempts == [] == journal.history(1, ()).attempts
+    assert journal.nbytes <= 1
+
+
+def test_the_size_is_that_of_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Added up and taken off step by step; `_compact` counts anew and must find the same."""
+    rng = np.random.default_rng(0)
+    journal = Journal(3, MANY)
+    next_id = 1
+    for number in range(400):
+        kind = rng.integers(10)
+        env_id = int(rng.integers(3))
+        if kind < 5:
+            steps(journal, [1, 2, 3])
+            next_id += 3
+        elif kind < 7:
+            steps(journal, [1], [env_id])
+            next_id += 1
+        elif kind == 7:
+            reset(journal, next_id, [env_id], [number if rng.integers(2) else None])
+            next_id += 1
+        elif kind == 8:
+            call(journal, next_id, env_id, ["a", "b", None, ""][rng.integers(4)])
+            next_id += 1
+        else:
+            is_complete = bool(rng.integers(2))
+            journal.note_state(env_id, Start(next_id - 1, b"x" * int(rng.integers(500)), is_complete), True)
+    claimed = journal.nbytes
+    journal._prune()
+    pruned = journal.nbytes
+    journal._compact()
+    assert claimed >= pruned >= journal.nbytes > 0
+    before = journal.nbytes
+    journal._compact()
+    assert journal.nbytes == before
+
+
+def test_of_states_that_may_not_be_all_only_the_newest_takes_room() -> None:
+    journal = two_envs()
+    before = journal.nbytes
+    for step_id in (3, 5, 7):
+        journal.note_state(0, Start(step_id, b"x" * 1000, False), is_answered=True)
+        assert journal.nbytes == before + 1000
+
+
+def test_starts_in_mail_are_gathered_before_anything_is_dropped() -> None:
+    journal = Journal(1, 3_000)
+    reset(journal, 1, [0], [1])
+    newest = [0]
+
+    def gather() -> None:
+        journal.note_state(0, Start(newest[0], b"s"), is_answered=True)
+
+    journal.gather_starts = gather
+    for number in range(200):
+        newest[0] = number + 2
+        steps(journal, [number])
+        assert journal.history(0, ()).attempts
+    assert journal.nbytes <= 3_000
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 3])
+def test_a_reset_that_is_too_large_to_keep_is_no_start(num_steps: int) -> None:
+    """Else an env that was never reset would be stepped."""
+    journal = Journal(2, 10_000)
+    options = [b"x" * 50_000] * 2
+    journal.note_commands(Op.RESET, 1, [0, 1], [5, 6], [CommandFlag.SEED] * 2, options, [None] * 2, [True] * 2)
+    for number in range(num_steps):
+        steps(journal, [10 + number, 20 + number])
+    assert told(journal, 0) == [] == told(journal, 1)
+    assert journal.nbytes <= 10_000
+    next_id = journal._next_step_id
+    reset(journal, next_id, [0], [7])
+    steps(journal, [30], [0])
+    assert told(journal, 0) == [(next_id, [f"reset {next_id}", 30])], "the next one is"
+
+
+def test_a_reset_that_still_fits_is_kept_when_what_came_before_it_goes() -> None:
+    journal = Journal(1, 3_000)
+    reset(journal, 1, [0], [5])
+    while journal.nbytes < 2_500:
+        steps(journal, [1])
+    first = journal._next_step_id
+    options = [b"x" * 1_000]
+    journal.note_commands(Op.RESET, first, [0], [5], [CommandFlag.SEED], options, [None], [True])
+    assert told(journal, 0) == [(first, [f"reset {first}"])] and journal.nbytes <= 3_000
+    steps(journal, [2])
+    assert told(journal, 0) == [(first, [f"reset {first}", 2])]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_repeated_has_no_gaps_whatever_was_given_up(seed: int) -> None:
+    """From a start on everything is there, its own command first."""
+    rng = np.random.default_rng(seed)
+    journal = Journal(3, 4_000)
+    noted: list[list[int]] = [[], [], []]
+    last_op = [Op.RESET] * 3
+    num_attempts = num_given_up = 0
+
+    def note(env_ids: list[int], op: Op) -> int:
+        first = journal._next_step_id
+        for number, env_id in enumerate(env_ids):
+            noted[env_id].append(first + number)
+            last_op[env_id] = op
+        return first
+
+    def check(env_id: int, queued: list[int]) -> int:
+        attempts = copy.deepcopy(journal).history(env_id, queued).attempts
+        for start, entries, _ in attempts:
+            expected = [number for number in noted[env_id] if number >= start.step_id and number not in queued]
+            assert [entry.step_id for entry in entries] == expected
+            if start.step_id > 0:  # else it begins when it is built
+                assert start.state is not None or expected[:1] == [start.step_id], "it would not be reset"
+        return len(attempts)
+
+    for number in range(400):
+        env_ids = rng.choice(3, rng.integers(1, 4), replace=False).tolist()
+        kind = rng.integers(10)
+        if number < 1 or kind < 2:
+            env_ids = [0, 1, 2] if number < 1 else env_ids
+            count = len(env_ids)
+            letters = [b"x" * int(rng.integers(3_000)) if rng.random() < 0.3 else None for _ in env_ids]
+            seeded = [number < 1 or rng.random() < 0.5] * count
+            flags = [CommandFlag.SEED if is_seeded else 0 for is_seeded in seeded]
+            first = note(env_ids, Op.RESET)
+            journal.note_commands(Op.RESET, first, env_ids, [1] * count, flags, letters, [None] * count, seeded)
+        elif kind < 3:
+            call(journal, note(env_ids[:1], Op.CALL), env_ids[0], None)
+        elif kind < 5 and last_op[env_ids[0]] != Op.CALL:
+            start = Start(noted[env_ids[0]][-1], b"x" * int(rng.integers(800)), bool(rng.random() < 0.5))
+            journal.note_state(env_ids[0], start, is_answered=bool(rng.integers(2)))
+        else:
+            note(env_ids, Op.STEP)
+            steps(journal, [number] * len(env_ids), env_ids)
+        for env_id in range(3):
+            found = check(env_id, [])
+            num_attempts, num_given_up = num_attempts + found, num_given_up + (not found)
+            check(env_id, noted[env_id][-1:])
+    assert num_attempts > 100 and num_given_up > 100, "it was about nothing"
+
+
+def test_calls_of_an_env_without_a_start_take_no_room_from_others() -> None:
+    journal = Journal(2, 20_000)
+    reset(journal, 1, [0, 1], [5, 6])
+    while told(journal, 0):
+        steps(journal, [1], [0])
+    first = journal._next_step_id
+    reset(journal, first, [1], [7])
+    steps(journal, [8], [1])
+    for _ in range(2_000):
+        call(journal, journal._next_step_id, 0, "gain")
+        steps(journal, [1], [0])
+        assert journal.nbytes <= 20_000
+    assert told(journal, 1) == [(first, [f"reset {first}", 8])] and told(journal, 0) == []
+    (last,) = journal.history(0, ()).lasting
+    assert last.step_id == journal._next_step_id - 2, "what lasts is known"
+    assert sum(map(len, journal._kept[0].values())) < 100
+
+
+def test_a_start_that_is_to_come_is_kept_when_what_came_before_it_goes() -> None:
+    journal = Journal(1, 3_000)
+    reset(journal, 1, [0], [5])
+    while told(journal, 0):
+        steps(journal, [1])
+    call(journal, journal._next_step_id, 0, None)
+    first = journal._next_step_id
+    reset(journal, first, [0], [6])
+    journal._prune()
+    assert [entry.step_id for entry in journal._rare[0]] == [first]
+    steps(journal, [2])
+    assert told(journal, 0) == [(first, [f"reset {first}", 2])]
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_an_env_without_a_start_begins_again_with_its_next_state(is_answered: bool) -> None:
+    journal = Journal(2, 3_000)
+    reset(journal, 1, [0, 1], [5, 6])
+    while told(journal, 0):
+        steps(journal, [1, 2])
+    asked = journal._next_step_id
+    steps(journal, [3, 4])  # of env 0 this is an autoreset, before which it is looked at
+    journal.note_state(0, Start(asked, b"s"), is_answered=is_answered)
+    for number in range(5):
+        journal._prune()
+        steps(journal, [10 + number, 20 + number])
+    assert told(journal, 0) == [(asked, [3, 10, 11, 12, 13, 14])] and told(journal, 1) == []
+
+
+def test_a_state_from_before_everything_was_dropped_is_no_start() -> None:
+    journal = Journal(1, 3_000)
+    reset(journal, 1, [0], [5])
+    asked = 0
+    while told(journal, 0):
+        asked = journal._next_step_id
+        steps(journal, [1])
+    journal.note_state(0, Start(asked, b"s"), is_answered=True)
+    steps(journal, [2])
+    assert told(journal, 0) == [], "the command that followed it is gone"

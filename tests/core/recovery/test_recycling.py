@@ -1,0 +1,234 @@
+"""Workers that have lived long enough are replaced between two requests, and nobody notices."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.faults.tapes import mortal, play, undisturbed
+from vecenv.core.layout.arena import ArenaPlan
+from vecenv.core.layout.rows import Autoreset
+from vecenv.core.layout.spec import Spec
+from vecenv.core.recovery import recycling
+from vecenv.core.recovery.recycling import Recycler
+from vecenv.core.system.segment import private_segment
+from vecenv.envs import toys
+
+SECOND = 1_000_000_000
+LENGTH = 4
+
+
+class Look:
+    """A Recycler of two workers with two envs each, with a clock that goes on by a second for each look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pid: int | None = None, **limits: float) -> None:
+        self.now = 0
+        monkeypatch.setattr(recycling, "now_ns", lambda: self.now)
+        spec = Spec(spaces.Discrete(2), "obs")
+        plan = ArenaPlan(4, 2, spec, spec, (), 3, False, 2)
+        memory = private_segment(plan.nbytes)
+        self.records = plan.records(memory)
+        self.seconds_back = 0.0
+        self.recycler = Recycler(limits, plan, memory, lambda env_ids: self.seconds_back)
+        pid = os.getpid() if pid is None else pid
+        self.workers: list[Any] = [
+            SimpleNamespace(
+                worker_id=number, env_ids=[2 * number, 2 * number + 1], pid=pid, is_dead=False, name=f"worker {number}"
+            )
+            for number in range(2)
+        ]
+
+    def due(self, *, after_ns: int = SECOND, busy: bool = False) -> list[tuple[int, str]]:
+        self.now += after_ns
+        return [(worker.worker_id, why) for worker, why in self.recycler.due(self.workers, [busy, busy])]
+
+
+def test_one_env_is_enough_and_its_newest_record_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = Look(monkeypatch, episodes=3)
+    look.records["episode"][3] = 2, 1
+    assert look.due() == []
+    look.records["episode"][3] = 2, 3
+    assert look.due() == [(1, "after 3 episodes of an env")]
+
+
+def test_a_successor_starts_from_where_its_envs_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = Look(monkeypatch, episodes=3)
+    look.records["episode"][:2] = [[3, 4], [7, 6]]
+    assert look.due() == [(0, "after 7 episodes of an env")]
+    look.recycler.note_birth(look.workers[0])
+    assert look.due() == []
+    look.records["episode"][:2] = [[5, 6], [9, 9]]
+    assert look.due() == []
+    look.records["episode"][0] = 7, 6
+    assert look.due() == [(0, "after 3 episodes of an env")]
+
+
+def test_a_worker_whose_envs_leak_again_as_they_come_back_lives_a_while(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was replaced once more at each look, and nothing else was done."""
+    look = Look(monkeypatch, rss_mb=1)
+    assert [number for number, _ in look.due()] == [0, 1]
+    look.recycler.note_birth(look.workers[0])
+    look.seconds_back = 0.5
+    assert [number for number, _ in look.due()] == [1], "which has not been replaced"
+    assert look.due(after_ns=8 * SECOND)[0][0] == 1 and len(caplog.messages) == 1
+    assert "worker 0 has " in caplog.text and "get_state()" in caplog.text
+    assert [number for number, _ in look.due()] == [0, 1]
+    assert len(caplog.messages) == 1
+
+
+def test_a_worker_is_looked_at_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = Look(monkeypatch, episodes=1)
+    look.records["episode"] = 1
+    assert look.due(after_ns=SECOND - 1) == []
+    assert len(look.due(after_ns=1)) == 2
+    assert look.due(after_ns=SECOND - 1) == []
+    assert len(look.due(after_ns=1)) == 2
+
+
+def test_a_busy_worker_is_waited_for_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = Look(monkeypatch, episodes=1)
+    look.records["episode"] = 1
+    for _ in range(2):  # what a worker was waited for is not put to its successor's account
+        assert [len(look.due(busy=True)) for _ in range(6)] == [0, 0, 0, 0, 0, 2]
+        for worker in look.workers:
+            look.recycler.note_birth(worker)
+        look.records["episode"] += 1
+
+
+def test_a_worker_that_is_known_to_be_dead_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = Look(monkeypatch, episodes=1)
+    look.records["episode"] = 1
+    look.workers[0].is_dead = True
+    assert [worker_id for worker_id, _ in look.due()] == [1]
+
+
+@pytest.mark.parametrize(("rss_mb", "is_due"), [(1, True), (1 << 20, False)])
+def test_memory_is_looked_at(rss_mb: int, is_due: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Look(monkeypatch, rss_mb=rss_mb, episodes=1).due()
+    assert [worker_id for worker_id, _ in found] == ([0, 1] if is_due else [])
+    assert all(why.startswith("at ") and why.endswith(" MiB") for _, why in found)
+
+
+def test_a_worker_that_has_just_died_uses_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert Look(monkeypatch, pid=process.pid, rss_mb=1).due() == []
+
+
+# ---- in a pool ----------------------------------------------------------------------------
+
+
+def count_envs() -> list[Any]:
+    return [functools.partial(toys.CountEnv, LENGTH)] * 4
+
+
+@pytest.fixture
+def at_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at workers before each request."""
+    monkeypatch.setattr(recycling, "_LOOK_NS", 0)
+
+
+@pytest.mark.usefixtures("at_every_request")
+@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP], ids=lambda mode: mode.name)
+def test_nobody_notices_that_a_worker_is_recycled(
+    autoreset: Autoreset, implementation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    pids: list[tuple[int, ...]] = []
+    with mortal(count_envs(), autoreset=autoreset, recycle_after={"episodes": 2}) as pool:
+        with caplog.at_level("INFO", logger="vecenv"):
+            got = play(pool, 6 * LENGTH, before=lambda pool, _: pids.append(pool.worker_pids))
+        counts = pool.statistics()
+    assert got.rows == undisturbed(count_envs(), 6 * LENGTH, autoreset=autoreset).rows
+    assert not any(got.marks)
+    assert (counts["recycled"], counts["restarts"], counts["truncated"]) == (4, 0, 0)
+    assert [len({found[worker_id] for found in pids}) for worker_id in range(2)] == [3, 3]
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+    assert all("was recycled after 2 episodes of an env; replaced" in record.message for record in caplog.records)
+
+
+@pytest.mark.usefixtures("at_every_request")
+def test_episodes_are_counted_anew_for_a_worker_that_was_restarted(implementation: str) -> None:
+    with mortal(count_envs(), recycle_after={"episodes": 2}) as pool:
+        play(pool, 6 * LENGTH)
+        pool.restart(0)
+        before = pool.worker_pids[0]
+        pids = []
+        pool.reset()
+        pool.recv()
+        for _ in range(5 * (LENGTH + 1)):
+            pids.append(pool.worker_pids[0])
+            pool.step(np.zeros(4, np.int64))
+        assert pids[:LENGTH] == [before] * LENGTH, "it has not lived for an episode"
+        assert len(set(pids)) == 3, "after 2 and 4 of them"
+
+
+@pytest.mark.usefixtures("at_every_request")
+def test_workers_that_always_owe_answers_are_recycled_too(implementation: str) -> None:
+    with mortal(count_envs(), recycle_after={"episodes": 2}) as pool:
+        got = play(pool, 60, in_order=False)
+        assert pool.statistics()["recycled"] >= 2
+    assert got.rows == undisturbed(count_envs(), 60).rows
+    assert not any(got.marks)
+
+
+@pytest.mark.usefixtures("at_every_request")
+def test_actions_that_travel_as_objects_are_requests_as_well(implementation: str) -> None:
+    with mortal(count_envs(), recycle_after={"episodes": 1}) as pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        for _ in range(LENGTH + 2):
+            pool.send_objects([np.int64(0)] * 4, range(4))
+            pool.recv().raise_errors()
+        assert pool.statistics()["recycled"] == 2
+
+
+@pytest.mark.usefixtures("at_every_request")
+def test_resets_are_requests_as_well(implementation: str) -> None:
+    with mortal(count_envs(), recycle_after={"episodes": 1}) as pool:
+        pool.start()
+        pool.reset()
+        pool.recv()
+        for _ in range(LENGTH):
+            pool.step(np.zeros(4, np.int64))
+        assert pool.statistics()["recycled"] == 0
+        for _ in range(3):
+            pool.reset()
+            pool.recv().raise_errors()
+        assert pool.statistics()["recycled"] >= 2
+
+
+class TellsAtTheEnd(toys.CountEnv):
+    """Writes down at its close how far its episode has come."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(None)
+        self.path = path
+
+    def close(self) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"{self.elapsed_steps} ")
+
+
+@pytest.mark.usefixtures("at_every_request")
+def test_an_env_that_nobody_asked_since_is_closed_where_it_was(implementation: str, tmp_path: Path) -> None:
+    """As with the video of an episode that the close of its env ends."""
+    path = tmp_path / "told"
+    env_fns = [functools.partial(toys.CountEnv, LENGTH), functools.partial(TellsAtTheEnd, str(path))]
+    with mortal(env_fns, num_workers=1, recycle_after={"episodes": 1}) as pool:
+        play(pool, 3)
+        while pool.statistics()["recycled"] == 0:
+            pool.send(np.zeros(1, np.int64), [0])
+            pool.recv()
+    assert path.read_text() == "3 "

@@ -1,0 +1,289 @@
+"""What outlasts a slot: which of its commands are left, who writes their rows, and what is known of their envs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from tests.core.layout.test_native import Ends, obs_of
+from vecenv.core.host import slot as events
+from vecenv.core.layout import arena
+from vecenv.core.layout.native import load
+from vecenv.core.layout.rows import Op, RowFlag
+
+pytestmark = [pytest.mark.native, pytest.mark.skipif(load() is None, reason="the extension was not built")]
+
+HEAD, BLOCKED = arena.LINE // 4, arena.LINE // 4 + 3  # words of a slot that its worker writes, see native/shm/layout.h
+ONE, NO_FLAG = np.zeros(1, np.int64), np.zeros(1, np.uint8)
+NEXT_STEP, SAME_STEP = 1, 2
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends(num_slots=2)
+    yield made
+    made.close()
+
+
+def words_of(ends: Ends, slot: int = 0) -> Any:
+    at = ends.plan.words["slots"] + slot * 3 * arena.LINE
+    return np.frombuffer(ends.memory, np.uint32, 3 * arena.LINE // 4, at)
+
+
+def slot_of(ends: Ends, *env_ids: int, is_done: bool = False, **changes: Any) -> Any:
+    """Return a new slot that hosts these envs and keeps records."""
+    slot = ends.slot(**changes)
+    slot.keep_records(min(ends.plan.final_offsets), lambda env_id, step_id: None)
+    for env_id in env_ids:
+        slot.host(env_id, lambda action: (obs_of(1), 1.0, is_done, False, {}))
+    return slot
+
+
+def step(hub: Any, env_id: int) -> None:
+    assert hub.send((ONE,), np.array([env_id]), False, 0) is None
+
+
+@pytest.mark.parametrize("end", ["reap", "revive"])
+def test_a_successor_finds_nothing_of_what_a_slot_had_under_way(ends: Ends, end: str) -> None:
+    hub, slot = ends.hub(), slot_of(ends, 0)
+    assert hub.command(Op.RESET, ONE, ONE, NO_FLAG, False) == 1
+    assert slot.serve()[0] == events.COMMAND
+    slot.mail(b"to nobody")
+    hub.post(0, b"to the dead")
+    words_of(ends)[BLOCKED] = 1
+    assert hub.state(0)[0] == Op.RESET and hub.state(0)[4]
+    if end == "reap":
+        hub.reap(0)
+    else:
+        assert hub.revive(0, False) == [(Op.RESET, 0, 1, 0)]
+    assert hub.state(0)[0] == Op.NONE and not hub.state(0)[4]
+    assert hub.pending(0) == ((Op.NONE, 0, 0) if end == "reap" else (Op.RESET, 0, 1))
+    assert hub.take_mail(0) is None and hub.owed(0) == (Op.RESET, 1)
+    hub.post(0, b"to the living")
+    assert ends.slot().letter() == b"to the living"
+
+
+def test_limits_count_from_the_operation_that_a_command_has_come_to(ends: Ends) -> None:
+    hub, slot = ends.hub(), slot_of(ends, 0)
+    assert hub.command(Op.CALL, ONE, ONE, NO_FLAG, False) == 1
+    slot.serve()
+    op, _, step_id, started_ns, *_ = hub.state(0)
+    slot.touch(Op.RESET)
+    assert (op, hub.state(0)[0], hub.state(0)[2]) == (Op.CALL, Op.RESET, step_id)
+    assert hub.state(0)[3] > started_ns
+
+
+@pytest.mark.parametrize("num_steps", [1, 2])
+@pytest.mark.parametrize("is_delivered", [True, False])
+def test_a_command_whose_slot_died_right_behind_its_answer_is_not_made_again(
+    ends: Ends, is_delivered: bool, num_steps: int
+) -> None:
+    hub, slot = ends.hub(), slot_of(ends, 0)
+    for number in range(num_steps):
+        step(hub, 0)
+        assert slot.serve()[0] == events.IDLE
+        if is_delivered or number + 1 < num_steps:
+            assert hub.recv(1, 1, 0)[0][1:] in [(0, 1), (1, 2)]
+    words_of(ends)[HEAD] -= 1
+    assert hub.revive(0, False) == []
+    assert hub.outstanding() == (not is_delivered)
+
+
+def test_a_command_that_was_given_up_and_never_answered_is_left(ends: Ends) -> None:
+    hub = ends.hub()
+    step(hub, 0)
+    hub.cancel(0)
+    assert hub.revive(0, False) == [(Op.STEP, 0, 1, 0)]
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_call_is_left_unless_its_answer_is_in(ends: Ends, is_answered: bool) -> None:
+    hub = ends.hub()
+    assert hub.command(Op.CALL, ONE, ONE, NO_FLAG, False) == 1
+    step(hub, 0)
+    assert [command[0] for command in hub.revive(0, is_answered)] == [Op.CALL, Op.STEP][is_answered:]
+
+
+def test_an_idle_slot_has_nothing_to_do_however_often_its_queue_has_been_filled(ends: Ends) -> None:
+    hub, slot = ends.hub(), slot_of(ends, 0)
+    for _ in range(2 * ends.plan.words["queue_size"]):
+        step(hub, 0)
+        assert slot.serve()[0] == events.IDLE and hub.pending(0) == (Op.NONE, 0, 0)
+        hub.recv(1, 1, 0)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_env_that_moves_takes_its_commands_along(ends: Ends, ordered: bool) -> None:
+    hub = ends.hub()
+    assert hub.send((np.zeros(2, np.int64),), None, ordered, 0) is None
+    assert len(hub.revive(0, False)) == 2
+    assert hub.recv(1, 1, 0)[0] == "timeout", "their rows are theirs to write"
+    hub.move(0, 0)  # where it is
+    hub.move(0, 1)
+    assert (hub.pending(0), hub.pending(1)) == ((Op.STEP, 1, 2), (Op.STEP, 0, 1))
+    for number, env_id in ((1, 0), (0, 1)):
+        assert slot_of(ends, env_id, slot=number).serve()[0] == events.IDLE
+    assert hub.recv(2, 2, 0)[0][1:] == (0, 2)
+    step(hub, 0)
+    assert hub.pending(1) == (Op.STEP, 0, 3)
+
+
+def test_a_row_goes_with_the_slot_that_its_env_has_moved_to(ends: Ends) -> None:
+    hub = ends.hub()
+    assert hub.send((np.zeros(2, np.int64),), None, True, 0) is None
+    hub.revive(0, False)
+    hub.move(0, 1)
+    hub.reap(1)
+    assert slot_of(ends, 1).serve()[0] == events.IDLE
+    (_, start, stop), _ = hub.recv(1, 1, 0)
+    assert stop - start == 1 and (hub.owed(0), hub.owed(1)) == ((Op.STEP, 1), (0, 0))
+
+
+def test_a_queue_that_moves_full_of_what_was_given_up_is_written_no_further(ends: Ends) -> None:
+    hub = ends.hub()
+    while hub.send((ONE,), ONE, False, 0) is None:
+        hub.cancel(0)
+    left = hub.revive(0, False)
+    hub.move(0, 1)
+    assert hub.send((ONE,), ONE, False, 0) == ("no_room", 0)
+    assert hub.revive(1, False) == left and len(left) == ends.plan.words["queue_size"]
+
+
+# ---- records ---------------------------------------------------------------------------------
+
+
+def digest_of(ends: Ends, *, before: float = 5.0, starts: bool = False, **changes: Any) -> int:
+    """Return the digest of one answer of env 0 after another one with this reward."""
+    slot = slot_of(ends)
+    assert slot.absorb(0, 1, None, before, False, False, 0, None, False)
+    answer = {"step_id": 2, "obs": obs_of(1), "reward": 1.0, "terminated": False, "truncated": False, "flags": 0}
+    assert slot.absorb(0, *{**answer, "final_obs": None, **changes}.values(), starts)
+    return int(slot.records(0)[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"before": 6.0},
+        {"obs": obs_of(2)},
+        {"reward": 2.0},
+        {"terminated": True},
+        {"truncated": True},
+        {"flags": RowFlag.AUTORESET},
+        {"final_obs": obs_of(1)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_an_answer_that_differs_has_another_digest(ends: Ends, change: dict[str, Any]) -> None:
+    assert digest_of(ends) == digest_of(ends, flags=RowFlag.MAIL), "how it travels is no matter"
+    assert digest_of(ends) != digest_of(ends, **change)
+
+
+def test_a_digest_that_starts_counts_the_observation_alone(ends: Ends) -> None:
+    one = digest_of(ends, starts=True)
+    assert one == digest_of(ends, starts=True, before=6.0, reward=2.0, terminated=True)
+    assert one != digest_of(ends, starts=True, obs=obs_of(2))
+    final = {"starts": True, "flags": RowFlag.FINAL}
+    assert digest_of(ends, final_obs=obs_of(3), **final) == digest_of(ends, final_obs=obs_of(4), **final)
+
+
+def test_each_part_of_a_large_observation_is_looked_at_sooner_or_later() -> None:
+    """And all of it at once where an episode begins."""
+    ends = Ends(obs=Box(-1.0, 1.0, (1_000,), np.float32))
+    same = np.zeros(1_000, np.float32)
+    for place in range(0, 1_000, 50):
+        other = same.copy()
+        other[place] = 0.5
+        assert any(digest_of(ends, obs=same, step_id=i) != digest_of(ends, obs=other, step_id=i) for i in range(200))
+        whole = {"flags": RowFlag.RESET, "step_id": 2}
+        assert digest_of(ends, obs=same, **whole) != digest_of(ends, obs=other, **whole)
+    ends.close()
+
+
+def test_a_successor_goes_on_where_the_record_says(ends: Ends) -> None:
+    hub, slot = ends.hub(), slot_of(ends, 0)
+    slot.set_seed(0, 7)
+    assert hub.command(Op.RESET, ONE, ONE, NO_FLAG, False) == 1
+    slot.serve()
+    slot.start_digest(0)
+    assert slot.publish(obs_of(1), 0.0, False, False, {}, RowFlag.RESET, None)
+    hub.recv(1, 1, 0)
+    digests = [slot.records(0)[0]]
+    for _ in range(2):
+        step(hub, 0)
+        slot.serve()
+        hub.recv(1, 1, 0)
+        digests.append(slot.records(0)[0])
+    assert len(set(digests)) == 3, "each one is of all answers since the start"
+    hub.revive(0, False)
+    slot = slot_of(ends, 0, is_done=True)
+    assert not slot.resume(0, 3, False) and slot.records(0)[0] == digests[-1]
+    step(hub, 0)
+    slot.serve()
+    (block, row, _), _ = hub.recv(1, 1, 0)
+    columns = arena.BlockViews(ends.plan, ends.memory, block).columns
+    told = [columns[name][row].item() for name in ("episode", "length", "return", "seed")]
+    assert told == [0, 3, 3.0, 7] and 0.0 <= columns["seconds"][row] < 3600.0
+    assert sorted(step_id for step_id, _ in slot.records(0)[1:]) == [3, 4], "the one before is still there"
+    assert slot.records(0)[0] in [other for step_id, other in slot.records(0)[1:] if step_id == 4]
+    assert slot_of(ends, 0).resume(0, 4, True), "its episode is over"
+
+
+def test_of_an_env_without_a_record_nothing_is_known(ends: Ends) -> None:
+    hub, slot = ends.hub(), slot_of(ends, 0)
+    assert not slot.resume(0, 0, True)
+    assert hub.command(Op.RESET, ONE, ONE, NO_FLAG, False) == 1
+    slot.serve()
+    assert slot.publish(obs_of(1), 0.0, False, False, {}, RowFlag.RESET, None)
+    (block, row, _), _ = hub.recv(1, 1, 0)
+    columns = arena.BlockViews(ends.plan, ends.memory, block).columns
+    assert [columns[name][row].item() for name in ("episode", "seed")] == [0, -1]
+
+
+def test_an_episode_that_another_one_has_followed_at_once_is_not_over(ends: Ends) -> None:
+    hub, slot = ends.hub(), slot_of(ends, 0, autoreset=SAME_STEP)
+    step(hub, 0)
+    slot.host(0, lambda action: [])
+    assert slot.serve()[0] == events.RESULT
+    assert slot.publish(obs_of(0), 1.0, True, False, {}, RowFlag.FINAL, obs_of(1))
+    assert not slot_of(ends, 0).resume(0, 1, False)
+
+
+def test_a_state_is_due_after_the_time_of_the_env_itself(ends: Ends) -> None:
+    hub, slot = ends.hub(), slot_of(ends, 0)
+    step(hub, 0)
+    slot.serve()
+    assert not slot.is_look_due(0), "nobody has asked"
+    slot.look_after(0, 1)
+    assert not slot.is_look_due(0), "time before that does not count"
+    hub.recv(1, 1, 0)
+    step(hub, 0)
+    slot.serve()
+    assert slot.is_look_due(0)
+    slot.look_after(0, 0)
+    assert not slot.is_look_due(0)
+
+
+def test_an_answer_that_raised_behind_the_end_of_an_episode_counts_as_its_repetition_does(ends: Ends) -> None:
+    """Once, the observation that had ended the episode was counted, so the next crash lost one."""
+
+    class Env:
+        def step(self, action: Any) -> Any:
+            return obs_of(1), 1.0, True, False, {}
+
+        def reset(self) -> Any:
+            return [7], {}
+
+    env, hub = Env(), ends.hub()
+    slot, successor = slot_of(ends, 0, autoreset=SAME_STEP), slot_of(ends, 0, autoreset=SAME_STEP)
+    slot.host(0, env.step, env)
+    hub.send((ONE,), np.array([0]), False, 0)
+    assert slot.serve()[:2] == (events.RESULT, 0)
+    assert slot.publish(None, 0.0, False, False, None, int(RowFlag.ERROR), None)
+    assert successor.absorb(0, 1, None, 0.0, False, False, int(RowFlag.ERROR), None, False)
+    digest, *records = slot.records(0)
+    assert digest == successor.records(0)[0] and (1, digest) in records

@@ -1,0 +1,221 @@
+"""Signals: handlers wait until the work that they would interrupt is done, and then each is heard."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from vecenv.core.system.signals import _came, _let_go, _put, held
+
+
+class Cut(Exception):
+    pass
+
+
+@pytest.fixture
+def heard() -> Iterator[list[int]]:
+    """The signals whose handlers have been called; that of SIGUSR2 raises."""
+    calls: list[int] = []
+
+    def notes(signum: int, frame: object) -> None:
+        assert isinstance(frame, FrameType)  # debuggers and samplers look at it
+        calls.append(signum)
+
+    def raises(signum: int, frame: object) -> None:
+        calls.append(signum)
+        raise Cut
+
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGUSR1, signal.SIGUSR2)}
+    signal.signal(signal.SIGUSR1, notes)
+    signal.signal(signal.SIGUSR2, raises)
+    yield calls
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+def handlers() -> dict[int, object]:
+    return {signum: signal.getsignal(signum) for signum in signal.valid_signals()}
+
+
+def test_handlers_are_called_when_the_work_is_done(heard: list[int]) -> None:
+    before = handlers()
+    with held():
+        signal.raise_signal(signal.SIGUSR1)
+        with held():
+            signal.raise_signal(signal.SIGUSR1)
+        assert heard == []
+    assert heard == [signal.SIGUSR1] * 2 and handlers() == before
+
+
+def test_all_are_heard_although_one_raises(heard: list[int]) -> None:
+    before = handlers()
+    done = False
+    with pytest.raises(Cut), held():
+        for signum in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR1):
+            signal.raise_signal(signum)
+        done = True
+    assert done and heard == [signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR1] and handlers() == before
+
+
+def test_ctrl_c_comes_after_an_error_of_the_work() -> None:
+    with pytest.raises(KeyboardInterrupt) as caught, held():
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError("of the work")
+    assert isinstance(caught.value.__context__, ValueError)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_those_that_came_are_heard_though_one_more_raises_as_they_are_let_go(heard: list[int]) -> None:
+    def one_more(frame: FrameType, event: str, _: object) -> None:
+        if event == "return" and frame.f_code is _let_go.__code__:
+            signal.raise_signal(signal.SIGUSR2)
+
+    try:
+        with pytest.raises(Cut), held():
+            signal.raise_signal(signal.SIGUSR1)
+            sys.setprofile(one_more)
+    finally:
+        sys.setprofile(None)
+    assert heard == [signal.SIGUSR2, signal.SIGUSR1]
+
+
+@pytest.mark.parametrize("number", range(1, 13))
+def test_all_are_back_whenever_one_raises(number: int, heard: list[int]) -> None:
+    """As each of three handlers is about to be held, has been, is about to be let go, and has been."""
+    before, seen = handlers(), 0
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        nonlocal seen
+        if frame.f_code is _put.__code__ and event in ("call", "return"):
+            seen += 1
+            if seen == number:
+                signal.raise_signal(signal.SIGINT)
+
+    try:
+        sys.setprofile(interrupt)
+        with pytest.raises(KeyboardInterrupt), held():
+            pass
+    finally:
+        sys.setprofile(None)
+    assert seen >= number and handlers() == before and not _came
+
+
+@pytest.mark.parametrize(
+    ("left_to", "ends_with"),
+    [(signal.SIG_DFL, -signal.SIGUSR1), (signal.SIG_IGN, 0)],  # by the first: a second Ctrl-C ends a program at once
+    ids=["the system", "nobody"],
+)
+def test_a_signal_goes_where_the_handler_of_an_earlier_one_has_left_it(
+    left_to: signal.Handlers, ends_with: int
+) -> None:
+    def child() -> int:
+        signal.signal(signal.SIGUSR1, lambda signum, frame: signal.signal(signum, left_to))
+        with held():
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
+        return 0
+
+    assert in_a_child(child) == ends_with
+
+
+def test_what_stands_before_the_handlers_of_python_stays_there(heard: list[int], tmp_path: Path) -> None:
+    with open(tmp_path / "stacks", "w+") as stacks:
+        faulthandler.register(signal.SIGUSR1, stacks, all_threads=False, chain=True)
+        try:
+            with held():
+                signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+        stacks.seek(0)
+        assert stacks.read().count("most recent call first") == 2
+    assert heard == [signal.SIGUSR1] * 2
+
+
+def test_a_signal_that_interrupts_no_system_call_interrupts_none_later(heard: list[int]) -> None:
+    """As asyncio has it for the signals that its loops hear."""
+    signal.siginterrupt(signal.SIGUSR1, False)
+    before = action_at(signal.SIGUSR1)
+    with held():
+        assert action_at(signal.SIGUSR1) == before
+    assert action_at(signal.SIGUSR1) == before
+    signal.siginterrupt(signal.SIGUSR1, True)
+    assert action_at(signal.SIGUSR1) != before
+
+
+def action_at(signum: int) -> bytes:
+    """Handler and flags of a struct sigaction: a pointer, 128 bytes for the mask, not all of them used, an int."""
+    action = ctypes.create_string_buffer(1024)
+    assert ctypes.CDLL(None).sigaction(signum, None, action) == 0
+    return action.raw[:8] + action.raw[136:140]
+
+
+def test_signals_without_a_handler_are_left_alone(heard: list[int]) -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    with held():
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_another_thread_has_nothing_to_hold(heard: list[int]) -> None:
+    before = handlers()
+    inside: list[bool] = []
+
+    def work() -> None:
+        with held():
+            inside.append(handlers() == before)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert inside == [True]
+
+
+def test_a_forked_process_gives_them_back(heard: list[int]) -> None:
+    before = handlers()
+
+    def child() -> int:
+        signal.raise_signal(signal.SIGUSR1)
+        return int(handlers() != before or heard != [signal.SIGUSR1])
+
+    with held():
+        exitcode = in_a_child(child)
+    assert exitcode == 0 and heard == []
+
+
+def test_what_another_thread_forks_meanwhile_hears_signals(heard: list[int]) -> None:
+    exitcodes: list[int] = []
+
+    def child() -> int:
+        signal.raise_signal(signal.SIGUSR1)
+        with held():
+            pass
+        return int(heard != [signal.SIGUSR1])
+
+    thread = threading.Thread(target=lambda: exitcodes.append(in_a_child(child)))
+    with held():
+        signal.raise_signal(signal.SIGINT)  # of the parent only
+        thread.start()
+        thread.join()
+        _came.clear()
+    assert exitcodes == [0]
+
+
+def in_a_child(work: Callable[[], int]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        code = 9
+        try:
+            code = work()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -1,0 +1,180 @@
+"""Stacks of other processes, alive and dead; real ones, each in the state that is asked about."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from vecenv.core.system import stack_dump
+from vecenv.core.system.stack_dump import StackFile
+
+PROGRAM = """
+import ctypes, os, signal, sys, threading
+from vecenv.core.system.stack_dump import arm
+arm(int(sys.argv[1]))
+def busy_loop():
+    sys.stdout.write("ready\\n"); sys.stdout.flush()
+    while True: pass
+def waits_in_c():
+    libc = ctypes.PyDLL(None)  # keeps the interpreter's lock
+    sys.stdout.write("ready\\n"); sys.stdout.flush()
+    while True: libc.pause()
+def waits_in_python():
+    sys.stdout.write("ready\\n"); sys.stdout.flush()
+    threading.Event().wait()
+def crashes():
+    ctypes.string_at(0)
+def aborts():
+    os.abort()
+globals()[sys.argv[2]]()
+"""
+
+
+class Scene:
+    """Processes that write their stacks into files of ours."""
+
+    def __init__(self) -> None:
+        self.file = StackFile("a test")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, what: str) -> int:
+        quiet = subprocess.DEVNULL
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(self.file.fd), what],
+            pass_fds=[self.file.fd],
+            stdout=subprocess.PIPE,
+            stderr=quiet,
+        )
+        return self.process.pid
+
+    def wait_until_ready(self) -> None:
+        assert self.process is not None and self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    scene = Scene()
+    yield scene
+    if scene.process is not None:
+        scene.process.kill()
+        scene.process.communicate()
+    scene.file.close()
+
+
+@pytest.mark.usefixtures("patient_stacks")
+@pytest.mark.parametrize("what", ["busy_loop", "waits_in_c", "waits_in_python"])
+def test_a_process_that_hangs_shows_its_stack_and_lives_on(what: str, scene: Scene) -> None:
+    pid = scene.start(what)
+    scene.wait_until_ready()
+    for _ in range(3):
+        assert f"in {what}" in scene.file.ask(pid)
+    assert scene.process is not None and scene.process.poll() is None
+
+
+@pytest.fixture
+def crowd() -> Iterator[int]:
+    """A core that eight busy processes share."""
+    core = min(os.sched_getaffinity(0))
+    crowd = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    try:
+        for process in crowd:
+            os.sched_setaffinity(process.pid, {core})
+        yield core
+    finally:
+        for process in crowd:
+            process.kill()
+            process.wait()
+
+
+def test_a_process_that_has_no_core_is_waited_for(scene: Scene, crowd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most stacks of busy loops were missing where others wanted the cores, too."""
+    monkeypatch.setattr(stack_dump, "_QUEUE_SECONDS", 20.0)
+    pid = scene.start("busy_loop")
+    scene.wait_until_ready()
+    os.sched_setaffinity(pid, {crowd})
+    for _ in range(10):
+        assert "in busy_loop" in scene.file.ask(pid)
+
+
+@pytest.mark.usefixtures("patient_stacks")
+def test_each_answer_is_the_newest(scene: Scene) -> None:
+    pid = scene.start("waits_in_python")
+    scene.wait_until_ready()
+    told = [scene.file.ask(pid) for _ in range(3)]
+    assert [stack.count("in waits_in_python") for stack in told] == [1] * 3
+    assert scene.file.read().count("in waits_in_python") == 3, "the file has them all"
+
+
+def test_of_several_notes_the_last_one_counts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_dump, "_armed", scene.file.fd)
+    assert scene.file.last_note() is None
+    for env_id in (3, 4):
+        stack_dump.note("construct", env_id)
+        found = scene.file.last_note()
+        assert found is not None and (found.phase, found.env_id) == ("construct", env_id)
+    assert scene.file.read() == "", "they are no stack"
+
+
+def test_of_each_thread_the_frames_of_the_engine_are_left_out(scene: Scene) -> None:
+    theirs, ours = '  File "env.py", line 1 in step', f'  File "{stack_dump.__file__}", line 1 in serve'
+    below = '  File "threading.py", line 1 in run'
+    threads = [["Thread 0x1 (most recent call first):", theirs], ["Thread 0x2 (most recent call first):", theirs]]
+    written = "\n".join(line for thread in threads for line in (*thread, ours, below))
+    os.write(scene.file.fd, written.encode())
+    assert scene.file.read().splitlines() == [*threads[0], *threads[1]]
+
+
+@pytest.mark.parametrize(("what", "says"), [("crashes", "Segmentation fault"), ("aborts", "Aborted")])
+def test_a_process_that_crashes_leaves_its_stack(what: str, says: str, scene: Scene) -> None:
+    scene.start(what)
+    assert scene.process is not None
+    scene.process.wait(30)
+    assert says in scene.file.read() and f"in {what}" in scene.file.read()
+
+
+def test_a_stopped_process_is_told_in_words(scene: Scene) -> None:
+    pid = scene.start("busy_loop")
+    scene.wait_until_ready()
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+    assert scene.file.ask(pid) == "no stack: the process is stopped by a signal"
+    assert scene.file.read() == "", "it was not even asked"
+
+
+def test_a_dead_process_is_told_in_words(scene: Scene) -> None:
+    pid = scene.start("aborts")
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert scene.file.ask(pid) == "no stack: the process is dead and not reaped"
+
+
+def test_a_process_that_has_been_reaped_is_not_asked(scene: Scene) -> None:
+    """A fork server reaps its workers before the parent hears of their ends."""
+    pid = scene.start("aborts")
+    assert scene.process is not None
+    scene.process.wait()
+    assert scene.file.ask(pid) == ""
+
+
+def test_without_a_file_nothing_is_asked(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    file = StackFile("none")
+    assert file.fd == -1 and file.read() == ""
+    pid: Any = scene.start("busy_loop")
+    scene.wait_until_ready()
+    assert file.ask(pid) == ""
+    assert scene.process is not None and scene.process.poll() is None, "an unarmed process would have died of it"
+    file.close()
+
+
+def test_closing_twice() -> None:
+    file = StackFile("twice")
+    file.close()
+    file.close()
+    assert file.fd == -1

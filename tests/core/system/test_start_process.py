@@ -1,0 +1,231 @@
+"""Fork servers: what they have loaded, and which one is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import psutil
+import pytest
+
+from tests import descriptors
+from tests.faults.tapes import stopped
+from tests.isolated.programs import run
+from vecenv.core.options import PoolOptions
+from vecenv.core.pool.process import ProcessPool
+from vecenv.core.system import start_process
+from vecenv.envs import toys
+from vecenv.envs.adapt import adapt_built
+from vecenv.envs.state.state import KEEPER
+from vecenv.errors import ConfigError
+
+LOOK = "import os, sys; open({path!r}, 'w').write(' '.join([str(os.getppid()), *sys.modules]))"
+
+
+@pytest.fixture
+def servers(monkeypatch):
+    """The list of fork servers, empty; those that a test starts end with it."""
+    started = []
+    monkeypatch.setattr(start_process, "_servers", started)
+    yield started
+    for _, server in started:
+        server._stop()
+
+
+def look(tmp_path, *modules):
+    """Start a process; return the pid of its fork server, and the modules that it finds loaded."""
+    path = tmp_path / "found"
+    process = start_process.make_process("forkserver", exec, (LOOK.format(path=str(path)),), "look", frozenset(modules))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    process.close()
+    pid, *found = path.read_text().split()
+    return int(pid), found
+
+
+def test_a_server_has_what_is_asked_for_and_one_does_for_all_who_ask_for_less(servers, tmp_path):
+    adapt, state, batched = "vecenv.envs.adapt", "vecenv.envs.state.state", "vecenv.envs.batched"
+    first, found = look(tmp_path, adapt, state)
+    assert {"vecenv.core.processes.worker_main", "numpy", "gymnasium", adapt, state} <= set(found)
+    assert batched not in found and "vecenv.managers" not in found
+    assert look(tmp_path, state)[0] == look(tmp_path)[0] == first
+    second, found = look(tmp_path, batched)
+    assert second != first and {adapt, state, batched} <= set(found)
+    assert look(tmp_path, adapt)[0] == first and look(tmp_path, adapt, batched)[0] == second
+    assert [server._forkserver_pid for _, server in servers] == [first, second]
+
+
+def test_a_server_has_no_descriptor_twice(servers, tmp_path):
+    """All that it has open its workers have, too."""
+    pid, _ = look(tmp_path)
+    found = [one for number, one in descriptors.held(pid).items() if number > 2]  # ends of a pipe differ by their flags
+    assert len({one for one in found if one[0].startswith("socket:")}) == 1
+    assert len(set(found)) == len(found), found
+
+
+def test_a_server_that_was_killed_is_replaced(servers, tmp_path):
+    first, _ = look(tmp_path, "vecenv.envs.adapt")
+    os.kill(first, signal.SIGKILL)
+    second, found = look(tmp_path, "vecenv.envs.adapt")
+    assert second != first and "vecenv.envs.adapt" in found
+    assert look(tmp_path)[0] == second
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "once it has been waited for"])
+def test_a_server_is_replaced_although_nobody_waits_for_children(servers, tmp_path, waits):
+    first, _ = look(tmp_path)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        os.kill(first, signal.SIGKILL)
+        while waits and os.path.exists(f"/proc/{first}"):
+            os.sched_yield()
+        assert look(tmp_path)[0] != first
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_server_that_does_not_answer_is_given_up(servers, tmp_path, monkeypatch):
+    """A worker that was to be started from one that was stopped was waited for, for ever."""
+    first, _ = look(tmp_path, "vecenv.envs.adapt")
+    second, _ = look(tmp_path, "vecenv.envs.batched")
+    monkeypatch.setattr(start_process, "_ANSWER_SECONDS", 2.0)
+    with stopped([first]):
+        assert look(tmp_path, "vecenv.envs.adapt")[0] == second, "which has that, too, and need not be started"
+    assert not psutil.pid_exists(first) and [server._forkserver_pid for _, server in servers] == [second]
+
+
+def test_a_worker_is_refused_where_its_servers_do_not_answer(servers, tmp_path, monkeypatch):
+    needed = start_process.modules_of(adapt_built)
+    pids = [look(tmp_path, *modules)[0] for modules in (needed, ["vecenv.envs.batched"])]
+    pool = ProcessPool([toys.CountEnv], PoolOptions(num_workers=1), adapt=adapt_built)
+    with stopped(pids), monkeypatch.context() as patch:
+        patch.setattr(start_process, "_ANSWER_SECONDS", 0.1)
+        with pytest.raises(ConfigError, match="its fork server did not answer within 0.1 s") as caught:
+            pool.start()
+        assert "TMPDIR" not in str(caught.value) and "ulimit" not in str(caught.value), "neither would help"
+        pool.close()
+    assert not servers and not any(map(psutil.pid_exists, pids))
+    assert look(tmp_path)[0] not in pids
+
+
+def test_a_forked_child_keeps_no_server_alive(servers, tmp_path):
+    look(tmp_path)
+    alive = servers[0][1]._forkserver_alive_fd
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(OSError):
+            os.fstat(alive)
+            os._exit(1)
+        os._exit(0 if not servers else 2)
+    assert os.waitpid(pid, 0)[1] == 0
+    os.fstat(alive)
+
+
+def test_only_modules_of_this_package_are_loaded_early():
+    """What others do when they are imported, a process that forks may not survive."""
+    values = adapt_built, KEEPER, None, functools.partial(print), test_only_modules_of_this_package_are_loaded_early
+    assert start_process.modules_of(*values) == {"vecenv.envs.adapt", "vecenv.envs.state.state"}
+    assert start_process.modules_of() == frozenset()
+    assert all(name in sys.modules for name in start_process.modules_of(*values))
+
+
+def test_what_another_thread_spawns_amid_the_start_of_a_worker_has_its_main_script(tmp_path):
+    source = """
+        import multiprocessing, threading
+        from vecenv.core.system import start_process as spawning
+        def target():
+            print("found", flush=True)
+        class Starts:
+            def __reduce__(self):  # called as the worker is started
+                other = multiprocessing.get_context("spawn").Process(target=target)
+                thread = threading.Thread(target=other.start)
+                thread.start()
+                thread.join()
+                other.join()
+                return str, ()
+        if __name__ == "__main__":
+            process = spawning.make_process("spawn", str, (Starts(),), "worker")
+            process.start()
+            process.join()
+            print(process.exitcode)
+    """
+    done = run(textwrap.dedent(source), tmp_path)
+    assert (done.stdout, done.stderr) == ("found\n0\n", "")
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_a_program_may_still_set_its_own_start_method(context, tmp_path):
+    source = f"""
+        import multiprocessing
+        from vecenv.core.system import start_process as spawning
+        process = spawning.make_process("{context}", str, (), "worker")
+        process.start()
+        process.join()
+        multiprocessing.set_start_method("spawn")
+    """
+    done = run(textwrap.dedent(source), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_a_start_method_of_another_library_s_stays_with_its_processes(context, tmp_path):
+    """As in a worker of joblib's, where `multiprocessing` starts processes by loky."""
+    source = f"""
+        import multiprocessing.context
+        from vecenv.core.system import start_process as spawning
+        class OtherContext(multiprocessing.context.SpawnContext):
+            _name = "other"
+        multiprocessing.context._concrete_contexts["other"] = OtherContext()
+        multiprocessing.set_start_method("other")
+        process = spawning.make_process("{context}", str, (), "worker")
+        process.start()
+        process.join()
+        print(process.exitcode, multiprocessing.get_start_method())
+    """
+    done = run(textwrap.dedent(source), tmp_path)
+    assert (done.stdout, done.stderr) == ("0 other\n", "")
+
+
+LOUD = """
+    import os, sys
+    from vecenv import VectorEnv
+    from vecenv.envs.toys import CountEnv
+
+    def write():
+        for descriptor in (1, 2):
+            os.write(descriptor, b"for nobody to read")
+
+    class Loud(CountEnv):
+        def __init__(self):
+            write()
+            super().__init__()
+
+        def step(self, action):
+            write()
+            return super().step(action)
+
+    if __name__ == "__main__":
+        for descriptor in (0, 1, 2):
+            os.close(descriptor)
+        with VectorEnv([Loud] * 2, num_workers=2, context=sys.argv[1], construct_timeout=20.0) as envs:
+            envs.reset(seed=0)
+            left = [descriptor for descriptor in (0, 1, 2) if os.path.exists(f"/proc/self/fd/{descriptor}")]
+            sent = [envs.step([0, 0])[1].tolist() for _ in range(3)]
+        with open("done", "w") as file:
+            print(left, sent, file=file)
+"""
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_a_program_that_has_closed_its_standard_descriptors(context, implementation, tmp_path):
+    """A worker's socket came to stand where its env writes its messages; the parent waited for the rest of a word."""
+    script = tmp_path / "loud.py"
+    script.write_text(textwrap.dedent(LOUD))
+    subprocess.run([sys.executable, str(script), context], cwd=tmp_path, check=True, timeout=120)
+    assert (tmp_path / "done").read_text() == "[] [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]\n"

@@ -1,0 +1,312 @@
+"""The parent's end of a control socket never keeps it waiting, whatever the worker does."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import multiprocessing
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from gymnasium import spaces
+
+from tests.faults.tapes import kill, mortal, play, stopped, wait_until
+from vecenv.core.options import Limits
+from vecenv.core.processes.worker import Worker
+from vecenv.core.system.clock import Deadline
+from vecenv.core.system.worker_socket import Control, wait_a_moment
+from vecenv.envs import toys
+from vecenv.errors import WorkerTimeoutError
+
+MESSAGE = os.urandom(3_000_000)  # a socket holds some 200 KB
+PATIENCE = 30.0  # of waits that are over at once, unless they never are
+
+Ends = tuple[Control, Connection]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """The parent's end, and the worker's."""
+    ours, theirs = multiprocessing.Pipe()
+    with theirs:
+        control = Control(ours)
+        yield control, theirs
+        control.close()
+
+
+def pump(control: Control) -> None:
+    deadline = Deadline(PATIENCE)
+    while control.has_unsent():
+        wait_a_moment([control], deadline)
+        control.pump()
+        assert not deadline.is_over()
+
+
+# ---- to the worker --------------------------------------------------------------------------
+
+
+def test_a_message_that_nobody_reads_waits_on_this_side(ends: Ends) -> None:
+    control, theirs = ends
+    control.post(MESSAGE)
+    assert control.has_unsent()
+    assert not control.pump()  # no room
+    assert wait_a_moment([control], Deadline(0.0)) == set()
+
+
+def test_a_default_timeout_of_the_program_is_no_matter(ends: Ends) -> None:
+    control, _ = ends
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(PATIENCE)
+    try:
+        began = time.monotonic()
+        control.post(MESSAGE)
+        assert control.has_unsent()
+        assert time.monotonic() - began < PATIENCE
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def test_messages_and_descriptors_arrive_in_order(ends: Ends) -> None:
+    control, theirs = ends
+    found: list[Any] = []
+
+    def read() -> None:
+        found.append(theirs.recv_bytes())
+        for _ in range(2):
+            with os.fdopen(reduction.recv_handle(theirs), "rb") as file:
+                found.append(file.read())
+        found.append(theirs.recv_bytes())
+
+    pipes = [os.pipe() for _ in range(2)]
+    for number, (_, write_end) in enumerate(pipes):
+        os.write(write_end, bytes([number]))
+        os.close(write_end)
+    control.post(MESSAGE, [read_end for read_end, _ in pipes])
+    control.post(b"")
+    reader = threading.Thread(target=read)
+    reader.start()
+    pump(control)
+    reader.join()
+    for read_end, _ in pipes:
+        os.close(read_end)
+    assert found == [MESSAGE, b"\0", b"\1", b""]
+
+
+def test_nothing_is_kept_for_a_worker_that_is_gone(ends: Ends) -> None:
+    control, theirs = ends
+    control.post(MESSAGE)
+    for _ in range(2):
+        theirs.send_bytes(b"word")
+    assert control.take() == b"word"
+    theirs.close()
+    control.pump()
+    assert not control.has_unsent()
+    control.post(MESSAGE)
+    assert not control.has_unsent()
+    control.close()
+    assert control.take() is None
+    control.append(MESSAGE)
+    assert not control.pump()
+    assert not control.has_unsent()
+
+
+def test_a_worker_that_is_gone_ends_no_program_that_has_given_sigpipe_back() -> None:
+    program = """
+import multiprocessing, signal
+from vecenv.core.system.worker_socket import Control
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+ours, theirs = multiprocessing.Pipe()
+theirs.close()
+Control(ours).post(b"anybody?", [0])
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_descriptor_that_cannot_be_passed_on_is_an_error(ends: Ends) -> None:
+    control, _ = ends
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    os.close(write_end)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        control.post(b"", [read_end])
+
+
+# ---- from the worker ------------------------------------------------------------------------
+
+
+def raw(theirs: Connection) -> socket.socket:
+    return socket.socket(fileno=os.dup(theirs.fileno()))
+
+
+@pytest.mark.parametrize("message", [b"", b"word", MESSAGE], ids=len)
+def test_a_frame_is_taken_once_it_has_come_whole(ends: Ends, message: bytes) -> None:
+    control, theirs = ends
+    frame = struct.pack("!i", len(message)) + message
+    taken = None
+    with raw(theirs) as writer:
+        for part in (frame[:3], frame[3:4], frame[4 : len(frame) // 2], frame[len(frame) // 2 : -1], frame[-1:]):
+            if not part or taken is not None:
+                continue
+            assert control.take() is None
+            rest = memoryview(part)
+            while rest:
+                rest = rest[writer.send(rest[:100_000]) :]
+                assert not rest or control.take() is None
+            taken = control.take()
+    assert taken == message
+    assert not control.is_readable()
+    assert not control.is_silent()
+
+
+def test_a_long_frame_has_a_longer_head(ends: Ends) -> None:
+    """Which says that more than 2 GiB follow; nobody minds if they are fewer."""
+    control, theirs = ends
+    with raw(theirs) as writer:
+        for part in (struct.pack("!i", -1), struct.pack("!Q", 4)[:5], struct.pack("!Q", 4)[5:] + b"wor"):
+            writer.send(part)
+            assert not control.has_frame()
+        writer.send(b"d")
+    assert control.has_frame()
+    assert control.take() == b"word"
+
+
+def test_frames_that_came_together_are_taken_one_by_one(ends: Ends) -> None:
+    control, theirs = ends
+    for word in (b"one", b"two"):
+        theirs.send_bytes(word)
+    assert control.is_readable()
+    assert control.take() == b"one"
+    assert control.is_readable()  # although the socket is empty
+    assert wait_a_moment([control], Deadline(None)) == {control}
+    theirs.close()
+    assert control.take() == b"two"
+    assert not control.is_silent()  # nobody has looked yet
+    assert control.take() is None
+    assert control.is_silent()
+
+
+def test_half_a_frame_of_a_worker_that_is_gone_is_none(ends: Ends) -> None:
+    control, theirs = ends
+    with raw(theirs) as writer:
+        writer.send(struct.pack("!i", 10) + b"half")
+    theirs.close()
+    assert control.take() is None
+    assert control.take() is None
+    assert control.is_silent()
+    assert wait_a_moment([control], Deadline(0.0)) == set()  # it has nothing more to say
+
+
+def test_a_wait_ends_with_a_word_an_end_or_room(ends: Ends) -> None:
+    control, theirs = ends
+    read_end, write_end = os.pipe()
+    with ExitStack() as stack:
+        stack.callback(os.close, read_end)
+        assert wait_a_moment([control, read_end], Deadline(0.0)) == set()
+        os.close(write_end)
+        assert wait_a_moment([control, read_end], Deadline(None)) == {read_end}
+    theirs.send_bytes(b"word")
+    assert wait_a_moment([control], Deadline(None)) == {control}
+    control.take()
+    control.append(b"room")
+    assert wait_a_moment([control], Deadline(None)) == {control}
+
+
+# ---- workers that are stopped ---------------------------------------------------------------
+
+
+class Heavy(toys.CountEnv):
+    """Takes long actions, and has bounds that take many bytes to tell."""
+
+    def __init__(self, ballast: bytes = b"") -> None:
+        super().__init__(100)
+        self.action_space = spaces.Box(np.zeros(100_000, np.float32), np.linspace(1, 2, 100_000, dtype=np.float32))
+
+    def step(self, action: Any) -> Any:
+        return super().step(0)
+
+
+def heavy() -> Callable[[], Any]:
+    return functools.partial(Heavy, MESSAGE)
+
+
+@contextmanager
+def stops(method: str) -> Iterator[list[int]]:
+    """Have the next worker stopped before it is told what `brief` or `hand_over` tell; yields where its pid will be."""
+    pids: list[int] = []
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        tell = getattr(Worker, method)
+
+        def tell_stopped(worker: Worker, *args: Any) -> None:
+            patch.undo()
+            pids.append(worker.pid)
+            stack.enter_context(stopped([worker.pid]))
+            tell(worker, *args)
+
+        patch.setattr(Worker, method, tell_stopped)
+        yield pids
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_a_worker_that_is_stopped_before_it_hears_what_to_do_is_late(context: str, implementation: str) -> None:
+    pool = mortal([heavy()] * 2, context=context, limits=Limits(construct=0.5))
+    late = r"worker 0 \(env 0\) did not finish construct of its envs within 0.5 s; it is alive"
+    with stops("brief"), pytest.raises(WorkerTimeoutError, match=late):
+        pool.start()
+    pool.close()
+
+
+def test_a_successor_that_is_stopped_before_it_hears_what_to_do_is_replaced(implementation: str) -> None:
+    """What it is handed over tells all that its env was asked: here 12 MB."""
+    with mortal([heavy()] * 2, limits=Limits(construct=4.0)) as pool:
+        play(pool, 30)
+        with stops("hand_over") as pids:
+            kill(pool, 0)
+            pool.send(np.zeros((2, 100_000), np.float32))
+            batch = pool.recv(timeout=PATIENCE)
+        assert batch.lengths.tolist() == [31, 31]
+        assert batch.infos()[0]["recovered"] == "replayed"
+        assert pids and pids[0] not in pool.worker_pids
+
+
+def test_a_worker_that_is_stopped_amid_its_report_is_late(implementation: str) -> None:
+    """Its spaces are more than the socket holds."""
+    pool = mortal([heavy()] * 2, limits=Limits(construct=4.0), num_workers=1)
+    word = Worker.has_word
+    seen: list[int] = []
+
+    def has_word(worker: Worker) -> bool:
+        if not seen and not worker.control.has_unsent():
+            wait_until(lambda: unread(worker.control) > 100_000)
+            os.kill(worker.pid, signal.SIGSTOP)
+            wait_until(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED)
+            seen.append(worker.pid)
+        return word(worker)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "has_word", has_word)
+        with pytest.raises(WorkerTimeoutError, match="did not finish .* within 4.0 s; it is alive"):
+            pool.start()
+    assert seen
+    pool.close()
+
+
+def unread(control: Control) -> int:
+    """Count the bytes that a socket holds for this side."""
+    count = struct.Struct("i")
+    return int(count.unpack(fcntl.ioctl(control.fileno(), termios.FIONREAD, bytes(count.size)))[0])

@@ -1,0 +1,148 @@
+"""The check of what an env's calls give: what workers would refuse is found, and said in the words of the rule."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.scripted import Plain
+from vecenv import BaseEnvManager, CheckError, check_all, check_reset, check_step
+from vecenv.envs.check.data import Violation
+
+
+class Answers(gymnasium.Env):
+    """Answers `reset` and `step` with what it was given."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    obs = np.zeros(2, np.float32)
+
+    def __init__(self, first=None, answer=None):
+        self.first = first or (self.obs, {})
+        self.answer = answer or (self.obs, 1.0, True, False, {})
+
+    def reset(self, *, seed=None, options=None):
+        return self.first
+
+    def step(self, action):
+        return self.answer
+
+
+def test_a_reset_that_gives_no_pair_is_named():
+    """It was 'too many values to unpack', in every part of the check."""
+    with pytest.raises(TypeError, match=r"expected \(obs, info\) of reset, got a tuple of 3"):
+        check_reset(Answers((Answers.obs, {}, 1)))
+
+
+def test_four_values_of_a_gymnasium_env_are_found():
+    """They were read as an older env's, and then no worker took them."""
+    with pytest.raises(TypeError, match=r"expected \(obs, reward, terminated, .* of step, got a tuple of 4"):
+        check_step(Answers(answer=(Answers.obs, 1.0, True, {})))
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_more_rewards_than_one_need_a_space(declared):
+    """An env without one kept every rule, and no worker took its rewards."""
+    env = Answers(answer=(Answers.obs, np.ones(2), True, False, {}))
+    if declared:
+        env.reward_space = spaces.Box(0.0, 1.0, (2,), np.float64)
+        check_step(env)
+        check_step(gymnasium.Wrapper(env))
+    else:
+        with pytest.raises(CheckError, match="expected one number, as there is no reward_space, got float64") as caught:
+            check_step(env)
+        assert isinstance(caught.value.violations[0], Violation) and len(caught.value.violations) == 1
+
+
+class NoClose(Plain):
+    close = property()  # looked up, it raises AttributeError
+
+
+def test_an_env_without_close_keeps_the_rules():
+    """Only `reset` and `step` are required of one that is not Gymnasium's."""
+    assert not hasattr(NoClose(), "close")
+    check_all(NoClose(), env_fn=NoClose)
+
+
+class Agents:
+    """Two agents in an env with old calls: a reward, a flag and an info for each."""
+
+    observation_space = spaces.Tuple([spaces.Box(-1.0, 1.0, (2,), np.float32)] * 2)
+    action_space = spaces.Tuple([spaces.Discrete(2)] * 2)
+    reward_space = spaces.Box(0.0, 2.0, (2,), np.float64)
+    answer = ([1.0, 2.0], [True, True], [{}, {}])
+
+    def reset(self):
+        return np.zeros(2, np.float32), np.zeros(2, np.float32)
+
+    def step(self, action):
+        return self.reset(), *self.answer
+
+
+@pytest.mark.parametrize("form", [list, tuple, np.array])
+def test_what_plain_envs_give_per_agent_breaks_no_rule(form):
+    """Three rules were broken by an env that every manager takes."""
+    env = Agents()
+    env.answer = (form([1.0, 2.0]), form([True, True]), [{}, {}])
+    check_all(env, env_fn=Agents)
+    with BaseEnvManager([lambda: env]) as manager:
+        manager.launch()
+        timestep = manager.step({0: (0, 0)})[0]
+    assert timestep.reward.tolist() == [1.0, 2.0] and timestep.done and timestep.info[0] is not None
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (([1.0, 2.0, 0.0], [True, True], [{}, {}]), r"shape: reward: expected float64 \(2,\), got float64 \(3,\)"),
+        (([1.0, 3.0], [True, True], [{}, {}]), "bounds: reward: expected values between 0 and 2, got 1 to 3"),
+        ((["a", "b"], [True, True], [{}, {}]), "reward: reward: expected a number or an array, got a list of 2"),
+        (({"a": 1.0}, {"a": True}, {"a": {}}), "reward: reward: expected a number or an array, got a dict of"),
+        (([1.0, np.nan], [True, True], [{}, {}]), "nan: reward: expected numbers, got NaN"),
+    ],
+)
+def test_rewards_of_agents_that_do_not_fit_are_found(answer, says):
+    env = Agents()
+    env.answer = answer
+    with pytest.raises(CheckError, match=says) as caught:
+        check_step(env)
+    assert len(caught.value.violations) == 1
+
+
+def test_rewards_of_agents_need_a_space():
+    env = Agents()
+    env.reward_space = None
+    with pytest.raises(CheckError, match="expected one number, as there is no reward_space, got float64"):
+        check_step(env)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), np.float32("nan"), np.array([np.nan])])
+def test_a_reward_that_is_no_number_is_said_to_be_none(reward):
+    """It was 'Deterministic step rewards are not equivalent', as NaN equals nothing."""
+    with pytest.raises(CheckError) as caught:
+        check_all(Answers(answer=(Answers.obs, reward, True, False, {})), spawn=False)
+    assert [violation.rule for violation in caught.value.violations if violation.rule != "aliasing"] == ["nan"]
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space", "reward_space"])
+@pytest.mark.parametrize("make", [Answers, Plain])
+def test_what_is_no_space_is_named_once(make, name):
+    """Every part of the check failed of it, with errors that did not say of which."""
+    env = make()
+    setattr(env, name, "box")
+    with pytest.raises(CheckError) as caught:
+        check_all(env, spawn=False)
+    assert caught.value.violations == (Violation("spaces", f"{name}: expected a Gymnasium space, got str 'box'"),)
+
+
+def test_a_violation_is_one_line():
+    class Raises(Answers):
+        def step(self, action):
+            raise ValueError("one\n  two")
+
+    with pytest.raises(CheckError) as caught:
+        check_all(Raises(), spawn=False)
+    assert str(caught.value.violations[0]) == "step: ValueError raised: one two"
+    assert len(str(caught.value).splitlines()) == 1 + len(caught.value.violations)

@@ -1,0 +1,902 @@
+"""State that lasts from one episode into the next: taken out, put into an env built anew, continued bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import multiprocessing
+import pickle
+import random
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces, wrappers
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
+
+import vecenv.wrappers
+from tests.releases import GYMNASIUM
+from vecenv import (
+    ConfigError,
+    Connect4Env,
+    DingEnvWrapper,
+    StateError,
+    TicTacToeEnv,
+    create_env_wrapper,
+    register_pickled_state,
+    register_state_adapter,
+)
+from vecenv.envs.adapt import adapt
+from vecenv.envs.agents import TwoAgentEnv
+from vecenv.envs.base import BaseEnv
+from vecenv.envs.batched import BatchedEnv
+from vecenv.envs.seeding import EpisodeSeeds, episode_seed
+from vecenv.envs.state.known import KNOWN, UNCOVERED
+from vecenv.envs.state.state import KEEPER, Keeper, describe, dotted_name
+from vecenv.envs.state.state import state as state_module
+from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
+from vecenv.envs.video import EpisodeRecorder
+from vecenv.managers.env_driver import EnvMaker, ManagedKeeper, Orders, Settings
+from vecenv.vector.inside import disguise
+
+HAS_ATARI = importlib.util.find_spec("ale_py") is not None and importlib.util.find_spec("cv2") is not None
+HAS_MUJOCO = importlib.util.find_spec("mujoco") is not None
+if HAS_ATARI:
+    gymnasium.register_envs(importlib.import_module("ale_py"))
+needs_atari = pytest.mark.skipif(not HAS_ATARI, reason="needs ale-py and OpenCV")
+
+NUM_STEPS = 200
+
+
+# ---- stacks ----------------------------------------------------------------------------------
+
+
+def make(name, **kwargs):
+    return gymnasium.make(name, **kwargs)
+
+
+def pong_preprocessed(**kwargs):
+    env = make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
+    return wrappers.FrameStackObservation(wrappers.AtariPreprocessing(env, **kwargs), 4)
+
+
+def atari_default(name):
+    return DingEnvWrapper(cfg={"env_id": name, "env_wrapper": "atari_default"})
+
+
+def wrapped(name, *wrapper_cfgs):
+    env = make(name)
+    for cfg in wrapper_cfgs:
+        env = create_env_wrapper(env, cfg)
+    return env
+
+
+def normed(window):
+    return wrapped(
+        "CartPole-v1",
+        {"type": "obs_norm", "kwargs": {"window": window}},
+        {"type": "reward_norm", "kwargs": {"reward_discount": 0.99, "window": window}},
+    )
+
+
+def gymnasium_normed():
+    env = wrappers.RecordEpisodeStatistics(make("Pendulum-v1", max_episode_steps=40))
+    return wrappers.NormalizeReward(wrappers.NormalizeObservation(env))
+
+
+def sticky():
+    env = wrappers.StickyAction(make("CartPole-v1"), 0.5)
+    return wrappers.TimeAwareObservation(wrappers.DelayObservation(env, 2))
+
+
+def skipping():
+    return wrappers.MaxAndSkipObservation(ToyEnv(length=7), skip=4)
+
+
+def board(env_cls, **cfg):
+    env = env_cls(cfg)
+    env._warned = True  # of actions that are not legal, as many here are
+    return adapt(env)
+
+
+class Old:
+    """Old Gym's calls, and generators under names of its own."""
+
+    observation_space = spaces.Box(0.0, 1.0, (3,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self):
+        self.rng = np.random.default_rng()
+        self.old_rng = np.random.RandomState()
+        self.python_rng = random.Random()
+
+    def reset(self):
+        return self.observe()
+
+    def step(self, action):
+        return self.observe(), 0.0, False, {}
+
+    def observe(self):
+        return np.array([self.rng.random(), self.old_rng.rand(), self.python_rng.random()])
+
+
+STACKS = {
+    "CartPole": lambda: make("CartPole-v1"),
+    "Acrobot": lambda: make("Acrobot-v1", max_episode_steps=60),
+    "Pendulum": lambda: make("Pendulum-v1", max_episode_steps=60),
+    "FrozenLake": lambda: make("FrozenLake-v1"),
+    "Taxi": lambda: make("Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3"),
+    "HalfCheetah": lambda: make("HalfCheetah-v5", max_episode_steps=60),
+    "Hopper": lambda: make("Hopper-v5"),
+    "Reacher": lambda: make("Reacher-v5"),
+    "Pong": lambda: make("ALE/Pong-v5", frameskip=4, repeat_action_probability=0.0),
+    "Pong with random frameskip": lambda: make("ALE/Pong-v5", frameskip=(2, 5), repeat_action_probability=0.0),
+    "Pong preprocessed": pong_preprocessed,
+    "Pong one life": lambda: pong_preprocessed(terminal_on_life_loss=True),
+    "NoFrameskip by atari_default": lambda: atari_default("BreakoutNoFrameskip-v4"),
+    "DingEnvWrapper": lambda: DingEnvWrapper(cfg={"env_id": "CartPole-v1"}),
+    "norms of gymnasium": gymnasium_normed,
+    "norms of vecenv": lambda: normed(None),
+    "norms over a window": lambda: normed(50),
+    "sticky": sticky,
+    "skipping": skipping,
+    "noop and delay": lambda: wrapped("CartPole-v1", {"type": "delay_reward", "kwargs": {"delay_reward_step": 3}}),
+    "reward in obs": lambda: wrapped("CartPole-v1", {"type": "reward_in_obs"}),
+    "agents": lambda: adapt(TwoAgentEnv({"mode": "single"})),
+    "board with itself": lambda: board(TicTacToeEnv),
+    "board with a rule bot": lambda: board(Connect4Env, battle_mode="play_with_bot_mode"),
+    "board with a searching bot": lambda: board(
+        TicTacToeEnv, battle_mode="eval_mode", bot_action_type="mcts", prob_random_action_in_bot=0.5
+    ),
+    "count": lambda: CountEnv(length=20),
+    "sampled space": lambda: SpaceEnv(spaces.Dict({"a": spaces.Box(0, 1, (3,)), "b": spaces.Discrete(9)})),
+    "disguise": lambda: disguise(make("CartPole-v1")),
+}
+
+ATARI_STACKS = {name for name in STACKS if "Pong" in name or "NoFrameskip" in name}
+MUJOCO_STACKS = {"HalfCheetah", "Hopper", "Reacher"}
+STACKS = {
+    name: make_stack
+    for name, make_stack in STACKS.items()
+    if (HAS_ATARI or name not in ATARI_STACKS) and (HAS_MUJOCO or name not in MUJOCO_STACKS)
+}
+
+# Classes that nothing is known of: continued all the same, but not called complete.
+UNKNOWN_STACKS = {
+    "old gym": lambda: adapt(Old()),
+}
+
+
+# ---- runs ------------------------------------------------------------------------------------
+
+
+def fingerprint(value):
+    """Give something that is equal for the same bits only, and short."""
+    if isinstance(value, dict):
+        return {key: fingerprint(part) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [fingerprint(part) for part in value]
+    array = np.asarray(value)
+    return str(array.dtype), array.shape, hashlib.sha1(array.tobytes()).hexdigest()
+
+
+def first_episode(env, seed=11, max_steps=400):
+    """Play one episode with random actions, from a seed; old calls are translated."""
+    env = adapt(env) if not hasattr(env, "get_wrapper_attr") or isinstance(env, DingEnvWrapper) else env
+    env.reset(seed=seed)
+    for action in actions_of(env, max_steps, seed=1):
+        if any(env.step(action)[2:4]):
+            return
+
+
+def actions_of(env, count, seed):
+    space = pickle.loads(pickle.dumps(env.action_space))
+    space.seed(seed)
+    return [space.sample() for _ in range(count)]
+
+
+def continue_run(env, count=NUM_STEPS):
+    """Reset without a seed and play on, over ends of episodes; give all that came out."""
+    env = adapt(env)
+    run = [fingerprint(env.reset()[0])]
+    for action in actions_of(env, count, seed=2):
+        result = env.step(action)
+        run.append(fingerprint(result[:4]))
+        if result[2] or result[3]:
+            run.append(fingerprint(env.reset()[0]))
+    return run
+
+
+def close(*envs):
+    for env in envs:
+        env.close()
+
+
+@pytest.mark.parametrize("name", [*STACKS, *UNKNOWN_STACKS])
+def test_a_fresh_env_goes_on_bit_for_bit(name):
+    make_stack = {**STACKS, **UNKNOWN_STACKS}[name]
+    env, twin = make_stack(), make_stack()
+    first_episode(env)
+    snapshot = KEEPER.capture(env)
+    KEEPER.restore(twin, snapshot.state)
+    assert snapshot.is_complete == (name in STACKS), describe(env)
+    assert continue_run(twin) == continue_run(env)
+    # and once more, from an env that has been restored itself
+    third = make_stack()
+    KEEPER.restore(third, KEEPER.capture(twin).state)
+    assert continue_run(third, 30) == continue_run(env, 30)
+    close(env, twin, third)
+
+
+def test_a_fresh_env_without_the_snapshot_does_not_go_on_alike():
+    for name in {"CartPole", "Pong preprocessed", "norms of gymnasium"}.intersection(STACKS):
+        env, twin = STACKS[name](), STACKS[name]()
+        first_episode(env)
+        twin.reset(seed=2**30)  # without one Pong may happen to begin alike
+        assert continue_run(twin) != continue_run(env)
+        close(env, twin)
+
+
+@pytest.mark.parametrize("name", ["norms of gymnasium", "norms over a window"])
+def test_generators_alone_are_not_enough(adapters, name):
+    """What the adapters and hooks are there for; if this fails they are not needed any more."""
+    for cls in {type(layer) for layer in state_module._layers(STACKS[name]())}:
+        register_state_adapter(cls, lambda layer: None, lambda layer, state: None)
+    env, twin = STACKS[name](), STACKS[name]()
+    first_episode(env)
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert continue_run(twin) != continue_run(env)
+    close(env, twin)
+
+
+def restore_and_continue(jobs, connection):
+    for name, snapshot in jobs:
+        env = STACKS[name]()
+        KEEPER.restore(env, snapshot)
+        connection.send((name, continue_run(env)))
+        env.close()
+    connection.close()
+
+
+def test_an_env_in_a_spawned_process_goes_on_bit_for_bit():
+    jobs, expected = [], {}
+    for name, make_stack in STACKS.items():
+        env = make_stack()
+        first_episode(env)
+        jobs.append((name, KEEPER.capture(env).state))
+        expected[name] = continue_run(env)
+        env.close()
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=restore_and_continue, args=(jobs, sender))
+    process.start()
+    sender.close()
+    got = dict(receiver.recv() for _ in jobs)
+    process.join()
+    receiver.close()
+    assert process.exitcode == 0
+    process.close()
+    assert got == expected
+
+
+# ---- lives -----------------------------------------------------------------------------------
+
+
+@needs_atari
+@pytest.mark.parametrize("name", ["BreakoutNoFrameskip-v4", "SpaceInvadersNoFrameskip-v4"])
+def test_atari_default_goes_on_after_a_life_loss(name):
+    env, twin = atari_default(name), atari_default(name)
+    first_episode(env, max_steps=2000)
+    layer = env._env
+    while "was_real_done" not in vars(layer):
+        layer = layer.env
+    assert not layer.was_real_done  # else this tests nothing
+    snapshot = KEEPER.capture(env)
+    assert snapshot.is_complete and KEEPER.spans_episodes(env)
+    KEEPER.restore(twin, snapshot.state)
+    assert continue_run(twin, 400) == continue_run(env, 400)
+    close(env, twin)
+
+
+@needs_atari
+def test_an_action_that_may_be_repeated_is_in_no_state_so_none_is_called_complete():
+    env = make("ALE/Pong-v5", repeat_action_probability=0.25)
+    env.reset(seed=1)
+    assert not KEEPER.capture(env).is_complete
+    assert "repeat_action_probability" in describe(env)[0]
+    env.close()
+
+
+def test_lives_of_an_env_that_cannot_be_stopped_midway_are_not_called_complete():
+    env = vecenv.wrappers.EpisodicLifeWrapper(make("CartPole-v1"))
+    env.reset(seed=1)
+    assert not KEEPER.capture(env).is_complete
+    assert "CartPoleEnv" in describe(env)[0]
+    env.was_real_done = True
+    assert KEEPER.capture(env).is_complete
+    env.close()
+
+
+# ---- managers --------------------------------------------------------------------------------
+
+
+def make_cart_pole():
+    return make("CartPole-v1")
+
+
+@pytest.mark.parametrize("env_fn", [make_cart_pole, STACKS["DingEnvWrapper"], STACKS["agents"], Old])
+@pytest.mark.parametrize("seed", [None, (7, None), (7, True), (7, False)])
+def test_a_managers_env_goes_on_with_its_seeds(env_fn, seed):
+    def play(env, count):
+        run = [fingerprint(env.reset()[0])]
+        for action in actions_of(env, count, seed=3):
+            result = env.step(action)
+            run.append(fingerprint(result[:4]))
+            if result[2] or result[3]:
+                run.append(fingerprint(env.reset()[0]))
+        return run
+
+    maker = EnvMaker(env_fn, 0, Settings(autoresets=True, abnormal_ends=False))
+    env, twin = maker(), maker()
+    env.reset(orders=Orders({}, seed=seed))
+    for action in actions_of(env, 60, seed=4):
+        if any(env.step(action)[2:4]):
+            env.reset()
+    keeper = ManagedKeeper()
+    assert keeper.spans_episodes(env)
+    keeper.restore(twin, keeper.capture(env).state)
+    assert play(twin, 100) == play(env, 100)
+    close(env, twin)
+
+
+class Lazy(BaseEnv):
+    """Makes its env at the first reset, and seeds it only then, as many a `BaseEnv` does."""
+
+    def __init__(self, cfg=None):
+        self._env = None
+        self.observation_space = make_cart_pole().observation_space
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self):
+        if self._env is None:
+            self._env = make_cart_pole()
+            return self._env.reset(seed=getattr(self, "_seed", None))[0]
+        return self._env.reset()[0]
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        return BaseEnv.timestep(obs, np.array([reward]), terminated or truncated, info)
+
+    def close(self):
+        if self._env is not None:
+            self._env.close()
+
+
+def test_an_env_that_makes_its_env_at_the_first_reset_is_made_and_goes_on():
+    env, twin = adapt(Lazy()), adapt(Lazy())
+    env.reset(seed=3)
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert twin.env._seed == 3
+    assert continue_run(twin) == continue_run(env)
+    close(env, twin)
+
+
+def test_an_env_not_made_yet_is_not_called_complete():
+    env = DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
+    assert not KEEPER.capture(env).is_complete
+    assert "not made its env yet" in describe(env)[0]
+    env.reset()
+    assert KEEPER.capture(env).is_complete
+    env.close()
+
+
+def test_a_recording_goes_on_under_the_same_name(tmp_path):
+    pytest.importorskip("moviepy")
+
+    def make_recordable():
+        return make("CartPole-v1", render_mode="rgb_array")
+
+    maker = EnvMaker(make_recordable, 0, Settings(autoresets=False, abnormal_ends=False))
+    env, twin = maker(), maker()
+    env.reset(orders=Orders({}, seed=(3, True), replay_path=str(tmp_path)))
+    first_run = [env.step(1) for _ in range(30) if env.env.recording]
+    assert any(first_run[-1][2:4])
+    keeper = ManagedKeeper()
+    keeper.restore(twin, keeper.capture(env).state)
+    twin.reset()
+    while twin.env.recording:
+        twin.step(1)
+    (first,), paths = env.env.video_paths, twin.env.video_paths
+    assert paths == [first, first.replace("episode-0", "episode-1")]
+    assert sorted(map(str, tmp_path.iterdir())) == sorted(paths)
+    close(env, twin)
+
+
+def test_frames_of_an_episode_under_way_are_named(tmp_path):
+    pytest.importorskip("moviepy")
+    env = EpisodeRecorder(make("CartPole-v1", render_mode="rgb_array"), tmp_path)
+    env.reset(seed=3)
+    assert describe(env) == []  # without a step there would be no file either
+    env.step(0)
+    assert "2 frames of a video" in describe(env)[0]
+    env.close()
+
+
+def test_a_managers_reset_parameters_and_budget_of_episodes_go_on():
+    maker = EnvMaker(make_cart_pole, 0, Settings(autoresets=True, abnormal_ends=False))
+    env, twin = maker(), maker()
+    env.reset(orders=Orders({"options": {"low": 0.03, "high": 0.04}}, seed=(3, None), episodes_left=2))
+    keeper = ManagedKeeper()
+    keeper.restore(twin, keeper.capture(env).state)
+    first = twin.reset()[0]
+    assert (first >= 0.03).all() and (first <= 0.04).all()
+    np.testing.assert_array_equal(first, env.reset()[0])
+    np.testing.assert_array_equal(twin.reset()[0], env.reset()[0])  # the filler after the last episode
+    close(env, twin)
+
+
+# ---- which state a seeded reset sets anew ------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_a_seeded_reset_is_enough_unless_state_spans_episodes(name):
+    env, twin = STACKS[name](), STACKS[name]()
+    first_episode(env)
+    if not KEEPER.spans_episodes(env):
+        env.reset(seed=5), twin.reset(seed=5)
+        inner = env.action_space, twin.action_space
+        assert inner[0] == inner[1]
+        for action in actions_of(env, 50, seed=6):
+            one, two = env.step(action), twin.step(action)
+            assert fingerprint(one[:4]) == fingerprint(two[:4])
+            if one[2] or one[3]:
+                break
+    close(env, twin)
+
+
+@pytest.mark.parametrize(
+    ("name", "spans"),
+    [
+        *[("CartPole", False), ("Pong", False), ("HalfCheetah", False), ("norms of vecenv", False), ("sticky", False)],
+        *[("norms over a window", True), ("norms of gymnasium", True), ("NoFrameskip by atari_default", True)],
+        *[("DingEnvWrapper", True), ("sampled space", True), ("count", False), ("skipping", True)],
+    ],
+)
+def test_spans_episodes(name, spans):
+    if name not in STACKS:
+        pytest.skip("needs ale-py or mujoco")
+    env = STACKS[name]()
+    first_episode(env)
+    assert KEEPER.spans_episodes(env) is spans
+    env.close()
+
+
+def test_a_sampled_space_spans_episodes():
+    env = make("CartPole-v1")
+    assert not KEEPER.spans_episodes(env)
+    env.action_space.sample()
+    assert KEEPER.spans_episodes(env)
+    env.close()
+
+
+# ---- hooks, adapters, generators ---------------------------------------------------------------
+
+
+class Tired(gymnasium.Wrapper):
+    """Remembers how many steps there ever were."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.steps_ever = 0
+
+    def step(self, action):
+        self.steps_ever += 1
+        obs, reward, *rest = self.env.step(action)
+        return obs, reward / self.steps_ever, *rest
+
+
+class Rebuilt(gymnasium.Wrapper, gymnasium.utils.EzPickle):
+    def __init__(self, env):
+        gymnasium.utils.EzPickle.__init__(self, env)
+        gymnasium.Wrapper.__init__(self, env)
+
+
+class Hooked(Tired):
+    def get_state(self):
+        return self.steps_ever
+
+    def set_state(self, state):
+        self.steps_ever = state
+
+
+class OddHook(Tired):
+    def get_state(self, when):
+        raise AssertionError("no hook")
+
+    def set_state(self, one, two):
+        raise AssertionError("no hook")
+
+
+class BrokenHook(Hooked):
+    def get_state(self):
+        raise OSError("the simulator is busy")
+
+
+class UnpicklableHook(Hooked):
+    def get_state(self):
+        return (part for part in ())
+
+
+@pytest.fixture
+def adapters(monkeypatch):
+    """Registrations that end with the test."""
+    monkeypatch.setattr(state_module, "_registered", dict(state_module._registered))
+    monkeypatch.setattr(state_module, "_plans", {})
+
+
+def test_a_hook_is_used():
+    env, twin = Hooked(make("CartPole-v1")), Hooked(make("CartPole-v1"))
+    first_episode(env)
+    snapshot = KEEPER.capture(env)
+    assert snapshot.is_complete and KEEPER.spans_episodes(env)
+    KEEPER.restore(twin, snapshot.state)
+    assert twin.steps_ever == env.steps_ever > 0
+    assert continue_run(twin) == continue_run(env)
+    close(env, twin)
+
+
+def test_a_hook_of_the_env_inside_is_not_taken_for_the_wrappers():
+    class Forwards(gymnasium.Wrapper):
+        def __getattr__(self, name):
+            return getattr(self.env, name)
+
+    env = Forwards(Hooked(make("CartPole-v1")))
+    assert describe(env) == [f"{dotted_name(Forwards)}: {state_module._UNKNOWN}"]
+    env.close()
+
+
+@pytest.mark.parametrize("cls", [Tired, OddHook])
+def test_an_unknown_class_is_named_and_not_complete(cls):
+    env = cls(make("CartPole-v1"))
+    env.reset(seed=1)
+    snapshot = KEEPER.capture(env)
+    assert not snapshot.is_complete
+    assert describe(env) == [f"{dotted_name(cls)}: {state_module._UNKNOWN}"]
+    env.close()
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_registered_adapter_is_used_for_subclasses_too(adapters, by_name):
+    target = f"{__name__}.Tired" if by_name else Tired
+    register_state_adapter(
+        target, lambda layer: layer.steps_ever, lambda layer, steps: setattr(layer, "steps_ever", steps)
+    )
+    env, twin = OddHook(make("CartPole-v1")), OddHook(make("CartPole-v1"))
+    first_episode(env)
+    snapshot = KEEPER.capture(env)
+    assert snapshot.is_complete and KEEPER.spans_episodes(env) and describe(env) == []
+    KEEPER.restore(twin, snapshot.state)
+    assert continue_run(twin) == continue_run(env)
+    close(env, twin)
+
+
+def test_an_adapter_whose_state_a_seed_sets_anew_does_not_span(adapters):
+    register_state_adapter(Tired, lambda layer: 0, lambda layer, state: None, spans=False)
+    env = Tired(make("CartPole-v1"))
+    assert not KEEPER.spans_episodes(env)
+    env.close()
+
+
+def test_a_stack_registered_for_pickling_goes_on_with_all_that_is_inside(adapters):
+    register_pickled_state(OddHook)
+    env, twin = OddHook(Tired(make("CartPole-v1"))), OddHook(Tired(make("CartPole-v1")))
+    first_episode(env)
+    snapshot = KEEPER.capture(env)
+    assert snapshot.is_complete and KEEPER.spans_episodes(env) and describe(env) == []
+    identity, twin.late = id(twin), "what the other has not"
+    KEEPER.restore(twin, snapshot.state)
+    assert not hasattr(twin, "late")
+    assert id(twin) == identity and twin.env.steps_ever == env.env.steps_ever > 0
+    assert continue_run(twin) == continue_run(env)
+    close(env, twin)
+
+
+def test_what_pickle_builds_anew_is_not_called_complete(adapters):
+    register_pickled_state(Tired)
+    env = Tired(make("MountainCarContinuous-v0"))
+    assert describe(env) == []
+    env.close()
+    env = Tired(Rebuilt(make("CartPole-v1")))
+    env.reset(seed=1)
+    assert not KEEPER.capture(env).is_complete
+    assert describe(env) == [
+        f"{dotted_name(Tired)}: pickle builds the Rebuilt inside it anew from its arguments (EzPickle)"
+    ]
+    env.close()
+
+
+def test_an_adapter_missing_on_the_other_side_is_an_error(adapters):
+    register_state_adapter(Tired, lambda layer: 0, lambda layer, state: None)
+    env = Tired(make("CartPole-v1"))
+    snapshot = KEEPER.capture(env)
+    state_module._registered.clear()
+    state_module._plans.clear()
+    with pytest.raises(StateError, match="no adapter is registered"):
+        KEEPER.restore(env, snapshot.state)
+    env.close()
+
+
+@pytest.mark.parametrize("target", ["Tired", 3, None])
+def test_a_registration_needs_a_class_or_dotted_name(target):
+    with pytest.raises(ConfigError, match="expected a class or its dotted name"):
+        register_state_adapter(target, lambda layer: 0, lambda layer, state: None)
+
+
+def test_a_registration_needs_functions():
+    with pytest.raises(ConfigError, match="restore=None"):
+        register_state_adapter("a.B", lambda layer: 0, None)
+
+
+@pytest.mark.parametrize(("cls", "says"), [(BrokenHook, "the simulator is busy"), (UnpicklableHook, "pickle")])
+def test_a_hook_that_fails_is_reported_once_and_then_left_alone(adapters, cls, says):
+    env = cls(make("CartPole-v1"))
+    env.reset(seed=1)
+    with pytest.warns(RuntimeWarning, match=says) as caught:
+        assert not KEEPER.capture(env).is_complete
+    assert caught[0].filename == __file__
+    assert not KEEPER.capture(env).is_complete
+    assert says in describe(env)[0]
+    env.close()
+
+
+def test_a_foreign_subclass_of_a_known_class_is_not_called_complete():
+    class MyLimit(wrappers.TimeLimit):
+        pass
+
+    class MyWrapper(vecenv.wrappers.EnvWrapper):
+        pass
+
+    class MyOtherWrapper(vecenv.wrappers.EnvWrapper):
+        state_names = ("something",)
+        something = 3
+
+    env = MyLimit(MyWrapper(MyOtherWrapper(make("CartPole-v1"))), 10)
+    assert [gap.partition(": ")[0] for gap in describe(env)] == [dotted_name(MyLimit), dotted_name(MyWrapper)]
+    env.close()
+
+
+def test_what_an_unknown_wrapper_may_go_on_with_is_kept():
+    env, twin = (Tired(wrappers.TimeLimit(make("CartPole-v1"), 10)) for _ in range(2))
+    env.reset(seed=0)
+    env.step(0)
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert twin.env._elapsed_steps == 1  # its reset may be a step, as after a life lost
+    close(env, twin)
+
+
+@pytest.mark.parametrize("base, says", [(wrappers.TimeLimit, "more than TimeLimit"), (gymnasium.Wrapper, "unknown")])
+def test_a_class_that_a_later_gymnasium_may_have_is_not_called_complete(base, says):
+    later = type("Later", (base,), {"__module__": "gymnasium.wrappers.later"})
+    env = later(make("CartPole-v1"), *([5] if base is wrappers.TimeLimit else []))
+    assert says in describe(env)[0] and not KEEPER.capture(env).is_complete
+    env.close()
+
+
+class Nothing:
+    """Neither generator nor hook."""
+
+    def reset(self):
+        return 0
+
+    def step(self, action):
+        return 0, 0.0, False, {}
+
+
+def test_nothing_to_keep_gives_no_snapshot():
+    assert KEEPER.capture(adapt(Nothing())) is None
+
+
+def test_generators_that_are_one_object_stay_one():
+    class Shares(gymnasium.Env):
+        def __init__(self):
+            self.rng = self.np_random
+
+    env, twin = Shares(), Shares()
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert twin.rng is twin.np_random
+    # A seed replaces np_random; the other place keeps the old generator.
+    gymnasium.Env.reset(env, seed=3)
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert twin.rng is not twin.np_random
+    assert (twin.rng.random(), twin.np_random.random()) == (env.rng.random(), env.np_random.random())
+    assert twin.np_random_seed == env.np_random_seed == 3
+
+
+def test_seeds_of_episodes_stay_the_object_that_others_hold():
+    class Shares(gymnasium.Env):
+        def __init__(self):
+            self.seeds = EpisodeSeeds()
+            self.next_seed = self.seeds.advance
+
+    env, twin = Shares(), Shares()
+    env.seeds.seed(5)
+    env.next_seed()
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert twin.next_seed() == env.next_seed() == episode_seed(5, 1)
+
+
+@pytest.mark.parametrize("bits", ["MT19937", "Philox", "SFC64", "PCG64DXSM"])
+def test_any_bit_generator_is_restored(bits):
+    env, twin = ToyEnv(), ToyEnv()
+    env.np_random = np.random.Generator(getattr(np.random, bits)(3))
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    assert type(twin.np_random.bit_generator).__name__ == bits
+    assert twin.np_random.random(5).tolist() == env.np_random.random(5).tolist()
+
+
+def test_an_env_never_seeded_is_given_its_generator_and_reproduced():
+    env, twin = make("CartPole-v1"), make("CartPole-v1")
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    np.testing.assert_array_equal(env.reset()[0], twin.reset()[0])
+    close(env, twin)
+
+
+def test_another_stack_is_refused():
+    env = make("CartPole-v1")
+    state = KEEPER.capture(env).state
+    for other in (make("Acrobot-v1"), env.env, wrappers.ClipReward(env, 0, 1), Tired(env.unwrapped)):
+        with pytest.raises(StateError, match="restore of .*: "):
+            KEEPER.restore(other, state)
+        other.close()
+
+
+def test_a_map_drawn_by_the_constructor_is_refused():
+    env, twin = make("FrozenLake-v1", desc=None, map_name=None), make("FrozenLake-v1")
+    state = KEEPER.capture(env).state
+    with pytest.raises(StateError, match="another map"):
+        KEEPER.restore(twin, state)
+    close(env, twin)
+
+
+def test_a_transform_by_a_function_with_memory_is_named():
+    seen = []
+    scale = 2.0
+    env = make("CartPole-v1")
+    pure = wrappers.TransformReward(env, lambda reward: reward * scale)
+    assert describe(pure) == []
+    for leaky in (
+        lambda reward: seen.append(reward) or len(seen),
+        lambda reward, seen=[]: seen.append(reward) or len(seen),
+        lambda reward, *, seen=[]: seen.append(reward) or len(seen),
+    ):
+        assert "may hold state" in describe(wrappers.TransformReward(env, leaky))[0]
+    env.close()
+
+
+def test_the_keeper_travels_by_value():
+    assert isinstance(pickle.loads(pickle.dumps(KEEPER)), Keeper)
+
+
+@pytest.mark.parametrize(("name", "most"), [("CartPole", 1000), ("HalfCheetah", 1000), ("Pong", 32_000)])
+def test_states_are_small(name, most):
+    if name not in STACKS:
+        pytest.skip("needs ale-py or mujoco")
+    env = STACKS[name]()
+    first_episode(env)
+    assert len(KEEPER.capture(env).state) < most
+    env.close()
+
+
+# ---- every class is accounted for --------------------------------------------------------------
+
+
+def gymnasium_wrapper_names():
+    """Dotted names of all wrapper classes of gymnasium.wrappers, those of missing libraries included."""
+    lazy = wrappers._wrapper_to_class
+    for name in wrappers.__all__:
+        if name in lazy:
+            yield f"gymnasium.wrappers.{lazy[name]}.{name}"
+        elif isinstance(getattr(wrappers, name), type) and issubclass(getattr(wrappers, name), gymnasium.Wrapper):
+            yield dotted_name(getattr(wrappers, name))
+
+
+@pytest.mark.parametrize("name", list(gymnasium_wrapper_names()))
+def test_every_wrapper_of_gymnasium_is_classified(name):
+    assert (name in KNOWN) != (name in UNCOVERED)
+
+
+WRAPPER_NAMES = [name for name in vecenv.wrappers.__all__ if isinstance(getattr(vecenv.wrappers, name), type)]
+
+
+@pytest.mark.parametrize("name", [name for name in WRAPPER_NAMES if name != "RunningMeanStd"])
+def test_every_wrapper_of_vecenv_is_classified(name):
+    plan = state_module._make_plan(getattr(vecenv.wrappers, name))
+    assert plan.gap is None and plan.is_trusted
+
+
+#: Not in every release before 1.3.
+NEWER = {"RepeatAction", "DiscretizeObservation", "DiscretizeAction", "AddWhiteNoise", "ObstructView"}
+if GYMNASIUM >= (1, 3):
+    NEWER.clear()
+
+
+def test_every_name_in_the_table_names_a_class():
+    for name in [*KNOWN, *UNCOVERED, *state_module.HOOK_LASTS]:
+        module, _, cls = name.rpartition(".")
+        if module.rpartition(".")[2].startswith(
+            ("jax_to", "numpy_to", "array_conv", "bipedal", "car_racing", "lunar", "functional")
+        ):
+            continue  # need libraries that need not be there
+        if cls in NEWER:
+            continue
+        if (name.startswith("ale_py") and not HAS_ATARI) or (".mujoco." in name and not HAS_MUJOCO):
+            continue
+        assert isinstance(getattr(importlib.import_module(module), cls), type), name
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        name
+        for name in gymnasium.registry
+        if "mujoco" in str(gymnasium.registry[name].entry_point) and name.endswith("-v5")
+    ),
+)
+def test_every_mujoco_env_needs_its_generator_only(name):
+    pytest.importorskip("mujoco")
+    env, twin = make(name), make(name)
+    first_episode(env, max_steps=100)
+    snapshot = KEEPER.capture(env)
+    assert snapshot.is_complete
+    KEEPER.restore(twin, snapshot.state)
+    assert continue_run(twin, 60) == continue_run(env, 60)
+    close(env, twin)
+
+
+# ---- vector envs --------------------------------------------------------------------------------
+
+
+def vectorised():
+    return CartPoleVectorEnv(5, max_episode_steps=12)
+
+
+def vector_wrapped():
+    return RecordEpisodeStatistics(NormalizeReward(NormalizeObservation(vectorised())))
+
+
+def play_vectors(env, seed, count):
+    """Step by actions that depend on nothing but a seed; return what came, but for times."""
+    rng = np.random.default_rng(seed)
+    results = []
+    for _ in range(count):
+        *arrays, infos = env.step(rng.integers(2, size=5))
+        infos.get("episode", {}).pop("t", None)
+        results.append((arrays, infos))
+    return pickle.dumps(results)
+
+
+@pytest.mark.parametrize("make_envs", [vectorised, vector_wrapped])
+def test_a_vector_env_goes_on_amid_its_episodes(make_envs):
+    env, twin = BatchedEnv(make_envs()), BatchedEnv(make_envs())
+    env.reset(seed=3)
+    play_vectors(env.env, 1, 17)
+    snapshot = KEEPER.capture(env)
+    assert snapshot.is_complete and describe(env) == []
+    KEEPER.restore(twin, snapshot.state)
+    assert play_vectors(twin.env, 2, 40) == play_vectors(env.env, 2, 40)
+
+
+def test_a_vector_env_that_has_not_been_reset_has_its_generator():
+    env, twin = BatchedEnv(vectorised()), BatchedEnv(vectorised())
+    KEEPER.restore(twin, KEEPER.capture(env).state)
+    np.testing.assert_array_equal(twin.reset()[0][0], env.reset()[0][0])
+
+
+@pytest.mark.parametrize("env_class", [CountEnv, ToyEnv])
+def test_of_a_vector_env_half_a_state_is_none(env_class):
+    """A single env in it may be amid its episode, where only its generator is known."""
+    env = BatchedEnv(gymnasium.vector.SyncVectorEnv([env_class] * 2))
+    env.reset(seed=3)
+    assert KEEPER.capture(env) is None

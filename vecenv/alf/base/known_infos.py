@@ -1,0 +1,67 @@
+"""KnownInfos: keys of `env_info` that were there once stay, so that a rollout can be stacked key by key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vecenv.alf.base.nests import map_structure
+from vecenv.alf.base.spec import zeros_of
+
+__all__ = ["TIME_LIMIT_KEY", "KnownInfos"]
+
+#: Key of old Gym's infos that marks a time limit; `step_type` and `discount` of a time step contain that already.
+TIME_LIMIT_KEY = "TimeLimit.truncated"
+
+
+class KnownInfos:
+    """Fills infos up with zeros for the numbers that earlier ones, or a declaration, had and they lack.
+
+    Args:
+        specs: the declaration, as of `env_info_spec`; None or () for none.
+        outer_dims: axes in front of each.
+
+    Example:
+        >>> from vecenv.alf import TensorSpec
+        >>> known = KnownInfos({"lives": TensorSpec((), "int64")}, (2,))
+        >>> sorted(known.complete({"speed": np.ones(2)}))
+        ['lives', 'speed']
+        >>> known.complete({"lives": np.array([3, 3])})["speed"]
+        array([0., 0.])
+
+    Attributes:
+        zeros: what infos have at least, arrays nested in dicts.
+    """
+
+    def __init__(self, specs: Any = None, outer_dims: tuple[int, ...] = ()) -> None:
+        self.zeros: dict[str, Any] = zeros_of(specs or {}, outer_dims)
+        self._whole: set[str] | None = None  # keys that lack nothing and have no dicts behind them
+
+    def complete(self, infos: dict[str, Any]) -> dict[str, Any]:
+        """Return infos with all known keys; itself if it has them. Strings and objects are not kept."""
+        if infos.keys() == self._whole:  # as nearly always: a fifth of looking at each
+            return infos
+        result = _fill(self.zeros, infos)
+        is_flat = not any(isinstance(value, dict) for value in result.values())
+        self._whole = set(result) if is_flat else None
+        return result
+
+
+def _fill(zeros: dict[str, Any], infos: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in infos.items():
+        if isinstance(value, dict):
+            known = zeros.get(key)
+            inner = known if isinstance(known, dict) else {}
+            result[key] = _fill(inner, value)
+            if known is None and inner:
+                zeros[key] = inner
+        else:
+            result[key] = value
+            if key not in zeros and isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+                zeros[key] = np.zeros(value.shape, value.dtype)
+    for key, zero in zeros.items():
+        if key not in result:
+            result[key] = map_structure(lambda leaf: np.zeros(leaf.shape, leaf.dtype), zero)
+    return result

@@ -1,0 +1,133 @@
+"""From rows to a batched time step: whole columns at once, no Python per env.
+
+    rows of the pool   obs leaves | reward | terminated | truncated | flags | infos
+                            |          |         |            |         |
+    time step          observation   reward    discount    step_type  FIRST    env_info
+
+Rows come in the order of the envs. What a `StepCarrier` sent has its step type and discount
+among the leaves; its batches of k rows are laid end to end. Where an episode was lost with its worker,
+those leaves are the ones that were seen last, and its end is made here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vecenv.alf.base.known_infos import KnownInfos
+from vecenv.alf.base.nests import map_structure
+from vecenv.alf.base.timestep import StepType, TimeStep
+from vecenv.alf.batched.adapter import Description
+from vecenv.core.layout.rows import RowFlag
+from vecenv.core.layout.spec import Array, Leaf
+from vecenv.core.pool.pool import Pool
+
+__all__ = ["Assembler"]
+
+_FIRST = RowFlag.RESET | RowFlag.AUTORESET
+_LAST = int(StepType.LAST)
+
+
+class Assembler:
+    """Makes time steps of `size` envs.
+
+    Args:
+        pool: started.
+        about: what its environments are like.
+        size: B, envs times rows of each.
+    """
+
+    def __init__(self, pool: Pool, about: Description, size: int) -> None:
+        self._spec = pool.obs_spec
+        self._root = pool.obs_spec.root
+        self._size = size
+        self._rows_per_env = about.batch_size
+        self._is_timed = about.discount is not None
+        self._is_discounted = about.discount not in (None, 1.0)
+        # Started from and never written to.
+        self._discounts = np.full(size, 1.0 if about.discount is None else about.discount, np.float32)
+        self._mid = np.full(size, StepType.MID, np.int32)
+        self._reward_shape = (size, *about.specs.reward.shape)
+        self._observation_spec, self._action_spec = about.specs.observation, about.specs.prev_action
+        self._action_leaf = None if isinstance(self._action_spec, (dict, tuple, list)) else self._action_spec.dtype
+        self._leaf_dtype: np.dtype[Any] = getattr(self._observation_spec, "dtype", np.dtype(np.float32))
+        self._whole_spec = (self._observation_spec, None, None, self._action_spec)  # only its structure is used
+        self._known_infos = KnownInfos(about.specs.env_info, (size,))
+        self._env_ids = np.arange(size, dtype=np.int32)
+
+    def build(self, rows: Any, flags: int, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
+        """Return the time step that rows make.
+
+        Args:
+            rows: columns of all envs, in order; they are copied.
+            flags: union of the rows' flags.
+            prev_action: arrays that may be written to; those of FIRST rows become 0.
+            infos: one array (B, ...) per key, of their own; the time step has zeros for what earlier ones had.
+        """
+        if self._is_timed:
+            step_type, discount = self._timed(rows, flags, prev_action)
+            observation = self._observed(rows)
+        else:
+            step_type, discount, observation, prev_action = self._stepped(rows, prev_action)
+        reward = _own(rows.column("reward"), np.dtype(np.float32))
+        if reward.shape != self._reward_shape:
+            reward = reward.reshape(self._reward_shape)
+        if infos or self._known_infos.zeros:
+            infos = self._known_infos.complete(infos)
+        return TimeStep(step_type, reward, discount, observation, prev_action, self._env_ids.copy(), (), infos)
+
+    def _timed(self, rows: Any, flags: int, prev_action: Any) -> tuple[Array, Array]:
+        terminated, truncated = rows.column("terminated"), rows.column("truncated")
+        step_type = self._mid + (terminated | truncated)  # MID or LAST
+        discount = self._discounts.copy()
+        if self._is_discounted:
+            discount[truncated] = 1.0
+        discount[terminated] = 0.0
+        if flags & _FIRST:
+            first = (rows.column("flags") & _FIRST).nonzero()[0]  # few: their numbers cost less than a mask
+            step_type[first] = 0
+            discount[first] = 1.0
+            if self._action_leaf is not None:
+                prev_action[first] = 0
+            else:
+                map_structure(lambda leaf: leaf.__setitem__(first, 0), prev_action)
+        return step_type, discount
+
+    def _observed(self, rows: Any) -> Any:
+        if isinstance(self._root, Leaf):
+            return _own(rows.obs(0), self._leaf_dtype)
+        return map_structure(lambda spec, view: _own(view, spec.dtype), self._observation_spec, self._nested(rows))
+
+    def _stepped(self, rows: Any, sent: Any) -> Any:
+        # Spaces know no lists and no named tuples: the structure is that of the specs.
+        observation, step_type, discount, prev_action = map_structure(self._flat, self._whole_spec, self._nested(rows))
+        truncated = rows.column("truncated")
+        if truncated.any():
+            lost = self._lost(truncated, step_type)
+            step_type[lost] = _LAST
+            discount[lost] = 1.0
+            map_structure(lambda _, own, leaf: own.__setitem__(lost, leaf[lost]), self._action_spec, prev_action, sent)
+        return step_type, discount, observation, prev_action
+
+    def _lost(self, truncated: Array, step_type: Array) -> Array:
+        """Tell, bool (B,), whose episode was given up: the engine has ended it, not the environment."""
+        if self._rows_per_env is not None:  # a batch itself never says so: see `StepCarrier`
+            return np.repeat(truncated, self._rows_per_env)
+        lost: Array = truncated & (step_type != _LAST)
+        return lost
+
+    def _nested(self, rows: Any) -> Any:
+        return self._spec.batch(lambda leaf: rows.obs(leaf.index), lambda node: ())
+
+    def _flat(self, spec: Any, view: Array) -> Array:
+        """Copy a leaf, with the rows of batches end to end."""
+        own = np.array(view)
+        return own.reshape(self._size, *view.shape[2:]) if self._rows_per_env is not None else own
+
+
+def _own(view: Array, dtype: np.dtype[Any]) -> Array:
+    if view.dtype == dtype:
+        return view.copy()
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinity
+        return view.astype(dtype)

@@ -1,0 +1,251 @@
+"""ThreadEnvironment: one environment in a thread of its own, for evaluation and play."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from vecenv.alf.base.actions import rows_of
+from vecenv.alf.base.environment import AlfEnvironment
+from vecenv.alf.base.tensors import to_tensors, wants_tensors
+from vecenv.alf.base.timestep import TimeStep
+from vecenv.alf.wrappers.batch import BatchOfOne
+from vecenv.checks import check_callable
+from vecenv.core.options import check_limit
+from vecenv.core.system.clock import limit_of
+from vecenv.errors import ClosedError, ConfigError, WorkerTimeoutError
+
+__all__ = ["ThreadEnvironment"]
+
+
+class ThreadEnvironment(AlfEnvironment):
+    """One environment that is built, stepped and closed in one thread, as a batch of one.
+
+    Its methods run there, too; plain attributes are read directly. A thread cannot be ended by force:
+    after a WorkerTimeoutError what it was doing goes on, and only `close` may be called.
+
+    Example:
+        >>> from vecenv.alf import load
+        >>> with ThreadEnvironment(lambda: load("CartPole-v1"), tensors=False) as env:
+        ...     step = env.reset()
+        >>> step.observation.shape, step.env_id.tolist()
+        ((1, 4), [0])
+    """
+
+    def __init__(
+        self,
+        env_constructor: Callable[[], Any],
+        *,
+        tensors: bool | None = None,
+        construct_timeout: float | None = 60.0,
+        reset_timeout: float | None = None,
+        step_timeout: float | None = None,
+        call_timeout: float | None = None,
+        close_timeout: float | None = 5.0,
+    ) -> None:
+        """Build the environment in a new thread.
+
+        Args:
+            env_constructor: gives a single `AlfEnvironment` of arrays.
+            tensors: torch tensors out; None: if torch is installed. Both go in.
+            construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout: seconds,
+                None for no limit.
+
+        Raises:
+            ConfigError: the environment is batched or tensor based (an AssertionError too), the constructor cannot be
+                called, or a limit is no number above 0.
+            WorkerTimeoutError: the constructor took too long.
+            Exception: what it raised.
+        """
+        self._tensors = wants_tensors(tensors)
+        self._timeouts: dict[str, float | None] = {}
+        limits = (construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout)
+        for what, timeout in zip(("construct", "reset", "step", "call", "close"), limits):
+            check_limit(f"{what}_timeout", timeout)
+            self._timeouts[what] = limit_of(timeout)
+        check_callable("env_constructor", env_constructor)
+        self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._closed = False
+        self._is_late = False
+        self._thread = threading.Thread(
+            target=_serve, args=(self._orders, self._answers), name="vecenv-alf-env", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._inner: Any = self._do("construct", env_constructor, self._timeouts["construct"])
+            if not isinstance(self._inner, AlfEnvironment) or self._inner.batched or self._inner.is_tensor_based:
+                raise ConfigError(
+                    f"env_constructor: expected a single AlfEnvironment of arrays, got {self._inner!r}",
+                    key="env_constructor",
+                )
+            self._one = BatchOfOne(self._inner)
+        except BaseException:
+            built = getattr(self, "_inner", None)
+            self._end(built if hasattr(built, "close") else None)
+            raise
+
+    def _do(self, what: str, function: Callable[[], Any], timeout: float | None) -> Any:
+        if self._closed:
+            raise ClosedError(f"{what}: the environment is closed")
+        if self._is_late:
+            raise WorkerTimeoutError(f"{what}: the thread has not finished what it was late with; close it", op=what)
+        self._orders.put(function)
+        try:
+            error, value = self._answers.get(timeout=timeout)
+        except queue.Empty:
+            self._is_late = True
+            raise WorkerTimeoutError(
+                f"the environment's thread did not finish {what} within {timeout} s; raise {what}_timeout",
+                timeout=timeout,
+                op=what,
+            ) from None
+        except BaseException:  # Ctrl-C: its answer may still come and must not be taken for another's
+            self._is_late = True
+            raise
+        if error is not None:
+            raise error
+        return value
+
+    # ---- episodes ------------------------------------------------------------------------------
+
+    def _reset(self) -> TimeStep:
+        return self._out(self._do("reset", self._inner.reset, self._timeouts["reset"]))
+
+    def _step(self, action: Any) -> TimeStep:
+        row = rows_of(self._inner.action_spec(), action, 1)[0]
+        return self._out(self._do("step", lambda: self._inner.step(row), self._timeouts["step"]))
+
+    def _out(self, time_step: TimeStep) -> TimeStep:
+        batch = self._one.of(time_step)
+        return to_tensors(batch) if self._tensors else batch
+
+    # ---- what it is ----------------------------------------------------------------------------
+
+    @property
+    def batched(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def batch_size(self) -> int:
+        """1."""
+        return 1
+
+    @property
+    def is_tensor_based(self) -> bool:
+        """Whether time steps hold tensors."""
+        return self._tensors
+
+    @property
+    def num_tasks(self) -> int:
+        """As inside."""
+        return int(self._inner.num_tasks)
+
+    @property
+    def task_names(self) -> list[str]:
+        """As inside."""
+        return list(self._inner.task_names)
+
+    @property
+    def can_seed(self) -> bool:
+        """As inside."""
+        return bool(self._inner.can_seed)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """As inside."""
+        return dict(self._inner.metadata)
+
+    def observation_spec(self) -> Any:
+        """Return what the environment inside does."""
+        return self._inner.observation_spec()
+
+    def action_spec(self) -> Any:
+        """Return what the environment inside does."""
+        return self._inner.action_spec()
+
+    def reward_spec(self) -> Any:
+        """Return what the environment inside does."""
+        return self._inner.reward_spec()
+
+    def env_info_spec(self) -> Any:
+        """Return what the environment inside does."""
+        return self._inner.env_info_spec()
+
+    def seed(self, seed: int) -> Any:
+        """Seed the environment inside."""
+        return self.call("seed", seed)
+
+    def render(self, mode: str = "rgb_array") -> Any:
+        """Render the environment inside."""
+        return self.call("render", mode)
+
+    def sync_progress(self) -> None:
+        """Tell the environment inside."""
+        self.call("sync_progress")
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the environment, in its thread."""
+        return self._do("call", lambda: getattr(self._inner, name)(*args, **kwargs), self._timeouts["call"])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"ThreadEnvironment has no attribute {name!r}")
+        value = getattr(self._inner, name)
+        if not callable(value):
+            return value
+        return lambda *args, **kwargs: self.call(name, *args, **kwargs)
+
+    # ---- end -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the environment and end the thread; may be called again.
+
+        A thread that is late closes the environment and ends when it gets to it.
+
+        Raises:
+            WorkerTimeoutError: the environment's close took too long.
+            Exception: what it raised.
+        """
+        self._end(self._inner)
+
+    def _end(self, env: Any) -> None:
+        if self._closed:
+            return
+        if sys is None or sys.is_finalizing():  # in a `__del__`: the thread stands still by now, and would never answer
+            self._closed = True
+            return
+        try:
+            if env is not None and self._is_late:
+                self._orders.put(env.close)
+            elif env is not None:
+                self._do("close", env.close, self._timeouts["close"])
+        finally:
+            self._closed = True
+            self._orders.put(None)
+            if not self._is_late:
+                self._thread.join(self._timeouts["close"])
+
+    def __del__(self) -> None:
+        if "_thread" in self.__dict__ and not self._closed:
+            with contextlib.suppress(Exception):  # the interpreter may be half gone
+                self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("a ThreadEnvironment cannot be pickled or copied; build one from its env_constructor")
+
+
+def _serve(orders: Any, answers: Any) -> None:
+    """Run what is ordered, one after the other, until None comes."""
+    for function in iter(orders.get, None):
+        try:
+            answers.put((None, function()))
+        except BaseException as error:  # the caller raises it in its own thread
+            answers.put((error, None))
+            del error
+        del function

@@ -1,0 +1,450 @@
+"""Gym wrappers on observations, most of them on images: `gymnasium.Wrapper`s under the time steps.
+
+`fields` names the parts of a Dict observation that a wrapper maps, such as 'camera.left'; None is
+the whole observation. Images are (H, W, C) unless `channel_order='channels_first'`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+
+from vecenv.alf.base.nests import get_field, map_structure, set_field
+from vecenv.checks import check_whole
+from vecenv.envs.arrays import copy_arrays
+from vecenv.errors import ConfigError, SpaceError, require
+from vecenv.wrappers.base import ObsWrapper, own_generator
+
+__all__ = [
+    "BaseObservationWrapper",
+    "EpisodicRandomFrameCrop",
+    "FrameCrop",
+    "FrameFlip",
+    "FrameGrayScale",
+    "FrameResize",
+    "FrameStack",
+    "ImageChannelFirst",
+    "ObservationClipWrapper",
+]
+
+_ORDERS = ("channels_last", "channels_first")
+
+
+class BaseObservationWrapper(ObsWrapper):
+    """Maps chosen parts of an observation; a subclass gives `transform_space` and `transform_observation`.
+
+    Example:
+        >>> import gymnasium
+        >>> class Halved(BaseObservationWrapper):
+        ...     def transform_space(self, space):
+        ...         return spaces.Box(space.low / 2, space.high / 2, dtype=space.dtype.type)
+        ...     def transform_observation(self, observation):
+        ...         return observation / 2
+        >>> env = Halved(gymnasium.make("Pendulum-v1"))
+        >>> env.observation_space.high.tolist()
+        [0.5, 0.5, 4.0]
+    """
+
+    def __init__(self, env: Any, fields: Sequence[str] | None = None) -> None:
+        """Wrap.
+
+        Args:
+            env: of any dialect.
+            fields: paths of parts of a Dict space, none for []; None: the observation as a whole.
+
+        Raises:
+            SpaceError: no such field, or a space that the wrapper cannot map.
+        """
+        super().__init__(env)
+        self.fields: tuple[str | None, ...] = (None,) if fields is None else tuple(fields)
+        space = self.env.observation_space
+        for field in self.fields:
+            space = self._map_space(space, field.split(".") if field else [], field)
+        self.observation_space = space
+
+    def _map_space(self, space: Any, path: list[str], field: str | None) -> Any:
+        if not path:
+            return self._transform_space_of(space, field)
+        if not isinstance(space, spaces.Dict) or path[0] not in space.spaces:
+            raise SpaceError(f"fields: no {field!r} in {space}", path=str(field))
+        inner = self._map_space(space.spaces[path[0]], path[1:], field)
+        return spaces.Dict([(key, inner if key == path[0] else part) for key, part in space.spaces.items()])
+
+    def _transform_space_of(self, space: Any, field: str | None) -> Any:
+        return self.transform_space(space)
+
+    def _transform_of(self, observation: Any, field: str | None) -> Any:
+        return self.transform_observation(observation)
+
+    def transform_space(self, space: Any) -> Any:
+        """Return the space of what `transform_observation` makes of this one's observations."""
+        raise NotImplementedError
+
+    def transform_observation(self, observation: Any) -> Any:
+        """Return one part changed."""
+        raise NotImplementedError
+
+    def observation(self, observation: Any) -> Any:
+        """Return the whole observation with every field changed."""
+        for field in self.fields:
+            part = self._transform_of(get_field(observation, field), field)
+            observation = set_field(observation, field, part)
+        return observation
+
+
+class ObservationClipWrapper(BaseObservationWrapper):
+    """Numbers of an observation clipped to `min_v` .. `max_v`, at every depth."""
+
+    def __init__(self, env: Any, min_v: float = -200.0, max_v: float = 200.0) -> None:
+        self.min_v, self.max_v = min_v, max_v
+        super().__init__(env)
+
+    def transform_space(self, space: Any) -> Any:
+        if isinstance(space, spaces.Dict):
+            return spaces.Dict([(key, self.transform_space(part)) for key, part in space.spaces.items()])
+        if isinstance(space, spaces.Tuple):
+            return spaces.Tuple([self.transform_space(part) for part in space.spaces])
+        if not isinstance(space, spaces.Box):
+            return space
+        low, high = (np.clip(bound, self.min_v, self.max_v).astype(space.dtype) for bound in (space.low, space.high))
+        return spaces.Box(low, high, space.shape, space.dtype.type)
+
+    def transform_observation(self, observation: Any) -> Any:
+        return map_structure(self._clip, observation)
+
+    def _clip(self, leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray):  # of a Discrete space
+            return leaf
+        return np.clip(leaf, self.min_v, self.max_v).astype(leaf.dtype)
+
+
+class ImageChannelFirst(BaseObservationWrapper):
+    """Images (H, W, C) as contiguous (C, H, W); without `fields`, every image of the observation.
+
+    An image is what has a Box of three axes; masks of three axes stay.
+    """
+
+    def __init__(self, env: Any, fields: Sequence[str] | None = None) -> None:
+        self._spaces: dict[str | None, Any] = {}
+        super().__init__(env, fields)
+
+    def _transform_space_of(self, space: Any, field: str | None) -> Any:
+        self._spaces[field] = space
+        return self.transform_space(space)
+
+    def _transform_of(self, observation: Any, field: str | None) -> Any:
+        return _channels_first(self._spaces[field], observation)
+
+    def transform_space(self, space: Any) -> Any:
+        if isinstance(space, spaces.Dict):
+            return spaces.Dict([(key, self.transform_space(part)) for key, part in space.spaces.items()])
+        if isinstance(space, spaces.Tuple):
+            return spaces.Tuple([self.transform_space(part) for part in space.spaces])
+        if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+            return space
+        return spaces.Box(_channel_first(space.low), _channel_first(space.high), dtype=space.dtype.type)
+
+
+def _channels_first(space: Any, observation: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _channels_first(part, observation[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_channels_first(part, value) for part, value in zip(space.spaces, observation, strict=True))
+    is_image = isinstance(space, spaces.Box) and len(space.shape) == 3
+    return _channel_first(observation) if is_image else observation
+
+
+def _channel_first(image: Any) -> Any:
+    return np.ascontiguousarray(np.moveaxis(np.asarray(image), -1, 0))
+
+
+class FrameStack(BaseObservationWrapper):
+    """The last `stack_size` observations joined along the channel axis, oldest first.
+
+    After a reset all of them are the first observation.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("frames",)
+
+    def __init__(
+        self,
+        env: Any,
+        stack_size: int = 4,
+        channel_order: str = "channels_last",
+        fields: Sequence[str] | None = None,
+    ) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: stack_size below 1, or no such channel_order.
+            SpaceError: a field that is neither a Box nor MultiDiscrete.
+        """
+        self.stack_size = check_whole("stack_size", stack_size, 1)
+        self._axis = -1 if _is_channel_last(channel_order) else 0
+        self.frames: dict[str | None, deque[Any]] = {}
+        super().__init__(env, fields)
+
+    def transform_space(self, space: Any) -> Any:
+        if isinstance(space, spaces.MultiDiscrete):
+            counts = np.concatenate([space.nvec] * self.stack_size, self._axis)
+            start = np.concatenate([space.start] * self.stack_size, self._axis)
+            return spaces.MultiDiscrete(counts, space.dtype.type, start=start)
+        if not isinstance(space, spaces.Box) or not space.shape:
+            raise SpaceError(f"FrameStack: expected a Box or MultiDiscrete with axes, got {space}")
+        low, high = (np.concatenate([bound] * self.stack_size, self._axis) for bound in (space.low, space.high))
+        return spaces.Box(low, high, dtype=space.dtype.type)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.frames = {}
+        return super().reset(seed=seed, options=options)
+
+    def _transform_of(self, observation: Any, field: str | None) -> Any:
+        observation = copy_arrays(observation)  # the env may write the next one into the same array
+        frames = self.frames.get(field)
+        if frames is None:
+            frames = self.frames[field] = deque([observation] * self.stack_size, maxlen=self.stack_size)
+        else:
+            frames.append(observation)
+        return np.concatenate(frames, self._axis)
+
+
+class FrameResize(BaseObservationWrapper):
+    """Images resized to (height, width, C); dtype and bounds stay."""
+
+    def __init__(
+        self,
+        env: Any,
+        width: int = 84,
+        height: int = 84,
+        fields: Sequence[str] | None = None,
+        interpolation: int | None = None,
+    ) -> None:
+        """Wrap.
+
+        Args:
+            env: of any dialect.
+            width, height: of what is observed.
+            fields: which images.
+            interpolation: one of OpenCV's `INTER_...`; None: INTER_AREA.
+
+        Raises:
+            DependencyError: OpenCV is missing.
+            SpaceError: not an image.
+        """
+        self._cv2 = require("cv2", "atari")
+        self._width, self._height = width, height
+        self._interpolation = self._cv2.INTER_AREA if interpolation is None else interpolation
+        super().__init__(env, fields)
+
+    def transform_space(self, space: Any) -> Any:
+        return _image_space(space, (self._height, self._width, _image_shape(space)[2]))
+
+    def transform_observation(self, observation: Any) -> Any:
+        resized = self._cv2.resize(observation, (self._width, self._height), interpolation=self._interpolation)
+        return resized if resized.ndim == 3 else resized[:, :, None]
+
+
+class FrameGrayScale(BaseObservationWrapper):
+    """Colour images (H, W, 3) as grey ones (H, W, 1)."""
+
+    def __init__(self, env: Any, fields: Sequence[str] | None = None) -> None:
+        """Wrap.
+
+        Raises:
+            DependencyError: OpenCV is missing.
+            SpaceError: not an image of three channels.
+        """
+        self._cv2 = require("cv2", "atari")
+        super().__init__(env, fields)
+
+    def transform_space(self, space: Any) -> Any:
+        height, width, channels = _image_shape(space)
+        if channels != 3:
+            raise SpaceError(f"FrameGrayScale: expected three channels, got {space}")
+        return _image_space(space, (height, width, 1))
+
+    def transform_observation(self, observation: Any) -> Any:
+        return self._cv2.cvtColor(observation, self._cv2.COLOR_RGB2GRAY)[:, :, None]
+
+
+class _Crop(BaseObservationWrapper):
+    """A window of images, of a size that does not change; bounds and dtype stay."""
+
+    def __init__(self, env: Any, channel_order: str, fields: Sequence[str] | None) -> None:
+        self._channel_last = _is_channel_last(channel_order)
+        self._windows: dict[str | None, tuple[int, int, int, int]] = {}  # sy, sx, height, width
+        super().__init__(env, fields)
+
+    def _window(self, height: int, width: int) -> tuple[int, int, int, int]:
+        raise NotImplementedError
+
+    def _size_of(self, space: Any) -> tuple[int, int]:
+        shape = _image_shape(space)
+        return (shape[0], shape[1]) if self._channel_last else (shape[1], shape[2])
+
+    def _transform_space_of(self, space: Any, field: str | None) -> Any:
+        self._windows[field] = self._window(*self._size_of(space))
+        cut = self._cut(np.empty(space.shape, np.bool_), field)
+        return _image_space(space, cut.shape)
+
+    def _transform_of(self, observation: Any, field: str | None) -> Any:
+        return self._cut(observation, field)
+
+    def _cut(self, image: Any, field: str | None) -> Any:
+        sy, sx, height, width = self._windows[field]
+        rows, columns = slice(sy, sy + height), slice(sx, sx + width)
+        return np.ascontiguousarray(image[rows, columns] if self._channel_last else image[:, rows, columns])
+
+
+class FrameCrop(_Crop):
+    """The window of `width` x `height` at (sx, sy)."""
+
+    def __init__(
+        self,
+        env: Any,
+        sx: int = 0,
+        sy: int = 0,
+        width: int = 84,
+        height: int = 84,
+        channel_order: str = "channels_last",
+        fields: Sequence[str] | None = None,
+    ) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: the window is not inside the image.
+            SpaceError: not an image.
+        """
+        self._wanted = (sy, sx, height, width)
+        super().__init__(env, channel_order, fields)
+
+    def _window(self, height: int, width: int) -> tuple[int, int, int, int]:
+        sy, sx, h, w = self._wanted
+        if min(sy, sx) < 0 or min(h, w) < 1 or sy + h > height or sx + w > width:
+            raise ConfigError(f"window {w}x{h} at ({sx}, {sy}) is not inside an image of {width}x{height}")
+        return self._wanted
+
+
+class EpisodicRandomFrameCrop(_Crop):
+    """A window of a share of the image, at another place in each episode.
+
+    Places are drawn from a generator of its own, seeded by the seed of the reset.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("generator", "_windows")
+
+    def __init__(
+        self,
+        env: Any,
+        cropping_fraction: float = 0.8,
+        channel_order: str = "channels_last",
+        share_cropping: bool = True,
+        fields: Sequence[str] | None = None,
+    ) -> None:
+        """Wrap.
+
+        Args:
+            env: of any dialect.
+            cropping_fraction: how much of height and width is kept.
+            channel_order: of the images.
+            share_cropping: whether all fields are cut at one place.
+            fields: which images.
+
+        Raises:
+            ConfigError: a fraction that is not between 0 and 1.
+            SpaceError: not an image.
+        """
+        if not 0 < cropping_fraction < 1:
+            raise ConfigError(f"cropping_fraction: expected more than 0 and less than 1, got {cropping_fraction!r}")
+        self._fraction = cropping_fraction
+        self._shared = share_cropping
+        self.generator = own_generator(None, "frame_crop")
+        super().__init__(env, channel_order, fields)
+        self._sizes = {field: self._size_of(_field_of(self.env.observation_space, field)) for field in self.fields}
+
+    def _window(self, height: int, width: int) -> tuple[int, int, int, int]:
+        return 0, 0, max(1, int(self._fraction * height)), max(1, int(self._fraction * width))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.generator = own_generator(seed, "frame_crop")
+        share = self.generator.random(2)
+        for field, (height, width) in self._sizes.items():
+            if not self._shared:
+                share = self.generator.random(2)
+            _, _, h, w = self._windows[field]
+            self._windows[field] = (int(share[0] * (height - h + 1)), int(share[1] * (width - w + 1)), h, w)
+        return super().reset(seed=seed, options=options)
+
+
+class FrameFlip(BaseObservationWrapper):
+    """Images flipped, for a whole episode and all fields alike: upside down, left to right, both or not.
+
+    Drawn from a generator of its own, seeded by the seed of the reset.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("generator", "_axes")
+
+    def __init__(
+        self,
+        env: Any,
+        ud_flip_prob: float = 0.5,
+        lr_flip_prob: float = 0.5,
+        channel_order: str = "channels_last",
+        fields: Sequence[str] | None = None,
+    ) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: a probability that is none.
+            SpaceError: not an image.
+        """
+        for name, value in (("ud_flip_prob", ud_flip_prob), ("lr_flip_prob", lr_flip_prob)):
+            if not 0 <= value <= 1:
+                raise ConfigError(f"{name}: expected 0 .. 1, got {value!r}", key=name)
+        self._probabilities = (ud_flip_prob, lr_flip_prob)
+        self._first_axis = 0 if _is_channel_last(channel_order) else 1
+        self._axes: tuple[int, ...] = ()
+        self.generator = own_generator(None, "frame_flip")
+        super().__init__(env, fields)
+
+    def transform_space(self, space: Any) -> Any:
+        _image_shape(space)
+        return space
+
+    def transform_observation(self, observation: Any) -> Any:
+        return np.ascontiguousarray(np.flip(observation, self._axes))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.generator = own_generator(seed, "frame_flip")
+        drawn = self.generator.random(2) < self._probabilities
+        self._axes = tuple(self._first_axis + int(axis) for axis in np.flatnonzero(drawn))
+        return super().reset(seed=seed, options=options)
+
+
+def _is_channel_last(channel_order: str) -> bool:
+    if channel_order not in _ORDERS:
+        raise ConfigError(f"channel_order: expected one of {_ORDERS}, got {channel_order!r}", key="channel_order")
+    return channel_order == "channels_last"
+
+
+def _image_shape(space: Any) -> tuple[int, int, int]:
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        raise SpaceError(f"expected an image of three axes, got {space}", got=str(space))
+    return space.shape
+
+
+def _image_space(space: spaces.Box, shape: tuple[int, ...]) -> spaces.Box:
+    """Return the space of images of another shape, between the lowest and the highest bound."""
+    return spaces.Box(space.low.min(), space.high.max(), shape, space.dtype.type)
+
+
+def _field_of(space: Any, field: str | None) -> Any:
+    for key in field.split(".") if field else ():
+        space = space.spaces[key]
+    return space

@@ -1,0 +1,253 @@
+"""AlfGymWrapper: one Gymnasium env as an `AlfEnvironment`, its specs read off its spaces.
+
+    Gymnasium                 time step
+    reset                     FIRST, discount 1
+    neither flag              MID, the discount that is given (1)
+    terminated                LAST, discount 0
+    truncated only            LAST, discount 1
+
+A step after a LAST one begins the next episode, whatever the action, unless `auto_reset` is False.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from vecenv.alf.base.actions import fit_actions
+from vecenv.alf.base.environment import AlfEnvironment
+from vecenv.alf.base.known_infos import TIME_LIMIT_KEY, KnownInfos
+from vecenv.alf.base.nests import map_structure
+from vecenv.alf.base.spec import TensorSpec, tensor_spec_from_gym_space
+from vecenv.alf.base.steps import info_arrays, restart, termination, transition, truncation
+from vecenv.alf.base.timestep import TimeStep, check_discount
+from vecenv.checks import check_flag, check_whole
+from vecenv.envs.adapt import adapt, find_attr, reward_space_of
+from vecenv.envs.seeding import check_seed
+from vecenv.errors import ConfigError, StateError
+
+__all__ = ["AlfGymWrapper"]
+
+
+class AlfGymWrapper(AlfEnvironment):
+    """A Gymnasium env, or one of an older dialect, that returns time steps.
+
+    Nothing of the env is called before the first reset: observation, action and reward specs come
+    from its spaces, the env_info spec from an `info_space` (a Dict) if the env or a wrapper
+    declares one. Keys of that are always in `env_info`, zero where the env does not tell them;
+    other numbers are so from the first time that the env tells them, strings and objects come and go.
+
+    Example:
+        >>> env = AlfGymWrapper(gymnasium.make("CartPole-v1"))
+        >>> env.seed(3)
+        >>> first, second = env.reset(), env.step(np.int64(1))
+        >>> second.observation.dtype.name, float(second.reward), int(second.prev_action)
+        ('float32', 1.0, 1)
+        >>> env.close()
+    """
+
+    def __init__(
+        self,
+        gym_env: Any,
+        env_id: int | None = None,
+        discount: float = 1.0,
+        auto_reset: bool = True,
+        simplify_box_bounds: bool = True,
+    ) -> None:
+        """Wrap; does not call the env.
+
+        Args:
+            gym_env: of any dialect that `vecenv` knows.
+            env_id: for the time steps; None: 0.
+            discount: of MID steps; it is 1 of FIRST and truncated ones, and 0 of terminated ones.
+            auto_reset: whether a step after a LAST one starts the next episode.
+            simplify_box_bounds: scalar bounds for boxes whose bounds are all equal.
+
+        Raises:
+            ConfigError: an argument is wrong.
+            SpaceError: a space without fixed layout (a ValueError).
+        """
+        if isinstance(gym_env, AlfEnvironment):
+            raise ConfigError(f"gym_env: is an AlfEnvironment already: {gym_env!r}", key="gym_env")
+        self._discount = check_discount(discount)
+        self._env: Any = adapt(gym_env)
+        self._env_id = np.int32(0 if env_id is None else check_whole("env_id", env_id, 0))
+        self._auto_reset = check_flag("auto_reset", auto_reset)
+        self._seed: int | None = None
+        self._info: Any = None
+        self._done = False
+        self._observation_spec = tensor_spec_from_gym_space(self._env.observation_space, simplify_box_bounds)
+        self._action_spec = tensor_spec_from_gym_space(self._env.action_space, simplify_box_bounds)
+        self._env_action_spec = tensor_spec_from_gym_space(self._env.action_space, float_dtype=None)
+        reward_space = reward_space_of(self._env)
+        self._reward_spec = (
+            TensorSpec(()) if reward_space is None else tensor_spec_from_gym_space(reward_space, simplify_box_bounds)
+        )
+        info_space = find_attr(self._env, "info_space")
+        self._env_info_spec = tensor_spec_from_gym_space(info_space) if isinstance(info_space, spaces.Dict) else {}
+        self._known_infos = KnownInfos(self._env_info_spec)
+
+    # ---- specs -----------------------------------------------------------------------------
+
+    def observation_spec(self) -> Any:
+        """Return the specs of the observation space, floats as float32."""
+        return self._observation_spec
+
+    def action_spec(self) -> Any:
+        """Return the specs of the action space, floats as float32."""
+        return self._action_spec
+
+    def reward_spec(self) -> Any:
+        """Return the spec of the reward space, a scalar float32 without one."""
+        return self._reward_spec
+
+    def env_info_spec(self) -> Any:
+        """Return the specs of the declared info, {} without a declaration."""
+        return self._env_info_spec
+
+    # ---- episodes ----------------------------------------------------------------------------
+
+    def _reset(self) -> TimeStep:
+        seed, self._seed = self._seed, None
+        observation, info = self._env.reset(seed=seed)
+        self._done = False
+        env_info = self._read_info(info)
+        observation = self._cast(observation)
+        return restart(observation, self._action_spec, self._reward_spec, self._env_id, env_info)
+
+    def _step(self, action: Any) -> TimeStep:
+        if self._done:
+            if self._auto_reset:
+                return self.reset()
+            raise StateError("step: the episode is over and auto_reset is False; call reset() first")
+        given = _scalars(fit_actions(self._env_action_spec, action))
+        observation, reward, terminated, truncated, info = self._env.step(given)
+        self._done = bool(terminated or truncated)
+        what = self._cast(observation), _arrays(self._action_spec, action), _arrays(self._reward_spec, reward)
+        env_info = self._read_info(info)
+        if terminated:
+            return termination(*what, self._reward_spec, self._env_id, env_info)
+        if truncated:
+            return truncation(*what, self._reward_spec, env_id=self._env_id, env_info=env_info)
+        return transition(*what, self._reward_spec, self._discount, self._env_id, env_info)
+
+    def _cast(self, observation: Any) -> Any:
+        return _arrays(self._observation_spec, observation)
+
+    def _read_info(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        self._info = info
+        told: dict[str, Any] = info_arrays({key: value for key, value in info.items() if key != TIME_LIMIT_KEY})
+        return self._known_infos.complete(told)
+
+    # ---- further ------------------------------------------------------------------------------
+
+    @property
+    def gym(self) -> gymnasium.Env[Any, Any]:
+        """The wrapped env."""
+        env: gymnasium.Env[Any, Any] = self._env
+        return env
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over."""
+        return self._done
+
+    @property
+    def discount(self) -> float:
+        """What the constructor was given."""
+        return self._discount
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The env's own."""
+        return dict(self._env.metadata or {})
+
+    @property
+    def task_names(self) -> list[str]:
+        """The env's registered name, or its class."""
+        spec = getattr(self._env, "spec", None)
+        return [spec.id if spec is not None else type(self._env.unwrapped).__name__]
+
+    def get_info(self) -> Any:
+        """Return the info of the last step as the env gave it, None before the first."""
+        return self._info
+
+    def seed(self, seed: int) -> None:
+        """Seed the next reset; later ones go on with the env's random numbers.
+
+        Raises:
+            ConfigError: not an integer of at least 0.
+        """
+        self._seed = check_seed(seed)
+
+    def render(self, mode: str = "rgb_array") -> Any:
+        """Render by the env's own method.
+
+        Raises:
+            StateError: the env was made with another `render_mode`.
+        """
+        if self._env.render_mode != mode:
+            raise StateError(
+                f"render: the env was made with render_mode={self._env.render_mode!r}, not {mode!r}; "
+                f"make it with render_mode={mode!r}"
+            )
+        return self._env.render()
+
+    def close(self) -> None:
+        """Close the env."""
+        self._env.close()
+
+    def plain_face(self) -> Any:
+        """Return the env itself, with the seed that waits."""
+        return _GymFace(self) if type(self) is AlfGymWrapper and self._auto_reset else None
+
+    def take_seed(self) -> int | None:
+        """Return the seed that waits for the next reset, and forget it."""
+        seed, self._seed = self._seed, None
+        return seed
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        missing = object()
+        value = find_attr(self._env, name, missing)
+        if value is missing:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}, and neither has its env")
+        return value
+
+
+class _GymFace:
+    """The env under an AlfGymWrapper; its `step` is the env's own."""
+
+    def __init__(self, wrapper: AlfGymWrapper) -> None:
+        self._wrapper = wrapper
+        self.gym = wrapper.gym
+        self.step = self.gym.step
+        self.discount = wrapper.discount
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Begin an episode with the seed given now, or that the wrapper was given."""
+        waiting = self._wrapper.take_seed()
+        return self.gym.reset(seed=waiting if seed is None else seed, options=options)
+
+
+def _scalars(nest: Any) -> Any:
+    """Return a nest of arrays with those of no axes as NumPy's scalars."""
+    return map_structure(lambda array: array if array.ndim else array[()], nest)
+
+
+def _arrays(specs: Any, nest: Any) -> Any:
+    """Return a nest of values as arrays of their specs' dtypes, memory of their own."""
+    return map_structure(lambda spec, value: _to_array(spec, value), specs, nest)
+
+
+def _to_array(spec: TensorSpec, value: Any) -> Any:
+    with np.errstate(over="ignore"):
+        array = np.array(value, dtype=spec.dtype)
+    if array.shape != spec.shape and {array.shape, spec.shape} == {(), (1,)}:  # one number, with an axis or without
+        array = array.reshape(spec.shape)
+    return array if array.ndim else array[()]

@@ -1,0 +1,238 @@
+"""Wrappers on time steps: the base of all, that of those which cut episodes off, and the time limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vecenv.alf.base import tensors
+from vecenv.alf.base.environment import AlfEnvironment, check_environment
+from vecenv.alf.base.timestep import StepType, TimeStep
+from vecenv.checks import check_whole
+from vecenv.errors import ConfigError
+
+__all__ = ["AlfEnvironmentBaseWrapper", "TimeLimit"]
+
+
+class AlfEnvironmentBaseWrapper(AlfEnvironment):
+    """An environment around another; forwards whatever a subclass does not change.
+
+    A subclass that changes time steps or actions overrides `_reset` and `_step`, and the specs
+    of what it changes.
+
+    Example:
+        >>> from vecenv.alf import load
+        >>> class Doubled(AlfEnvironmentBaseWrapper):
+        ...     def _step(self, action):
+        ...         step = self._env.step(action)
+        ...         return step._replace(reward=step.reward * 2)
+        >>> env = Doubled(load("CartPole-v1"))
+        >>> _ = env.reset()
+        >>> float(env.step(0).reward)
+        2.0
+        >>> env.close()
+    """
+
+    def __init__(self, env: AlfEnvironment) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: this is no AlfEnvironment.
+        """
+        check_environment(env, type(self).__name__)
+        self._env = env
+
+    def wrapped_env(self) -> AlfEnvironment:
+        """Return the environment inside."""
+        return self._env
+
+    def _reset(self) -> TimeStep:
+        return self._env.reset()
+
+    def _step(self, action: Any) -> TimeStep:
+        return self._env.step(action)
+
+    def observation_spec(self) -> Any:
+        """Return what the environment inside does."""
+        return self._env.observation_spec()
+
+    def action_spec(self) -> Any:
+        """Return what the environment inside does."""
+        return self._env.action_spec()
+
+    def reward_spec(self) -> Any:
+        """Return what the environment inside does."""
+        return self._env.reward_spec()
+
+    def env_info_spec(self) -> Any:
+        """Return what the environment inside does."""
+        return self._env.env_info_spec()
+
+    @property
+    def batched(self) -> bool:
+        """As inside."""
+        return self._env.batched
+
+    @property
+    def batch_size(self) -> int:
+        """As inside."""
+        return self._env.batch_size
+
+    @property
+    def is_tensor_based(self) -> bool:
+        """As inside."""
+        return self._env.is_tensor_based
+
+    @property
+    def num_tasks(self) -> int:
+        """As inside."""
+        return self._env.num_tasks
+
+    @property
+    def task_names(self) -> list[str]:
+        """As inside."""
+        return self._env.task_names
+
+    @property
+    def can_seed(self) -> bool:
+        """As inside."""
+        return self._env.can_seed
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """As inside."""
+        return self._env.metadata
+
+    def get_info(self) -> Any:
+        """Return what the environment inside does."""
+        return self._env.get_info()
+
+    def seed(self, seed: Any) -> Any:
+        """Seed the environment inside."""
+        return self._env.seed(seed)
+
+    def render(self, mode: str = "rgb_array") -> Any:
+        """Render the environment inside."""
+        return self._env.render(mode)
+
+    def sync_progress(self) -> None:
+        """Tell the environment inside."""
+        self._env.sync_progress()
+
+    def close(self) -> None:
+        """Close the environment inside."""
+        self._env.close()
+
+    def __getattr__(self, name: str) -> Any:
+        # Also asked by unpicklers before there is an `_env`.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; private names are not forwarded")
+        return getattr(self._env, name)
+
+
+class CuttingWrapper(AlfEnvironmentBaseWrapper):
+    """Counts the steps of each episode and cuts it off where a subclass says so.
+
+    The step after a LAST one, and a step before any reset, begin an episode. A FIRST step amid, as of a
+    `MultitaskWrapper` inside that is told another task, counts as any other, so that tasks that are left again
+    and again are cut off, too. It is never the one that is cut off, but the step after it.
+    """
+
+    def __init__(self, env: AlfEnvironment) -> None:
+        super().__init__(env)
+        self._num_steps: int | None = None  # None: the next step starts an episode
+
+    def _must_cut(self, num_steps: int) -> bool:
+        """Tell whether an episode of so many steps ends here; asked once after each step that begins none."""
+        raise NotImplementedError
+
+    def _reset(self) -> TimeStep:
+        self._num_steps = 0
+        return self._env.reset()
+
+    def _step(self, action: Any) -> TimeStep:
+        if self._num_steps is None:
+            return self.reset()
+        time_step = self._env.step(action)
+        self._num_steps += 1
+        if not bool(time_step.is_first()) and self._must_cut(self._num_steps):
+            time_step = _cut_off(time_step)
+        if bool(time_step.is_last()):
+            self._num_steps = None
+        return time_step
+
+
+class TimeLimit(CuttingWrapper):
+    """Ends an episode after `duration` steps by step type LAST, with the discount left as it is.
+
+    So the discount is 1 there, unless the env has really ended at that very step. For an env that
+    stops by itself at step N and calls that an end, a limit of N - 1 comes before it.
+
+    Example:
+        >>> from vecenv.alf import load
+        >>> env = TimeLimit(load("CartPole-v1", max_episode_steps=0), 2)
+        >>> _ = env.reset(), env.step(0)
+        >>> step = env.step(1)
+        >>> bool(step.is_last()), float(step.discount), bool(env.step(0).is_first())
+        (True, 1.0, True)
+        >>> env.close()
+    """
+
+    def __init__(self, env: AlfEnvironment, duration: int) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: duration no whole number, or below 1; no AlfEnvironment, or a batch of more than one (an
+                AssertionError too).
+        """
+        super().__init__(env)
+        self._duration = check_whole("duration", duration, 1)
+        if env.batched and env.batch_size != 1:
+            raise ConfigError(f"TimeLimit: expected one env, got a batch of {env.batch_size}; limit each env instead")
+
+    @property
+    def duration(self) -> int:
+        """Steps in an episode at most."""
+        return self._duration
+
+    def _must_cut(self, num_steps: int) -> bool:
+        return num_steps >= self._duration
+
+    def plain_face(self) -> Any:
+        """Return the face of what is inside, limited."""
+        inner = self._env.plain_face() if type(self) is TimeLimit else None
+        return None if inner is None else _LimitedFace(inner, self._duration)
+
+
+def _cut_off(time_step: TimeStep) -> TimeStep:
+    """Return the time step with step type LAST, its discount untouched."""
+    step_type = time_step.step_type
+    if tensors.is_tensor(step_type):
+        return time_step._replace(step_type=step_type * 0 + int(StepType.LAST))
+    return time_step._replace(step_type=np.full_like(step_type, StepType.LAST)[()])
+
+
+class _LimitedFace:
+    """The limit for envs that are stepped without time steps."""
+
+    def __init__(self, inner: Any, duration: int) -> None:
+        self.gym = inner.gym
+        self.discount = inner.discount
+        self._reset_inner = inner.reset
+        self._step_inner = inner.step
+        self._duration = duration
+        self._num_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Begin an episode and count anew."""
+        self._num_steps = 0
+        return self._reset_inner(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        """Step; truncated at the limit."""
+        self._num_steps += 1
+        if self._num_steps < self._duration:
+            return self._step_inner(action)
+        observation, reward, terminated, _, info = self._step_inner(action)
+        return observation, reward, terminated, True, info

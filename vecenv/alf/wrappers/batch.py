@@ -1,0 +1,254 @@
+"""Between one env and a batch, and between arrays and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from vecenv.alf.base import tensors
+from vecenv.alf.base.actions import rows_of
+from vecenv.alf.base.environment import AlfEnvironment, check_environment, specs_of
+from vecenv.alf.base.infos import stack_infos
+from vecenv.alf.base.known_infos import KnownInfos
+from vecenv.alf.base.nests import map_structure
+from vecenv.alf.base.timestep import TimeStep
+from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper
+from vecenv.core.host.host import close_all
+from vecenv.envs.state.state import KEEPER
+from vecenv.errors import ConfigError, StateError
+
+__all__ = ["BatchEnvironmentWrapper", "BatchedTensorWrapper", "TensorWrapper"]
+
+
+class TensorWrapper(AlfEnvironmentBaseWrapper):
+    """Tensors in and out of a batched environment of arrays."""
+
+    def __init__(self, env: AlfEnvironment) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: the environment is not batched (an AssertionError too).
+            DependencyError: torch is not installed.
+        """
+        super().__init__(env)
+        if not env.batched:
+            raise ConfigError("TensorWrapper: expected a batched environment; BatchedTensorWrapper takes a single one")
+        tensors.torch()
+
+    @property
+    def is_tensor_based(self) -> bool:
+        """True."""
+        return True
+
+    def _reset(self) -> TimeStep:
+        return self._out(self._env.reset())
+
+    def _step(self, action: Any) -> TimeStep:
+        return self._out(self._env.step(tensors.to_arrays(action)))
+
+    def _out(self, time_step: TimeStep) -> TimeStep:
+        step: TimeStep = tensors.to_tensors(time_step)
+        return step
+
+
+class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
+    """One env of arrays as a batch of one, of tensors."""
+
+    def __init__(self, env: AlfEnvironment) -> None:
+        """Wrap.
+
+        Raises:
+            ConfigError: the environment is batched (an AssertionError too).
+            DependencyError: torch is not installed.
+        """
+        super().__init__(env)
+        if env.batched:
+            raise ConfigError("BatchedTensorWrapper: expected a single env; TensorWrapper takes a batched one")
+        tensors.torch()
+        self._one = BatchOfOne(env)
+
+    @property
+    def is_tensor_based(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def batched(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def batch_size(self) -> int:
+        """1."""
+        return 1
+
+    def _reset(self) -> TimeStep:
+        return self._out(self._env.reset())
+
+    def _step(self, action: Any) -> TimeStep:
+        return self._out(self._env.step(rows_of(self.action_spec(), action, 1)[0]))
+
+    def _out(self, time_step: TimeStep) -> TimeStep:
+        step: TimeStep = tensors.to_tensors(self._one.of(time_step))
+        return step
+
+
+class SeveralEnvs(AlfEnvironment):
+    """What stands for several single envs with equal specs.
+
+    Args:
+        envs: at least one.
+        names: of each, for errors.
+
+    Raises:
+        ConfigError: different specs (a ValueError), or one is no AlfEnvironment.
+    """
+
+    def __init__(self, envs: Sequence[AlfEnvironment], names: Sequence[str]) -> None:
+        self._envs = list(envs)
+        for name, env in zip(names, envs):
+            check_environment(env, name)
+        self._spec = specs_of(envs[0])
+        for name, env in zip(names, envs):
+            if specs_of(env) != self._spec:
+                raise ConfigError(f"{name}: its specs differ from those of {names[0]}")
+
+    @property
+    def can_seed(self) -> bool:
+        """As the first env."""
+        return self._envs[0].can_seed
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """As the first env."""
+        return self._envs[0].metadata
+
+    def observation_spec(self) -> Any:
+        """Return the specs of one env."""
+        return self._spec.observation
+
+    def action_spec(self) -> Any:
+        """Return the specs of one env."""
+        return self._spec.prev_action
+
+    def reward_spec(self) -> Any:
+        """Return the spec of one env."""
+        return self._spec.reward
+
+    def env_info_spec(self) -> Any:
+        """Return the specs of one env."""
+        return self._spec.env_info
+
+    def close(self) -> None:
+        """Close every env, whatever another one's close raises."""
+        close_all(env.close for env in self._envs)
+
+
+class BatchEnvironmentWrapper(SeveralEnvs):
+    """Several single envs, stepped one after the other, as a batch of arrays."""
+
+    state_names: ClassVar[tuple[str, ...]] = ("_envs",)
+
+    def __init__(self, envs: Sequence[AlfEnvironment]) -> None:
+        """Put together.
+
+        Raises:
+            ConfigError: no envs, batched ones, tensor based ones, or different specs (a ValueError).
+        """
+        if not isinstance(envs, Sequence) or not envs:
+            raise ConfigError(f"envs: expected a list of at least one env, got {envs!r}", key="envs")
+        super().__init__(envs, [f"envs[{index}]" for index in range(len(envs))])
+        if any(env.batched or env.is_tensor_based for env in envs):
+            raise ConfigError("envs: expected single envs of arrays", key="envs")
+        self._known_infos = KnownInfos(self._spec.env_info, (len(envs),))
+
+    @property
+    def batched(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def batch_size(self) -> int:
+        """How many envs."""
+        return len(self._envs)
+
+    @property
+    def num_tasks(self) -> int:
+        """As the first env."""
+        return self._envs[0].num_tasks
+
+    @property
+    def task_names(self) -> list[str]:
+        """As the first env."""
+        return self._envs[0].task_names
+
+    def seed(self, seed: int) -> None:
+        """Seed env i with `seed + i`."""
+        for index, env in enumerate(self._envs):
+            env.seed(seed + index)
+
+    def render(self, mode: str = "rgb_array") -> Any:
+        """Render the first env."""
+        return self._envs[0].render(mode)
+
+    def get_state(self) -> dict[str, Any]:
+        """Give the states of all envs."""
+        return {"envs": states_of(self._envs)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take back a state of `get_state`."""
+        restore_states(self._envs, state["envs"])
+
+    def _reset(self) -> TimeStep:
+        return self._stack([env.reset() for env in self._envs])
+
+    def _step(self, action: Any) -> TimeStep:
+        rows = rows_of(self.action_spec(), action, len(self._envs))
+        return self._stack([env.step(row) for env, row in zip(self._envs, rows)])
+
+    def _stack(self, time_steps: Sequence[TimeStep]) -> TimeStep:
+        batch = stack(time_steps)
+        return batch._replace(env_info=self._known_infos.complete(batch.env_info))
+
+
+def states_of(envs: Sequence[AlfEnvironment]) -> list[bytes]:
+    """Return what each env carries from one episode to the next.
+
+    Raises:
+        StateError: nothing is known of one of them.
+    """
+    states = []
+    for env in envs:
+        snapshot = KEEPER.capture(env)
+        if snapshot is None:
+            raise StateError(f"{type(env).__name__}: nothing is known of its state")
+        states.append(snapshot.state)
+    return states
+
+
+def restore_states(envs: Sequence[AlfEnvironment], states: Sequence[bytes]) -> None:
+    """Put states of `states_of` into new envs."""
+    for env, state in zip(envs, states, strict=True):
+        KEEPER.restore(env, state)
+
+
+class BatchOfOne:
+    """Makes batches of one of the time steps of an env, with all keys that its infos have had so far."""
+
+    def __init__(self, env: AlfEnvironment) -> None:
+        self._known_infos = KnownInfos(env.env_info_spec(), (1,))
+
+    def of(self, time_step: TimeStep) -> TimeStep:
+        """Return the next time step as a batch."""
+        batch = stack([time_step])
+        return batch._replace(env_info=self._known_infos.complete(batch.env_info))
+
+
+def stack(time_steps: Sequence[TimeStep]) -> TimeStep:
+    """Return the time steps of several envs as one batch; their infos as `stack_infos` does."""
+    env_info = stack_infos([step.env_info for step in time_steps])
+    rest = [step._replace(env_info=()) for step in time_steps]
+    batch: TimeStep = map_structure(lambda *leaves: np.stack(leaves), *rest)
+    return batch._replace(env_info=env_info)

@@ -1,0 +1,183 @@
+"""Wrappers on time steps that change when episodes end, what they are worth, and what is observed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from vecenv.alf.base import tensors
+from vecenv.alf.base.environment import AlfEnvironment, check_single
+from vecenv.alf.base.spec import TensorSpec
+from vecenv.alf.base.timestep import TimeStep, check_discount
+from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper, CuttingWrapper
+from vecenv.checks import check_whole
+from vecenv.errors import ConfigError, SpaceError
+from vecenv.wrappers.base import own_generator
+
+__all__ = [
+    "ActionObservationWrapper",
+    "AtariTerminalOnLifeLossWrapper",
+    "NonEpisodicAgent",
+    "RandomFirstEpisodeLength",
+    "ScalarRewardWrapper",
+]
+
+
+class NonEpisodicAgent(AlfEnvironmentBaseWrapper):
+    """Gives every LAST step a discount that is not 0, as if each end were a time-out.
+
+    For agents whose reward is purely intrinsic: they should not fear the end of a game.
+    """
+
+    def __init__(self, env: AlfEnvironment, discount: float = 1.0) -> None:
+        """Wrap one env; ConfigError for a discount that is no number."""
+        super().__init__(env)
+        self._discount = check_discount(discount)
+
+    def _step(self, action: Any) -> TimeStep:
+        time_step = self._env.step(action)
+        is_last = time_step.is_last()
+        if tensors.is_tensor(is_last):
+            return time_step._replace(discount=time_step.discount.masked_fill(is_last, self._discount))
+        discount = np.where(is_last, np.float32(self._discount), time_step.discount)
+        return time_step._replace(discount=discount.astype(np.float32)[()])
+
+
+class RandomFirstEpisodeLength(CuttingWrapper):
+    """Cuts the first episodes off at a random length, so that envs of fixed length get out of step.
+
+    The lengths are drawn from a generator of its own, seeded by `seed`.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("_cuts_left", "_generator", "_limit")
+
+    def __init__(self, env: AlfEnvironment, random_length_range: int, num_episodes: int = 1) -> None:
+        """Wrap one env.
+
+        Args:
+            env: not batched.
+            random_length_range: lengths are drawn from 1 .. this.
+            num_episodes: how many episodes are cut off.
+
+        Raises:
+            ConfigError: a batch, or no AlfEnvironment; a range that is no whole number, or below 1; a number of
+                episodes that is none.
+        """
+        super().__init__(env)
+        check_single(env, "RandomFirstEpisodeLength")
+        self._range = check_whole("random_length_range", random_length_range, 1)
+        self._cuts_left = check_whole("num_episodes", num_episodes, 0)
+        self._generator = own_generator(None, "first_length")
+        self._limit = self._draw()
+
+    def _draw(self) -> int:
+        return int(self._generator.integers(1, self._range + 1))
+
+    def seed(self, seed: Any) -> Any:
+        """Seed the lengths and the environment inside."""
+        self._generator = own_generator(seed, "first_length")
+        self._limit = self._draw()
+        return self._env.seed(seed)
+
+    def _must_cut(self, num_steps: int) -> bool:
+        if self._cuts_left <= 0 or num_steps < self._limit:
+            return False
+        self._limit = self._draw()  # of the next episode
+        return True
+
+    def _step(self, action: Any) -> TimeStep:
+        time_step = super()._step(action)
+        if bool(time_step.is_last()):
+            self._cuts_left -= 1
+        return time_step
+
+
+class ActionObservationWrapper(AlfEnvironmentBaseWrapper):
+    """Observes {'observation': as before, 'prev_action': the action before it}."""
+
+    def observation_spec(self) -> Any:
+        """Return both specs."""
+        return {"observation": self._env.observation_spec(), "prev_action": self._env.action_spec()}
+
+    def _reset(self) -> TimeStep:
+        return self._with_action(self._env.reset())
+
+    def _step(self, action: Any) -> TimeStep:
+        return self._with_action(self._env.step(action))
+
+    def _with_action(self, time_step: TimeStep) -> TimeStep:
+        both = {"observation": time_step.observation, "prev_action": time_step.prev_action}
+        return time_step._replace(observation=both)
+
+
+class ScalarRewardWrapper(AlfEnvironmentBaseWrapper):
+    """Makes one number of a vector of rewards: a weighted sum."""
+
+    def __init__(self, env: AlfEnvironment, reward_weights: Sequence[float] | None = None) -> None:
+        """Wrap.
+
+        Args:
+            env: with rewards of shape (n,).
+            reward_weights: n numbers; None: the first reward alone.
+
+        Raises:
+            SpaceError: the reward has another shape.
+            ConfigError: there are more or fewer weights than rewards.
+        """
+        super().__init__(env)
+        spec = env.reward_spec()
+        if spec.ndim != 1:
+            raise SpaceError(f"reward: expected a vector, got shape {spec.shape}", path="reward")
+        weights = [1.0] + [0.0] * (spec.shape[0] - 1) if reward_weights is None else list(reward_weights)
+        if len(weights) != spec.shape[0]:
+            raise ConfigError(f"reward_weights: expected {spec.shape[0]} numbers, got {len(weights)}")
+        self._weights = np.array(weights, np.float32)
+
+    def reward_spec(self) -> Any:
+        """Return the spec of a scalar."""
+        return TensorSpec(())
+
+    def _reset(self) -> TimeStep:
+        return self._weighted(self._env.reset())
+
+    def _step(self, action: Any) -> TimeStep:
+        return self._weighted(self._env.step(action))
+
+    def _weighted(self, time_step: TimeStep) -> TimeStep:
+        if tensors.is_tensor(time_step.reward):
+            weights = tensors.to_tensors(self._weights).to(time_step.reward.device)
+            return time_step._replace(reward=time_step.reward @ weights)
+        return time_step._replace(reward=(time_step.reward @ self._weights).astype(np.float32))
+
+
+class AtariTerminalOnLifeLossWrapper(AlfEnvironmentBaseWrapper):
+    """Sets the discount to 0 where a life is lost, without ending the episode.
+
+    Lives are read from `env_info`, key `lives`, or `ale.lives` of older versions.
+    """
+
+    def __init__(self, env: AlfEnvironment) -> None:
+        """Wrap one env; ConfigError for a batch."""
+        super().__init__(env)
+        check_single(env, "AtariTerminalOnLifeLossWrapper")
+        self._lives = 0
+
+    def _reset(self) -> TimeStep:
+        time_step = self._env.reset()
+        self._lives = _lives(time_step, 0)
+        return time_step
+
+    def _step(self, action: Any) -> TimeStep:
+        time_step = self._env.step(action)
+        if bool(time_step.is_first()):
+            self._lives = _lives(time_step, 0)
+            return time_step
+        before, self._lives = self._lives, _lives(time_step, self._lives)
+        return time_step._replace(discount=np.float32(0)) if self._lives < before else time_step
+
+
+def _lives(time_step: TimeStep, default: int) -> int:
+    info = time_step.env_info
+    return int(info.get("lives", info.get("ale.lives", default)))

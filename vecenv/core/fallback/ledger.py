@@ -1,0 +1,113 @@
+"""Twin ledger: who owes what and which rows may be delivered, without C; the rules of native/shm/ring.h."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..layout.rows import Op
+from ..parent.hub import Refusal
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """Who owes what, and which rows have arrived: the same rules as native/shm/ring.h.
+
+        owed -> arrived -> ready -> delivered      rows of unordered requests
+        owed -> missing  -> ready -> delivered     an ordered request, all of it at once
+
+    Attributes:
+        owed: per env, the step_id that the caller waits for; 0 none.
+        ops: per env, the operation owed.
+        num_owed: how many envs owe an answer.
+        ready: env ids of rows that may be delivered, in the order of delivery.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.owed = [0] * num_envs
+        self.ops = [int(Op.NONE)] * num_envs
+        self.num_owed = 0
+        self.ready: deque[int] = deque()
+        self._arrived: dict[int, int] = {}  # step_id -> env_id, in order of arrival
+        self._ordered: dict[int, int] = {}  # the same of the ordered request, in its order
+        self._missing: set[int] = set()  # step_ids of it that have not arrived
+
+    def refusal(self, op: int, env_ids: list[int], ordered: bool) -> Refusal | None:
+        """Say why a request cannot start now; nothing is changed."""
+        superseded = 0
+        for env_id in env_ids:
+            if not 0 <= env_id < len(self.owed):
+                return Refusal("bad_env", env_id)
+            if op == Op.CALL or not self.owed[env_id]:
+                continue
+            if op != Op.RESET or self.ops[env_id] != Op.STEP:
+                return Refusal("busy", env_id)
+            superseded += 1
+        if op != Op.CALL and len(set(env_ids)) != len(env_ids):
+            seen: set[int] = set()
+            return Refusal("busy", next(i for i in env_ids if i in seen or seen.add(i)))  # type: ignore[func-returns-value]
+        return Refusal("mixed", env_ids[-1]) if ordered and self.num_owed > superseded else None
+
+    def enter(self, op: int, env_ids: list[int], first: int, ordered: bool) -> None:
+        """Note that each env owes an answer: first, first + 1, ... in request order."""
+        for env_id in env_ids:
+            self.forget(env_id)
+        step_ids = range(first, first + len(env_ids))
+        for env_id, step_id in zip(env_ids, step_ids):
+            self.owed[env_id] = step_id
+            self.ops[env_id] = op
+        self.num_owed += len(env_ids)
+        if ordered:
+            self._ordered = dict(zip(step_ids, env_ids))
+            self._missing = set(step_ids)
+
+    def forget(self, env_id: int) -> None:
+        """Let an env owe nothing; a row of it that was not delivered is dropped."""
+        step_id = self.owed[env_id]
+        if not step_id:
+            return
+        self.owed[env_id] = 0
+        self.num_owed -= 1
+        self._arrived.pop(step_id, None)
+        self._ordered.pop(step_id, None)
+        self._missing.discard(step_id)
+        if env_id in self.ready:
+            self.ready.remove(env_id)
+
+    def arrive(self, env_id: int, step_id: int) -> None:
+        """Note that a row has been written; a late one is dropped."""
+        if self.owed[env_id] != step_id:
+            return
+        if step_id in self._missing:
+            self._missing.discard(step_id)
+        else:
+            self._arrived[step_id] = env_id
+
+    def give_up(self, env_ids: set[int]) -> None:
+        """Let an ordered request go on without the rows of these envs, which still owe them."""
+        for step_id in [step_id for step_id in self._missing if self._ordered[step_id] in env_ids]:
+            self._missing.discard(step_id)
+            del self._ordered[step_id]
+
+    def gather(self, count: int) -> bool:
+        """Make rows ready until there are `count`; tell whether there are."""
+        while len(self.ready) < count:
+            if self._ordered:
+                if self._missing:
+                    return False
+                self.ready.extend(self._ordered.values())
+                self._ordered = {}
+            elif self._arrived and len(self.ready) + len(self._arrived) >= count:
+                self.ready.extend(self._arrived.values())
+                self._arrived = {}
+            else:
+                return False
+        return True
+
+    def take(self, max_count: int) -> list[int]:
+        """Remove up to max_count ready rows; their envs owe nothing afterwards."""
+        taken = [self.ready.popleft() for _ in range(min(max_count, len(self.ready)))]
+        for env_id in taken:
+            self.owed[env_id] = 0
+        self.num_owed -= len(taken)
+        return taken

@@ -1,0 +1,88 @@
+"""Twin records: what native/worker/slot_records.c does, without C; see there and native/shm/layout.h.
+
+    records     per env two of 64 bytes: step_id | digest | episode | length | seed | return | . | is_over
+
+Digests are checksums of whole leaves here: samples would save nothing in Python.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..layout.rows import RowFlag
+from ..layout.spec import Array
+from .words import Held, SharedWords
+
+__all__ = ["HostedBooks", "Records"]
+
+_ESSENTIAL = RowFlag.RESET | RowFlag.AUTORESET | RowFlag.FINAL | RowFlag.ERROR
+_TALLY = ("episode", "length", "seed", "return")
+
+
+@dataclass
+class HostedBooks:
+    """The books of one env that outlast its worker, and when its state is to be looked at."""
+
+    episode: int = -1
+    length: int = 0
+    seed: int = -1
+    episode_return: float = 0.0
+    digest: int = 0
+    starts_digest: bool = False
+    turn: int = 0
+    busy_ns: int = 0
+    state_after_ns: int = 0
+
+
+class Records:
+    """The two records of each env of one slot."""
+
+    def __init__(self, words: SharedWords, num_obs_leaves: int) -> None:
+        self._records = words.records
+        self._num_obs_leaves = num_obs_leaves
+        self.is_kept = False
+
+    def digest_of(
+        self, digest: int, starts: bool, held: Held, reward: Array, terminated: bool, truncated: bool, flags: int
+    ) -> int:
+        """Return a digest with one more answer; leaves of the observation stand first in `held`."""
+        kept = held[: self._num_obs_leaves] if starts else held
+        if flags & RowFlag.ERROR:
+            kept = []
+        value = zlib.crc32(b"", 0 if starts else digest)
+        for column, part in kept:
+            value = zlib.crc32(np.ascontiguousarray(np.asarray(part, column.dtype)).tobytes(), value)
+        if not starts:
+            value = zlib.crc32(reward.tobytes(), value)
+            value = zlib.crc32(bytes((flags & _ESSENTIAL, terminated, truncated)), value)
+        return value
+
+    def write(self, env_id: int, step_id: int, env: HostedBooks, is_over: bool) -> None:
+        """Note the answer to a command; its row comes next."""
+        record = self._records[env_id, env.turn & 1]
+        env.turn += 1
+        record["step_id"] = 0
+        record["digest"] = env.digest
+        for name, value in zip(_TALLY, (env.episode, env.length, env.seed, env.episode_return)):
+            record[name] = value
+        record["is_over"] = is_over
+        record["step_id"] = step_id
+
+    def pairs(self, env_id: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return both records as (step_id, digest)."""
+        one, other = ((int(record["step_id"]), int(record["digest"])) for record in self._records[env_id])
+        return one, other
+
+    def read(self, env_id: int, step_id: int, env: HostedBooks) -> bool:
+        """Put the books of an env where the record of step_id says that they were; tell if its episode was over."""
+        is_over = False
+        for turn, record in enumerate(self._records[env_id]):
+            if step_id and int(record["step_id"]) == step_id:
+                env.episode, env.length, env.seed = (int(record[name]) for name in _TALLY[:3])
+                env.episode_return, env.digest = float(record["return"]), int(record["digest"])
+                env.turn = turn + 1
+                is_over = bool(record["is_over"])
+        return is_over

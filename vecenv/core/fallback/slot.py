@@ -1,0 +1,382 @@
+"""Twin slot: the worker's end of the rows without C; see `twin_words` for the picture."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..host.global_rngs import Watched
+from ..host.slot import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
+from ..layout.info_cells import is_wanted
+from ..layout.rows import FORM_MASK, Autoreset, Op, RowFlag
+from ..layout.spec import Array
+from ..system.clock import now_ns
+from ..system.signals import held
+from .parent_watch import MAYBE_STOPPED_NS, look_for_parent
+from .records import HostedBooks, Records
+from .values import hold, load_action, read_reward
+from .words import (
+    BLOCKED_WORD,
+    ENV_ID_WORD,
+    MAIL_FRAME,
+    NUM_STEPS_WORD,
+    OP_WORD,
+    PIECE_NBYTES,
+    ROW_FRAME,
+    STARTED_WORD,
+    STEP_ID_WORD,
+    VOID_FRAME,
+    AttachLike,
+    Command,
+    Held,
+    SharedWords,
+)
+
+__all__ = ["TwinSlot"]
+
+
+class _Carrier(Protocol):
+    """What a slot needs of whatever carries its words."""
+
+    def next(self, slot: int) -> Command | None:
+        """Return the next command of a slot; None: there is none now, or there never will be."""
+
+    def say(self, frame: tuple[Any, ...]) -> None:
+        """Send one frame to the parent."""
+
+
+def _no_step(action: Any) -> Any:
+    raise AssertionError("an env is stepped that is not hosted")
+
+
+@dataclass
+class _HostedEnv(HostedBooks):
+    """The books of one env; `needs_reset`: the episode is over, the next step resets."""
+
+    step: Callable[[Any], Any] = _no_step
+    needs_reset: bool = False
+    began_ns: int = 0
+
+
+class TwinSlot:
+    """The worker's end of one slot; see `slot.Slot` for the calls. One thread uses it."""
+
+    def __init__(self, attach: AttachLike, slot: int, words: SharedWords, carrier: _Carrier, waits: bool) -> None:
+        self._plan = attach.plan
+        self._autoreset = attach.autoreset
+        self._infos = attach.infos
+        self._slot = slot
+        self._words = words
+        self._carrier = carrier
+        self._waits = waits
+        self._progress = words.progress[slot]
+        self._envs: dict[int, _HostedEnv] = {}
+        self._command: Command | None = None  # under way
+        self._watched: list[tuple[ctypes.c_uint32, int]] = []
+        self._drew: Callable[[int], object] | None = None
+        self._records = Records(words, len(attach.plan.obs.leaves))
+
+    # ---- commands ----------------------------------------------------------------------
+
+    def serve(self) -> SlotEvent:
+        """Step envs until something needs the host; return that."""
+        while not self._words.stop[0]:
+            command = self._carrier.next(self._slot)
+            if command is None:
+                return self._event(STOP if self._waits else IDLE)
+            if self._words.stop[0]:
+                break
+            if command.env_id not in self._envs:
+                raise RuntimeError("command for an env of another slot")
+            self._begin(command)
+            env = self._envs[command.env_id]
+            if self._is_superseded():
+                self._end()
+            elif command.op != Op.STEP or command.letter is not None or env.needs_reset:
+                if command.op == Op.STEP:  # whose letter may hold an action
+                    command = self._command = command._replace(argument=int(env.needs_reset))
+                return self._event(COMMAND)
+            else:
+                event = self._step(env)
+                if event is not None:
+                    return event
+        return self._event(STOP)
+
+    def _event(self, kind: int, result: Any = None) -> SlotEvent:
+        command = self._command
+        if command is None:
+            return kind, 0, int(Op.NONE), 0, 0, 0, None
+        return kind, command.env_id, command.op, command.step_id, command.argument, command.flags, result
+
+    def _begin(self, command: Command) -> None:
+        self._command = command
+        progress = self._progress
+        progress[STARTED_WORD] = now_ns()
+        progress[ENV_ID_WORD] = command.env_id
+        progress[STEP_ID_WORD] = command.step_id
+        progress[OP_WORD] = command.op
+
+    def _end(self) -> None:
+        if self._command is not None:
+            took_ns = now_ns() - int(self._progress[STARTED_WORD])
+            self._envs[self._command.env_id].busy_ns += took_ns
+            if took_ns > MAYBE_STOPPED_NS:
+                look_for_parent()
+        self._progress[OP_WORD] = Op.NONE
+        self._command = None
+
+    def _is_superseded(self) -> bool:
+        command = self._command
+        assert command is not None
+        return command.op != Op.CALL and int(self._words.newest[command.env_id]) != command.step_id
+
+    def _step(self, env: _HostedEnv) -> SlotEvent | None:
+        """Step the env of the command under way; None when that answered it."""
+        action = self.action()
+        try:
+            try:
+                result = env.step(action)
+            finally:
+                self._look_for_draw()
+        except BaseException as error:  # the host decides which of them are the env's answer
+            return self._event(RAISED, error)
+        self.count_step()
+        try:
+            is_answered = self._answer_step(env, result)
+        except Exception as error:  # a flag without truth value
+            return self._event(RAISED, error)
+        return None if is_answered else self._event(RESULT, result)
+
+    def _answer_step(self, env: _HostedEnv, result: Any) -> bool:
+        """Answer with the five-tuple of a step; False: the host must look at it."""
+        if type(result) is not tuple or len(result) != 5:
+            return False
+        obs, reward, terminated, truncated, info = result
+        terminated, truncated = bool(terminated), bool(truncated)
+        is_done = terminated or truncated
+        needs_mail = self._plan.obs.num_objects or not isinstance(info, dict)
+        if obs is None or needs_mail or (is_done and self._autoreset == Autoreset.SAME_STEP):
+            return False
+        if not is_wanted(self._infos, is_done):
+            info = {}
+        return self.publish(obs, reward, terminated, truncated, info, 0, None)
+
+    def finish(self) -> None:
+        """End the command under way without a row."""
+        command = self._command
+        if command is not None:
+            if not self._is_superseded():
+                self._say((VOID_FRAME, command.env_id, command.step_id))
+            self._end()
+
+    # ---- rows --------------------------------------------------------------------------
+
+    def publish(
+        self,
+        obs: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        info: Any,
+        flags: int,
+        final_obs: Any,
+        final_info: Any = None,
+    ) -> bool:
+        """Answer the command under way with a row; False if a value needs conversion first."""
+        command = self._command
+        if command is None:
+            raise RuntimeError("publish without a command under way")
+        exact = None if info or final_info else self._exact(obs, reward, final_obs)
+        if exact is None:
+            return False
+        env = self._envs[command.env_id]
+        is_over = self._is_over_after(env, terminated, truncated, flags)
+        if not self._is_superseded():
+            self._write_row(env, *exact, terminated, truncated, flags)
+            self._say((ROW_FRAME, command.env_id, command.step_id))
+        self._end()
+        env.needs_reset = is_over and self._autoreset == Autoreset.NEXT_STEP
+        return True
+
+    def _is_over_after(self, env: _HostedEnv, terminated: bool, truncated: bool, flags: int) -> bool:
+        """Tell whether the episode is over after this answer; an autoreset that raised has begun nothing."""
+        assert self._command is not None
+        is_left = flags & RowFlag.ERROR and self._command.op == Op.STEP and env.needs_reset
+        return bool(terminated or truncated or is_left)
+
+    def _exact(self, obs: Any, reward: Any, final_obs: Any) -> tuple[Held, Array] | None:
+        """Return the leaves and the reward of an answer; None if one needs conversion first."""
+        held: Held = []
+        rows, root = self._words.rows, self._plan.obs.root
+        if obs is not None and not hold(root, obs, rows.obs, held):
+            return None
+        if final_obs is not None and rows.final and not hold(root, final_obs, rows.final, held):
+            return None
+        exact_reward = read_reward(reward, self._plan.reward_shape, self._plan.reward_size)
+        return None if exact_reward is None else (held, exact_reward)
+
+    def _write_row(
+        self, env: _HostedEnv, held: Held, reward: Array, terminated: bool, truncated: bool, flags: int
+    ) -> None:
+        command = self._command
+        assert command is not None
+        if flags & (RowFlag.RESET | RowFlag.AUTORESET):
+            _begin_episode(env)
+        elif not flags & RowFlag.ERROR:
+            env.length += 1
+            env.episode_return += float(reward.flat[0]) if reward.size else 0.0
+        row = command.env_id
+        columns = self._words.rows.columns
+        columns["step_id"][row] = command.step_id
+        columns["env_id"][row] = row
+        columns["reward"][row] = reward
+        columns["terminated"][row] = terminated
+        columns["truncated"][row] = truncated
+        columns["flags"][row] = flags
+        columns["episode"][row] = env.episode
+        columns["length"][row] = env.length
+        columns["seed"][row] = env.seed
+        columns["return"][row] = env.episode_return
+        if terminated or truncated:
+            columns["seconds"][row] = (now_ns() - env.began_ns) / 1e9
+        for column, value in held:
+            column[row] = value
+        if flags & RowFlag.FINAL:  # the same step began a new episode
+            _begin_episode(env)
+            env.seed = -1
+        if self._records.is_kept:
+            starts, env.starts_digest = env.starts_digest, False
+            env.digest = self._records.digest_of(env.digest, starts, held, reward, terminated, truncated, flags)
+            is_over = not flags & RowFlag.FINAL and self._is_over_after(env, terminated, truncated, flags)
+            self._records.write(row, command.step_id, env, is_over)
+
+    def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
+        """Step env_id by this function from now on."""
+        if not 0 <= env_id < self._plan.num_envs:
+            raise ValueError("env_id out of range")
+        if env_id in self._envs:
+            self._envs[env_id].step = step
+        else:
+            self._envs[env_id] = _HostedEnv(step=step)
+
+    def watch(self, words: Watched, drew: Callable[[int], object] | None, /) -> None:
+        """Call drew(env_id) right after a step that changed one of these words, (address, value)."""
+        self._watched = [(ctypes.c_uint32.from_address(address), value) for address, value in words]
+        self._drew = drew
+
+    def _look_for_draw(self) -> None:
+        if any(word.value != value for word, value in self._watched):
+            assert self._drew is not None and self._command is not None
+            self._drew(self._command.env_id)
+
+    def count_step(self) -> None:
+        """Count a step that was made outside `serve`, which counts its own."""
+        self._progress[NUM_STEPS_WORD] += 1
+
+    def set_seed(self, env_id: int, seed: int) -> None:
+        """Record the seed of the episode that begins; rows carry it. -1: unseeded."""
+        if env_id not in self._envs:
+            raise ValueError("env_id out of range")
+        self._envs[env_id].seed = seed
+
+    # ---- records and repetitions: as native/worker/slot_records.c --------------------------------
+
+    def keep_records(self, final_offset: int, look: Callable[[int, int], None], /) -> None:
+        """Keep records of the answers of every env from now on; every autoreset is left to the host, which looks."""
+        self._records.is_kept = True
+
+    def start_digest(self, env_id: int) -> None:
+        """Begin the env's digest with its next row."""
+        self._envs[env_id].starts_digest = True
+
+    def absorb(
+        self,
+        env_id: int,
+        step_id: int,
+        obs: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        flags: int,
+        final_obs: Any,
+        starts: bool,
+    ) -> bool:
+        """Count a repeated answer into the digest; False if a value needs conversion first."""
+        exact = self._exact(obs, reward, final_obs)
+        if exact is None:
+            return False
+        env = self._envs[env_id]
+        env.digest = self._records.digest_of(env.digest, starts, *exact, terminated, truncated, flags)
+        return True
+
+    def records(self, env_id: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
+        """Return the digest, and both records as (step_id, digest)."""
+        return (self._envs[env_id].digest, *self._records.pairs(env_id))
+
+    def resume(self, env_id: int, step_id: int, needs_reset: bool) -> bool:
+        """Go on where the record of step_id says that the env was; 0: with no record. True: its episode was over."""
+        env = self._envs[env_id]
+        env.needs_reset = needs_reset
+        return self._records.read(env_id, step_id, env)
+
+    def look_after(self, env_id: int, busy_ns: int) -> None:
+        """Say after how much of the env's own time its state is to be looked at."""
+        env = self._envs[env_id]
+        env.busy_ns, env.state_after_ns = 0, busy_ns
+
+    def is_look_due(self, env_id: int) -> bool:
+        """Tell whether that time has come."""
+        env = self._envs[env_id]
+        return 0 < env.state_after_ns <= env.busy_ns
+
+    def touch(self, op: int) -> None:
+        """Say that an operation begins within the command under way."""
+        self._progress[STARTED_WORD] = now_ns()
+        self._progress[OP_WORD] = op
+
+    # ---- what comes and goes beside rows -----------------------------------------------
+
+    def action(self, form: int = -1, leaves: tuple[bytes, ...] | None = None, /) -> Any:
+        """Return a new action object for the command under way, in its form or another; or out of these leaves."""
+        root = self._plan.action.root
+        if leaves is not None:
+            columns = [
+                np.frombuffer(data, leaf.dtype).reshape(1, *leaf.shape)
+                for data, leaf in zip(leaves, self._plan.action.leaves)
+            ]
+            return load_action(root, columns, 0, form)
+        command = self._command
+        assert command is not None, "no command is under way"
+        form = command.flags & FORM_MASK if form < 0 else form
+        return load_action(root, self._words.actions, command.env_id, form)
+
+    def letter(self) -> bytes:
+        """Return the letter of the command under way."""
+        command = self._command
+        assert command is not None and command.letter is not None, "no letter came with this command"
+        return command.letter
+
+    def mail(self, data: bytes) -> None:
+        """Send one message to the parent; waits, deadlines suspended, while it does not read."""
+        with held():  # the next message stands right behind it
+            for start in range(0, max(1, len(data)), PIECE_NBYTES):
+                stop = start + PIECE_NBYTES
+                self._say((MAIL_FRAME, self._slot, stop >= len(data), bytes(data[start:stop])))
+
+    def _say(self, frame: tuple[Any, ...]) -> None:
+        if self._words.stop[0]:
+            return  # nobody listens any more but for the last word
+        self._progress[BLOCKED_WORD] = 1
+        self._carrier.say(frame)
+        self._progress[BLOCKED_WORD] = 0
+
+
+def _begin_episode(env: _HostedEnv) -> None:
+    env.began_ns = now_ns()
+    env.episode += 1
+    env.length = 0
+    env.episode_return = 0.0

@@ -1,0 +1,94 @@
+"""Twin values: what native/py/tree.c does, without C: values into columns, fresh actions out of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..layout.rows import Form
+from ..layout.spec import Array, DictNode, Leaf, Node, NoneNode, ObjectNode, TupleNode
+from .words import Held
+
+__all__ = ["hold", "load_action", "read_reward"]
+
+
+def hold(node: Node, value: Any, columns: list[Array], held: Held) -> bool:
+    """Append (column, value) for each leaf of a value; False if a leaf does not fit exactly."""
+    if isinstance(node, Leaf):
+        exact = _exact(node, value)
+        held.append((columns[node.index], exact))
+        return exact is not None
+    if isinstance(node, DictNode):
+        if not isinstance(value, dict) or len(value) != len(node.keys):
+            return False
+        return all(
+            key in value and hold(child, value[key], columns, held) for key, child in zip(node.keys, node.children)
+        )
+    if isinstance(node, TupleNode):
+        if not isinstance(value, tuple) or len(value) != len(node.children):
+            return False
+        return all(hold(child, part, columns, held) for child, part in zip(node.children, value))
+    if isinstance(node, NoneNode):
+        return value is None or value == ()  # the latter is what conform makes of it
+    return True  # an object: it travels as mail
+
+
+def _exact(leaf: Leaf, value: Any) -> Any:
+    """Return a value that a leaf takes as it is: its dtype and its shape, in any order of memory; else None."""
+    if leaf.shape == () and leaf.dtype.kind in "iu" and isinstance(value, int):
+        limits = np.iinfo(leaf.dtype)
+        return value if limits.min <= value <= limits.max else None
+    array = _as_array(value)
+    if array is None or array.dtype != leaf.dtype or array.shape != leaf.shape:
+        return None
+    return array
+
+
+def _as_array(value: Any) -> Array | None:
+    """Return an array over a value's buffer; None if it has none."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    try:
+        return np.asarray(memoryview(value))
+    except (TypeError, ValueError, NotImplementedError):
+        return None
+
+
+def read_reward(value: Any, shape: tuple[int, ...], size: int) -> Array | None:
+    """Return a reward as float64 of its shape; None if it needs conversion first."""
+    if size == 1 and isinstance(value, float | int):
+        try:
+            return np.full(shape, float(value))
+        except OverflowError:
+            return None
+    array = _as_array(value)
+    if array is None or array.size != size or array.dtype not in (np.float64, np.float32):
+        return None
+    return array.astype(np.float64).reshape(shape) if array.flags.c_contiguous else None
+
+
+def load_action(node: Node, columns: list[Array], row: int, form: int) -> Any:
+    """Return a new action, of the type that `gymnasium.vector.utils.iterate` gives."""
+    if isinstance(node, Leaf):
+        return _load_leaf(node, columns[node.index], row, form)
+    if isinstance(node, DictNode):
+        return {key: load_action(child, columns, row, form) for key, child in zip(node.keys, node.children)}
+    if isinstance(node, TupleNode):
+        return tuple(load_action(child, columns, row, form) for child in node.children)
+    assert isinstance(node, ObjectNode)
+    raise RuntimeError("an action with object leaves travels as a letter")
+
+
+def _load_leaf(leaf: Leaf, column: Array, row: int, form: int) -> Any:
+    if leaf.shape:
+        return column[row].copy()
+    if form == Form.INT and leaf.dtype.kind in "iu":
+        return int(column[row])
+    if form == Form.VECTOR:
+        return column[row : row + 1].copy()
+    if form == Form.ARRAY0:
+        return np.array(column[row], leaf.dtype)
+    return column[row]  # a NumPy scalar, which owns its value

@@ -1,0 +1,475 @@
+"""Host: steps, resets and calls the envs of one slot, and answers with rows.
+
+Stands between the slot's commands and the env on the data path. Plain steps and autoresets
+never come here: the slot makes them and writes their rows in C (without C: the steps), and asks
+back only where the env's state is to be looked at first. What does come: resets, calls, odd actions,
+infos and observations that need conversion or mail, and exceptions. Worker processes and
+`SerialPool` drive this same class.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import add_notes
+from ..layout import messages
+from ..layout.arena import ArenaPlan
+from ..layout.copies import copy_arrays, copy_objects, thawed
+from ..layout.info_cells import Infos, fitting, is_wanted
+from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
+from ..layout.spec import Array, Spec
+from ..system.stack_dump import note
+from .checks import exact_reward, kind_of, no_reward, pair_of
+from .global_rngs import Streams, Swapped
+from .replay import Keeper, Replay, Replayer
+from .shortcut import Shortcut
+from .slot import IDLE, RAISED, RESULT, RESULT_OF_RESET, RESULT_OF_STEP, STOP, Slot
+from .snapshots import Keeping, look_if_due, look_now
+
+__all__ = ["Host", "close_all"]
+
+#: Seeds that fit the column; larger ones are used all the same and shown as unknown.
+_MANY_SEEDS = 2**63
+
+#: What infos say of an episode that could not be brought back, and of the one after it.
+TRUNCATED, RESTARTED = "truncated", "restarted"
+
+_THREADED_DRAW = (
+    "envs draw from the global random generators while several threads of their worker step envs at once: what "
+    "they draw depends on each other. Draw from self.np_random, or use threads_per_worker=1"
+)
+
+
+@dataclass
+class _Comeback:
+    """What is left to be brought back; `needs_reset` is of the env that came back last."""
+
+    replays: dict[int, Replay]
+    replayer: Replayer
+    rebuild: Callable[[int], Any]
+    needs_reset: bool = False
+
+
+class Host:
+    """The envs of one slot.
+
+    Args:
+        slot: where commands come from and rows go to.
+        envs: env_id -> env with Gymnasium's calls.
+        plan: for the observation spec and the reward's shape.
+        autoreset: what to do when an episode ends.
+        streams: the global random generators of these envs.
+        infos: which infos travel.
+        is_callers: whether this is the caller's own process, where a KeyboardInterrupt is the caller's Ctrl-C.
+        dump_answer: pickles what envs give, as `mail.dump_answer` does.
+
+    Attributes:
+        interrupted: the env whose command was given up because of a KeyboardInterrupt.
+        failed_to_close: the first env whose `close` raised.
+        is_ending: the caller has closed the pool amid a command, in a signal handler; that may call `sys.exit`, too.
+    """
+
+    def __init__(
+        self,
+        slot: Slot,
+        envs: dict[int, Any],
+        plan: ArenaPlan,
+        autoreset: Autoreset,
+        streams: Streams,
+        infos: Infos = Infos.ALL,
+        *,
+        is_callers: bool = False,
+        dump_answer: Callable[[messages.Answer], bytes] = messages.dump_answer,
+    ) -> None:
+        self._slot = slot
+        self._envs = envs
+        self._plan = plan
+        self._obs: Spec = plan.obs
+        self._reward = functools.partial(exact_reward, plan.reward_shape)
+        self._no_reward = no_reward(plan.reward_shape)
+        self._autoreset = autoreset
+        self._infos = infos
+        self._is_callers = is_callers
+        self._dump_answer = dump_answer
+        self.interrupted: int | None = None  # the env whose command a Ctrl-C cut short
+        self.failed_to_close: int | None = None
+        self.is_ending = False
+        self._current = (0, 0)  # env_id and step_id of the command under way
+        self._keeping: Keeping | None = None
+        self._comeback: _Comeback | None = None
+        self._marks: dict[int, str] = {}  # what the next info of an env says of its recovery
+        # Envs whose episode is lost, and what was seen last of it: one array per leaf, and what has no column.
+        self._lost: dict[int, tuple[list[Array], list[Any]]] = {}
+        self._fresh_seeds: dict[int, int | None] = {}  # of envs that begin anew, until they are reset
+        self._warnings: list[tuple[str, str]] = []
+        self._obs.warn = lambda path, text: self._warnings.append((path, text))
+        self._streams = streams
+        for env_id in envs:
+            self._host(env_id)
+        slot.watch(streams.watched, self._note_draw)
+
+    def keep(self, keeper: Keeper | None, final_offset: int) -> None:
+        """Keep records and states of the envs from now on, so that a crash can be made good."""
+        self._keeping = Keeping(
+            self._slot,
+            keeper,
+            self._streams,
+            lambda answer: self._slot.mail(messages.dump_answer(answer)),
+            lambda *w: self._warnings.append(w),
+        )
+        self._slot.keep_records(final_offset, self._look)
+
+    def come_back(
+        self,
+        replays: dict[int, Replay],
+        rebuild: Callable[[int], Any],
+        keeper: Keeper | None,
+    ) -> None:
+        """Bring each of these envs to where it was, right before its first command.
+
+        Args:
+            replays: how, by env_id.
+            rebuild: builds an env anew.
+            keeper: restores states.
+        """
+        replayer = Replayer(
+            self._slot, self._plan, self._obs.conform, self._reward, self._autoreset, keeper, self._streams
+        )
+        self._comeback = _Comeback(
+            {env_id: replays[env_id] for env_id in self._envs if env_id in replays}, replayer, rebuild
+        )
+        for env_id in self._comeback.replays:
+            self._divert(env_id)
+
+    def _divert(self, env_id: int) -> None:
+        """Have the env's next command come here: no step of it is plain."""
+        self._slot.resume(env_id, 0, True)
+        self._slot.host(env_id, self._envs[env_id].step, None)
+
+    def serve(self) -> int:
+        """Answer commands until the slot stops or, if it does not wait, is idle.
+
+        Returns:
+            STOP or IDLE.
+
+        Raises:
+            KeyboardInterrupt: in the caller's own process only; the command is given up.
+            SystemExit: there, while the pool is being closed.
+        """
+        while True:
+            kind, env_id, op, step_id, argument, flags, result = self._slot.serve()
+            if kind in (STOP, IDLE):
+                return kind
+            self._current = (env_id, step_id)
+            try:
+                self._handle(kind, env_id, op, argument, flags, result)
+            except BaseException as error:  # everything an env may raise is its answer, SystemExit too
+                if self._is_callers and self._is_of_caller(error):
+                    self._slot.finish()
+                    self.interrupted = env_id
+                    raise
+                self._answer_error(op, error)
+
+    def _is_of_caller(self, error: BaseException) -> bool:
+        """Tell whether an exception came from a signal handler of the caller's, as far as one can know."""
+        return isinstance(error, KeyboardInterrupt) or (self.is_ending and isinstance(error, SystemExit))
+
+    def close(self) -> None:
+        """Close every env, all of them even if some raise; then raise the first such error."""
+        envs = dict(self._envs)
+        self._envs.clear()
+        close_all(functools.partial(self._close, env_id, env) for env_id, env in envs.items())
+
+    def _close(self, env_id: int, env: Any) -> None:
+        note("close", env_id)
+        try:
+            env = self._undisturbed(env_id, env)
+            self._streams.command(env_id, env.close)
+        except BaseException as error:
+            add_notes(error, [f"raised by close of env {env_id}"])
+            if self.failed_to_close is None:
+                self.failed_to_close = env_id
+            raise
+
+    def _undisturbed(self, env_id: int, env: Any) -> Any:
+        """Return an env where it was, if its worker was recycled: it may have something to finish, such as a video."""
+        replay = None if self._comeback is None else self._comeback.replays.pop(env_id, None)
+        if self._comeback is None or replay is None or replay.mark:  # a failure is no reason to stay any longer
+            return env
+        after_all = 2**63 - 1
+        return self._comeback.replayer.run(env_id, env, replay, after_all, self._comeback.rebuild)[0]
+
+    # ---- commands ---------------------------------------------------------------------
+
+    def _handle(self, kind: int, env_id: int, op: int, argument: int, flags: int, result: Any) -> None:
+        if kind == RAISED:
+            raise result
+        if kind == RESULT:
+            self._answer_result(env_id, argument, result)
+            return
+        data = self._slot.letter() if flags & CommandFlag.LETTER else None
+        if result is not None:  # overtaken or cancelled before it began: nobody waits for it
+            self._slot.finish()
+            return
+        letter: Any = None if data is None else messages.load(data)
+        begins, seed = bool(argument), argument  # of a step, and of a reset
+        if self._comeback is not None and env_id in self._comeback.replays:
+            self._catch_up(env_id)
+            begins = self._comeback.needs_reset
+            self._slot.touch(op)  # what is asked now has its own limit, not that of what was repeated
+        if env_id in self._lost and op != Op.CALL:  # a call does not end an episode
+            shown = self._lost.pop(env_id)
+            if op == Op.STEP:
+                self._answer_lost(env_id, *shown)
+                return
+        if op == Op.CALL:
+            self._answer_call(env_id, letter)
+        elif op == Op.RESET:
+            kwargs = dict(letter.kwargs) if letter else {}
+            if flags & CommandFlag.SEED:
+                kwargs["seed"] = seed
+            self._answer_reset(env_id, kwargs, RowFlag.RESET, forced=bool(flags & CommandFlag.STATE))
+        elif begins:  # NEXT_STEP: the episode is over; this step begins the next
+            self._answer_reset(env_id, {}, RowFlag.AUTORESET)
+        else:
+            action = letter.action if letter is not None else self._slot.action()
+            result = self._quick(env_id, self._envs[env_id].step, action)
+            self._slot.count_step()
+            self._answer_step(env_id, result)
+
+    def _begin_episode(self, env_id: int, *, seeded: bool = False, forced: bool = False) -> None:
+        """Do what comes before a reset."""
+        self._look(env_id, self._current[1], seeded=seeded, forced=forced)
+
+    def _look(self, env_id: int, step_id: int, *, seeded: bool = False, forced: bool = False) -> None:
+        if self._keeping is not None:
+            self._keeping.before_reset(env_id, step_id, self._envs[env_id], seeded=seeded, forced=forced)
+
+    def _answer_reset(self, env_id: int, kwargs: dict[str, Any], flag: int, *, forced: bool = False) -> None:
+        seed = kwargs.get("seed")
+        forced = forced or self._marks.get(env_id) in (TRUNCATED, RESTARTED)
+        self._begin_episode(env_id, seeded=seed is not None, forced=forced)
+        call = self._quick if flag == RowFlag.AUTORESET else self._streams.command
+        obs, info = pair_of(self._reset(env_id, call, kwargs))
+        self._slot.set_seed(env_id, int(seed) if isinstance(seed, int | np.integer) and 0 <= seed < _MANY_SEEDS else -1)
+        self._host(env_id)  # a reset may have put another env behind this one
+        self._publish(obs, self._no_reward, False, False, info, flag)
+
+    def _reset(self, env_id: int, call: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+        """Reset an env; one that begins anew may make its generators only when it gets a seed, and raise without."""
+        fresh_seed = self._fresh_seeds.get(env_id)
+        try:
+            result = call(env_id, self._envs[env_id].reset, **kwargs)
+        except Exception:
+            if fresh_seed is None or "seed" in kwargs:
+                raise
+            result = self._streams.command(env_id, self._envs[env_id].reset, **kwargs, seed=fresh_seed)
+        self._fresh_seeds.pop(env_id, None)  # not before: one that could not be reset at all needs it the next time
+        return result
+
+    def _answer_result(self, env_id: int, argument: int, result: Any) -> None:
+        """Answer with what the slot got from the env and could not write itself."""
+        if argument == RESULT_OF_STEP:
+            self._answer_step(env_id, result)
+        elif argument == RESULT_OF_RESET:
+            obs, info = pair_of(result)
+            self._publish(obs, self._no_reward, False, False, info, RowFlag.AUTORESET)
+        else:  # SAME_STEP: the slot has kept the observation and the info that ended the episode
+            reward, terminated, truncated, reset_result = result
+            obs, info = pair_of(reset_result)
+            self._publish(obs, reward, terminated, truncated, info, RowFlag.FINAL)
+
+    def _answer_step(self, env_id: int, result: Any) -> None:
+        try:
+            obs, reward, terminated, truncated, info = result
+        except (TypeError, ValueError):
+            raise TypeError(f"step of env {env_id} must return five values, got {kind_of(result)}") from None
+        terminated, truncated = bool(terminated), bool(truncated)
+        if (terminated or truncated) and self._autoreset == Autoreset.SAME_STEP:
+            # before the reset, which may write into the same arrays and dicts
+            info = self._wanted(info, is_end=True)
+            self._check_given(obs)
+            obs = copy_objects(obs) if self._obs.num_objects else copy_arrays(obs)
+            info, reward = copy_arrays(info), copy_arrays(self._reward(reward))
+            self._begin_episode(env_id)
+            first_obs, first_info = pair_of(self._quick(env_id, self._envs[env_id].reset))
+            self._host(env_id)  # as after any reset
+            self._publish(first_obs, reward, terminated, truncated, first_info, RowFlag.FINAL, obs, info)
+        else:
+            self._publish(obs, reward, terminated, truncated, info, 0)
+
+    def _answer_call(self, env_id: int, letter: messages.Letter) -> None:
+        function = letter.function
+        assert function is not None
+        if function in (look_if_due, look_now) and self._keeping is not None:
+            self._keeping.amid_episode(env_id, self._current[1], self._envs[env_id], forced=function is look_now)
+        value = self._streams.command(env_id, function, self._envs[env_id])
+        self._host(env_id)  # as after a reset
+        self._slot.mail(self._dump_answer(messages.Answer(self._current[1], env_id, value=value)))
+        self._slot.finish()
+
+    # ---- coming back ------------------------------------------------------------------
+
+    def _catch_up(self, env_id: int) -> None:
+        """Bring an env to where it was; if that is impossible its episode is lost."""
+        comeback = self._comeback
+        assert comeback is not None
+        replay = comeback.replays.pop(env_id)
+        _, step_id = self._current
+        env, needs_reset, outcome = comeback.replayer.run(env_id, self._envs[env_id], replay, step_id, comeback.rebuild)
+        self._envs[env_id] = env
+        comeback.needs_reset = needs_reset
+        is_lost = outcome.kind == "truncated"
+        last_id, _ = comeback.replayer.last_record(env_id, step_id)
+        was_over = self._slot.resume(env_id, last_id, needs_reset or is_lost)
+        if comeback.replayer.starts_digest:
+            self._slot.start_digest(env_id)
+        if is_lost:
+            self._fresh_seeds[env_id] = replay.fresh_seed
+            self._marks[env_id] = RESTARTED if was_over else TRUNCATED
+            if was_over:  # and its end has been told: there is nothing to lose
+                outcome = replace(outcome, kind=RESTARTED)
+            if was_over and self._autoreset == Autoreset.NEXT_STEP:
+                comeback.needs_reset = True
+            else:
+                shown = replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
+                objects = None if replay.shown_mail is None else messages.load_answer(replay.shown_mail).objects
+                self._lost[env_id] = shown, objects or [None] * self._obs.num_objects
+        elif outcome.kind == "unproven" or (replay.mark and outcome.kind == "replayed"):
+            self._marks[env_id] = outcome.kind
+        self._host(env_id)
+        if self._keeping is not None:
+            self._keeping.resume(env_id, env, is_fresh=is_lost)
+        self._slot.mail(messages.dump_answer(messages.Answer(step_id, env_id, outcome=outcome)))
+
+    def _answer_lost(self, env_id: int, shown: list[Array], objects: list[Any]) -> None:
+        """End an episode that could not be brought back: truncated, with what was seen last.
+
+        The next one is not the one that would have come, and is a new start.
+        """
+        last = self._obs.batch(lambda leaf: shown[leaf.index], lambda node: objects[node.index])
+        self._marks[env_id] = TRUNCATED
+        if self._autoreset == Autoreset.SAME_STEP:
+            self._marks[env_id] = RESTARTED
+            self._begin_episode(env_id, forced=True)
+            first_obs, first_info = pair_of(self._reset(env_id, self._quick, {}))
+            told = {"recovered": TRUNCATED}
+            self._publish(first_obs, self._no_reward, False, True, first_info, RowFlag.FINAL, last, told)
+            self._host(env_id)  # the mark is gone: the next episodes are the slot's to begin
+            return
+        self._publish(last, self._no_reward, False, True, {}, 0)
+        self._marks[env_id] = RESTARTED
+        self._host(env_id)
+
+    # ---- global random generators: see `streams` for the rules --------------------------
+
+    def _host(self, env_id: int) -> None:
+        """Tell the slot what to step: the env, or what stands in for it.
+
+        Of an episode that is lost, its end and the autoreset after it come here.
+        """
+        env = self._envs[env_id]
+        callee = Swapped(env, self._streams.of(env_id)) if self._streams.has_drawn(env_id) else Shortcut.to(env)
+        is_lost = env_id in self._lost or self._marks.get(env_id) == RESTARTED
+        self._slot.host(env_id, callee.step, None if is_lost else callee)
+
+    def _quick(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
+        """Step or autoreset an env as the slot does."""
+        had_drawn = self._streams.has_drawn(env_id)
+        try:
+            return self._streams.quick(env_id, call, *args)
+        finally:
+            if self._streams.has_drawn(env_id) != had_drawn:
+                self._host(env_id)
+
+    def _note_draw(self, env_id: int) -> None:
+        if self._streams.is_threaded:
+            self._slot.watch((), None)
+            answer = messages.Answer(0, env_id, warnings=[("global generators", _THREADED_DRAW)])
+            self._slot.mail(messages.dump_answer(answer))
+        else:
+            self._streams.note_draw(env_id)
+            self._host(env_id)
+
+    # ---- rows -------------------------------------------------------------------------
+
+    def _publish(
+        self,
+        obs: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        info: Any,
+        flags: int,
+        final_obs: Any = None,
+        final_info: Any = None,
+    ) -> None:
+        self._check_given(obs)
+        is_final = bool(flags & RowFlag.FINAL)  # then the info is of the reset
+        info = self._wanted(info, is_end=(terminated or truncated) and not is_final)
+        ends = terminated, truncated
+        has_text = bool(final_info) and "recovered" in final_info
+        if self._marks and (mark := self._marks.pop(self._current[0], "")):
+            info = {**info, "recovered": mark}
+            has_text = True
+        no_mail = not self._obs.num_objects and not has_text  # Infos.COLUMNS leaves text out
+        if no_mail and self._slot.publish(obs, reward, *ends, info, flags, final_obs, final_info):
+            return
+        # Something needs conversion or mail. Find out what by doing it all here, once.
+        exact_obs = self._obs.conform(obs)
+        exact_final = None if final_obs is None else self._obs.conform(final_obs)
+        reward_given = self._reward(reward)
+        no_mail = no_mail and not self._warnings
+        if no_mail and self._slot.publish(exact_obs, reward_given, *ends, info, flags, exact_final, final_info):
+            return
+        env_id, step_id = self._current
+        answer = messages.Answer(
+            step_id, env_id, info=thawed(info), final_info=thawed(final_info), warnings=self._warnings[:]
+        )
+        self._warnings.clear()
+        if self._obs.num_objects:
+            answer.objects = thawed(self._obs.objects(obs))
+            answer.final_objects = None if final_obs is None else thawed(self._obs.objects(final_obs))
+        self._slot.mail(self._dump_answer(answer))
+        flags |= RowFlag.MAIL
+        written = self._slot.publish(exact_obs, reward_given, *ends, None, flags, exact_final)
+        assert written, "a row of conforming values was refused"
+
+    def _check_given(self, obs: Any) -> None:
+        """Raise SpaceError for None in an observation's place, which to the slot is a row without one."""
+        if obs is None:
+            self._obs.conform(obs)  # there are spaces that it fits
+
+    def _answer_error(self, op: int, error: BaseException) -> None:
+        env_id, step_id = self._current
+        self._slot.mail(messages.dump_answer(messages.Answer(step_id, env_id, error=messages.pack_error(error))))
+        if op == Op.CALL:
+            self._slot.finish()
+        else:
+            flags = RowFlag.MAIL | RowFlag.ERROR | (RowFlag.RESET if op == Op.RESET else 0)
+            self._slot.publish(None, self._no_reward, False, False, None, flags, None)
+
+    def _wanted(self, info: Any, is_end: bool) -> dict[str, Any]:
+        """Return what of an info travels; `is_end`: of a step that ends an episode."""
+        if not isinstance(info, dict):
+            raise TypeError(f"info must be a dict, got {kind_of(info)}")
+        if not is_wanted(self._infos, is_end):
+            return {}
+        return fitting(info) if self._infos == Infos.COLUMNS else info
+
+
+def close_all(closes: Iterable[Callable[[], object]]) -> None:
+    """Call all of these, also if some raise; then raise the first such error."""
+    first: BaseException | None = None
+    for close in closes:
+        try:
+            close()
+        except BaseException as error:  # the others must be closed too; raised below
+            first = first or error
+    if first is not None:
+        raise first

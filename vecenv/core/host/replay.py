@@ -1,0 +1,336 @@
+"""Replay: brings a new env to where another was when its worker died, inside the new worker.
+
+    constructor -> calls that last -> start (seeded reset, or a state) -> the same commands again
+
+Every repeated answer is counted into the env's digest as the row of the original was; where the
+parent knows the original's digest the two must agree. Nothing that is repeated is published.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...replaying import replaying
+from ..layout import messages
+from ..layout.arena import ArenaPlan
+from ..layout.commands import Attempt, Entry
+from ..layout.copies import copy_arrays
+from ..layout.messages import Outcome
+from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
+from ..layout.spec import Array
+from ..system.clock import Deadline, now_ns
+from .global_rngs import Streams
+
+__all__ = ["Keeper", "Replay", "Replayer", "ReplaySlot", "Snapshot"]
+
+
+class Snapshot(Protocol):
+    """What an env carries from one episode to the next, or amid one, as bytes, and whether that is all."""
+
+    @property
+    def state(self) -> bytes:
+        """The state, for `Keeper.restore`."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every layer of the env is known to be covered."""
+
+
+class Keeper(Protocol):
+    """Looks into envs, which the engine does not; `envs.state.KEEPER` is one."""
+
+    def spans_episodes(self, env: Any) -> bool:
+        """Tell whether the env has state that a seeded reset does not restore."""
+
+    def capture(self, env: Any) -> Snapshot | None:
+        """Return the env's state between two episodes, or amid one that never ends; None: there is no way."""
+
+    def restore(self, env: Any, state: bytes) -> None:
+        """Put the state into an env that has just been built."""
+
+
+class ReplaySlot(Protocol):
+    """What a replay needs of a slot."""
+
+    def absorb(
+        self,
+        env_id: int,
+        step_id: int,
+        obs: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        flags: int,
+        final_obs: Any,
+        starts: bool,
+    ) -> bool:
+        """Count a repeated answer into the digest; False if a value needs conversion first."""
+
+    def records(self, env_id: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
+        """Return the digest, and both records as (step_id, digest)."""
+
+    def resume(self, env_id: int, step_id: int, needs_reset: bool) -> bool:
+        """Go on where the record of step_id says that the env was; 0: with no record. True: its episode was over."""
+
+    def action(self, form: int = ..., leaves: tuple[bytes, ...] = ..., /) -> Any:
+        """Return a new action object out of the row of the env of the command under way, or out of these leaves."""
+
+    def touch(self, op: int) -> None:
+        """Say that an operation begins within the command under way."""
+
+
+@dataclass
+class Replay:
+    """What a new worker is told about one env.
+
+    Attributes:
+        attempts: starts with the commands to repeat, surest first.
+        lasting: the last call of each name, for an env that begins anew.
+        mark: whether the next answer says that the env was recovered.
+        give_up: why nothing is to be repeated, '' otherwise: the episode ends here.
+        shown: the newest observation that the caller has seen, one array per leaf; None: not
+            known any more.
+        shown_mail: the mail with what of it has no column; None: not known, or there is nothing such.
+        fresh_seed: for an env that begins anew, if it takes seeds: some make their generators only when they get one.
+        seconds: how long all of it may take.
+    """
+
+    attempts: list[Attempt] = field(default_factory=list)
+    lasting: list[Entry] = field(default_factory=list)
+    mark: bool = True
+    give_up: str = ""
+    shown: list[Array] | None = None
+    shown_mail: bytes | None = None
+    fresh_seed: int | None = None
+    seconds: float = 60.0
+
+
+#: Part of the time that an attempt may take which is not the last one.
+_SHARE_OF_FIRST = 0.5
+#: What has to be repeated before the rest is judged by it.
+_LEAST_TO_JUDGE, _SECONDS_TO_JUDGE = 100, 0.5
+
+
+class ReplayError(Exception):
+    """The env did not arrive where the original was."""
+
+
+class _Pace:
+    """Gives a repetition up when it takes too long, or as soon as it is seen that it will."""
+
+    def __init__(self, seconds: float, num_entries: int) -> None:
+        self._seconds = seconds
+        self._num_entries = num_entries
+        self._began_ns = now_ns()
+
+    def check(self, done: int) -> None:
+        """Raise ReplayError if the entries not done yet have no time; to be called before each."""
+        spent = (now_ns() - self._began_ns) / 1e9
+        needed = spent * self._num_entries / done if done >= _LEAST_TO_JUDGE and spent > _SECONDS_TO_JUDGE else spent
+        if needed > self._seconds:
+            raise ReplayError(f"repeating it takes longer than recovery_timeout allows: {needed:.3g} s")
+
+
+class Replayer:
+    """Repeats commands of one env.
+
+    Args:
+        slot: counts answers into digests.
+        plan: of the arena.
+        conform: gives an observation the exact dtypes and shapes of its space.
+        reward: gives a reward its exact form.
+        autoreset: what was done when an episode ended.
+        keeper: restores states; None: there are none.
+        streams: the envs' global random generators.
+
+    Attributes:
+        starts_digest: whether the digest of the env that came back last begins with its next answer.
+    """
+
+    def __init__(
+        self,
+        slot: ReplaySlot,
+        plan: ArenaPlan,
+        conform: Callable[[Any], Any],
+        reward: Callable[[Any], Any],
+        autoreset: Autoreset,
+        keeper: Keeper | None,
+        streams: Streams,
+    ) -> None:
+        self._slot = slot
+        self._plan = plan
+        self._conform = conform
+        self._reward = reward
+        self._autoreset = autoreset
+        self._keeper = keeper
+        self._streams = streams
+        self._needs_reset = False
+        self.starts_digest = False
+
+    def run(
+        self, env_id: int, env: Any, replay: Replay, before: int, rebuild: Callable[[int], Any]
+    ) -> tuple[Any, bool, Outcome]:
+        """Bring an env to where it was.
+
+        Args:
+            env: built, and nothing else.
+            before: the command that it is to be ready for.
+            rebuild: builds another one, for a second attempt.
+
+        Returns:
+            The env (another one if the first attempt failed), whether its next step begins an
+            episode (NEXT_STEP), and how it went.
+        """
+        deadline, began_ns = Deadline(replay.seconds), now_ns()
+        reason = replay.give_up or "nothing from which the episode could be repeated was kept"
+        for number, attempt in enumerate(replay.attempts, 1):
+            if number > 1:
+                with suppress(BaseException), replaying():  # SystemExit, too: the worker stays
+                    env.close()
+                env = rebuild(env_id)
+            share = 1.0 if number == len(replay.attempts) else _SHARE_OF_FIRST
+            left = deadline.seconds_left()
+            try:
+                with replaying():
+                    check = self.last_record(env_id, before)
+                    self._repeat(env_id, env, attempt, check, share * (math.inf if left is None else left))
+            except ReplayError as error:
+                reason = str(error)
+                continue
+            spent = (now_ns() - began_ns) / 1e9
+            kind = "replayed" if attempt.start.is_complete else "unproven"
+            if not attempt.entries and attempt.start.state is None:
+                kind = "fresh"
+            return env, self._needs_reset, Outcome(kind, len(attempt.entries), spent)
+        self.starts_digest = False
+        with replaying():
+            for entry in replay.lasting:
+                self._call(env_id, env, entry)
+        return env, False, Outcome("truncated", reason=reason)
+
+    def last_record(self, env_id: int, before: int) -> tuple[int, int]:
+        """Return (step_id, digest) of the newest answer before a command; (0, 0): there is none."""
+        _, *records = self._slot.records(env_id)
+        known = [(step_id, digest) for step_id, digest in records if 0 < step_id < before]
+        return max(known, default=(0, 0))
+
+    def _repeat(
+        self,
+        env_id: int,
+        env: Any,
+        attempt: Attempt,
+        check: tuple[int, int],
+        seconds: float,
+    ) -> None:
+        start, entries, kept = attempt
+        answered = [step_id for step_id, _ in self._slot.records(env_id)[1:]]
+        entries = [one for one in entries if not one.flags & CommandFlag.GIVEN_UP or one.step_id in answered]
+        pace = _Pace(seconds, len(entries))
+        self._needs_reset = False
+        for entry in kept:
+            self._call(env_id, env, entry)
+        if start.state is not None:
+            assert self._keeper is not None
+            try:
+                self._keeper.restore(env, self._streams.take_from(env_id, start.state))
+            except Exception as error:
+                raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
+        resets_only = start.state is not None and not start.is_amid
+        self.starts_digest = start.is_amid and all(entry.op == Op.CALL for entry in entries)
+        is_checked = check[0] == 0 or check[0] < start.step_id  # no answer yet, or none since the start
+        for number, entry in enumerate(entries):
+            pace.check(number)
+            if entry.op == Op.CALL:
+                self._slot.touch(Op.CALL)
+                self._call(env_id, env, entry)
+                continue
+            self._step_or_reset(env_id, env, entry, resets_only)
+            resets_only = False
+            if entry.step_id == check[0]:
+                is_checked = True
+                if self._slot.records(env_id)[0] != check[1]:
+                    raise ReplayError(f"its answers differ when they are repeated (checked at command {check[0]})")
+        if not is_checked:
+            raise ReplayError(f"what it was asked up to command {check[0]} was not kept")
+
+    def _step_or_reset(self, env_id: int, env: Any, entry: Entry, resets_only: bool) -> None:
+        starts = bool(entry.flags & (CommandFlag.START | CommandFlag.SEED)) or resets_only
+        letter = messages.load(entry.payload) if isinstance(entry.payload, bytes) else None
+        try:
+            if entry.op == Op.RESET:
+                kwargs = dict(letter.kwargs) if letter else {}
+                if entry.flags & CommandFlag.SEED:
+                    kwargs["seed"] = entry.argument
+                self._slot.touch(Op.RESET)
+                obs, _ = self._streams.command(env_id, env.reset, **kwargs)
+                self._absorb(env_id, entry, obs, RowFlag.RESET, starts=starts or "seed" in kwargs)
+            elif resets_only or self._needs_reset:
+                self._slot.touch(Op.RESET)
+                obs, _ = self._streams.quick(env_id, env.reset)
+                flag = RowFlag.FINAL if self._autoreset == Autoreset.SAME_STEP else RowFlag.AUTORESET
+                self._absorb(env_id, entry, obs, flag, starts=starts)
+            else:
+                self._slot.touch(Op.STEP)
+                self._step(env_id, env, entry, letter.action if letter else self._action_of(entry), starts)
+                return
+        except ReplayError:
+            raise
+        except BaseException:  # what an env raises is its answer: then, and now again
+            flags = RowFlag.ERROR | (RowFlag.RESET if entry.op == Op.RESET else 0)
+            self._absorb(env_id, entry, None, flags, starts=starts)
+            if entry.op == Op.STEP:  # an autoreset that raised has begun nothing: the next step tries again
+                begins = resets_only or self._needs_reset
+                self._needs_reset = begins and self._autoreset == Autoreset.NEXT_STEP
+                return
+        self._needs_reset = False
+
+    def _step(self, env_id: int, env: Any, entry: Entry, action: Any, starts: bool) -> None:
+        obs, reward, terminated, truncated, _ = self._streams.quick(env_id, env.step, action)
+        terminated, truncated = bool(terminated), bool(truncated)
+        is_done = terminated or truncated
+        final = None
+        flags = 0
+        if is_done and self._autoreset == Autoreset.SAME_STEP:
+            # the reset that follows may overwrite them
+            final, reward = copy_arrays(self._conform(obs)), copy_arrays(self._reward(reward))
+            obs, _ = self._streams.quick(env_id, env.reset)
+            flags = RowFlag.FINAL
+        self._absorb(env_id, entry, obs, flags, reward, terminated, truncated, final, starts)
+        self._needs_reset = is_done and self._autoreset == Autoreset.NEXT_STEP
+
+    def _absorb(
+        self,
+        env_id: int,
+        entry: Entry,
+        obs: Any,
+        flags: int,
+        reward: Any = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        final_obs: Any = None,
+        starts: bool = False,
+    ) -> None:
+        if not flags & RowFlag.ERROR:
+            obs = self._conform(obs)
+        exact = self._reward(np.zeros(self._plan.reward_shape) if reward is None else reward)
+        step_id = entry.step_id
+        if not self._slot.absorb(env_id, step_id, obs, exact, terminated, truncated, int(flags), final_obs, starts):
+            raise ReplayError(f"its answer to command {step_id} does not fit its spaces when it is repeated")
+
+    def _call(self, env_id: int, env: Any, entry: Entry) -> None:
+        """Make a call again; what it raises was its answer."""
+        assert isinstance(entry.payload, bytes)
+        function = messages.load(entry.payload).function
+        with suppress(BaseException):  # SystemExit is one, too
+            self._streams.command(env_id, function, env)
+
+    def _action_of(self, entry: Entry) -> Any:
+        """Return a repeated action. Not by way of the env's row: the caller may put the next one there meanwhile."""
+        assert isinstance(entry.payload, tuple)
+        return self._slot.action(entry.flags & FORM_MASK, entry.payload)

@@ -1,0 +1,263 @@
+"""Arena: where everything lies in the one segment of a pool.
+
+    byte 0     header        int64 words, the table of all offsets below
+               control       open row | parent's wait | stop | number of info keys
+               info keys     the names of info columns
+               slots         three 64-byte lines each: doorbell, progress, sleeping flag
+               queues        per slot, commands of 32 bytes
+               newest        per env, the newest step_id sent to it
+               mail          per slot, one byte ring up and one down
+               records       per env, two lines about the answers it gave last
+               actions       one column per action leaf, one row per env
+               blocks        num_blocks times one column per quantity, `rows` rows each
+
+The same picture with the rules of who writes what is native/shm/layout.h. Every group starts on
+a cache line, every block on a page.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...errors import ConfigError
+from .spec import Array, Spec
+
+__all__ = ["ABI", "ASIDE", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "ArenaPlan", "BlockViews"]
+
+MAGIC = 0x766E6365766E6501
+ABI = 7
+LINE = 64
+PAGE = 4096
+INFO_KEYS = 32
+INFO_KEY_NBYTES = 64
+CONTROL_NBYTES = 4 * LINE
+SLOT_NBYTES = 3 * LINE
+COMMAND_NBYTES = 32
+MAIL_NBYTES = 1 << 16
+#: No block of the arena.
+ASIDE = -1
+#: Open blocks that are linked ahead of the parent (native/shm/ring.h).
+CHAIN = 3
+#: Blocks beyond those the caller holds: the chain and its next link, one ordered request,
+#: one being put together from pieces, one partly delivered, and two for late writers.
+SPARE_BLOCKS = CHAIN + 1 + 1 + 1 + 1 + 2
+
+#: What fits into the bits of a place (native/shm/layout.h).
+MAX_ROWS, MAX_BLOCKS, MAX_SLOTS = 65535, 255, 65533
+
+#: Names of the header's words, in the order of the enum in native/shm/layout.h.
+HEADER_WORDS = (
+    "magic", "abi", "total_nbytes", "num_envs", "num_slots", "num_blocks", "rows", "queue_size", "mail_nbytes",
+    "reward_size", "has_final", "control", "info_keys", "slots", "queues", "newest", "mail_up", "mail_down", "records",
+    "blocks", "block_stride", "link", "owner", "cell", "step_id", "env_id", "reward", "terminated", "truncated",
+    "flags", "tally", "info_tags", "info_values", "seconds", "final_tags",
+    "final_values",
+)  # fmt: skip
+
+#: A row's place in its episode, as in native/shm/layout.h; each field is a column of its own to readers.
+_TALLY = np.dtype([("episode", "<i8"), ("length", "<i8"), ("seed", "<i8"), ("return", "<f8")])
+
+#: One of an env's two records, as in native/shm/layout.h.
+_RECORD = np.dtype(
+    {
+        "names": ["step_id", "digest", "episode", "length", "seed", "return", "is_over"],
+        "formats": ["<u8", "<u8", "<i8", "<i8", "<i8", "<f8", "<u4"],
+        "offsets": [0, 8, 16, 24, 32, 40, 56],
+        "itemsize": LINE,
+    }
+)
+
+#: Columns of every row beside observations: name -> dtype and values per row. `reward` is widened by the plan.
+_COLUMNS: dict[str, tuple[Any, int]] = {
+    "owner": ("<u8", 1), "cell": ("<u8", 1), "step_id": ("<u8", 1), "env_id": ("<i8", 1), "reward": ("<f8", 1),
+    "terminated": ("?", 1), "truncated": ("?", 1), "flags": ("<u4", 1), "tally": (_TALLY, 1),
+    "info_tags": ("u1", INFO_KEYS), "info_values": ("<u8", INFO_KEYS), "seconds": ("<f8", 1),
+}  # fmt: skip
+
+#: The same, of arenas that keep final observations: cells of the infos that came with those.
+_FINAL_COLUMNS: dict[str, tuple[Any, int]] = {
+    "final_tags": ("u1", INFO_KEYS),
+    "final_values": ("<u8", INFO_KEYS),
+}
+
+
+def _align(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+@dataclass
+class ArenaPlan:
+    """Sizes and offsets of an arena; the same in the parent and in every worker.
+
+    Attributes:
+        depth: batches that a caller may hold at once; a view of a batch is valid until
+            `depth - 1` later ones have been received.
+        leases: blocks beyond those, which may be lent to the caller (`leases.Leases`).
+    """
+
+    num_envs: int
+    num_slots: int
+    obs: Spec
+    action: Spec
+    reward_shape: tuple[int, ...]
+    depth: int
+    has_final: bool
+    envs_per_slot: int
+    leases: int = 0
+    words: dict[str, int] = field(init=False)
+    obs_offsets: list[int] = field(init=False)
+    final_offsets: list[int] = field(init=False)
+    action_offsets: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        words = dict.fromkeys(HEADER_WORDS, 0)
+        words.update(magic=MAGIC, abi=ABI, num_envs=self.num_envs, num_slots=self.num_slots)
+        num_blocks = self.depth + SPARE_BLOCKS + self.leases
+        words.update(rows=self.num_envs, num_blocks=num_blocks, mail_nbytes=MAIL_NBYTES)
+        words.update(reward_size=self.reward_size, has_final=int(self.has_final))
+        # a step, the reset that supersedes it and calls may wait for each env of a slot
+        words["queue_size"] = 1 << (8 * self.envs_per_slot + 8).bit_length()
+        for name, most in (("num_envs", MAX_ROWS), ("num_slots", MAX_SLOTS), ("num_blocks", MAX_BLOCKS)):
+            if words[name] > most:
+                raise ConfigError(f"{name}: a pool can have at most {most}, not {words[name]}")
+        self.words = words
+        self._place_groups()
+        self._place_columns()
+        words["total_nbytes"] = words["blocks"] + words["num_blocks"] * words["block_stride"]
+
+    @property
+    def reward_size(self) -> int:
+        """Float64 values of one reward."""
+        return int(np.prod(self.reward_shape, dtype=np.int64))
+
+    @property
+    def columns(self) -> dict[str, tuple[Any, int]]:
+        """Dtype and values per row of each column beside observations."""
+        return {**_COLUMNS, **_FINAL_COLUMNS} if self.has_final else _COLUMNS
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole arena."""
+        return self.words["total_nbytes"]
+
+    def _place_groups(self) -> None:
+        words = self.words
+        at = _align(8 * len(HEADER_WORDS), PAGE)
+
+        def group(nbytes: int, step: int = LINE) -> int:
+            nonlocal at
+            start = _align(at, step)
+            at = start + nbytes
+            return start
+
+        words["control"] = group(CONTROL_NBYTES)
+        words["info_keys"] = group(INFO_KEYS * INFO_KEY_NBYTES)
+        words["slots"] = group(self.num_slots * SLOT_NBYTES)
+        words["queues"] = group(self.num_slots * words["queue_size"] * COMMAND_NBYTES)
+        words["newest"] = group(self.num_envs * 8)
+        words["mail_up"] = group(self.num_slots * MAIL_NBYTES)
+        words["mail_down"] = group(self.num_slots * MAIL_NBYTES)
+        words["records"] = group(self.num_envs * 2 * LINE)
+        self.action_offsets = [group(self.num_envs * leaf.nbytes) for leaf in self.action.leaves]
+        words["blocks"] = group(0, PAGE)
+
+    def _place_columns(self) -> None:
+        words = self.words
+        at = 0
+
+        def col(nbytes_per_row: int) -> int:
+            nonlocal at
+            start = at
+            at = _align(start + nbytes_per_row * self.num_envs, LINE)
+            return start
+
+        words["link"] = 0
+        at = LINE
+        for name, (dtype, size) in self.columns.items():
+            width = self.reward_size if name == "reward" else size
+            words[name] = col(np.dtype(dtype).itemsize * width)
+        self.obs_offsets = [col(leaf.nbytes) for leaf in self.obs.leaves]
+        self.final_offsets = [col(leaf.nbytes) for leaf in self.obs.leaves] if self.has_final else []
+        words["block_stride"] = _align(at, PAGE)
+
+    def write_header(self, memory: Any) -> None:
+        """Write the table of offsets to the start of a zeroed arena."""
+        header = np.frombuffer(memory, np.int64, len(HEADER_WORDS))
+        header[:] = [self.words[name] for name in HEADER_WORDS]
+
+    def row_columns(self) -> tuple[tuple[int, int], ...]:
+        """Return (offset, bytes per row) of all that moves with a row: not owner and cell."""
+        named = [
+            (self.words[name], np.dtype(dtype).itemsize * (self.reward_size if name == "reward" else size))
+            for name, (dtype, size) in self.columns.items()
+            if name not in ("owner", "cell")
+        ]
+        leaves = [(offset, leaf.nbytes) for offset, leaf in zip(self.obs_offsets, self.obs.leaves)]
+        finals = [(offset, leaf.nbytes) for offset, leaf in zip(self.final_offsets, self.obs.leaves)]
+        return tuple(pair for pair in named + leaves + finals if pair[1] > 0)
+
+    def aside_columns(self) -> tuple[tuple[int, int], ...]:
+        """The same of what is kept of the row that was shown last of an env: who, of which episode, and what."""
+        named = [(self.words[name], np.dtype(_COLUMNS[name][0]).itemsize) for name in ("step_id", "env_id", "tally")]
+        leaves = [(offset, leaf.nbytes) for offset, leaf in zip(self.obs_offsets, self.obs.leaves)]
+        return tuple(pair for pair in named + leaves if pair[1] > 0)
+
+    def action_columns(self) -> tuple[tuple[int, int], ...]:
+        """Return (offset, bytes per env) of each action leaf."""
+        return tuple((offset, leaf.nbytes) for offset, leaf in zip(self.action_offsets, self.action.leaves))
+
+    def view(self, memory: Any, offset: int, dtype: Any, shape: tuple[int, ...]) -> Array:
+        """Return an array over `memory`; it keeps the mapping alive."""
+        count = int(np.prod(shape, dtype=np.int64))
+        return np.frombuffer(memory, dtype, count, offset).reshape(shape)
+
+    def actions(self, memory: Any) -> list[Array]:
+        """Return the column of each action leaf, (num_envs, *S)."""
+        return [
+            self.view(memory, offset, leaf.dtype, (self.num_envs, *leaf.shape))
+            for offset, leaf in zip(self.action_offsets, self.action.leaves)
+        ]
+
+    def records(self, memory: Any) -> Array:
+        """Return the two records of each env, (num_envs, 2), with fields step_id, digest and those of `tally`."""
+        return self.view(memory, self.words["records"], _RECORD, (self.num_envs, 2))
+
+
+class BlockViews:
+    """All columns of one block as arrays of `rows` rows.
+
+    Attributes:
+        number: of the block; `ASIDE`: one that is in no arena, but fills `memory`.
+        data: its bytes, uint8; all other arrays are views of this one, as are views of them.
+        columns: name -> array (rows, ...), as in `HEADER_WORDS`, and the fields of `tally`.
+        obs, final: one array (rows, *S) per observation leaf.
+    """
+
+    __slots__ = ("columns", "data", "final", "number", "obs")
+
+    def __init__(self, plan: ArenaPlan, memory: Any, block: int) -> None:
+        self.number = block
+        stride = plan.words["block_stride"]
+        start = 0 if block == ASIDE else plan.words["blocks"] + block * stride
+        self.data: Array = np.frombuffer(memory, np.uint8, stride, start)
+        rows = plan.words["rows"]
+        self.columns: dict[str, Array] = {}
+        for name, (dtype, size) in plan.columns.items():
+            shape: tuple[int, ...] = (rows,) if size == 1 else (rows, size)
+            if name == "reward":
+                shape = (rows, *plan.reward_shape)
+            self.columns[name] = self._view(plan.words[name], dtype, shape)
+        tally = self.columns["tally"]
+        self.columns.update({name: tally[name] for name in _TALLY.names or ()})
+        leaves = plan.obs.leaves
+        self.obs = [self._view(at, leaf.dtype, (rows, *leaf.shape)) for at, leaf in zip(plan.obs_offsets, leaves)]
+        self.final = [self._view(at, leaf.dtype, (rows, *leaf.shape)) for at, leaf in zip(plan.final_offsets, leaves)]
+
+    def _view(self, offset: int, dtype: Any, shape: tuple[int, ...]) -> Array:
+        nbytes = np.dtype(dtype).itemsize * math.prod(shape)
+        view: Array = self.data[offset : offset + nbytes].view(dtype)
+        return view.reshape(shape)

@@ -1,0 +1,186 @@
+"""Infos: which values of an info dict travel in cells of its row, and how they are read back.
+
+    {"lives": 3, "pos": array([.5, 1]), "at": {"x": 7}}
+            |              |                   |
+    cells   0            1   2                 3          each 8 bytes and a type tag
+
+Cells are found from what envs return: the first info that could have gone without mail teaches
+its keys to the pool's table, at which workers look. What has no cells goes by mail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .spec import Array
+
+__all__ = ["Column", "InfoColumns", "Infos", "dtype_of", "fitting", "is_mask", "is_wanted"]
+
+# As in native/py/info.h.
+MAX_DEPTH, MAX_DIMS, MAX_ELEMENTS = 4, 4, 8
+_MORE, _SHAPE, _INNER = "\x1d", "\x1e", "\x1f"
+
+_PY_FLOAT, _PY_INT, _PY_BOOL, _FLOAT, _INT, _UINT, _BOOL = range(1, 8)
+_PYTHON_TYPES = {_PY_FLOAT: float, _PY_INT: int, _PY_BOOL: bool}
+_NUMPY_KINDS = {_FLOAT: "f", _INT: "i", _UINT: "u", _BOOL: "b"}
+_INT64 = range(-(2**63), 2**63)
+
+#: Marks a dict among the shapes of what is known.
+_DICT = (-1,)
+
+Shape = tuple[int, ...]
+
+
+class Infos(IntEnum):
+    """Which infos travel to the parent."""
+
+    ALL = 0  #: all of them
+    COLUMNS = 1  #: values that can have cells: numbers, small arrays, dicts of those
+    DONE = 2  #: those of steps that end an episode
+    NONE = 3
+
+
+def is_wanted(infos: Infos, is_end: bool) -> bool:
+    """Tell whether the info of a step or reset travels; `is_end`: of a step that ends an episode."""
+    return infos <= Infos.COLUMNS or (infos == Infos.DONE and is_end)
+
+
+def fitting(info: dict[Any, Any], depth: int = 1) -> dict[str, Any]:
+    """Return an info without the values that can have no cells, and without dicts that are empty then."""
+    result = {}
+    for key, value in info.items():
+        if isinstance(value, dict):
+            inner = fitting(value, depth + 1) if depth < MAX_DEPTH else {}
+            if inner and isinstance(key, str):
+                result[key] = inner
+        elif isinstance(key, str) and _shape_of(value) is not None:
+            result[key] = value
+    return result
+
+
+def dtype_of(tag: int) -> np.dtype[Any]:
+    """Return the dtype that a tag's cell holds."""
+    kind, nbytes = tag >> 4, tag & 15
+    if kind in _PYTHON_TYPES:
+        return np.dtype(_PYTHON_TYPES[kind])
+    return np.dtype(f"{_NUMPY_KINDS[kind]}{nbytes}")
+
+
+class Column(NamedTuple):
+    """The cells of one key: path of keys, first cell, and for an array its shape, () for a number."""
+
+    path: tuple[str, ...]
+    first: int
+    shape: Shape
+
+    def read(self, cells: Array, tag: int) -> Array:
+        """Return the values in rows of cells (B, ...) as (B, *shape) of the tag's dtype, copied."""
+        dtype = dtype_of(tag)
+        own = cells[:, self.first : self.first + _size_of(self.shape)]
+        # a cell holds its value in its first bytes, which are the low ones where extensions are built
+        return own.astype(f"<u{dtype.itemsize}").view(dtype).reshape(len(cells), *self.shape)
+
+    def objects(self, cells: Array, tag: int) -> list[Any]:
+        """Return the same as the objects that the envs put into their infos."""
+        values = self.read(cells, tag)
+        if self.shape:
+            return [part.copy() for part in values]
+        return values.tolist() if tag >> 4 in _PYTHON_TYPES else list(values)
+
+
+class InfoColumns:
+    """The pool's table of cells, as the parent knows it.
+
+    Attributes:
+        columns: in the order in which they were learnt.
+    """
+
+    def __init__(self) -> None:
+        self.columns: list[Column] = []
+        self._shapes: dict[tuple[str, ...], Shape] = {}
+        self._is_full = False
+
+    def learn(self, info: dict[str, Any] | None, add_key: Callable[[str], int]) -> None:
+        """Give cells to what an info holds, if all of it can have some.
+
+        Args:
+            info: came by mail.
+            add_key: names the next cell; returns its index, -1 if it cannot.
+        """
+        if not info or self._is_full:
+            return
+        leaves = list(_leaves(info, ()))
+        if any(shape is None for _, shape in leaves):
+            return
+        for path, shape in leaves:
+            if shape is not None and self._is_new(path):
+                self._add(path, shape, add_key)
+
+    def _is_new(self, path: tuple[str, ...]) -> bool:
+        """Tell whether a path may have cells: not known, no other thing under its keys, fit to be named."""
+        if path in self._shapes or len(path) > MAX_DEPTH or "final_obs" in path:
+            return False
+        inner = (path[:depth] for depth in range(1, len(path)))
+        return all(self._shapes.get(part, _DICT) == _DICT for part in inner) and all(map(_can_be_named, path))
+
+    def _add(self, path: tuple[str, ...], shape: Shape, add_key: Callable[[str], int]) -> None:
+        name = _INNER.join(path) + (_SHAPE + ",".join(map(str, shape)) if shape else "")
+        first = add_key(name)
+        if first < 0:
+            return  # too long a name, or no cell is left
+        more = [add_key(_MORE) for _ in range(_size_of(shape) - 1)]
+        self._shapes.update({path[:depth]: _DICT for depth in range(1, len(path))})
+        self._shapes[path] = shape
+        if -1 in more:  # workers do not use an array whose last cells have no name
+            self._is_full = True
+        else:
+            self.columns.append(Column(path, first, shape))
+
+
+def is_mask(key: Any, infos: Mapping[Any, Any]) -> bool:
+    """Tell whether a key of batched infos says who has another one; '_0' does so for 0."""
+    return isinstance(key, str) and key.startswith("_") and (key[1:] in infos or key[1:] in map(str, infos))
+
+
+def _leaves(info: dict[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Shape | None]]:
+    """Yield the path and the shape of each value, None for one that can have no cells."""
+    for key, value in info.items():
+        path = (*above, key)
+        if isinstance(value, dict) and value and len(path) < MAX_DEPTH:
+            yield from _leaves(value, path)
+        else:
+            yield path, _shape_of(value) if all(isinstance(part, str) for part in path) else None
+
+
+def _shape_of(value: Any) -> Shape | None:
+    """Return an array's shape, () of a number, None of what can have no cells."""
+    kind = type(value)
+    if kind is np.ndarray:
+        dims, size = value.ndim, value.size
+        fits = 1 <= dims <= MAX_DIMS and 1 <= size <= MAX_ELEMENTS and _is_plain(value.dtype)
+        return value.shape if fits else None
+    if isinstance(value, np.generic):
+        return () if _is_plain(value.dtype) else None
+    return () if kind in (float, bool) or (kind is int and value in _INT64) else None
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "fiub" and dtype.itemsize <= 8 and dtype.isnative
+
+
+def _size_of(shape: Sequence[int]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def _can_be_named(key: str) -> bool:
+    try:
+        return min(key.encode(), default=32) >= 32  # control characters mark what a name means
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,342 @@
+"""Spec: what a row holds. Turns a Gymnasium space into leaves, each one column of the arena.
+
+    Dict(camera=Box(3, 64, 64), speed=Discrete(4), note=Text(8))
+
+    Spec "obs"
+      leaf 0   obs/camera   uint8 (3, 64, 64)
+      leaf 1   obs/speed    int64 ()
+      object   obs/note     (no column: such values travel as mail)
+
+A leaf needs a dtype and a shape that never change: Box, Discrete, MultiDiscrete and
+MultiBinary, nested in Dict and Tuple to any depth. Every other space becomes an object,
+except one that says `holds_only_none`: None needs neither a column nor mail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import NDArray
+
+from ...errors import SpaceError, warn_caller
+
+__all__ = [
+    "DictNode",
+    "Leaf",
+    "Node",
+    "NoneNode",
+    "ObjectNode",
+    "Space",
+    "Spec",
+    "TupleNode",
+    "can_convert",
+    "pick_rows",
+    "split_batch",
+]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of a nested value: a column of rows of `dtype` and `shape`."""
+
+    path: str
+    index: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one row."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class ObjectNode:
+    """A value without fixed layout; `index` counts the objects of a spec."""
+
+    path: str
+    index: int
+
+
+@dataclass(frozen=True)
+class NoneNode(ObjectNode):
+    """A value that is always None, so that nothing of it travels; it has no place among the objects."""
+
+
+@dataclass(frozen=True)
+class DictNode:
+    """A dict with fixed keys, in the order of its space."""
+
+    path: str
+    keys: tuple[Any, ...]
+    children: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class TupleNode:
+    """A tuple of fixed length."""
+
+    path: str
+    children: tuple[Node, ...]
+
+
+Node = Leaf | ObjectNode | DictNode | TupleNode
+
+_LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class Spec:
+    """The leaves of one space and the ways between nested values and flat lists of leaves.
+
+    Attributes:
+        root: the nested structure.
+        leaves: every `Leaf`, in the order of the space.
+        num_objects: how many values per row have no column.
+        is_all_arrays: whether every part has a column; parts without are objects, or always None.
+        warn: called with (path, text) the first time that a leaf is converted.
+    """
+
+    def __init__(self, space: Space[Any], name: str, *, strict: bool = False, ignores_extra: bool = False) -> None:
+        self._strict = strict
+        self._ignores_extra = ignores_extra
+        self.leaves: list[Leaf] = []
+        self.num_objects = 0
+        self.is_all_arrays = True
+        self._warned: set[str] = set()
+        self.warn: Callable[[str, str], None] = _warn
+        self.root = self._build(space, name)
+
+    def _build(self, space: Space[Any], path: str) -> Node:
+        if isinstance(space, spaces.Dict):
+            keys = tuple(space.spaces)
+            return DictNode(path, keys, tuple(self._build(space.spaces[key], f"{path}/{key}") for key in keys))
+        if isinstance(space, spaces.Tuple):
+            return TupleNode(path, tuple(self._build(part, f"{path}/{i}") for i, part in enumerate(space.spaces)))
+        if isinstance(space, _LEAF_SPACES) and space.dtype is not None and space.shape is not None:
+            dtype = np.dtype(space.dtype).newbyteorder("=")  # columns have the machine's own byte order
+            leaf = Leaf(path, len(self.leaves), dtype, tuple(space.shape))
+            self.leaves.append(leaf)
+            return leaf
+        self.is_all_arrays = False
+        if getattr(space, "holds_only_none", False):
+            return NoneNode(path, -1)
+        self.num_objects += 1
+        return ObjectNode(path, self.num_objects - 1)
+
+    # ---- one value ------------------------------------------------------------------
+
+    def conform(self, value: Any) -> Any:
+        """Return `value` with every leaf an array of exactly its dtype and shape.
+
+        Objects are replaced by None, and None where the space allows nothing else by (), which is what
+        the extension expects there. Array-likes and casts of the same kind are converted,
+        with one warning per leaf when an array's dtype had to change.
+
+        Raises:
+            SpaceError: wrong structure, shape or kind; with `strict`, any conversion.
+        """
+        return self._conform(self.root, value)
+
+    def _conform(self, node: Node, value: Any) -> Any:
+        if isinstance(node, Leaf):
+            return self._conform_leaf(node, value, node.shape)
+        if isinstance(node, DictNode):
+            self._check_keys(node, value)
+            return {key: self._conform(child, value[key]) for key, child in zip(node.keys, node.children)}
+        if isinstance(node, TupleNode):
+            self._check_length(node, value)
+            return tuple(self._conform(child, part) for child, part in zip(node.children, value))
+        if isinstance(node, NoneNode):
+            if value is not None:
+                got = type(value).__name__
+                raise SpaceError(f"{node.path}: expected None, got {got}", path=node.path, expected="None", got=got)
+            return ()
+        return None
+
+    def objects(self, value: Any) -> list[Any]:
+        """Return the values of one row that have no column, by their index."""
+        found: list[Any] = [None] * self.num_objects
+        if self.num_objects:
+            for node, part in self._walk(self.root, value):
+                if isinstance(node, ObjectNode) and not isinstance(node, NoneNode):
+                    found[node.index] = part
+        return found
+
+    def _walk(self, node: Node, value: Any) -> Iterator[tuple[Leaf | ObjectNode, Any]]:
+        """Yield each leaf and object with its part of a nested value, in the order of the space."""
+        if isinstance(node, DictNode):
+            self._check_keys(node, value)
+            for key, child in zip(node.keys, node.children):
+                yield from self._walk(child, value[key])
+        elif isinstance(node, TupleNode):
+            self._check_length(node, value)
+            for child, part in zip(node.children, value):
+                yield from self._walk(child, part)
+        else:
+            yield node, value
+
+    # ---- a batch --------------------------------------------------------------------
+
+    def batch(self, columns: Callable[[Leaf], Array], objects: Callable[[ObjectNode], Any]) -> Any:
+        """Nest a batch's columns as the space is nested: leaves (B, *S), objects as tuples."""
+        return _nest(self.root, columns, objects)
+
+    def flatten_batch(self, values: Any, count: int) -> tuple[Array, ...]:
+        """Return one contiguous array (count, *S) per leaf from a nested batch of values.
+
+        Raises:
+            SpaceError: wrong number of rows, structure, shape or kind.
+        """
+        root = self.root
+        if isinstance(root, Leaf):  # the common case, kept short
+            if (
+                type(values) is np.ndarray
+                and values.dtype == root.dtype
+                and values.shape == (count, *root.shape)
+                and values.flags.c_contiguous
+            ):
+                return (values,)
+            return (self._conform_leaf(root, values, (count, *root.shape)),)
+        found: list[Array] = []
+        for node, part in self._walk(root, values):
+            if isinstance(node, ObjectNode):
+                raise SpaceError(f"{node.path}: a value without fixed layout has no batch array", path=node.path)
+            found.append(self._conform_leaf(node, part, (count, *node.shape)))
+        return tuple(found)
+
+    # ---- what C needs to know ---------------------------------------------------------
+
+    def describe(self, offsets: list[int], *, scratch: bool = False) -> Any:
+        """Return the tree as nested tuples for `_native.Slot`, leaf i at `offsets[i]`."""
+
+        def node_of(node: Node) -> Any:
+            if isinstance(node, Leaf):
+                private = np.zeros(node.shape or (1,), node.dtype) if scratch else None
+                kind, itemsize = node.dtype.kind, node.dtype.itemsize
+                return ("array", node.index, offsets[node.index], node.nbytes, kind, itemsize, node.shape, private)
+            if isinstance(node, DictNode):
+                return ("dict", node.keys, tuple(node_of(child) for child in node.children))
+            if isinstance(node, TupleNode):
+                return ("tuple", tuple(node_of(child) for child in node.children))
+            # None itself would be refused there: a row with it takes the path through `conform`.
+            return ("tuple", ()) if isinstance(node, NoneNode) else ("object",)
+
+        return node_of(self.root)
+
+    # ---- checks -----------------------------------------------------------------------
+
+    def _conform_leaf(self, leaf: Leaf, value: Any, shape: tuple[int, ...]) -> Array:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise SpaceError(f"{leaf.path}: {error}", path=leaf.path) from error
+        if array.dtype == leaf.dtype and array.shape == shape:
+            return np.ascontiguousarray(array).reshape(shape)
+        fits = array.shape == shape and can_convert(array, leaf.dtype)
+        if not fits or (self._strict and array.dtype != leaf.dtype):
+            expected, got = f"{leaf.dtype} {shape}", _describe(value, array)
+            raise SpaceError(f"{leaf.path}: expected {expected}, got {got}", path=leaf.path, expected=expected, got=got)
+        if isinstance(value, np.ndarray | np.generic) and leaf.path not in self._warned:
+            self._warned.add(leaf.path)
+            self.warn(
+                leaf.path,
+                f"{leaf.path}: {array.dtype} is converted to the space's {leaf.dtype} each time; "
+                "use that dtype to save the copy",
+            )
+        return np.ascontiguousarray(array.astype(leaf.dtype)).reshape(shape)
+
+    def _check_keys(self, node: DictNode, value: Any) -> None:
+        try:
+            missing = [key for key in node.keys if key not in value]
+            extra = [key for key in value if key not in node.keys]
+        except TypeError:
+            missing, extra = list(node.keys), []
+        if extra and not missing and self._ignores_extra:
+            if node.path not in self._warned:
+                self._warned.add(node.path)
+                self.warn(
+                    node.path,
+                    f"{node.path}: keys {sorted(map(str, extra))} are not in the space and are left out each time",
+                )
+            extra = []
+        if missing or extra or not hasattr(value, "keys"):
+            got = sorted(map(str, value)) if hasattr(value, "keys") else type(value).__name__
+            raise SpaceError(
+                f"{node.path}: expected a dict with keys {sorted(map(str, node.keys))}, got {got}",
+                path=node.path,
+                expected=str(node.keys),
+                got=str(got),
+            )
+
+    def _check_length(self, node: TupleNode, value: Any) -> None:
+        if not isinstance(value, tuple | list) or len(value) != len(node.children):
+            got = f"{type(value).__name__} of {len(value)}" if hasattr(value, "__len__") else type(value).__name__
+            raise SpaceError(
+                f"{node.path}: expected a tuple of {len(node.children)}, got {got}",
+                path=node.path,
+                expected=f"tuple of {len(node.children)}",
+                got=got,
+            )
+
+
+def _warn(path: str, text: str) -> None:
+    warn_caller(text)
+
+
+def pick_rows(node: Node, nested: Any, rows: Array) -> Any:
+    """Return some rows of a batch that is nested as its space is."""
+    if isinstance(node, Leaf):
+        return nested.take(rows, 0)  # an index does the same in eight times the time
+    if isinstance(node, DictNode):
+        return {key: pick_rows(child, nested[key], rows) for key, child in zip(node.keys, node.children)}
+    if isinstance(node, TupleNode):
+        return tuple(pick_rows(child, part, rows) for child, part in zip(node.children, nested))
+    return tuple(nested[row] for row in rows.tolist())
+
+
+def can_convert(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Tell whether a cast keeps the kind of number; whole numbers must fit by value."""
+    if array.dtype.kind not in "iu" or dtype.kind not in "iu":
+        return np.can_cast(array.dtype, dtype, casting="same_kind")
+    if not array.size or np.can_cast(array.dtype, dtype):
+        return True
+    limits = np.iinfo(dtype)
+    return int(array.min()) >= limits.min and int(array.max()) <= limits.max
+
+
+def _describe(value: Any, array: Array) -> str:
+    """Say what stands in a leaf's place."""
+    if value is None:
+        return "None"
+    if isinstance(value, Mapping):
+        return f"a dict with keys {sorted(map(str, value))}"
+    if array.dtype == object:
+        return f"{type(value).__name__} of objects" if array.ndim else type(value).__name__
+    limits = f" of {array.min()} to {array.max()}" if array.size and array.dtype.kind in "iu" else ""
+    return f"{array.dtype} {array.shape}{limits}"
+
+
+# ---- Gymnasium's own notions, kept to this file -----------------------------------------
+
+
+def split_batch(space: Space[Any], values: Any, count: int) -> list[Any]:
+    """Return the `count` values of a batch one by one, as Gymnasium's vector envs hand them out."""
+    return list(iterate(batch_space(space, count), values))
+
+
+def _nest(node: Node, columns: Callable[[Leaf], Array], objects: Callable[[ObjectNode], Any]) -> Any:
+    # not a function within `Spec.batch`: one that calls itself stays until it is collected, and batches with it
+    if isinstance(node, Leaf):
+        return columns(node)
+    if isinstance(node, DictNode):
+        return {key: _nest(child, columns, objects) for key, child in zip(node.keys, node.children)}
+    if isinstance(node, TupleNode):
+        return tuple(_nest(child, columns, objects) for child in node.children)
+    return objects(node)

@@ -1,0 +1,302 @@
+"""Batch: what one receive hands out, as arrays nested like the spaces.
+
+Stands at the end of the data path: rows of a block seen as observations, rewards and flags,
+with mail (infos, exceptions, values without layout) put where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from ...errors import StateError, add_notes
+from ..layout.info_cells import Column, InfoColumns
+from ..layout.messages import Answer, unpack_error
+from ..layout.rows import RowFlag, Rows
+from ..layout.spec import Array, Leaf, NoneNode, ObjectNode, Spec
+
+__all__ = ["FINAL_CELLS", "INFO_CELLS", "Batch", "CellColumns", "raise_first"]
+
+
+class CellColumns(NamedTuple):
+    """One of the two sets of cells of a row: the flag of rows that have it, its columns of tags and of values."""
+
+    flag: int
+    tags: str
+    values: str
+
+
+INFO_CELLS = CellColumns(RowFlag.INFO, "info_tags", "info_values")
+FINAL_CELLS = CellColumns(RowFlag.FINAL_INFO, "final_tags", "final_values")
+
+#: Byte that expired observations are filled with.
+_GARBAGE = 0xA5
+
+
+class Batch:
+    """B rows of results.
+
+    Arrays are views of the ring while `is_valid()`; `copy()` gives a batch that stays.
+    Rows stand in request order if the request was ordered, else in finish order.
+
+    Attributes:
+        rows: the columns themselves.
+        flags: union of the flags of all rows; 0 means nothing but plain steps.
+    """
+
+    __slots__ = ("_answers", "_expired", "_infos", "_spec", "flags", "rows")
+
+    def __init__(self, rows: Rows, flags: int, spec: Spec, infos: InfoColumns, answers: dict[int, Answer]) -> None:
+        self.rows = rows
+        self.flags = flags
+        self._spec = spec
+        self._infos = infos
+        self._answers = answers
+        self._expired = False
+
+    def __len__(self) -> int:
+        return self.rows.count
+
+    # ---- arrays -----------------------------------------------------------------------
+
+    @property
+    def obs(self) -> Any:
+        """Observations, nested like the space: leaves (B, *S)."""
+        root = self._spec.root
+        if isinstance(root, Leaf):
+            return self.rows.obs(0)
+        return self._spec.batch(lambda leaf: self.rows.obs(leaf.index), self._objects("objects"))
+
+    @property
+    def final_obs(self) -> Any:
+        """Observations that ended episodes; meaningful where flagged FINAL only.
+
+        Raises:
+            IndexError: rows of this pool have no room for them: `options.final_obs`.
+        """
+        return self._spec.batch(lambda leaf: self.rows.final(leaf.index), self._objects("final_objects"))
+
+    @property
+    def rewards(self) -> Array:
+        """Rewards, float64 (B, *reward shape)."""
+        return self.rows.column("reward")
+
+    @property
+    def terminated(self) -> Array:
+        """Bool (B,)."""
+        return self.rows.column("terminated")
+
+    @property
+    def truncated(self) -> Array:
+        """Bool (B,)."""
+        return self.rows.column("truncated")
+
+    @property
+    def env_ids(self) -> Array:
+        """Int64 (B,)."""
+        return self.rows.column("env_id")
+
+    @property
+    def step_ids(self) -> Array:
+        """Uint64 (B,): the commands answered."""
+        return self.rows.column("step_id")
+
+    @property
+    def row_flags(self) -> Array:
+        """Uint32 (B,): `RowFlag` of each row."""
+        return self.rows.column("flags")
+
+    @property
+    def episodes(self) -> Array:
+        """Int64 (B,): index of each row's episode, from 0."""
+        return self.rows.column("episode")
+
+    @property
+    def lengths(self) -> Array:
+        """Int64 (B,): steps of the episode so far, this one included."""
+        return self.rows.column("length")
+
+    @property
+    def returns(self) -> Array:
+        """Float64 (B,): sum of the episode's rewards so far (of its first component)."""
+        return self.rows.column("return")
+
+    @property
+    def seeds(self) -> Array:
+        """Int64 (B,): the seed that the episode was reset with, -1 without one."""
+        return self.rows.column("seed")
+
+    @property
+    def seconds(self) -> Array:
+        """Float64 (B,): how long the episode took; of rows that end one only."""
+        return self.rows.column("seconds")
+
+    def _objects(self, name: str) -> Callable[[ObjectNode], tuple[Any, ...]]:
+        def values_of(node: ObjectNode) -> tuple[Any, ...]:
+            if isinstance(node, NoneNode):
+                return (None,) * len(self)
+            found = []
+            for step_id in self.step_ids.tolist():
+                answer = self._answers.get(step_id)
+                values = None if answer is None else getattr(answer, name)
+                found.append(None if values is None else values[node.index])
+            return tuple(found)
+
+        return values_of
+
+    # ---- infos and errors ---------------------------------------------------------------
+
+    @property
+    def info_table(self) -> list[Column]:
+        """What the cells of infos mean."""
+        return self._infos.columns
+
+    def infos(self) -> list[dict[str, Any]]:
+        """Return each row's info as the dict that its env returned."""
+        result = self._read_cells(INFO_CELLS)
+        for row, answer in self.mailed().items():
+            if answer.info:
+                result[row].update(answer.info)
+        return result
+
+    def final_infos(self) -> list[dict[str, Any]]:
+        """Return the info of the step that ended an episode for each row flagged FINAL, {} for others."""
+        result = self._read_cells(FINAL_CELLS)
+        for row, answer in self.mailed().items():
+            if answer.final_info:
+                result[row].update(answer.final_info)
+        return result
+
+    def _read_cells(self, cells: CellColumns) -> list[dict[str, Any]]:
+        result: list[dict[str, Any]] = [{} for _ in range(len(self))]
+        if self.flags & cells.flag:
+            tags, values = self.rows.column(cells.tags), self.rows.column(cells.values)
+            tags = np.where(((self.row_flags & cells.flag) != 0)[:, None], tags, 0)
+            for column in self._infos.columns:
+                kinds = tags[:, column.first].tolist()
+                for tag in set(kinds) - {0}:
+                    objects = column.objects(values, tag)
+                    for info, kind, value in zip(result, kinds, objects):
+                        if kind == tag:
+                            _put(info, column.path, value)
+        return result
+
+    def mailed(self) -> dict[int, Answer]:
+        """Return {row: mail} of the rows that have any."""
+        if not self.flags & RowFlag.MAIL:
+            return {}
+        mailed = np.flatnonzero(self.row_flags & RowFlag.MAIL).tolist()
+        step_ids = self.step_ids
+        return {row: self._answers[int(step_ids[row])] for row in mailed}
+
+    def errors(self) -> dict[int, Exception]:
+        """Return {env_id: exception} of the envs that raised; their other columns mean nothing."""
+        if not self.flags & RowFlag.ERROR:
+            return {}
+        found = {}
+        for row, answer in self.mailed().items():
+            if answer.error is not None:
+                op = "reset" if int(self.row_flags[row]) & RowFlag.RESET else "step"
+                where = {"env_ids": (answer.env_id,), "op": op, "step_id": answer.step_id}
+                found[answer.env_id] = unpack_error(answer.error, **where)
+        return found
+
+    def raise_errors(self) -> None:
+        """Raise what the lowest env raised; the others are listed in its notes."""
+        errors = self.errors()
+        if errors:
+            raise_first(errors)
+
+    def take(self, index: Array) -> Batch:
+        """Return a batch of some rows, by their indices, with arrays of its own."""
+        rows = PickedRows(self.rows, index)
+        flags = int(np.bitwise_or.reduce(rows.column("flags"))) if len(index) else 0
+        return Batch(rows, flags, self._spec, self._infos, self._answers)
+
+    # ---- validity -----------------------------------------------------------------------
+
+    def is_valid(self) -> bool:
+        """Tell whether the views still show this batch; always True outside debug mode."""
+        return not self._expired
+
+    def expire(self) -> None:
+        """Debug mode: fill the rows with garbage, so that a late look at them is noticed."""
+        self._expired = True
+        for leaf in self._spec.leaves:
+            obs = self.rows.obs(leaf.index)
+            obs[...] = np.frombuffer(bytes([_GARBAGE]) * leaf.dtype.itemsize, leaf.dtype)[0]
+        self.rewards[...] = np.nan
+        self.env_ids[...] = -1
+
+    def copy(self) -> Batch:
+        """Return a batch with arrays of its own."""
+        if not self.is_valid():
+            raise StateError("the batch has expired: copy it before `depth - 1` more batches are received")
+        return Batch(CopiedRows(self.rows, self._spec), self.flags, self._spec, self._infos, self._answers)
+
+
+def _put(info: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for key in path[:-1]:
+        info = info.setdefault(key, {})
+    info[path[-1]] = value
+
+
+class CopiedRows:
+    """Rows with memory of their own."""
+
+    def __init__(self, rows: Rows, spec: Spec) -> None:
+        self.count = rows.count
+        names = ("step_id", "env_id", "reward", "terminated", "truncated", "flags", "episode", "length", "seed")
+        more: tuple[str, ...] = ("return", "info_tags", "info_values", "seconds")
+        flags = rows.column("flags")
+        if (flags & RowFlag.FINAL_INFO).any():
+            more += FINAL_CELLS.tags, FINAL_CELLS.values
+        self._columns = {name: rows.column(name).copy() for name in (*names, *more)}
+        self._obs = [rows.obs(leaf.index).copy() for leaf in spec.leaves]
+        has_final = bool((flags & RowFlag.FINAL).any())
+        self._final = [rows.final(leaf.index).copy() for leaf in spec.leaves] if has_final else []
+
+    def column(self, name: str) -> Array:
+        """Return a column."""
+        return self._columns[name]
+
+    def obs(self, leaf: int) -> Array:
+        """Return an observation leaf."""
+        return self._obs[leaf]
+
+    def final(self, leaf: int) -> Array:
+        """Return a leaf of final observations."""
+        return self._final[leaf]
+
+
+def raise_first(errors: dict[int, Exception]) -> NoReturn:
+    """Raise the exception of the lowest env id, with one note per further env."""
+    first, *rest = sorted(errors)
+    error = errors[first]
+    notes = [f"raised by env {first}"]
+    notes += [f"env {env_id} raised {type(errors[env_id]).__name__}: {errors[env_id]}" for env_id in rest]
+    add_notes(error, notes)
+    raise error
+
+
+class PickedRows:
+    """Some rows of others, copied as they are read."""
+
+    def __init__(self, rows: Rows, index: Array) -> None:
+        self.count = len(index)
+        self._rows = rows
+        self._index = index
+
+    def column(self, name: str) -> Array:
+        """Return a column."""
+        return self._rows.column(name)[self._index]
+
+    def obs(self, leaf: int) -> Array:
+        """Return an observation leaf."""
+        return self._rows.obs(leaf)[self._index]
+
+    def final(self, leaf: int) -> Array:
+        """Return a leaf of final observations."""
+        return self._rows.final(leaf)[self._index]

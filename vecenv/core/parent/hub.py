@@ -1,0 +1,323 @@
+"""Hub: the parent's end of the rows. Actions go in, runs of rows come out.
+
+`NativeHub` adds to `_native.Hub` what is easier in Python: letters larger than their ring, which are written in parts,
+and messages that came in parts. Without C `twin_hub.TwinHub` stands in its place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ..layout.arena import ASIDE, MAIL_NBYTES, ArenaPlan, BlockViews
+from ..layout.native import load
+from ..layout.rows import Form, Op, RowFlag, Rows, Run
+from ..layout.spec import Array
+from ..system.clock import now_ns
+from ..system.signals import held
+
+__all__ = ["Event", "Hub", "NativeHub", "Refusal", "SlotState"]
+
+
+class Refusal(NamedTuple):
+    """Why a request was not sent: 'bad_env', 'busy', 'mixed', 'no_block' or 'no_room', and the env."""
+
+    reason: str
+    env_id: int
+
+
+class Event(NamedTuple):
+    """What ended a wait without rows: 'timeout', 'descriptor', 'mail' or 'no_block'.
+
+    `late_ns`: how long after its deadline a wait that timed out has ended.
+    """
+
+    kind: str
+    descriptor: int
+    late_ns: int = 0
+
+
+class SlotState(NamedTuple):
+    """What a slot is doing; `op` is NONE between commands.
+
+    `blocked`: it waits for room for its mail, or for the rest of a letter; `given_ns`: when the
+    parent last made such room or wrote such a rest, 0: never.
+    """
+
+    op: int
+    env_id: int
+    step_id: int
+    started_ns: int
+    blocked: int
+    num_steps: int
+    given_ns: int = 0
+
+
+class Hub(Protocol):
+    """Both implementations of the parent's end; one thread uses it at a time."""
+
+    def send(
+        self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
+    ) -> tuple[str, int] | None:
+        """Step envs (None: all) with one array (n, *S) per action leaf; return why not, as in a `Refusal`."""
+
+    def command(
+        self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool
+    ) -> int | Refusal:
+        """Queue one operation per env; return the step_id of the first, they count up."""
+
+    def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[Rows, int] | Event:
+        """Wait for at least min_count rows; return them and the union of their flags.
+
+        A negative deadline_ns counts nanoseconds from now.
+        """
+
+    def pump(self) -> bool:
+        """Go on writing letters larger than their ring; tell whether some are left."""
+
+    def wait(self, deadline_ns: int, /) -> Event:
+        """Sleep until anything happens."""
+
+    def mail(self, slot: int) -> list[bytes]:
+        """Return the messages that have arrived from a slot."""
+
+    def outstanding(self) -> int:
+        """Return how many envs owe an answer."""
+
+    def owed(self, env_id: int) -> tuple[int, int]:
+        """Return (op, step_id) that an env owes; op NONE when nothing."""
+
+    def cancel(self, env_id: int) -> None:
+        """Forget what an env owes: its slot drops the command, or the answer if it has begun."""
+
+    def reap(self, slot: int) -> None:
+        """Clear up after the process of a slot has ended."""
+
+    def revive(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
+        """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags).
+
+        `unanswered`: step_ids of the calls whose answers are not in; of any slot.
+        """
+
+    def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
+        """Give the successor of a slot the letters of what `revive` returned; None: has none."""
+
+    def move(self, env_id: int, slot: int) -> None:
+        """Serve an env by another slot from now on; both are between two processes."""
+
+    def seen(self, env_id: int, before: int) -> list[Array] | None:
+        """Return a copy of the newest observation of an env before a step_id; None: there was none."""
+
+    def seed_seen(self, env_id: int, before: int) -> int | None:
+        """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
+
+    def put_aside(self, rows: Rows) -> None:
+        """Keep what `seen` needs of rows that are about to be written over, as debug mode does it; nobody else need."""
+
+    def adopt(self, worker: Any) -> None:
+        """Take over a replacement of a worker, or one more, before anything is sent to it."""
+
+    def state(self, slot: int) -> SlotState:
+        """Return what a slot is doing."""
+
+    def pending(self, slot: int) -> tuple[int, int, int]:
+        """Return (op, env_id, step_id) of the first command that a slot has to deal with; op NONE: none."""
+
+    def stop(self) -> None:
+        """Tell all slots to end."""
+
+    def add_info_key(self, name: str) -> int:
+        """Give an info key a column; return its index, -1 when there is none left."""
+
+
+class NativeHub:
+    """The parent's end over shared memory.
+
+    Args:
+        plan, memory: the arena, its header written.
+        slots: the slot of each env.
+        event_fd: what workers write to wake the parent, never read.
+        epoll_fd: watches that, edge-triggered, and one pidfd per worker.
+        spin_ns: longest time that a wait may spin before it sleeps.
+        soon_spin_ns: the same once a worker on this core has done its share, and the others are about to.
+    """
+
+    def __init__(
+        self,
+        plan: ArenaPlan,
+        memory: Any,
+        slots: Sequence[int],
+        event_fd: int,
+        epoll_fd: int,
+        spin_ns: int,
+        soon_spin_ns: int = 0,
+    ) -> None:
+        native: Any = load()
+        self._slots = list(slots)
+        self._views = tuple(BlockViews(plan, memory, block) for block in range(plan.words["num_blocks"]))
+        aside = np.zeros(plan.words["block_stride"], np.uint8)  # costs memory once it is used
+        self._aside = BlockViews(plan, aside, ASIDE)
+        self._hub = native.Hub(
+            memory,
+            plan.row_columns(),
+            aside,
+            plan.aside_columns(),
+            plan.action_columns(),
+            tuple(slots),
+            plan.depth,
+            event_fd,
+            epoll_fd,
+            spin_ns,
+            soon_spin_ns,
+            np.ndarray,
+            self._views,
+            Run,
+            Event,
+        )
+        self._pieces: dict[int, bytearray] = {}
+        self._letters: dict[int, deque[memoryview]] = {}
+        self._delayed: set[int] = set()  # slots whose ring had no room for all of their letters
+        self._given_ns = [0] * plan.num_slots
+        self.send = self._hub.send
+        self.recv = self._hub.recv
+        self.wait = self._hub.wait
+        self.outstanding = self._hub.outstanding
+        self.num_late = self._hub.num_late
+        self.owed = self._hub.owed
+        self.cancel = self._hub.cancel
+        self.pending = self._hub.pending
+        self.lend, self.take_back = self._hub.lend, self._hub.take_back
+        self.stop = self._hub.stop
+        self.add_info_key = self._hub.add_info_key
+
+    def command(
+        self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool
+    ) -> int | Refusal:
+        """Queue one operation per env; return the step_id of the first, they count up."""
+        result = self._hub.command(op, env_ids, seeds, flags, ordered)
+        if not isinstance(result, int):
+            return Refusal(*result)
+        for env_id, letter in zip(env_ids.tolist(), letters):
+            if letter is not None:
+                self._post(self._slots[env_id], letter)
+        return result
+
+    def _post(self, slot: int, letter: bytes) -> None:
+        self._letters.setdefault(slot, deque()).append(memoryview(letter))
+        self.pump()
+
+    def pump(self) -> bool:
+        """Write what fits of the letters that are under way; tell whether some are left.
+
+        A worker that waits for the rest of a letter is blocked, not late.
+        """
+        if not self._letters:
+            return False
+        with held():
+            self._pump()
+        return bool(self._letters)
+
+    def _pump(self) -> None:
+        for slot, letters in list(self._letters.items()):
+            while letters:
+                taken = self._hub.post(slot, letters[0])
+                if taken < 0:
+                    break
+                if slot in self._delayed:
+                    self._given_ns[slot] = now_ns()
+                letters[0] = letters[0][taken:]
+                if not len(letters[0]):
+                    letters.popleft()
+            if letters:
+                self._delayed.add(slot)
+            else:
+                del self._letters[slot]
+                self._delayed.discard(slot)
+
+    def mail(self, slot: int) -> list[bytes]:
+        """Return the messages that have arrived from a slot."""
+        messages: list[bytes] = []
+        nbytes = 0
+        while (record := self._hub.take_mail(slot)) is not None:
+            data, is_last = record
+            nbytes += len(data) if is_last and slot not in self._pieces else MAIL_NBYTES
+            if not is_last:
+                self._pieces.setdefault(slot, bytearray()).extend(data)
+            elif slot in self._pieces:
+                messages.append(bytes(self._pieces.pop(slot) + data))
+            else:
+                messages.append(data)
+        if nbytes > MAIL_NBYTES // 2:  # the ring was full, perhaps, and the slot waited
+            self._given_ns[slot] = now_ns()
+        return messages
+
+    def adopt(self, worker: Any) -> None:
+        """Nothing to do: a replacement maps the same arena."""
+
+    def reap(self, slot: int) -> None:
+        """Clear up after the process of a slot has ended."""
+        self._pieces.pop(slot, None)
+        self._letters.pop(slot, None)
+        self._delayed.discard(slot)
+        self._hub.reap(slot)
+
+    def revive(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
+        """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
+        op, _, step_id = self._hub.pending(slot)  # only the first may have been answered
+        is_answered = op == Op.CALL and step_id not in unanswered
+        self._pieces.pop(slot, None)
+        self._letters.pop(slot, None)
+        self._delayed.discard(slot)
+        left: list[tuple[int, int, int, int]] = self._hub.revive(slot, is_answered)
+        return left
+
+    def move(self, env_id: int, slot: int) -> None:
+        """Serve an env by another slot from now on; both are between two processes."""
+        self._hub.move(env_id, slot)
+        self._slots[env_id] = slot
+
+    def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
+        """Give the successor of a slot the letters of what `revive` returned."""
+        for letter in letters:
+            if letter is not None:
+                self._post(slot, letter)
+
+    def seen(self, env_id: int, before: int) -> list[Array] | None:
+        """Return a copy of the newest observation of an env before a step_id; None: there was none."""
+        found = self._newest_row(env_id, before)
+        return None if found is None else [column[found[1]].copy() for column in found[0].obs]
+
+    def seed_seen(self, env_id: int, before: int) -> int | None:
+        """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
+        found = self._newest_row(env_id, before)
+        seed = -1 if found is None else int(found[0].columns["seed"][found[1]])
+        return None if seed < 0 else seed
+
+    def _newest_row(self, env_id: int, before: int) -> tuple[BlockViews, int] | None:
+        best, found = 0, None
+        for views in (self._aside, *self._views):  # first, since a row in the ring may be half written over
+            step_ids, env_ids = views.columns["step_id"], views.columns["env_id"]
+            has_obs = views.columns["flags"] & RowFlag.ERROR == 0  # else what another row has left there
+            for row in np.flatnonzero((env_ids == env_id) & (step_ids != 0) & has_obs).tolist():
+                if best < int(step_ids[row]) < (before or 1 << 63):
+                    best, found = int(step_ids[row]), (views, row)
+        return found
+
+    def put_aside(self, rows: Rows) -> None:
+        """Keep what `seen` needs of rows that are about to be written over."""
+        step_ids, env_ids = rows.column("step_id").tolist(), rows.column("env_id").tolist()
+        for row, (step_id, env_id) in enumerate(zip(step_ids, env_ids)):
+            # They are the caller's by now, whatever it wrote there.
+            if not 0 <= env_id < len(self._slots) or step_id == 0 or step_id != self._hub.shown(env_id):
+                continue
+            for name in ("step_id", "env_id", "tally"):
+                self._aside.columns[name][env_id] = rows.column(name)[row]
+            for leaf, column in enumerate(self._aside.obs):
+                column[env_id] = rows.obs(leaf)[row]
+
+    def state(self, slot: int) -> SlotState:
+        """Return what a slot is doing."""
+        return SlotState(*self._hub.state(slot))._replace(given_ns=self._given_ns[slot])

@@ -1,0 +1,432 @@
+"""Worker: the process around the hosts. Builds envs, maps the arena, serves, closes.
+
+The life of a worker over its control socket:
+
+    parent -> worker   Boot (environment, what to build), then the descriptor of a file for stacks
+    worker -> parent   Report (spaces, or what went wrong)
+    parent -> worker   Attach, then the descriptors of the segment and, for C, of the parent's bell
+    worker -> parent   "ready"
+    ...                commands and rows through the arena (without C: through the socket)
+    worker -> parent   Goodbye (what closing the envs raised)
+
+A worker leads a session of its own, so that Ctrl-C in the terminal does not reach it and
+its whole process tree can be killed; a thread that watches the parent ends it with that. It never
+imports the caller's `__main__`: everything it needs travels by value.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..fallback import parent_watch
+from ..host.global_rngs import Own, Streams
+from ..host.host import Host
+from ..host.replay import Keeper, Replay
+from ..layout import messages
+from ..layout.arena import ArenaPlan
+from ..layout.info_cells import Infos
+from ..layout.native import load, say_nothing
+from ..layout.rows import Autoreset
+from ..system.affinity import settle_on
+from ..system.blas_threads import cap_environment, cap_loaded_libraries
+from ..system.module_paths import import_from
+from ..system.stack_dump import arm, note
+from .registrations import register_missing
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from types import FrameType
+
+__all__ = [
+    "Attach",
+    "Boot",
+    "Goodbye",
+    "Report",
+    "build_env",
+    "find_endless_import",
+    "make_slot",
+    "reward_shape_of",
+    "running_modules",
+    "worker_main",
+]
+
+#: In a worker, the modules whose own code was making its pool.
+_modules_of_pool: frozenset[str] = frozenset()
+
+
+@dataclass
+class Boot:
+    """What a worker is told first.
+
+    Attributes:
+        env_fns: pickle of {env_id: constructor}; those of `env_ids` are built.
+        adapt: makes whatever a constructor returns speak Gymnasium's calls.
+        registrations: what a fresh process lacks in Gymnasium's registry, as `pickle_registrations` gives it.
+        env_ids_by_thread: the ids of `env_ids`, one list per thread that will serve them.
+        keeper: pickled `replay.Keeper` or None.
+        keeps: whether records and states are kept, so that a crash can be made good.
+        has_stack_file: whether the descriptor of a file for stacks follows.
+        modules: which it will import to build its envs, so that a fork server has them loaded.
+        makers: `running_modules` where the pool was made.
+        sources: files of modules that `path` does not lead to.
+    """
+
+    worker_id: int
+    env_ids: list[int]
+    env_ids_by_thread: list[list[int]]
+    env_fns: bytes
+    adapt: bytes
+    registrations: bytes
+    environ: dict[str, str]
+    cwd: str | None
+    path: list[str]
+    num_threads: int
+    parent_pid: int
+    parent_started: str
+    implementation: str
+    keeper: bytes = b""
+    keeps: bool = False
+    has_stack_file: bool = False
+    modules: frozenset[str] = frozenset()
+    makers: frozenset[str] = frozenset()
+    sources: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Report:
+    """What a worker found: spaces and properties of its first env, or an error.
+
+    `mismatch` is the first env whose spaces differ from those, with the name of one that does and both in words.
+    """
+
+    observation_space: Any = None
+    action_space: Any = None
+    reward_space: Any = None
+    properties: dict[str, Any] = field(default_factory=dict)
+    mismatch: tuple[int, str, str] | None = None
+    error: tuple[int, tuple[bytes | None, str, str, str]] | None = None
+
+
+@dataclass
+class Attach:
+    """How to serve: the arena's plan and one slot per thread, with the envs of each.
+
+    `replays` says of envs of a worker that died how to bring them to where they were; `core` is where the worker
+    wakes up, where it has one of its own.
+    """
+
+    plan: ArenaPlan
+    slots: list[tuple[int, list[int]]]
+    autoreset: Autoreset
+    spin_ns: int
+    infos: Infos = Infos.ALL
+    replays: dict[int, Replay] = field(default_factory=dict)
+    core: int | None = None
+
+
+@dataclass
+class Goodbye:
+    """The last word: what `close` of an env raised, if anything, and of which."""
+
+    error: tuple[bytes | None, str, str, str] | None = None
+    env_id: int | None = None
+
+
+# ---- envs -------------------------------------------------------------------------------
+
+
+def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], own: Own) -> Any:
+    """Build one env, with global random generators of its own."""
+    with own:
+        return adapt(env_fn())
+
+
+def reward_shape_of(reward_space: Any) -> tuple[int, ...]:
+    """Return the shape of one reward: that of the env's reward space, () without one.
+
+    A space of one number, shape (1,), is a scalar too: faces give it its shape.
+    """
+    shape = getattr(reward_space, "shape", None) if hasattr(reward_space, "contains") else None  # else it is no space
+    return shape if isinstance(shape, tuple) and shape != (1,) else ()
+
+
+def properties_of(env: Any) -> dict[str, Any]:
+    """Return what faces show of env 0, as far as it pickles."""
+    found: dict[str, Any] = {}
+    for name in ("metadata", "spec", "render_mode"):
+        value = getattr(env, name, None)
+        try:
+            pickle.dumps(value)
+        except Exception:  # a spec with a lambda in it stays in the worker
+            continue
+        found[name] = value
+    return found
+
+
+def find_difference(first: Any, other: Any, first_id: int) -> tuple[str, str] | None:
+    """Compare the spaces of an env with those of env `first_id`.
+
+    Returns:
+        The name of one that differs, and that in words; None: they are equal.
+    """
+    for name in ("observation_space", "action_space"):
+        ours, theirs = getattr(first, name), getattr(other, name)
+        if ours != theirs:
+            return name, f"{name} {theirs} differs from env {first_id}'s {ours}"
+    return None
+
+
+def _report_on(env_ids: list[int], envs: dict[int, Any]) -> Report:
+    first = envs[env_ids[0]]
+    report = Report(
+        first.observation_space, first.action_space, getattr(first, "reward_space", None), properties_of(first)
+    )
+    for env_id in env_ids[1:]:
+        found = find_difference(first, envs[env_id], env_ids[0])
+        if found is not None:
+            report.mismatch = (env_id, *found)
+            break
+    return report
+
+
+def _construct(boot: Boot, threads: list[EnvThread], streams: Streams, envs: dict[int, Any]) -> Report:
+    env_id = boot.env_ids[0]
+    try:
+        register_missing(boot.registrations)
+        adapt, env_fns = pickle.loads(boot.adapt), pickle.loads(boot.env_fns)
+        for thread, env_ids in zip(threads, boot.env_ids_by_thread):  # one after the other
+            for env_id in env_ids:
+                note("construct", env_id)
+                envs[env_id] = thread.submit(build_env, env_fns[env_id], adapt, streams.of(env_id))()
+        return _report_on(boot.env_ids, envs)
+    except BaseException as error:  # the parent raises it; SystemExit of a constructor too
+        return Report(error=(env_id, messages.pack_error(error)))
+
+
+# ---- the process ------------------------------------------------------------------------
+
+
+class EnvThread:
+    """The one thread in which every operation of some envs runs, from construction to close.
+
+    The first one of a worker is its main thread, where many a library insists to be.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._executor: Executor | None = None
+        if number:
+            from concurrent.futures import ThreadPoolExecutor  # brings logging along, which few workers need
+
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"slot {number}")
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+        """Start a call; what is returned waits for it and gives its result. The main thread starts it there."""
+        if self._executor is None:
+            return functools.partial(function, *args)
+        return self._executor.submit(function, *args).result
+
+
+def _settle_in(boot: Boot) -> None:
+    """Become like the parent where envs can tell: environment, folder, search path."""
+    global _modules_of_pool
+    _modules_of_pool = boot.makers
+    say_nothing()
+    os.environ.clear()
+    os.environ.update(boot.environ)
+    cap_environment(boot.num_threads)
+    cap_loaded_libraries(boot.num_threads)
+    sys.path[:] = boot.path
+    import_from(boot.sources)
+    if boot.cwd is None:  # the parent's own is gone
+        return
+    try:
+        os.chdir(boot.cwd)
+    except OSError:  # removed since: envs that need it will say so themselves
+        sys.stderr.write(f"vecenv worker {boot.worker_id}: no folder {boot.cwd}\n")
+
+
+def running_modules() -> frozenset[str]:
+    """Return the modules whose own code this thread runs, as they are imported; in a worker, those that it imports."""
+    found = set()
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not worker_main.__code__:  # below a forked worker is its parent's stack
+        if frame.f_code.co_name == "<module>":
+            spec = frame.f_globals.get("__spec__")  # has the name of a main module, too, if others can import it
+            found.add(getattr(spec, "name", "") or frame.f_globals.get("__name__", ""))
+        frame = frame.f_back
+    return frozenset(found - {"", "__main__"})
+
+
+def find_endless_import() -> str:
+    """Name a module that this worker imports and that makes a pool by that, as it made this worker's; else ''."""
+    return min(_modules_of_pool & running_modules(), default="")
+
+
+def _watch(boot: Boot, control: Connection) -> None:
+    """Die when the parent dies or becomes another program; at once if it is dead and its pid is somebody else's."""
+    if not hasattr(os, "pidfd_open"):
+        return
+    try:
+        pidfd = os.pidfd_open(boot.parent_pid)
+    except ProcessLookupError:  # an end like any other, of which nobody is to read
+        os.killpg(0, signal.SIGKILL)
+    if started_at(boot.parent_pid) != boot.parent_started:
+        os.killpg(0, signal.SIGKILL)
+    watch_parent = load().watch_parent if boot.implementation == "native" else parent_watch.watch_parent
+    watch_parent(boot.parent_pid, pidfd, control.fileno())
+
+
+def started_at(pid: int) -> str:
+    """Return when a process started, in clock ticks since boot; '' if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _take_descriptor(control: Connection) -> int:
+    return reduction.recv_handle(control)
+
+
+def make_slot(attach: Attach, slot: int, memory: Any, event_fd: int, waits: bool) -> Any:
+    """Return the native end of one slot over a mapped arena."""
+    native: Any = load()
+    plan = attach.plan
+    final = plan.obs.describe(plan.final_offsets) if plan.has_final else None
+    return native.Slot(
+        memory,
+        slot,
+        event_fd,
+        plan.obs.describe(plan.obs_offsets),
+        final,
+        plan.action.describe(plan.action_offsets, scratch=True),
+        int(attach.autoreset),
+        attach.spin_ns,
+        waits,
+        np.generic,
+        np.ndarray,
+        int(attach.infos),
+    )
+
+
+def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], streams: Streams, control: Connection) -> list[Host]:
+    segment_fd = _take_descriptor(control)
+    memory = mmap.mmap(segment_fd, attach.plan.nbytes)
+    os.close(segment_fd)
+    if boot.implementation == "native":
+        event_fd = _take_descriptor(control)
+        ends = [make_slot(attach, slot, memory, event_fd, True) for slot, _ in attach.slots]
+        if attach.core is not None:
+            settle_on(attach.core, ends)
+    else:
+        from ..fallback.socket import make_socket_slots
+
+        ends = make_socket_slots(attach, memory, control)
+    hosts = [
+        Host(end, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset, streams, attach.infos)
+        for end, (_, env_ids) in zip(ends, attach.slots)
+    ]
+    if boot.keeps:
+        _prepare_for_crashes(hosts, boot, attach, streams)
+    return hosts
+
+
+def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, streams: Streams) -> None:
+    plan = attach.plan
+    keeper: Keeper | None = pickle.loads(boot.keeper)
+    final_offset = min(plan.final_offsets, default=plan.words["block_stride"])
+
+    def rebuild(env_id: int) -> Any:
+        streams.forget(env_id)
+        return build_env(pickle.loads(boot.env_fns)[env_id], pickle.loads(boot.adapt), streams.of(env_id))
+
+    for host in hosts:
+        host.keep(keeper, final_offset)
+        if attach.replays:
+            host.come_back(attach.replays, rebuild, keeper)
+
+
+def _serve(threads: list[EnvThread], hosts: list[Host]) -> None:
+    """Serve every host in its thread until the pool stops."""
+    if len(hosts) > 1:
+        # Envs that sleep share the interpreter: a short interval lets the next one on soon. Not a shorter one: a
+        # thread that waits in line wakes up at every interval, and 32 sleepers were a tenth slower with 0.1 ms.
+        sys.setswitchinterval(1e-3)
+    running = [thread.submit(host.serve) for thread, host in zip(threads[::-1], hosts[::-1])]
+    for wait in running[::-1]:  # the main thread's first, which serves only now
+        wait()
+
+
+def _close(threads: list[EnvThread], hosts: list[Host]) -> Goodbye:
+    goodbye = Goodbye()
+    for thread, host in zip(threads, hosts):
+        try:
+            thread.submit(host.close)()
+        except BaseException as error:  # told to the parent; the other envs are closed as well
+            if goodbye.error is None:
+                goodbye.error, goodbye.env_id = messages.pack_error(error), host.failed_to_close
+    return goodbye
+
+
+def _let_fork_server_end() -> None:
+    """Let go of the end of a pipe that keeps the fork server alive, so that it ends with the parent.
+
+    The end of the fork server continues a stopped worker (native/shm/parent_watch.c). Processes of the env are not
+    forked by that server, although `multiprocessing` hands the pipe on: another fork server is started for them.
+    """
+    module = sys.modules.get("multiprocessing.forkserver")
+    server = getattr(module, "_forkserver", None)
+    if server is not None and server._forkserver_pid is None and server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
+
+
+def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
+    """Run one worker from its first word to its last; `inherited` descriptors are closed."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    for descriptor in inherited:
+        os.close(descriptor)
+    _let_fork_server_end()
+    try:
+        boot: Boot = control.recv()
+        if boot.has_stack_file:
+            arm(_take_descriptor(control))
+        _watch(boot, control)
+        _settle_in(boot)
+        threads = [EnvThread(number) for number in range(len(boot.env_ids_by_thread))]
+        with Streams() as streams:
+            _live(boot, threads, streams, control)
+    except (EOFError, ConnectionError, BrokenPipeError):
+        return  # the parent gave this worker up, or is gone: nobody is left to tell
+
+
+def _live(boot: Boot, threads: list[EnvThread], streams: Streams, control: Connection) -> None:
+    """Build envs, serve, close."""
+    envs: dict[int, Any] = {}
+    report = _construct(boot, threads, streams, envs)
+    control.send_bytes(messages.dump(report))
+    if report.error is not None:
+        return
+    if len(threads) > 1:
+        streams.give_up(boot.env_ids[0])
+    attach: Attach = control.recv()
+    hosts = _make_hosts(boot, attach, envs, streams, control)
+    control.send("ready")
+    _serve(threads, hosts)
+    control.send(_close(threads, hosts))

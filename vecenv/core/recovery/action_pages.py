@@ -1,0 +1,179 @@
+"""Pages: the actions of many steps, as the journal keeps them.
+
+    columns     one array (capacity, *S) per action leaf
+    starts      of each request, its first row
+    firsts      the step_id of that row; those of the next rows count up from there
+    env_ids     of each row, where requests do not ask all envs
+    step_ids    of each row, where it was kept when others were dropped; then nothing of requests
+
+Requests share a page, so that noting one is a copy into memory that is there already:
+no objects are made, and the collector of cycles has nothing to look at.
+"""
+
+from __future__ import annotations
+
+import bisect
+from array import array
+
+import numpy as np
+
+from ..layout.spec import Array
+
+__all__ = ["Page"]
+
+#: What a page costs beside its arrays.
+_OVERHEAD_NBYTES = 600
+#: What a request costs beside its rows.
+_REQUEST_NBYTES = 16
+
+
+class Page:
+    """Steps of some requests.
+
+    Attributes:
+        form: the object that an action of shape () arrives as.
+        nbytes: memory, rows not written yet included.
+        is_whole: whether each request has a row of every env.
+    """
+
+    __slots__ = (
+        "_env_ids", "_firsts", "_most_requests", "_num_envs", "_num_rows", "_requests", "_starts", "_step_ids",
+        "columns", "form", "is_whole", "nbytes",
+    )  # fmt: skip
+
+    def __init__(
+        self, num_envs: int, columns: tuple[Array, ...], form: int, env_ids: Array | None, step_ids: Array | None
+    ) -> None:
+        self._num_envs = num_envs
+        self._starts = array("q")  # of each request for some envs: its first row
+        self._firsts = array("q")  # of each request: the step_id of that
+        self._env_ids, self._step_ids = env_ids, step_ids
+        self.columns = columns
+        self.form = form
+        self._num_rows = 0 if step_ids is None else len(step_ids)  # of requests for some envs
+        # By request, where all envs have a row in each: one index is quicker than a slice.
+        self.is_whole = env_ids is None
+        self._requests: list[Array] = []
+        if self.is_whole:
+            self._requests = [
+                column.reshape(len(column) // num_envs, num_envs, *column.shape[1:]) for column in columns
+            ]
+        self._most_requests = len(self._requests[0]) if self._requests else 0
+        rows = [part for part in (*columns, env_ids, step_ids) if part is not None]
+        self.nbytes = _OVERHEAD_NBYTES + sum(part.nbytes for part in rows)
+        if step_ids is None and rows:
+            self.nbytes += _REQUEST_NBYTES * len(rows[0]) // (num_envs if env_ids is None else 1)
+
+    @classmethod
+    def blank(cls, num_envs: int, like: tuple[Array, ...], form: int, nbytes: int) -> Page:
+        """Return an empty page of so many bytes for requests of all envs, whose actions look like these.
+
+        `like`: one array (num_envs, *S) per leaf. A page holds one request at least and 1024 at most.
+        """
+        row_nbytes = max(1, sum(leaf.nbytes for leaf in like))
+        capacity = num_envs * max(1, min(1024, nbytes // row_nbytes))
+        columns = tuple(np.empty((capacity, *leaf.shape[1:]), leaf.dtype) for leaf in like)
+        return cls(num_envs, columns, form, None, None)
+
+    @classmethod
+    def blank_rows(cls, num_envs: int, like: tuple[Array, ...], form: int, nbytes: int) -> Page:
+        """Return an empty page of so many bytes for requests of some envs, at least one of all of them."""
+        row_nbytes = 8 + _REQUEST_NBYTES + sum(leaf.nbytes // len(leaf) for leaf in like)
+        capacity = max(num_envs, min(1 << 14, nbytes // row_nbytes))
+        columns = tuple(np.empty((capacity, *leaf.shape[1:]), leaf.dtype) for leaf in like)
+        return cls(num_envs, columns, form, np.empty(capacity, np.int64), None)
+
+    @classmethod
+    def of(cls, num_envs: int, leaves: tuple[Array, ...], form: int, env_ids: Array, step_ids: Array) -> Page:
+        """Return a full page of these rows, copied."""
+        return cls(num_envs, tuple(leaf.copy() for leaf in leaves), form, env_ids.copy(), step_ids.copy())
+
+    def add(self, first: int, leaves: tuple[Array, ...]) -> bool:
+        """Note a request of all envs, copied; tell whether there is room for another one."""
+        number = len(self._firsts)
+        for requests, leaf in zip(self._requests, leaves):
+            requests[number] = leaf
+        self._firsts.append(first)
+        return number + 1 < self._most_requests
+
+    def clear(self, like: tuple[Array, ...], form: int) -> bool:
+        """Begin a whole page anew, if its columns are made for such leaves; tell whether they are."""
+        fits = len(like) == len(self.columns) and all(
+            column.dtype == leaf.dtype and column.shape[1:] == leaf.shape[1:]
+            for column, leaf in zip(self.columns, like)
+        )
+        if fits:
+            del self._firsts[:]
+            self.form = form
+        return fits
+
+    def add_rows(self, first: int, leaves: tuple[Array, ...], env_ids: Array) -> bool:
+        """Note a request of some envs, copied, if there is room for it; tell whether there was."""
+        assert self._env_ids is not None
+        start = self._num_rows
+        stop = start + len(env_ids)
+        if stop > len(self._env_ids):
+            return False
+        self._env_ids[start:stop] = env_ids
+        for column, leaf in zip(self.columns, leaves):
+            column[start:stop] = leaf
+        self._starts.append(start)
+        self._firsts.append(first)
+        self._num_rows = stop
+        return True
+
+    @property
+    def num_rows(self) -> int:
+        """Rows written."""
+        return len(self._firsts) * self._num_envs if self.is_whole else self._num_rows
+
+    @property
+    def stop(self) -> int:
+        """The step_id behind the last one."""
+        return self.step_id(self.num_rows - 1) + 1
+
+    def step_id(self, row: int) -> int:
+        """Return the step_id of a row."""
+        if self._step_ids is not None:
+            return int(self._step_ids[row])
+        if self.is_whole:
+            return self._firsts[row // self._num_envs] + row % self._num_envs
+        request = bisect.bisect_right(self._starts, row) - 1
+        return self._firsts[request] + row - self._starts[request]
+
+    def step_ids(self) -> Array:
+        """Return the step_id of each row written; they increase."""
+        if self._step_ids is not None:
+            return self._step_ids
+        if self.is_whole:
+            return (np.array(self._firsts, np.int64)[:, None] + np.arange(self._num_envs)).ravel()
+        starts = np.array(self._starts, np.int64)
+        offsets = np.array(self._firsts, np.int64) - starts
+        counts = np.diff(starts, append=self.num_rows)
+        return np.arange(self.num_rows) + np.repeat(offsets, counts)
+
+    def envs(self) -> Array:
+        """Return the env of each row written."""
+        if self._env_ids is None:
+            return np.arange(self.num_rows) % self._num_envs
+        return self._env_ids[: self.num_rows]
+
+    def rows_of(self, env_id: int) -> list[int]:
+        """Return the rows of one env."""
+        if self._env_ids is None:
+            return list(range(env_id, self.num_rows, self._num_envs))
+        found: list[int] = np.flatnonzero(self.envs() == env_id).tolist()
+        return found
+
+    def action(self, row: int) -> tuple[bytes, ...]:
+        """Return the bytes of each leaf of a row's action."""
+        return tuple(column[row].tobytes() for column in self.columns)
+
+    def keep(self, wanted: Array) -> Page:
+        """Return a page of the rows that are wanted alone; this one if that would not be smaller."""
+        ids_nbytes = 8 + 8  # a row has its env_id and its step_id then
+        row_nbytes = ids_nbytes + sum(column.nbytes // max(1, len(column)) for column in self.columns)
+        if _OVERHEAD_NBYTES + np.count_nonzero(wanted) * row_nbytes >= self.nbytes:
+            return self
+        leaves = tuple(column[: self.num_rows][wanted] for column in self.columns)
+        return Page.of(self._num_envs, leaves, self.form, self.envs()[wanted], self.step_ids()[wanted])

@@ -1,0 +1,446 @@
+"""Journal: what each env was asked since the newest point from which it can be built again.
+
+Kept by the parent, outside the workers, so that it survives them:
+
+    steps                  pages of actions (`pages`), one row per step
+    resets, calls          one entry each, in the list of its env
+    starts                 per env: a seeded reset, or a snapshot of its state, mostly between episodes
+
+Noting a request of steps is one copy per action leaf, whatever the number of envs. Pages that every
+env's start has left behind are dropped; a crash gathers what one env needs from those that are left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+
+from ..layout.commands import Attempt, Entry, History, Start
+from ..layout.rows import CommandFlag, Op
+from ..layout.spec import Array
+from .action_pages import Page
+
+__all__ = ["Journal"]
+
+#: Pages and requests of other kinds between two looks at what can be dropped.
+_PRUNE_EVERY = 8
+#: Bytes of actions in a page, more or less, and into how many pages the room is divided at least.
+_PAGE_NBYTES, _LEAST_PAGES = 1 << 16, 16
+#: Requests of all envs in a page at least, if there is room: a new page takes longer than to note one.
+_LEAST_REQUESTS = 32
+#: What an entry costs beside its payload, as `sys.getsizeof` adds it up.
+_ENTRY_NBYTES = 200
+#: Of what may be kept, the part that is left when something had to go: each time costs a look at every row.
+_LEFT = 0.75
+_NEVER = np.iinfo(np.int64).max
+
+
+class Journal:
+    """The journal of one pool.
+
+    Args:
+        num_envs: how many envs.
+        max_nbytes: most bytes to keep; what goes beyond costs the envs with the longest
+            histories theirs, until they have a new start.
+
+    Attributes:
+        nbytes: kept now.
+        gather_starts: called before old entries are dropped: mail that lies about may hold newer starts.
+    """
+
+    def __init__(self, num_envs: int, max_nbytes: int) -> None:
+        self._num_envs = num_envs
+        self._max_nbytes = max_nbytes
+        self._most_page_nbytes = max_nbytes // _LEAST_PAGES
+        self._pages: deque[Page] = deque()
+        self._page: Page | None = None  # the last of requests for all envs, while it has room
+        self._mixed: Page | None = None  # the same of requests for some
+        self._rare: list[list[Entry]] = [[] for _ in range(num_envs)]  # all but plain steps
+        #: by name: the last call before the oldest start, and all after it
+        self._kept: list[dict[str, list[Entry]]] = [{} for _ in range(num_envs)]
+        self._starts = [Start(0)] * num_envs
+        self._older: dict[int, Start] = {}  # the start before those that may not be complete
+        self._uncertain: dict[int, list[int]] = {}  # step_ids of those, since then
+        self._candidates: dict[int, Start] = {}  # starts whose command has not been answered yet
+        self._given_up: dict[int, set[int]] = {}  # by env: step_ids that were cancelled, made or not
+        self._floor = np.zeros(num_envs, np.int64)  # first step_id still needed, per env
+        #: by env: step_id and letter of the last reset or step that had one; kept whatever else is given up
+        self._letters: dict[int, tuple[int, bytes]] = {}
+        self._next_step_id = 1
+        self._dropped = 0  # commands below to envs without a start may have been dropped
+        self._spares: list[Page] = []  # dropped, to be written again: new memory costs a fault per 4 KiB
+        self._until_prune = _PRUNE_EVERY
+        self._is_noting = False  # True after an interrupt amid that
+        self.nbytes = 0
+        self.gather_starts: Callable[[], None] = _do_nothing
+
+    # ---- writing -------------------------------------------------------------------------
+
+    def note_steps(self, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
+        """Note a request of steps that has just been sent."""
+        self._is_noting = True
+        if self._candidates:
+            self._confirm(env_ids)
+        if env_ids is not None:
+            self._note_some(leaves, env_ids, form)
+            self._is_noting = False
+            return
+        page = self._page
+        is_new = page is None or page.form != form
+        if page is None or is_new:
+            page = self._page = self._blank_page(leaves, form)
+        if not page.add(self._next_step_id, leaves):
+            self._page = None
+        self._next_step_id += self._num_envs
+        if is_new:
+            self._add(page)
+        self._is_noting = False
+
+    def mend(self, step_id: int, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
+        """Note a request of steps, if it was sent, that an interrupt has come amid.
+
+        Args:
+            step_id: of the last command that its first env was sent; all else is as for `note_steps`.
+        """
+        if self._is_noting:
+            self._next_step_id = step_id + (self._num_envs if env_ids is None else len(env_ids))
+            self._begin_again()
+        elif step_id >= self._next_step_id:
+            self.note_steps(leaves, env_ids, form)
+
+    def _begin_again(self) -> None:
+        """Keep only what lasts: what is noted is whole again as soon as an env has a new start."""
+        self._candidates.clear()
+        self._older.clear()
+        self._uncertain.clear()
+        self._starts = [Start(int(_NEVER))] * self._num_envs
+        self._floor[:] = _NEVER
+        self._rare = [[] for _ in range(self._num_envs)]
+        self._pages.clear()
+        self._dropped = self._next_step_id
+        self._is_noting = False
+        self._compact()
+
+    def _blank_page(self, leaves: tuple[Array, ...], form: int) -> Page:
+        if self._spares and self._spares[-1].clear(leaves, form):
+            return self._spares.pop()
+        self._spares.clear()
+        return Page.blank(self._num_envs, leaves, form, self._page_nbytes(leaves))
+
+    def _page_nbytes(self, leaves: tuple[Array, ...]) -> int:
+        request_nbytes = self._num_envs * sum(leaf.nbytes // len(leaf) for leaf in leaves)
+        return min(max(_PAGE_NBYTES, _LEAST_REQUESTS * request_nbytes), self._most_page_nbytes)
+
+    def _note_some(self, leaves: tuple[Array, ...], env_ids: Array, form: int) -> None:
+        page = self._mixed
+        is_old = page is not None and page.form == form and page.add_rows(self._next_step_id, leaves, env_ids)
+        if not is_old:
+            page = self._mixed = Page.blank_rows(self._num_envs, leaves, form, self._page_nbytes(leaves))
+            page.add_rows(self._next_step_id, leaves, env_ids)
+        self._next_step_id += len(env_ids)
+        if page is not None and not is_old:
+            self._add(page)
+
+    def _add(self, page: Page) -> None:
+        self._pages.append(page)
+        self.nbytes += page.nbytes
+        self._until_prune -= 1
+        if self._until_prune <= 0 or self.nbytes > self._max_nbytes:
+            self._prune()
+
+    def note_commands(
+        self,
+        op: int,
+        first: int,
+        env_ids: Sequence[int],
+        arguments: Sequence[int],
+        flags: Sequence[int],
+        letters: Sequence[bytes | None],
+        names: Sequence[str | None],
+        seeded: Sequence[bool],
+    ) -> None:
+        """Note a request of resets, calls or steps by letter.
+
+        Args:
+            op: one operation for all.
+            first: step_id of the first; they count up.
+            names: of calls whose effect lasts: only the last of a name is kept, for good. ''
+                for a call without effect, which is not noted at all.
+            seeded: of resets: whether the reset itself brings a new env to this point.
+        """
+        self._next_step_id = first + len(env_ids)
+        for i, env_id in enumerate(env_ids):
+            if op != Op.CALL:
+                self._confirm_one(env_id)
+                if (letter := letters[i]) is not None:
+                    self._letters[env_id] = first + i, letter
+            name = names[i]
+            if name == "":
+                continue
+            entry = Entry(first + i, int(op), int(flags[i]), int(arguments[i]), letters[i])
+            if name is not None:
+                self._kept[env_id].setdefault(name, []).append(entry)
+            self._rare[env_id].append(entry)
+            self.nbytes += _nbytes_of(entry)
+            if seeded[i]:
+                self._candidates[env_id] = Start(first + i)
+        self._until_prune -= 1
+        if self._until_prune <= 0 or self.nbytes > self._max_nbytes:
+            self._prune()
+
+    def note_state(self, env_id: int, start: Start, is_answered: bool) -> None:
+        """Note the state that an env had before the reset of command `start.step_id`."""
+        has_start = self._starts[env_id].step_id != _NEVER
+        if start.step_id < (self._starts[env_id].step_id if has_start else self._dropped):
+            return
+        if start.step_id in self._given_up.get(env_id, ()):
+            return
+        if not has_start:
+            self._floor[env_id] = min(start.step_id, self._floor[env_id])  # what follows is needed again
+        later = self._candidates.get(env_id)
+        if later is not None and start.step_id < later.step_id:  # the news were read after the env was asked again
+            del self._candidates[env_id]
+            self.note_state(env_id, start, True)
+            self._candidates[env_id] = later
+            return
+        self.nbytes += len(start.state or b"")
+        self._candidates[env_id] = start
+        if not start.is_complete:
+            self._uncertain.setdefault(env_id, []).append(start.step_id)
+        if is_answered:
+            self._confirm_one(env_id)
+
+    def give_up(self, env_id: int, step_id: int) -> None:
+        """Note that a command was cancelled: it may have been made or not, so nothing can begin with it."""
+        self._given_up.setdefault(env_id, set()).add(step_id)
+        candidate = self._candidates.get(env_id)
+        if candidate is not None and candidate.step_id == step_id:
+            self._drop_candidate(env_id)
+
+    def is_in_doubt(self, env_id: int) -> bool:
+        """Tell whether something was cancelled since the env's start: the next reset had better be one."""
+        return env_id in self._given_up
+
+    def forget(self, env_id: int) -> None:
+        """Begin anew with an env that has been built anew and is told everything again."""
+        self._candidates.pop(env_id, None)
+        self._drop_older(env_id)
+        self._begin(env_id, Start(self._next_step_id))
+        self._kept[env_id].clear()
+
+    def _confirm(self, env_ids: Array | None) -> None:
+        for env_id in list(self._candidates) if env_ids is None else env_ids.tolist():
+            self._confirm_one(env_id)
+
+    def _confirm_one(self, env_id: int) -> None:
+        """The env is asked again, so the command of its candidate has been answered: it is the start from here on."""
+        start = self._candidates.pop(env_id, None)
+        if start is None:
+            return
+        before = self._starts[env_id]
+        if start.is_complete or before.step_id == _NEVER or self._is_barrier(env_id, start):
+            self._drop_older(env_id)
+            self._begin(env_id, start)
+            return
+        if before.is_complete:
+            self._older[env_id] = before
+        else:
+            self.nbytes -= len(before.state or b"")
+        self._starts[env_id] = start
+
+    def _is_barrier(self, env_id: int, start: Start) -> bool:
+        """Tell whether a start is a reset that overtook a step: nobody knows whether that step was made, so nothing
+        before it can be repeated.
+        """
+        return any(entry.step_id == start.step_id and entry.flags & CommandFlag.STATE for entry in self._rare[env_id])
+
+    def _drop_older(self, env_id: int) -> None:
+        self._uncertain.pop(env_id, None)
+        older = self._older.pop(env_id, None)
+        if older is not None:
+            self.nbytes -= len(older.state or b"")
+
+    def _begin(self, env_id: int, start: Start, floor: int | None = None) -> None:
+        """Have an env begin at a start, and drop what came before it, or before `floor`."""
+        floor = start.step_id if floor is None else floor
+        self.nbytes -= len(self._starts[env_id].state or b"")
+        self._starts[env_id] = start
+        self._floor[env_id] = floor
+        if env_id in self._given_up:
+            left = {step_id for step_id in self._given_up.pop(env_id) if step_id >= floor}
+            self._given_up.update({env_id: left} if left else {})
+        rare = self._rare[env_id]
+        if rare and rare[0].step_id < floor:
+            self._rare[env_id] = [entry for entry in rare if entry.step_id >= floor]
+            self.nbytes -= sum(_nbytes_of(entry) for entry in rare if entry.step_id < floor)
+        for calls in self._kept[env_id].values():
+            while len(calls) > 1 and calls[1].step_id < floor:
+                del calls[0]
+
+    # ---- keeping it small ----------------------------------------------------------------
+
+    def is_half_full(self) -> bool:
+        """Tell whether new starts would be welcome."""
+        return self.nbytes > self._max_nbytes // 2
+
+    def _prune(self) -> None:
+        self._until_prune = _PRUNE_EVERY
+        self.gather_starts()
+        self._drop_what_leads_nowhere()
+        pages = self._pages
+        floor = int(self._floor.min())
+        # The last page has room for what comes next; one before it that has, too, is not to hold up the others.
+        while len(pages) > 1 and pages[0].stop <= floor:
+            page = pages.popleft()
+            self._page = None if page is self._page else self._page
+            self._mixed = None if page is self._mixed else self._mixed
+            self.nbytes -= page.nbytes
+            if page.is_whole:
+                self._spares.append(page)
+        excess = self.nbytes + sum(page.nbytes for page in self._spares) - self._max_nbytes // 2
+        while self._spares and excess > 0:
+            excess -= self._spares.pop().nbytes
+        if self.nbytes > self._max_nbytes:
+            self._compact()
+            while self.nbytes > _LEFT * self._max_nbytes and self._give_up_longest():
+                self._compact()
+        self._dropped = self._next_step_id
+
+    def _drop_what_leads_nowhere(self) -> None:
+        """Drop what envs without a start were asked, but for what may yet begin with one."""
+        for env_id in np.flatnonzero(self._floor == _NEVER).tolist():
+            if self._rare[env_id]:
+                candidate = self._candidates.get(env_id)
+                floor = int(_NEVER) if candidate is None else candidate.step_id
+                self._begin(env_id, self._starts[env_id], floor)
+
+    def _compact(self) -> None:
+        """Keep only those rows of the pages that some env still needs."""
+        self._page = self._mixed = None
+        kept: deque[Page] = deque()
+        while self._pages:  # each goes once it has been copied: both together would take twice the room
+            page = self._pages.popleft()
+            wanted = page.step_ids() >= self._floor[page.envs()]
+            if wanted.any():
+                kept.append(page.keep(wanted))
+        self._pages = kept
+        self.nbytes = sum(page.nbytes for page in kept)
+        self.nbytes += sum(_nbytes_of(entry) for rare in self._rare for entry in rare)
+        for start in (*self._starts, *self._older.values(), *self._candidates.values()):
+            self.nbytes += len(start.state or b"")
+
+    def _give_up_longest(self) -> bool:
+        """Give up the oldest starts, all that lie half as far back as the oldest or more; False if none is left.
+
+        Envs in lockstep whose episodes do not end are all as far back: then whole pages go, and nothing is copied.
+        """
+        oldest = int(self._floor.min())
+        if oldest == _NEVER:
+            return False
+        for env_id in np.flatnonzero(self._floor <= (oldest + self._next_step_id) // 2).tolist():
+            self._drop_older(env_id)
+            start, candidate = self._starts[env_id], self._candidates.get(env_id)
+            if not start.is_complete and self._floor[env_id] < start.step_id:
+                self._begin(env_id, start)  # what came before an uncertain start goes first
+            elif candidate is not None and self._floor[env_id] < candidate.step_id:
+                self._begin(env_id, Start(int(_NEVER)), candidate.step_id)  # what may become a start goes last
+            else:  # with its command, which goes now, goes what would begin with it
+                self._drop_candidate(env_id)
+                self._begin(env_id, Start(int(_NEVER)))
+        return True
+
+    def _drop_candidate(self, env_id: int) -> None:
+        candidate = self._candidates.pop(env_id, None)
+        if candidate is None:
+            return
+        self.nbytes -= len(candidate.state or b"")
+        if candidate.step_id in self._uncertain.get(env_id, ()):
+            self._uncertain[env_id].remove(candidate.step_id)
+
+    # ---- reading -------------------------------------------------------------------------
+
+    def history(self, env_id: int, queued: Collection[int]) -> History:
+        """Return how to bring an env to where its `queued` commands find it."""
+        starts = [self._starts[env_id]]
+        if env_id in self._older:
+            starts.append(self._older[env_id])
+        candidate = self._candidates.get(env_id)
+        if candidate is not None and candidate.step_id not in queued:
+            starts = [candidate] if self._is_barrier(env_id, candidate) else [candidate, *starts]
+        elif candidate is not None and candidate.state is not None:
+            # Its command will be done again, with or without another look at the state: only with one is it a start.
+            self._drop_candidate(env_id)
+        starts = [start for start in starts if start.step_id != _NEVER]
+        starts.sort(key=lambda start: not start.is_complete)
+        history = History(lasting=self._kept_before(env_id, _NEVER, queued))
+        if not starts:
+            return history
+        oldest = min(start.step_id for start in starts)
+        entries = [entry for entry in self._entries(env_id, oldest) if entry.step_id not in queued]
+        doubtful = self._given_up.get(env_id, ())
+        entries = [
+            entry._replace(flags=entry.flags | CommandFlag.GIVEN_UP) if entry.step_id in doubtful else entry
+            for entry in entries
+        ]
+        again = {_first_answer(start, entries) for start in starts}.union(self._uncertain.get(env_id, ()))
+        entries = [
+            entry._replace(flags=entry.flags | CommandFlag.START) if entry.step_id in again else entry
+            for entry in entries
+        ]
+        for start in starts:
+            rest = [entry for entry in entries if entry.step_id >= start.step_id]
+            history.attempts.append(Attempt(start, rest, self._kept_before(env_id, start.step_id, queued)))
+        return history
+
+    def _kept_before(self, env_id: int, step_id: int, queued: Collection[int]) -> list[Entry]:
+        """Return the last call of each name before a command."""
+        found = []
+        for calls in self._kept[env_id].values():
+            before = [entry for entry in calls if entry.step_id < step_id and entry.step_id not in queued]
+            found += before[-1:]
+        return sorted(found)
+
+    def forget_call(self, env_id: int, step_id: int) -> None:
+        """Drop a call that raised: it has no effect that lasts."""
+        for calls in self._kept[env_id].values():
+            calls[:] = [entry for entry in calls if entry.step_id != step_id]
+
+    def letter(self, env_id: int, step_id: int) -> bytes | None:
+        """Return the letter of a reset or step; None where it has been given up, which the env's last one never is."""
+        known, letter = self._letters.get(env_id, (0, b""))
+        if known == step_id:
+            return letter
+        for entry in reversed(self._rare[env_id]):
+            if entry.step_id == step_id and isinstance(entry.payload, bytes):
+                return entry.payload
+        return None
+
+    def _entries(self, env_id: int, floor: int) -> list[Entry]:
+        """Return the commands to an env from `floor` on, in their order."""
+        found = [entry for entry in self._rare[env_id] if entry.step_id >= floor]
+        for page in self._pages:
+            if page.stop > floor:
+                for row in page.rows_of(env_id):
+                    if page.step_id(row) >= floor:
+                        found.append(Entry(page.step_id(row), int(Op.STEP), page.form, 0, page.action(row)))
+        found.sort(key=lambda entry: entry.step_id)
+        return found
+
+
+def _first_answer(start: Start, entries: list[Entry]) -> int:
+    """Return the step_id with whose answer an env's digest began anew."""
+    if not start.is_amid:
+        return start.step_id
+    asked = (entry.step_id for entry in entries if entry.step_id >= start.step_id and entry.op != Op.CALL)
+    return next(asked, start.step_id)
+
+
+def _do_nothing() -> None:
+    """Gather nothing."""
+
+
+def _nbytes_of(entry: Entry) -> int:
+    payload = entry.payload
+    return _ENTRY_NBYTES + (len(payload) if isinstance(payload, bytes) else 0)

@@ -1,0 +1,413 @@
+"""Reproducer: one env's episode in a file, to be run again in one process until it fails.
+
+Written when an env fails a second time in the same call. Holds the constructor by value, the
+newest start, and every command since, the one that failed included; where to find the modules that
+travel by name, but nothing of the environment, which may hold secrets.
+"""
+
+from __future__ import annotations
+
+import bdb
+import contextlib
+import os
+import pickle
+import platform
+import reprlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import ConfigError, DependencyError
+from ...replaying import replaying
+from ..fallback.values import load_action
+from ..host.global_rngs import Streams
+from ..host.replay import Keeper
+from ..layout import messages
+from ..layout.commands import Entry, Start
+from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op
+from ..layout.spec import Array, Spec
+from ..processes.registrations import register_missing
+from ..processes.worker_main import build_env
+
+__all__ = ["Account", "Event", "Reproducer", "account", "describe", "load", "shorten", "write"]
+
+#: 3: registrations as `pickle_registrations` gives them; 2: constructors as the worker got them, sys.path and the
+#: working directory.
+_FORMAT = 3
+_SUFFIX = ".vecenv-episode"
+#: Actions that an error carries, the characters that its text has for them, and for each.
+_MOST_ACTIONS, _ACTIONS_WIDTH, _ACTION_WIDTH = 8, 100, 60
+
+
+class Event(NamedTuple):
+    """What one repeated command gave; `op` is 'step', 'reset', 'autoreset', 'call' or 'error'.
+
+    A step has its `action`, a reset its `seed` if it had one. An 'error' is what the env answered: `info["error"]`.
+    """
+
+    step_id: int
+    op: str
+    obs: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    action: Any = None
+    seed: int | None = None
+
+
+class Account(NamedTuple):
+    """What an error tells of an env: see `errors.WorkerError`.
+
+    `save` writes the reproducer file, given the error's text, and returns its path.
+    """
+
+    seed: int | None
+    actions: tuple[Any, ...]
+    save: Callable[[str], str]
+
+
+@dataclass
+class Reproducer:
+    """An episode that can be run again.
+
+    Attributes:
+        env_fns, adapt, keeper, registrations: pickled by value, as workers get them.
+        env_id, step_id: who failed, in which command.
+        why: the error's text.
+        start, entries, kept: as in `history.Attempt`; the last entry is the one that failed.
+        path, cwd: sys.path and working directory of the workers; None: they had none that exists.
+        versions: of Python and of NumPy where the file was written.
+    """
+
+    env_fns: bytes
+    adapt: bytes
+    keeper: bytes
+    registrations: bytes
+    autoreset: Autoreset
+    env_id: int
+    step_id: int
+    why: str
+    start: Start
+    entries: list[Entry]
+    kept: list[Entry]
+    path: list[str]
+    cwd: str | None
+    versions: dict[str, str] = field(
+        default_factory=lambda: {"python": platform.python_version(), "numpy": np.__version__}
+    )
+
+    def run(self, until: int | None = None, pause: Callable[[], object] | None = None) -> Iterator[Event]:
+        """Build the env and repeat its commands, one per item; whatever it does, it does here.
+
+        Until the iterator is closed this process works in `cwd`, if that is still there, and also finds
+        the modules of `path`.
+
+        Args:
+            until: stop before the command with this step_id; None: go through to the end.
+            pause: called there instead, right before the env is called; then it goes on. A debugger
+                that traces from here on, and skips vecenv.core, stops in the env's code.
+
+        Raises:
+            DependencyError: a module that the env needs cannot be imported.
+            ConfigError: such a module lacks what it had.
+            Exception: what the env raises.
+        """
+        with self._at_home():
+            calls = _Calls(self.env_id)
+            env, keeper = self._build(calls)
+            try:
+                with replaying():
+                    for entry in self.kept:
+                        calls.command(messages.load(entry.payload).function, env)  # type: ignore[arg-type]
+                    if self.start.state is not None and keeper is not None:
+                        keeper.restore(env, calls.streams.take_from(self.env_id, self.start.state))
+                    yield from self._repeat(env, calls, until, pause)
+            finally:
+                with replaying():  # what was cut short there is so here, too
+                    calls.command(env.close)
+
+    @contextlib.contextmanager
+    def _at_home(self) -> Iterator[None]:
+        """Have the folder and the modules of the program that wrote the file; what this process had stays first."""
+        added = self._extend_path()
+        try:
+            before: str | None = os.getcwd()
+        except OSError:  # it has been removed
+            before = None
+        with contextlib.suppress(OSError):  # moved or removed since: an env that needs it will say so itself
+            if self.cwd is not None:
+                os.chdir(self.cwd)
+        try:
+            yield
+        finally:
+            for entry in added:
+                with contextlib.suppress(ValueError):  # the env has removed it
+                    sys.path.remove(entry)
+            if before is not None:
+                os.chdir(before)
+
+    def _extend_path(self) -> list[str]:
+        """Add what sys.path lacks, each entry before the one it stood before; return what was added.
+
+        So a project's modules come before those of site-packages, as they did, while the standard library
+        of another Python, where no entry is the same, comes last.
+        """
+        added = []
+        place = len(sys.path)
+        for entry in reversed(self.path):
+            if entry not in sys.path and self.cwd is not None:  # '' and other relative ones mean a folder in `cwd`
+                entry = os.path.normpath(os.path.join(self.cwd, entry))
+            if entry in sys.path:
+                place = sys.path.index(entry)
+            elif os.path.exists(entry):
+                sys.path.insert(place, entry)
+                added.append(entry)
+        return added
+
+    def _build(self, calls: _Calls) -> tuple[Any, Keeper | None]:
+        lost = f"env {self.env_id}, which was built in {self.cwd or 'a folder since removed'}, cannot be built here"
+        try:
+            try:
+                register_missing(self.registrations)
+                env_fn = pickle.loads(self.env_fns)[self.env_id]
+                adapt, keeper = pickle.loads(self.adapt), pickle.loads(self.keeper)
+            except AttributeError as error:  # of a module that has changed; later ones are the env's own
+                raise ConfigError(f"{lost}: {error}", key="file") from error
+            return calls.build(env_fn, adapt), keeper
+        except ImportError as error:
+            raise DependencyError(f"{lost}: {error}", package=error.name) from error
+
+    def _repeat(
+        self, env: Any, calls: _Calls, until: int | None, pause: Callable[[], object] | None
+    ) -> Iterator[Event]:
+        spec = Spec(env.action_space, "action")
+        calls.begins = self.start.state is not None and not self.start.is_amid
+        for entry in self.entries:
+            if until is not None and entry.step_id >= until:
+                if pause is None:
+                    return
+                until = None
+                calls.pause = pause
+            try:
+                yield from self._events_of(entry, env, calls, spec)
+            except Exception as error:
+                if entry.step_id == self.step_id or isinstance(error, bdb.BdbQuit):  # the user's, amid an earlier one
+                    raise
+                # What an env raised before was its answer; an autoreset that raised is tried again by the next step.
+                is_next = self.autoreset == Autoreset.NEXT_STEP
+                calls.begins = calls.begins and (entry.op == Op.CALL or (entry.op == Op.STEP and is_next))
+                told = f"{type(error).__name__}: {error}"
+                yield Event(entry.step_id, "error", None, 0.0, False, False, {"error": told})
+
+    def _events_of(self, entry: Entry, env: Any, calls: _Calls, spec: Spec) -> Iterator[Event]:
+        if entry.op == Op.CALL:
+            function = messages.load(entry.payload).function  # type: ignore[arg-type]
+            yield Event(entry.step_id, "call", calls.command(function, env), 0.0, False, False, {})
+        elif entry.op == Op.RESET:
+            kwargs = _reset_kwargs(entry)
+            obs, info = calls.command(env.reset, **kwargs)
+            calls.begins = False
+            yield Event(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed"))
+        elif calls.begins:
+            obs, info = calls.quick(env.reset)
+            calls.begins = False
+            yield Event(entry.step_id, "autoreset", obs, 0.0, False, False, info)
+        else:
+            action = _action(spec, entry)
+            shown = _action(spec, entry)  # not what the env may write into
+            obs, reward, terminated, truncated, info = calls.quick(env.step, action)
+            calls.begins = bool(terminated or truncated) and self.autoreset != Autoreset.DISABLED
+            yield Event(entry.step_id, "step", obs, reward, bool(terminated), bool(truncated), info, shown)
+            if calls.begins and self.autoreset == Autoreset.SAME_STEP:
+                obs, info = calls.quick(env.reset)
+                calls.begins = False
+                yield Event(entry.step_id, "autoreset", obs, 0.0, False, False, info)
+
+
+class _Calls:
+    """Calls into the env with its global random generators; between calls the process has its own.
+
+    Attributes:
+        pause: called once, before the next call.
+        begins: whether the next step begins an episode.
+    """
+
+    def __init__(self, env_id: int) -> None:
+        self.streams = Streams()
+        self.pause: Callable[[], object] | None = None
+        self.begins = False
+        self._env_id = env_id
+
+    def build(self, env_fn: Callable[[], Any], adapt: Callable[[Any], Any]) -> Any:
+        with self.streams:
+            return build_env(env_fn, adapt, self.streams.of(self._env_id))
+
+    def command(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self.streams:
+            self._take_pause()
+            return self.streams.command(self._env_id, call, *args, **kwargs)
+
+    def quick(self, call: Callable[..., Any], *args: Any) -> Any:
+        with self.streams:
+            self._take_pause()
+            return self.streams.quick(self._env_id, call, *args)
+
+    def _take_pause(self) -> None:
+        pause, self.pause = self.pause, None
+        if pause is not None:
+            pause()
+
+
+# ---- commands ---------------------------------------------------------------------------
+
+
+def _reset_kwargs(entry: Entry) -> dict[str, Any]:
+    kwargs = dict(messages.load(entry.payload).kwargs) if isinstance(entry.payload, bytes) else {}
+    if entry.flags & CommandFlag.SEED:
+        kwargs["seed"] = entry.argument
+    return kwargs
+
+
+def _action(spec: Spec, entry: Entry) -> Any:
+    """Return the action of a step as a new object."""
+    if isinstance(entry.payload, bytes):
+        return messages.load(entry.payload).action
+    assert isinstance(entry.payload, tuple)
+    columns = [
+        np.frombuffer(data, leaf.dtype).reshape((1, *leaf.shape)) for data, leaf in zip(entry.payload, spec.leaves)
+    ]
+    return load_action(spec.root, columns, 0, entry.flags & FORM_MASK)
+
+
+# ---- for errors -------------------------------------------------------------------------
+
+
+def account(episode: Reproducer, op: int, spec: Spec, records: Array, folder: str | None) -> Account:
+    """Return what an error tells of the env of an episode.
+
+    Args:
+        op: of the command that failed.
+        spec: of actions.
+        records: the env's, from the arena: of its last answers.
+        folder: for the file, as for `write`.
+    """
+
+    answered = (*records["step_id"].tolist(), episode.step_id)
+    episode.entries = [
+        one for one in episode.entries if not one.flags & CommandFlag.GIVEN_UP or one.step_id in answered
+    ]
+
+    def save(why: str) -> str:
+        if not episode.entries:
+            raise ValueError("what the env was asked is more than max_log_bytes keeps")
+        episode.why = why
+        return write(episode, folder)
+
+    return Account(*_last_asked(episode, op, spec, records), save)
+
+
+def _last_asked(episode: Reproducer, op: int, spec: Spec, records: Array) -> tuple[int | None, tuple[Any, ...]]:
+    """Return the seed of an env's running episode, and the newest actions since that began.
+
+    The journal alone does not know where autoresets lie, but each answer left a record of its place.
+    """
+    if op == Op.RESET:
+        failed = next((entry for entry in reversed(episode.entries) if entry.step_id == episode.step_id), None)
+        return None if failed is None else _reset_kwargs(failed).get("seed"), ()
+    answers = [record for record in records if 0 < int(record["step_id"]) < episode.step_id]
+    if not answers:
+        return None, ()
+    newest = max(answers, key=lambda record: int(record["step_id"]))
+    steps = [entry for entry in episode.entries if entry.op == Op.STEP and entry.step_id <= episode.step_id]
+    is_at_work = bool(steps) and steps[-1].step_id == episode.step_id
+    count = min(len(steps), int(newest["length"]) + is_at_work, _MOST_ACTIONS)
+    actions = tuple(_action(spec, entry) for entry in steps[len(steps) - count :])
+    return None if newest["seed"] < 0 else int(newest["seed"]), actions
+
+
+class _Shortener(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlist = self.maxtuple = self.maxdict = 6
+        self.maxstring = self.maxlong = self.maxother = _ACTION_WIDTH // 2
+
+    def repr_ndarray(self, value: Array, level: int) -> str:
+        text = np.array2string(value, threshold=6, edgeitems=2, precision=4, separator=", ", max_line_width=1000)
+        return " ".join(text.split()).replace("[ ", "[").replace(" ]", "]")
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        return self.repr1(value.item(), level) if isinstance(value, np.generic) else super().repr_instance(value, level)
+
+
+_SHORTENER = _Shortener()
+
+
+def shorten(action: Any) -> str:
+    """Return an action in one short line.
+
+    >>> shorten(np.int64(3)), shorten(np.zeros((2, 100)))
+    ('3', '[[0., 0., ..., 0., 0.], [0., 0., ..., 0., 0.]]')
+    """
+    text = " ".join(_SHORTENER.repr(action).split())
+    return text if len(text) <= _ACTION_WIDTH else f"{text[: _ACTION_WIDTH - 3]}..."
+
+
+def describe(seed: int | None, actions: tuple[Any, ...]) -> str:
+    """Say what an env was asked last, as far as it is known.
+
+    >>> describe(5, (0, 1, 1)), describe(None, ())
+    ('seed 5, last actions [0, 1, 1]', '')
+    """
+    shown: list[str] = []
+    for action in reversed(actions):
+        shown.insert(0, shorten(action))
+        if sum(map(len, shown)) > _ACTIONS_WIDTH:
+            break
+    if len(shown) < len(actions):
+        shown.insert(0, "...")
+    parts = [f"seed {seed}"] if seed is not None else []
+    parts += [f"last actions [{', '.join(shown)}]"] if shown else []
+    return ", ".join(parts)
+
+
+# ---- files ------------------------------------------------------------------------------
+
+
+def write(episode: Reproducer, folder: str | None) -> str:
+    """Write an episode to a new file; return its path, whose second number is that of the command that failed.
+
+    Raises:
+        OSError: the file cannot be written; then there is none.
+    """
+    data = pickle.dumps((_FORMAT, episode), protocol=5)
+    handle, path = tempfile.mkstemp(_SUFFIX, f"env{episode.env_id}-step{episode.step_id}-", folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+    except OSError:  # half a file is none
+        os.unlink(path)
+        raise
+    return path
+
+
+def load(path: str | os.PathLike[str]) -> Reproducer:
+    """Read an episode. Like every pickle it can run any code: load your own files only.
+
+    Raises:
+        ValueError: the file is no episode, or one of another version of vecenv.
+    """
+    with open(path, "rb") as file:
+        try:
+            version, episode = pickle.load(file)
+        except Exception as error:  # bytes that are no pickle, or one of classes that are gone, raise anything
+            raise ValueError(f"{path}: not an episode that vecenv has written ({error})") from error
+    if version != _FORMAT or not isinstance(episode, Reproducer):
+        raise ValueError(
+            f"{path}: written by another version of vecenv: its format is {version}, this one reads {_FORMAT}"
+        )
+    return episode

@@ -1,0 +1,33 @@
+"""Home: the core that a worker wakes up on, or its threads stay on; `native/shm/affinity.h` says why."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["settle_on"]
+
+#: Events of Python's that come before a process is started, in the thread that starts it.
+_STARTS = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn", "subprocess.Popen"})
+
+
+def settle_on(core: int, ends: Sequence[Any]) -> None:
+    """Give the threads of this worker that serve these slots (`_native.Slot`) a home.
+
+    With several of them this process cannot go back: what its threads start, such as a game server amid a step, is
+    not to inherit their home, so each start is listened for.
+    """
+    usual = os.sched_getaffinity(0)
+    for end in ends:
+        end.set_home(core, len(ends))
+
+    def leave(event: str, _: object) -> None:
+        if event in _STARTS and os.sched_getaffinity(0) == {core}:
+            with contextlib.suppress(OSError):  # the system has taken some of these cores away meanwhile
+                os.sched_setaffinity(0, usual)
+
+    if len(ends) > 1 and usual != {core}:
+        sys.addaudithook(leave)

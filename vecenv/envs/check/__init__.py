@@ -1,0 +1,1 @@
+"""Checks of an env against the rules that the engine relies on."""

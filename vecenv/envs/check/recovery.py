@@ -1,0 +1,185 @@
+"""Can an env's episodes be had again in another process? Plays them, rebuilds the env, plays them once more."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cloudpickle
+import gymnasium
+import numpy as np
+
+from vecenv.checks import check_callable
+from vecenv.envs.adapt import adapt, ensure_spaces, original
+from vecenv.envs.check.actions import sample_action
+from vecenv.envs.check.data import equal
+from vecenv.envs.state.state import KEEPER, describe
+
+__all__ = [
+    "RecoveryReport",
+    "check_recovery",
+]
+
+MAX_STEPS = 300
+NAMES = ("observation", "reward", "terminated", "truncated")
+
+
+class RecoveryReport(NamedTuple):
+    """What `check_recovery` found; each difference is a sentence, None where there is none."""
+
+    seeded: str | None
+    """First difference between two envs that were seeded alike and played on into an unseeded episode."""
+    carried: str | None
+    """First difference of that unseeded episode in a fresh env that was given the state before it."""
+    uncovered: tuple[str, ...]
+    """Layers of the env whose state between two episodes nobody takes along, each with the reason."""
+    draws_globally: bool
+    """Whether the env drew from `random` or `numpy.random`, whose streams it shares with its process."""
+
+    @property
+    def verdict(self) -> str:
+        """'any episode', 'from the last seeded reset' or 'none': what can be recovered after a crash."""
+        if self.carried is None and self.seeded is None:
+            return "any episode"
+        return "none" if self.seeded is not None else "from the last seeded reset"
+
+    def lines(self) -> list[str]:
+        """Say it in full sentences."""
+        lines = [
+            f"two runs from one seed: {self.seeded or 'alike'}",
+            f"fresh env with the state carried over: {self.carried or 'alike'}",
+        ]
+        lines += [f"state not carried over: {gap}" for gap in self.uncovered]
+        if self.draws_globally:
+            lines.append("draws from the global generators: give it a worker of its own, or use np_random")
+        return [*lines, f"recovery after a crash: {self.verdict}"]
+
+
+def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int = MAX_STEPS) -> RecoveryReport:
+    """Find out whether a crashed worker's episodes could be replayed exactly.
+
+    Plays a seeded episode and the unseeded one after it, with random actions, in an env; the same in a second
+    one; and the second episode in a third, whose state is set by `envs.state` alone. Infos are not compared.
+
+    Args:
+        env_fn: builds the env; called three times.
+        seed: of the first episode and of the actions.
+        max_steps: where an episode is broken off.
+
+    Raises:
+        ConfigError: `env_fn` cannot be called.
+        Exception: whatever the env raises.
+
+    Example:
+        >>> check_recovery(lambda: gymnasium.make("CartPole-v1")).verdict
+        'any episode'
+    """
+    check_callable("env_fn", env_fn)
+    with contextlib.ExitStack() as stack:
+        first, second, third = (stack.enter_context(contextlib.closing(_Run(env_fn, seed))) for _ in range(3))
+        one, other = first.play(max_steps, {"seed": seed}), second.play(max_steps, {"seed": seed})
+        state, uncovered = first.hand_over(), tuple(describe(first.env))
+        one_after, other_after = first.play(max_steps, {}), second.play(max_steps, {})
+        seeded = _difference(one, other, "the seeded episode")
+        seeded = seeded or _difference(one_after, other_after, "the unseeded episode after it")
+        carried = "its state cannot be taken" if state is None else third.take_over(state)
+        carried = carried or _difference(one_after, third.play(max_steps, {}), "the unseeded episode")
+        return RecoveryReport(seeded, carried, uncovered, first.draws_globally)
+
+
+class _GlobalStreams:
+    """The global generators as one env has them, put in place by `with`; the caller's come back after it."""
+
+    def __init__(self, seed: int) -> None:
+        words = np.random.SeedSequence(seed).generate_state(4, np.uint32)
+        self._own: Any = (random.Random(int(words[0])).getstate(), np.random.RandomState(words[1:]).get_state())
+        self._outer: Any = None
+
+    def __enter__(self) -> None:
+        self._outer = _exchange(self._own)
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._own = _exchange(self._outer)
+
+    def get_state(self) -> Any:
+        return self._own
+
+    def set_state(self, state: Any) -> None:
+        self._own = state
+
+
+def _exchange(states: Any) -> Any:
+    before = (random.getstate(), np.random.get_state())
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    return before
+
+
+def _positions() -> tuple[bytes, bytes]:
+    return pickle.dumps(random.getstate()), pickle.dumps(np.random.get_state())
+
+
+class _Run:
+    """One env that plays episodes with global generators and actions of its own."""
+
+    def __init__(self, env_fn: Callable[[], Any], seed: int) -> None:
+        self.streams = _GlobalStreams(seed)
+        self.draws_globally = False
+        with self.streams:
+            self.env: gymnasium.Env[Any, Any] = adapt(env_fn())
+            try:
+                ensure_spaces(self.env)
+                self.actions: Any = pickle.loads(cloudpickle.dumps(self.env.action_space))
+            except BaseException:
+                self.env.close()
+                raise
+        self.actions.seed(seed)
+
+    def hand_over(self) -> bytes | None:
+        """Take along env, global generators and actions as they are between two episodes; None if there is no way."""
+        snapshot = KEEPER.capture(self.env)
+        return None if snapshot is None else cloudpickle.dumps((snapshot.state, self.streams.get_state(), self.actions))
+
+    def take_over(self, handed: bytes) -> str | None:
+        """Continue where another run was; says why, if that is not possible."""
+        state, streams, self.actions = pickle.loads(handed)
+        with self.streams:
+            try:
+                KEEPER.restore(self.env, state)
+            except Exception as error:  # of the env's own reset or hook as well: this is what is being found out
+                return f"its state does not go into a fresh env: {type(error).__name__}: {error}"
+        self.streams.set_state(streams)
+        return None
+
+    def play(self, max_steps: int, reset: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Play one episode; what it gave, the reset first."""
+        with self.streams:
+            before = _positions()
+            obs, _ = self.env.reset(**reset)
+            given: list[tuple[Any, ...]] = [(pickle.dumps(obs),)]
+            for _ in range(max_steps):
+                # Pickled: envs may hand out their own buffers.
+                action = sample_action(original(self.env), self.actions, obs)
+                obs, reward, terminated, truncated, _ = self.env.step(action)
+                given.append((pickle.dumps(obs), np.array(reward), bool(terminated), bool(truncated)))
+                if terminated or truncated:
+                    break
+            self.draws_globally |= _positions() != before
+        return given
+
+    def close(self) -> None:
+        with self.streams:
+            self.env.close()
+
+
+def _difference(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]], what: str) -> str | None:
+    for step, (left, right) in enumerate(zip(one, other, strict=False)):
+        for name, a, b in zip(NAMES, left, right, strict=False):
+            values = (pickle.loads(a), pickle.loads(b)) if isinstance(a, bytes) else (a, b)
+            if not equal(*values):
+                where = "its reset" if step == 0 else f"step {step - 1}"
+                return f"{what} differs, {name} of {where}"
+    return None

@@ -1,0 +1,264 @@
+"""What is known of other people's env classes: what each carries from one episode into the next.
+
+Only names and attribute names stand here; nothing is imported for them. `envs.state` reads the tables. How long
+state lasts is one of three words:
+
+    EPISODE   any reset sets it anew; it matters only where a game goes on over a reset
+    SEED      a reset with a seed sets it anew, one without goes on from it
+    LIFE      no reset touches it
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vecenv.envs.own import MISSING, get_own
+from vecenv.errors import StateError
+
+EPISODE, SEED, LIFE = "episode", "seed", "life"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of one class.
+
+    Attributes:
+        capture: gives the layer's own state, picklable; None where it has none but random generators.
+        restore: puts that back into a fresh layer of the class.
+        lasts: EPISODE, SEED or LIFE, or a function of the layer that says which.
+        is_whole: the state is all of the layer also amid an episode; else only between two.
+        holds_inner: the state is that of all layers inside as well.
+        with_subclasses: subclasses in the packages of `TRUSTED` hold nothing more.
+        find_gap: says why this very object is not covered, or None.
+        rests: it is looked at between episodes only; else some of those inside are always under way.
+    """
+
+    capture: Callable[[Any], Any] | None = None
+    restore: Callable[[Any, Any], None] | None = None
+    lasts: str | Callable[[Any], str] = EPISODE
+    is_whole: bool = True
+    holds_inner: bool = False
+    with_subclasses: bool = False
+    find_gap: Callable[[Any], str | None] | None = None
+    rests: bool = True
+
+
+TRUSTED = frozenset({"gymnasium", "ale_py", "vecenv"})  # packages whose classes the tables have been checked against
+
+
+def attributes(*names: str, lasts: str, **more: Any) -> Known:
+    """Give the entry of a class whose state is these attributes; ones that a version lacks are left out."""
+
+    def capture(layer: Any) -> dict[str, Any]:
+        present = ((name, get_own(layer, name, MISSING)) for name in names)
+        return {name: value for name, value in present if value is not MISSING}
+
+    def restore(layer: Any, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(layer, name, value)
+
+    return Known(capture, restore, lasts, **more)
+
+
+def _capture_ale(env: Any) -> Any:
+    return env.ale.cloneSystemState()  # with its generator, unlike cloneState
+
+
+def _restore_ale(env: Any, state: Any) -> None:
+    env.ale.restoreSystemState(state)
+
+
+def _find_sticky_action(env: Any) -> str | None:
+    # The emulator's state has its generator in it, but not the action that it may repeat: that is kept
+    # from the last one that was not a repetition, over resets too, and nobody can ask for it or set it.
+    if env.ale.getFloat("repeat_action_probability") > 0:
+        return "the action that it may repeat next (repeat_action_probability) is in no state that ALE gives"
+    return None
+
+
+def _capture_map(env: Any) -> list[list[bytes]]:
+    cells: list[list[bytes]] = env.desc.tolist()
+    return cells
+
+
+def _check_map(env: Any, cells: list[list[bytes]]) -> None:
+    if env.desc.tolist() != cells:
+        raise StateError("FrozenLakeEnv: the new env has another map; name one by map_name or desc")
+
+
+def _find_lost_frames(layer: Any) -> str | None:
+    frames = len(layer.recorded_frames) if layer.recording else 0
+    return f"{frames} frames of a video not written yet would be lost" if frames > 1 else None
+
+
+def _find_unread_frames(layer: Any) -> str | None:
+    unread = 0 if layer.reset_clean else len(layer.frame_list)
+    return f"{unread} collected frames not read yet would be lost" if unread else None
+
+
+_IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), np.generic, np.dtype, type, types.ModuleType)
+
+
+def _find_hidden_state(layer: Any) -> str | None:
+    """Say whether the function of a Transform wrapper may remember something between its calls."""
+    return None if _is_pure(layer.func) else "its function may hold state of its own"
+
+
+def _is_pure(value: Any, depth: int = 0) -> bool:
+    if isinstance(value, types.FunctionType) and depth < 4:
+        held = [cell.cell_contents for cell in value.__closure__ or ()]
+        held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        return all(_is_pure(part, depth + 1) for part in held)
+    if isinstance(value, (tuple, frozenset)):
+        return all(_is_pure(part, depth) for part in value)
+    return isinstance(value, (*_IMMUTABLE, types.BuiltinFunctionType, np.ufunc))
+
+
+def _window_lasts(layer: Any) -> str:
+    return EPISODE if layer.window is None else LIFE
+
+
+_STATELESS = Known()
+_RESTING = Known(is_whole=False)  # nothing but generators, as long as no episode runs
+_RESTING_FAMILY = Known(is_whole=False, with_subclasses=True)
+_TRANSFORM = Known(find_gap=_find_hidden_state)
+
+_WRAPPERS = "gymnasium.wrappers."
+_ENVS = "gymnasium.envs."
+
+KNOWN: dict[str, Known] = {
+    **{f"gymnasium.core.{name}": _STATELESS for name in ("Wrapper", "ObservationWrapper", "ActionWrapper")},
+    "gymnasium.core.RewardWrapper": _STATELESS,
+    # ---- gymnasium.wrappers ----
+    _WRAPPERS + "common.TimeLimit": attributes("_elapsed_steps", lasts=EPISODE),
+    _WRAPPERS + "common.Autoreset": attributes("autoreset", lasts=EPISODE),
+    # What it has checked already; it says so at most twice, data never depend on it.
+    _WRAPPERS + "common.PassiveEnvChecker": attributes(
+        *("checked_reset", "checked_step", "checked_render", "checked_data_reuse", "_previous_data"), lasts=EPISODE
+    ),
+    _WRAPPERS + "common.OrderEnforcing": attributes("_has_reset", lasts=EPISODE),
+    _WRAPPERS + "common.RecordEpisodeStatistics": attributes(
+        *("episode_count", "episode_start_time", "episode_returns", "episode_lengths"),
+        *("time_queue", "return_queue", "length_queue"),
+        lasts=LIFE,
+    ),
+    _WRAPPERS + "stateful_observation.DelayObservation": attributes("observation_queue", lasts=EPISODE),
+    _WRAPPERS + "stateful_observation.TimeAwareObservation": attributes("timesteps", lasts=EPISODE),
+    _WRAPPERS + "stateful_observation.FrameStackObservation": attributes("obs_queue", "padding_value", lasts=EPISODE),
+    _WRAPPERS + "stateful_observation.NormalizeObservation": attributes("obs_rms", "_update_running_mean", lasts=LIFE),
+    # An episode that ends within its first few frames shows what the last one left in the buffer.
+    _WRAPPERS + "stateful_observation.MaxAndSkipObservation": attributes("_obs_buffer", lasts=LIFE),
+    _WRAPPERS + "stateful_reward.NormalizeReward": attributes(
+        *("return_rms", "discounted_reward", "_update_running_mean"), lasts=LIFE
+    ),
+    _WRAPPERS + "stateful_action.StickyAction": attributes(
+        *("last_action", "is_sticky_actions", "num_repeats", "repeats_taken"), lasts=EPISODE
+    ),
+    _WRAPPERS + "stateful_action.RepeatAction": _STATELESS,
+    _WRAPPERS + "atari_preprocessing.AtariPreprocessing": attributes("obs_buffer", "lives", "game_over", lasts=EPISODE),
+    _WRAPPERS + "transform_observation.TransformObservation": _TRANSFORM,
+    **{
+        f"{_WRAPPERS}transform_observation.{name}": _STATELESS
+        for name in (
+            *("AddRenderObservation", "DiscretizeObservation", "DtypeObservation", "FilterObservation"),
+            *("FlattenObservation", "GrayscaleObservation", "RescaleObservation", "ReshapeObservation"),
+            "ResizeObservation",
+        )
+    },
+    _WRAPPERS + "transform_action.TransformAction": _TRANSFORM,
+    **{
+        f"{_WRAPPERS}transform_action.{name}": _STATELESS
+        for name in ("ClipAction", "DiscretizeAction", "RescaleAction")
+    },
+    _WRAPPERS + "transform_reward.TransformReward": _TRANSFORM,
+    _WRAPPERS + "transform_reward.ClipReward": _STATELESS,
+    # Their noise is drawn from the env's generator; a window is opened anew.
+    **{f"{_WRAPPERS}rendering.{name}": _STATELESS for name in ("AddWhiteNoise", "HumanRendering", "ObstructView")},
+    _WRAPPERS + "rendering.RenderCollection": Known(find_gap=_find_unread_frames),
+    _WRAPPERS + "rendering.RecordVideo": attributes("step_id", "episode_id", lasts=LIFE, find_gap=_find_lost_frames),
+    **{
+        _WRAPPERS + name: _STATELESS
+        for name in (
+            *("array_conversion.ArrayConversion", "jax_to_numpy.JaxToNumpy", "jax_to_torch.JaxToTorch"),
+            "numpy_to_torch.NumpyToTorch",
+        )
+    },
+    # ---- gymnasium.wrappers.vector, and what they stand around ----
+    **{
+        f"gymnasium.vector.vector_env.Vector{name}": _STATELESS
+        for name in ("Wrapper", "ObservationWrapper", "ActionWrapper", "RewardWrapper")
+    },
+    _WRAPPERS + "vector.common.RecordEpisodeStatistics": attributes(
+        *("episode_count", "episode_start_times", "episode_returns", "episode_lengths", "prev_dones"),
+        *("time_queue", "return_queue", "length_queue"),
+        lasts=LIFE,
+    ),
+    _WRAPPERS + "vector.stateful_observation.NormalizeObservation": attributes(
+        *("obs_rms", "_update_running_mean"), lasts=LIFE
+    ),
+    _WRAPPERS + "vector.stateful_reward.NormalizeReward": attributes(
+        *("return_rms", "accumulated_reward", "_prev_dones", "_update_running_mean"), lasts=LIFE
+    ),
+    _ENVS + "classic_control.cartpole.CartPoleVectorEnv": attributes(
+        *("state", "steps", "prev_done", "steps_beyond_terminated", "low", "high"), lasts=EPISODE
+    ),
+    "vecenv.envs.batched.BatchedEnv": attributes("has_begun", lasts=SEED, rests=False),
+    # ---- envs ----
+    **{
+        f"{_ENVS}{name}": _RESTING
+        for name in (
+            *("classic_control.acrobot.AcrobotEnv", "classic_control.cartpole.CartPoleEnv"),
+            "classic_control.continuous_mountain_car.Continuous_MountainCarEnv",
+            *("classic_control.mountain_car.MountainCarEnv", "classic_control.pendulum.PendulumEnv"),
+            *("toy_text.blackjack.BlackjackEnv", "toy_text.cliffwalking.CliffWalkingEnv", "toy_text.taxi.TaxiEnv"),
+        )
+    },
+    # Without a map's name its constructor draws one.
+    _ENVS + "toy_text.frozen_lake.FrozenLakeEnv": Known(_capture_map, _check_map, LIFE, is_whole=False),
+    # Every reset goes through mj_resetData, which clears controls, warm starts and time too.
+    _ENVS + "mujoco.mujoco_env.MujocoEnv": _RESTING_FAMILY,
+    # A reset with a seed loads the game anew; one without leaves the emulator's generator running.
+    "ale_py.env.AtariEnv": Known(_capture_ale, _restore_ale, SEED, find_gap=_find_sticky_action),
+    "vecenv.envs.adapt.AdaptedEnv": _RESTING,
+    "vecenv.envs.video.EpisodeRecorder": attributes(
+        *("step_id", "episode_id", "name_prefix", "video_paths"),
+        lasts=LIFE,
+        find_gap=_find_lost_frames,
+        with_subclasses=True,
+    ),
+    "vecenv.envs.agents.TwoAgentEnv": _RESTING,
+    "vecenv.envs.agents.HybridEnv": _RESTING,
+    # Bots choose by the env's generator; each has one of its own too, for those who ask it without an env.
+    "vecenv.envs.board.env.BoardEnv": _RESTING_FAMILY,
+    "vecenv.envs.toys.plain.ToyEnv": _RESTING_FAMILY,
+    "vecenv.envs.toys.plain.CountEnv": attributes(
+        *("seed_given", "episode"), lasts=SEED, is_whole=False, with_subclasses=True
+    ),
+    "vecenv.vector.inside.Disguise": _STATELESS,
+}
+
+HOOK_LASTS: dict[str, str | Callable[[Any], str]] = {
+    "vecenv.wrappers.episode.NoopResetWrapper": SEED,
+    "vecenv.wrappers.episode.EpisodicLifeWrapper": LIFE,
+    "vecenv.wrappers.episode.TimeLimitWrapper": EPISODE,
+    "vecenv.wrappers.norm.ObsNormWrapper": _window_lasts,
+    "vecenv.wrappers.norm.RewardNormWrapper": _window_lasts,
+    "vecenv.wrappers.observation.FrameStackWrapper": EPISODE,
+    "vecenv.wrappers.observation.ObsPlusPrevActRewWrapper": EPISODE,
+    "vecenv.wrappers.reward.DelayRewardWrapper": EPISODE,
+    "vecenv.wrappers.reward.EvalEpisodeReturnWrapper": EPISODE,
+}
+"""How long the state lasts that a class of ours gives by `get_state`; LIFE for any that does not stand here."""
+
+UNCOVERED: dict[str, str] = {
+    _ENVS + "box2d.bipedal_walker.BipedalWalker": "its physics world lives on over resets, inside Box2D",
+    _ENVS + "box2d.car_racing.CarRacing": "its physics world lives on over resets, inside Box2D",
+    _ENVS + "box2d.lunar_lander.LunarLander": "not verified",
+    _ENVS + "functional_jax_env.FunctionalJaxEnv": "holds a JAX key",
+}
+"""Classes of the packages above whose state is not covered, with the reason."""

@@ -1,0 +1,434 @@
+"""What an env stack carries from one episode into the next, taken out and put into an env built anew elsewhere.
+
+    worker: between two episodes -> Keeper.capture -> bytes -> (the worker dies) -> new worker: Keeper.restore -> reset
+
+A reset with a seed needs none of this for most envs. One without goes on from generators, running statistics and
+emulators, and for these a stack is walked layer by layer, from the outermost wrapper to the env itself. Each gives its
+state by the first way that fits:
+
+    hook        get_state() and set_state(state), defined by its class
+    adapter     registered for its class or a base of it: `register_state_adapter`, or those of `state_known`
+    pickle      of the layer and all that is inside it, where asked for: `register_pickled_state`
+    generators  every random generator among its attributes and those of its spaces; of all layers, also of the above
+"""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import cloudpickle
+import gymnasium
+import numpy as np
+
+from vecenv.envs.own import MISSING, get_own, set_own
+from vecenv.envs.seeding import EpisodeSeeds
+from vecenv.envs.state.generators import find_generators, get_generator_state, put_generators
+from vecenv.envs.state.known import EPISODE, HOOK_LASTS, KNOWN, LIFE, SEED, TRUSTED, UNCOVERED, Known
+from vecenv.envs.state.pickled import PICKLED
+from vecenv.errors import ConfigError, StateError, warn_caller
+
+__all__ = ["register_pickled_state", "register_state_adapter"]
+
+_UNKNOWN = (
+    "unknown class; only its random generators are kept. Define get_state() and set_state(state), or call "
+    "vecenv.register_state_adapter or vecenv.register_pickled_state"
+)
+_MAX_DEPTH = 100  # layers; a stack deeper than this bites its own tail
+
+
+class Snapshot(NamedTuple):
+    """What a stack carries into its next episode."""
+
+    state: bytes
+    is_complete: bool
+    """Every layer is known to be covered; False if one may hold more than was found."""
+
+
+class Keeper:
+    """Captures and restores the state of env stacks; holds nothing itself, so it travels by value.
+
+    Example:
+        >>> env, twin = gymnasium.make("CartPole-v1"), gymnasium.make("CartPole-v1")
+        >>> _ = env.reset(seed=5)
+        >>> snapshot = KEEPER.capture(env)
+        >>> KEEPER.restore(twin, snapshot.state)
+        >>> bool((env.reset()[0] == twin.reset()[0]).all()), snapshot.is_complete, KEEPER.spans_episodes(env)
+        (True, True, False)
+    """
+
+    def spans_episodes(self, env: Any) -> bool:
+        """Tell whether the stack has state that even a reset with a seed does not set anew.
+
+        The answer may turn to True while the env lives, as when a space is sampled for the first time. False for a
+        class that nothing is known of and that shows no generator but `np_random`.
+        """
+        for layer in _layers(env):
+            plan = _plan_of(type(layer))
+            if plan.capture is not None and _lasts(plan, layer) == LIFE:
+                return True
+            for _, path, _ in find_generators(layer, 0):
+                if len(path) > 1 or not (plan.is_trusted or path == ("_np_random",)):
+                    return True
+        return False
+
+    def capture(self, env: Any) -> Snapshot | None:
+        """Take the state out, between two episodes; call right before a reset. Of a vector env at any time.
+
+        An env that has not made its `np_random` yet makes it now, as it would at its first draw.
+
+        Returns:
+            None if the env shows neither generator nor hook and is unknown, so that nothing could be kept; of a
+            vector env also if anything is not covered, as some of its episodes are always under way.
+        """
+        layers = list(_layers(env))
+        while True:
+            payload, is_complete = _take(layers)
+            if payload is None or not (is_complete or _plan_of(type(env)).rests):
+                return None
+            try:
+                return Snapshot(pickle.dumps(payload, 5), is_complete)
+            except Exception:
+                try:  # lambdas and classes of __main__
+                    return Snapshot(cloudpickle.dumps(payload, 5), is_complete)
+                except Exception as error:
+                    if not _give_up_unpicklable(layers, payload[1]):
+                        raise StateError(f"state of {layers[-1]!r}: cannot be pickled: {error}") from error
+
+    def restore(self, env: Any, state: bytes) -> None:
+        """Put a captured state into an env built by the same constructor; call right before a reset.
+
+        May reset a layer that makes the env inside it at its first reset. The env may be half restored after an
+        error.
+
+        Raises:
+            StateError: the stack is not made of the same classes, or one of them takes no state here.
+            Exception: what a layer's own `set_state` raises.
+        """
+        names, states, values, places, generators = pickle.loads(state)
+        layers = _restore_layers(env, names, states)
+        for depth, name, value in values:
+            present = get_own(layers[depth], name)
+            if isinstance(value, EpisodeSeeds) and type(present) is type(value):
+                vars(present).update(vars(value))  # in place: others may hold it
+            else:
+                set_own(layers[depth], name, value)
+        put_generators(layers, places, generators)
+
+
+KEEPER = Keeper()
+
+
+def describe(env: Any) -> list[str]:
+    """Name the layers whose state is not covered, outermost first, each with the reason; empty if all are."""
+    gaps = []
+    goes_on = False
+    for layer in _layers(env):
+        plan = _plan_of(type(layer))
+        gap = _find_gap(plan, layer, goes_on)
+        if gap is not None:
+            gaps.append(f"{plan.name}: {gap}")
+        goes_on = goes_on or _goes_on(layer)
+    return gaps
+
+
+def register_state_adapter(
+    target: type | str,
+    capture: Callable[[Any], Any],
+    restore: Callable[[Any, Any], None],
+    spans: bool = True,
+) -> None:
+    """Say how the state of an env or wrapper class, and of its subclasses, is taken out and put back.
+
+    Must run in the worker too: best in the module that defines the class or the env's factory. Replaces an earlier
+    registration, a built-in one, and the class's own hook; a hook defined by a subclass comes before it.
+
+    Args:
+        target: the class, or its full dotted name, so that nothing need be imported for it.
+        capture: gives the layer's own state as a picklable object, without that of the env inside it.
+        restore: takes a fresh layer and such an object.
+        spans: False if a reset with a seed sets all of it anew, so that it is kept for other resets only.
+
+    Example:
+        >>> class Tired(gymnasium.Wrapper):
+        ...     steps_ever = 0
+        >>> register_state_adapter(
+        ...     Tired, lambda layer: layer.steps_ever, lambda layer, steps: setattr(layer, "steps_ever", steps)
+        ... )
+        >>> describe(Tired(gymnasium.make("CartPole-v1")))
+        []
+
+    Raises:
+        ConfigError: no class or dotted name, or something that cannot be called.
+    """
+    for key, function in (("capture", capture), ("restore", restore)):
+        if not callable(function):
+            raise ConfigError(f"register_state_adapter: expected a function, got {key}={function!r}", key=key)
+    _register("register_state_adapter", target, Known(capture, restore, LIFE if spans else SEED))
+
+
+def register_pickled_state(target: type | str) -> None:
+    """Keep the state of an env or wrapper class, and of its subclasses, by pickling its attributes.
+
+    They hold the env inside it too, so this is one line for a whole stack: register the class of its outermost layer
+    that has state. It costs as much as pickling does, and keeps nothing that pickle does not see, as what lies behind
+    a handle of native code. Must run in the worker too; comes before a hook, as `register_state_adapter` does.
+
+    Args:
+        target: the class, or its full dotted name.
+
+    Example:
+        >>> class Tired(gymnasium.Wrapper):
+        ...     steps_ever = 0
+        >>> register_pickled_state(Tired)
+        >>> describe(Tired(gymnasium.make("CartPole-v1")))
+        []
+
+    Raises:
+        ConfigError: no class or dotted name.
+    """
+    _register("register_pickled_state", target, PICKLED)
+
+
+def _register(what: str, target: type | str, known: Known) -> None:
+    if not (isinstance(target, type) or (isinstance(target, str) and "." in target)):
+        raise ConfigError(f"{what}: expected a class or its dotted name, got {target!r}", key="target")
+    _registered[target] = known
+    _plans.clear()
+
+
+# ---- the way through a stack -------------------------------------------------------------------
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    layer = env
+    for _ in range(_MAX_DEPTH):
+        if layer is None:
+            return
+        yield layer
+        layer = _next(layer)
+    raise StateError(f"{type(env).__name__}: more than {_MAX_DEPTH} layers; does a wrapper contain itself?")
+
+
+def _next(layer: Any) -> Any:
+    """Give the layer inside that is looked at by itself; None where there is none."""
+    return None if _plan_of(type(layer)).holds_inner else _inner(layer)
+
+
+def _inner(layer: Any) -> Any:
+    """Give the env inside a layer: `env`, or `_env` as in many a `BaseEnv`; None in the innermost."""
+    for name in ("env", "_env"):
+        inner = get_own(layer, name)
+        if inner is not None and hasattr(inner, "reset") and hasattr(inner, "step"):
+            return inner
+    return None
+
+
+# ---- what is to be done with a class, worked out once ------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Plan:
+    name: str
+    capture: Callable[[Any], Any] | None
+    restore: Callable[[Any, Any], None] | None
+    lasts: str | Callable[[Any], str]
+    is_whole: bool
+    is_trusted: bool  # nothing unknown is to be expected of it
+    gap: str | None = None
+    find_gap: Callable[[Any], str | None] | None = None
+    holds_inner: bool = False
+    rests: bool = True
+
+
+_registered: dict[type | str, Known] = {}
+_plans: dict[type, _Plan] = {}  # kept for good: a process sees few classes of envs
+
+
+def dotted_name(cls: type) -> str:
+    """Give the name by which a class is registered."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _plan_of(cls: type) -> _Plan:
+    plan = _plans.get(cls)
+    if plan is None:
+        plan = _plans[cls] = _make_plan(cls)
+    return plan
+
+
+def _make_plan(cls: type) -> _Plan:
+    name = dotted_name(cls)
+    is_trusted = cls.__module__.partition(".")[0] in TRUSTED
+    for base in cls.__mro__:
+        base_name = dotted_name(base)
+        known = _registered.get(base) or _registered.get(base_name)
+        if known is not None:
+            return _plan_by(known, name, is_trusted=True)
+        if ("get_state" in vars(base) or "set_state" in vars(base)) and _has_hook(cls):
+            return _hook_plan(cls, name, base, is_trusted)
+        known = KNOWN.get(base_name)
+        if known is not None and base is cls:
+            return _plan_by(known, name, is_trusted=True)
+        if known is not None and is_trusted and known.with_subclasses:
+            return _plan_by(known, name, is_trusted=True)
+        if known is not None and known.capture is not None:
+            plan = _plan_by(known, name, is_trusted=False)
+            return replace(plan, gap=f"may hold more than {base.__name__}, of which it is a subclass")
+        if base_name in UNCOVERED:
+            return _Plan(name, None, None, EPISODE, False, False, UNCOVERED[base_name])
+    return _Plan(name, None, None, EPISODE, False, False, _UNKNOWN)
+
+
+def _plan_by(known: Known, name: str, is_trusted: bool) -> _Plan:
+    own = (known.capture, known.restore, known.lasts, known.is_whole)
+    return _Plan(name, *own, is_trusted, find_gap=known.find_gap, holds_inner=known.holds_inner, rests=known.rests)
+
+
+def _has_hook(cls: Any) -> bool:
+    """Tell whether the class has both methods, and they can be called as a hook's are."""
+    get_state, set_state = getattr(cls, "get_state", None), getattr(cls, "set_state", None)
+    if not (callable(get_state) and callable(set_state)):
+        return False
+    try:
+        inspect.signature(get_state).bind(None)
+        inspect.signature(set_state).bind(None, None)
+    except (TypeError, ValueError):  # MujocoEnv.set_state(qpos, qvel) is something else
+        return False
+    return True
+
+
+def _hook_plan(cls: Any, name: str, base: type, is_trusted: bool) -> _Plan:
+    get_state, set_state = cls.get_state, cls.set_state
+    is_ours = base.__module__.partition(".")[0] == "vecenv"
+    lasts = next((HOOK_LASTS[n] for n in map(dotted_name, cls.__mro__) if n in HOOK_LASTS), LIFE)
+    if is_ours and is_trusted:
+        if not getattr(cls, "state_names", True):
+            return _Plan(name, None, None, EPISODE, True, True)
+        return _Plan(name, get_state, set_state, lasts, True, True)
+    if is_ours and not any("state_names" in vars(own) for own in cls.__mro__[: cls.__mro__.index(base)]):
+        gap = f"inherits get_state() from {base.__name__}, which knows nothing of it; name its state in state_names"
+        return _Plan(name, get_state, set_state, LIFE, False, False, gap)
+    return _Plan(name, get_state, set_state, LIFE, True, True)
+
+
+def _lasts(plan: _Plan, layer: Any) -> str:
+    return plan.lasts if isinstance(plan.lasts, str) else plan.lasts(layer)
+
+
+def _goes_on(layer: Any) -> bool:
+    """Tell whether the layer's next reset goes on with the episode of the env inside it, as after a life lost."""
+    return get_own(layer, "was_real_done") is False or not _plan_of(type(layer)).rests
+
+
+def _find_gap(plan: _Plan, layer: Any, goes_on: bool) -> str | None:
+    if plan.gap is not None:
+        return plan.gap
+    if get_own(layer, "_env", MISSING) is None or get_own(layer, "env", MISSING) is None:
+        return "it has not made its env yet"
+    if goes_on and not plan.is_whole:
+        return "a wrapper around it goes on with its episode over a reset, and only what lasts longer is kept"
+    return plan.find_gap(layer) if plan.find_gap is not None else None
+
+
+# ---- capture -------------------------------------------------------------------------------------
+
+# An env's generator where its class does not see to it itself.
+_OF_GYMNASIUM: tuple[Any, ...] = (gymnasium.Env.np_random, gymnasium.vector.VectorEnv.np_random)
+# Seeds that wait for a reset in envs of the old dialects, and the seed that np_random was made from.
+_SEED_NAMES = ("_np_random_seed", "_seed", "_dynamic_seed")
+
+
+def _take(layers: list[Any]) -> tuple[Any, bool]:
+    """Give what to pickle, or None, and whether it is complete."""
+    names: list[str] = []
+    states: list[Any] = []
+    values: list[tuple[int, str, Any]] = []
+    places: list[tuple[int, tuple[Any, ...], int]] = []
+    indices: dict[int, int] = {}  # id of a generator -> its index; several layers may share one
+    generators: list[Any] = []
+    is_complete, is_kept = True, False
+    goes_on = may_go_on = False
+    base = layers[-1]
+    if getattr(type(base), "np_random", None) in _OF_GYMNASIUM and base._np_random is None:
+        _ = base.np_random  # makes it
+    for depth, layer in enumerate(layers):
+        plan = _plan_of(type(layer))
+        names.append(plan.name)
+        state = None
+        if plan.capture is not None and (may_go_on or _lasts(plan, layer) != EPISODE):
+            try:
+                state = (plan.capture(layer),)
+            except Exception as error:
+                plan = _give_up(type(layer), plan, error)
+        states.append(state)
+        if is_complete and _find_gap(plan, layer, goes_on) is not None:
+            is_complete = False
+        for name in _SEED_NAMES:
+            value = get_own(layer, name, MISSING)
+            if isinstance(value, (int, np.integer, type(None))):
+                values.append((depth, name, value))
+        is_kept = state is not None or plan.gap is None  # of the innermost layer, when the loop ends
+        for _, path, generator in find_generators(layer, depth):
+            is_kept = True
+            if isinstance(generator, EpisodeSeeds):
+                values.append((depth, path[0], generator))
+                continue
+            index = indices.get(id(generator))
+            if index is None:
+                index = indices[id(generator)] = len(generators)
+                generators.append((type(generator), get_generator_state(generator)))
+            places.append((depth, path, index))
+        goes_on = goes_on or _goes_on(layer)
+        may_go_on = may_go_on or goes_on or not plan.is_trusted
+    return (None if not is_kept else (names, states, values, places, generators)), is_complete
+
+
+def _give_up(cls: type, plan: _Plan, error: Exception) -> _Plan:
+    """From now on treat a class whose state cannot be had as one that is unknown."""
+    reason = f"its state cannot be taken: {type(error).__name__}: {error}"
+    warn_caller(f"{plan.name}: {reason}; it is lost where the env has to be rebuilt", RuntimeWarning)
+    plan = _plans[cls] = replace(plan, capture=None, restore=None, is_trusted=False, gap=reason)
+    return plan
+
+
+def _give_up_unpicklable(layers: list[Any], states: list[Any]) -> bool:
+    """Give up the classes whose state does not pickle; tell whether there was one."""
+    found = False
+    for layer, state in zip(layers, states, strict=True):
+        try:
+            cloudpickle.dumps(state, 5)
+        except Exception as error:
+            _give_up(type(layer), _plan_of(type(layer)), error)
+            found = True
+    return found
+
+
+# ---- restore -------------------------------------------------------------------------------------
+
+
+def _restore_layers(env: Any, names: list[str], states: list[Any]) -> list[Any]:
+    """Put each layer's own state back, from the outside in: an outer one may have to make what is inside."""
+    layers: list[Any] = []
+    layer = env
+    for depth, (name, state) in enumerate(zip(names, states, strict=True)):
+        found = "nothing" if layer is None else _plan_of(type(layer)).name
+        if found != name:
+            raise StateError(f"restore of {type(env).__name__}: expected {name} as layer {depth}, got {found}")
+        layers.append(layer)
+        if state is not None:
+            restore = _plan_of(type(layer)).restore
+            if restore is None:
+                raise StateError(f"restore of {name}: no adapter is registered for it in this process")
+            restore(layer, state[0])
+        inner = _next(layer)
+        if inner is None and depth + 1 < len(names):
+            layer.reset()  # it makes its env at its first reset
+            inner = _next(layer)
+        layer = inner
+    if layer is not None:
+        raise StateError(f"restore of {type(env).__name__}: unexpected {type(layer).__name__} as layer {len(names)}")
+    return layers
