@@ -109,10 +109,10 @@ PyDoc_STRVAR(exchange_doc,
 "Copy stretches of memory out to `keep`, then `fill` into them; either may be None.\n\n"
 "areas: uint64 pairs (address, bytes) of memory that the caller vouches for.");
 
-PyDoc_STRVAR(fill_sheet_doc,
-"fill_sheet(sheet, rows, flag, /)\n--\n\n"
-"Fill a sheet's arrays with the infos of rows that are all alike; return them by key.\n\n"
-"sheet: (infos, dtypes, values, masks, fields, signature), arrays of a type that `reads`; rows:\n"
+PyDoc_STRVAR(fill_info_buffer_doc,
+"fill_info_buffer(info_buffer, rows, flag, /)\n--\n\n"
+"Fill an info_buffer's arrays with the infos of rows that are all alike; return them by key.\n\n"
+"info_buffer: (infos, dtypes, values, masks, fields, signature), arrays of a type that `reads`; rows:\n"
 "(flags, tags, cells). None: the rows are of another kind; False: somebody still has one of the\n"
 "arrays, or has changed more of it than its values.");
 
@@ -138,7 +138,8 @@ PyDoc_STRVAR(counted_doc,
 
 static PyMethodDef module_methods[] = {
     {"timesteps", (PyCFunction)(void (*)(void))vecenv_timesteps, METH_FASTCALL, timesteps_doc},
-    {"fill_sheet", (PyCFunction)(void (*)(void))vecenv_fill_sheet, METH_FASTCALL, fill_sheet_doc},
+    {"fill_info_buffer", (PyCFunction)(void (*)(void))vecenv_fill_info_buffer, METH_FASTCALL,
+     fill_info_buffer_doc},
     {"reads", reads, METH_O, reads_doc},
     {"kind_of", vecenv_kind_of, METH_O, kind_of_doc},
     {"trees", vecenv_trees, METH_VARARGS, trees_doc},
@@ -164,16 +165,16 @@ add_layout_constants(PyObject *module)
         {"F_RESET", VECENV_F_RESET},
         {"F_AUTORESET", VECENV_F_AUTORESET},
         {"F_FINAL", VECENV_F_FINAL},
-        {"F_MAIL", VECENV_F_MAIL},
+        {"F_MESSAGE", VECENV_F_MESSAGE},
         {"F_ERROR", VECENV_F_ERROR},
         {"F_INFO", VECENV_F_INFO},
         {"F_VOID", VECENV_F_VOID},
         {"F_FINAL_INFO", VECENV_F_FINAL_INFO},
-        {"C_LETTER", VECENV_C_LETTER},
+        {"C_PAYLOAD", VECENV_C_PAYLOAD},
         {"C_SEED", VECENV_C_SEED},
-        {"C_STATE", VECENV_C_STATE},
-        {"C_START", VECENV_C_START},
-        {"C_GIVEN_UP", VECENV_C_GIVEN_UP},
+        {"C_SNAPSHOT", VECENV_C_SNAPSHOT},
+        {"C_NEW_DIGEST", VECENV_C_NEW_DIGEST},
+        {"C_CANCELLED", VECENV_C_CANCELLED},
         {"OP_STEP", VECENV_OP_STEP},
         {"OP_RESET", VECENV_OP_RESET},
         {"OP_CALL", VECENV_OP_CALL},

@@ -11,30 +11,31 @@ hub_dealloc(PyObject *op)
     for (Py_ssize_t i = 0; self->dtypes != NULL && i < self->num_leaves; i++) {
         Py_XDECREF(self->dtypes[i].dtype);
     }
-    for (uint32_t block = 0; self->full != NULL && block < self->arena.num_blocks; block++) {
-        Py_XDECREF(self->full[block]);
+    uint32_t num_ranges = self->block_ranges == NULL ? 0 : self->arena.num_blocks;
+    for (uint32_t block = 0; block < num_ranges; block++) {
+        Py_XDECREF(self->block_ranges[block]);
     }
     Py_XDECREF(self->array_type);
     Py_XDECREF(self->views);
-    Py_XDECREF(self->run_type);
+    Py_XDECREF(self->row_range_type);
     Py_XDECREF(self->event_type);
     PyMem_Free(self->columns);
-    PyMem_Free(self->aside_columns);
+    PyMem_Free(self->saved_columns);
     PyMem_Free(self->leaves);
     PyMem_Free(self->dtypes);
-    PyMem_Free(self->full);
+    PyMem_Free(self->block_ranges);
     PyMem_Free(self->sender.slot_of);
     PyMem_Free(self->sender.ops);
     PyMem_Free(self->sender.before);
     PyMem_Free(self->sender.tails);
     PyMem_Free(self->sender.touched);
-    PyMem_Free(self->sender.crowded);
+    PyMem_Free(self->sender.has_cancelled);
     PyMem_Free(self->ring.outstanding);
-    PyMem_Free(self->ring.shown);
-    PyMem_Free(self->ring.pieces);
-    PyMem_Free(self->ring.late);
-    if (self->aside.obj != NULL) {
-        PyBuffer_Release(&self->aside);
+    PyMem_Free(self->ring.last_delivered);
+    PyMem_Free(self->ring.row_ranges);
+    PyMem_Free(self->ring.stragglers);
+    if (self->saved_rows.obj != NULL) {
+        PyBuffer_Release(&self->saved_rows);
     }
     if (self->mapping.obj != NULL) {
         PyBuffer_Release(&self->mapping);
@@ -78,34 +79,34 @@ _Static_assert(sizeof(vecenv_column) == sizeof(size_t[2]), "pairs are read in pl
 _Static_assert(sizeof(action_leaf) == sizeof(size_t[2]), "pairs are read in place");
 
 static int
-allocate(Hub *self, Py_ssize_t num_columns, Py_ssize_t num_aside_columns)
+allocate(Hub *self, Py_ssize_t num_columns, Py_ssize_t num_saved_columns)
 {
     const vecenv_arena *arena = &self->arena;
     vecenv_ring *ring = &self->ring;
-    ring->max_pieces = vecenv_ring_max_pieces(arena);
-    ring->max_late = vecenv_ring_max_late(arena);
+    ring->max_row_ranges = vecenv_ring_max_row_ranges(arena);
+    ring->max_stragglers = vecenv_ring_max_stragglers(arena);
     self->columns = PyMem_Calloc((size_t)num_columns + 1, sizeof *self->columns);
-    self->aside_columns = PyMem_Calloc((size_t)num_aside_columns + 1, sizeof *self->aside_columns);
+    self->saved_columns = PyMem_Calloc((size_t)num_saved_columns + 1, sizeof *self->saved_columns);
     self->leaves = PyMem_Calloc((size_t)self->num_leaves + 1, sizeof *self->leaves);
     self->dtypes = PyMem_Calloc((size_t)self->num_leaves + 1, sizeof *self->dtypes);
-    self->full = PyMem_Calloc(arena->num_blocks, sizeof(PyObject *));
+    self->block_ranges = PyMem_Calloc(arena->num_blocks, sizeof(PyObject *));
     self->sender.slot_of = PyMem_Calloc(arena->num_envs, sizeof *self->sender.slot_of);
     self->sender.ops = PyMem_Calloc(arena->num_envs, 1);
     self->sender.before = PyMem_Calloc(arena->num_envs, sizeof *self->sender.before);
     self->sender.tails = PyMem_Calloc(arena->num_slots, sizeof *self->sender.tails);
     self->sender.touched = PyMem_Calloc(arena->num_slots, 1);
-    self->sender.crowded = PyMem_Calloc(arena->num_slots, 1);
+    self->sender.has_cancelled = PyMem_Calloc(arena->num_slots, 1);
     ring->outstanding = PyMem_Calloc(arena->num_envs, sizeof *ring->outstanding);
-    ring->shown = PyMem_Calloc(arena->num_envs, sizeof *ring->shown);
-    ring->pieces = PyMem_Calloc(ring->max_pieces, sizeof *ring->pieces);
-    ring->late = PyMem_Calloc(ring->max_late, sizeof *ring->late);
-    if (self->columns == NULL || self->aside_columns == NULL || self->leaves == NULL
+    ring->last_delivered = PyMem_Calloc(arena->num_envs, sizeof *ring->last_delivered);
+    ring->row_ranges = PyMem_Calloc(ring->max_row_ranges, sizeof *ring->row_ranges);
+    ring->stragglers = PyMem_Calloc(ring->max_stragglers, sizeof *ring->stragglers);
+    if (self->columns == NULL || self->saved_columns == NULL || self->leaves == NULL
         || self->dtypes == NULL
-        || self->full == NULL || self->sender.slot_of == NULL
+        || self->block_ranges == NULL || self->sender.slot_of == NULL
         || self->sender.ops == NULL || self->sender.before == NULL || self->sender.tails == NULL
-        || self->sender.touched == NULL || self->sender.crowded == NULL
-        || ring->outstanding == NULL || ring->shown == NULL || ring->pieces == NULL
-        || ring->late == NULL) {
+        || self->sender.touched == NULL || self->sender.has_cancelled == NULL
+        || ring->outstanding == NULL || ring->last_delivered == NULL || ring->row_ranges == NULL
+        || ring->stragglers == NULL) {
         PyErr_NoMemory();
         return -1;
     }
@@ -114,15 +115,15 @@ allocate(Hub *self, Py_ssize_t num_columns, Py_ssize_t num_aside_columns)
 
 /* Make the run of all envs of each block. */
 static int
-make_runs(Hub *self)
+make_block_ranges(Hub *self)
 {
     if (PyTuple_GET_SIZE(self->views) != (Py_ssize_t)self->arena.num_blocks) {
         PyErr_SetString(PyExc_ValueError, "views must hold one entry per block");
         return -1;
     }
     for (uint32_t block = 0; block < self->arena.num_blocks; block++) {
-        self->full[block] = vecenv_hub_run(self, block, 0, self->arena.num_envs);
-        if (self->full[block] == NULL) {
+        self->block_ranges[block] = vecenv_hub_row_range(self, block, 0, self->arena.num_envs);
+        if (self->block_ranges[block] == NULL) {
             return -1;
         }
     }
@@ -156,20 +157,20 @@ start_counters(Hub *self)
 static PyObject *
 hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"mapping", "columns", "aside", "aside_columns", "action_leaves",
+    static char *names[] = {"mapping", "columns", "saved_rows", "saved_columns", "action_leaves",
                             "slots", "depth", "event_fd", "epoll_fd", "spin_ns", "soon_spin_ns",
-                            "numpy_array", "views", "run_type", "event_type", NULL};
-    PyObject *mapping, *columns, *aside, *aside_columns, *leaves, *slots;
-    PyObject *array_type, *views, *run_type, *event_type;
+                            "numpy_array", "views", "row_range_type", "event_type", NULL};
+    PyObject *mapping, *columns, *saved_rows, *saved_columns, *leaves, *slots;
+    PyObject *array_type, *views, *row_range_type, *event_type;
     unsigned int depth;
     int event_fd, epoll_fd;
     long long spin_ns, soon_spin_ns;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!OO!O!O!IiiLLO!O!OO:Hub", names, &mapping,
-                                     &PyTuple_Type, &columns, &aside, &PyTuple_Type,
-                                     &aside_columns, &PyTuple_Type, &leaves, &PyTuple_Type,
+                                     &PyTuple_Type, &columns, &saved_rows, &PyTuple_Type,
+                                     &saved_columns, &PyTuple_Type, &leaves, &PyTuple_Type,
                                      &slots, &depth, &event_fd, &epoll_fd, &spin_ns,
                                      &soon_spin_ns, &PyType_Type, &array_type, &PyTuple_Type,
-                                     &views, &run_type, &event_type)) {
+                                     &views, &row_range_type, &event_type)) {
         return NULL;
     }
     Hub *self = (Hub *)type->tp_alloc(type, 0);
@@ -178,40 +179,40 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     self->waiter.event_fd = event_fd;
     self->waiter.epoll_fd = epoll_fd;
-    self->waiter.patience.budget_ns = spin_ns;
-    self->waiter.soon.budget_ns = soon_spin_ns;
-    self->waiter.late.budget_ns = soon_spin_ns < VECENV_LATE_SPIN_NS ? soon_spin_ns
-                                                                     : VECENV_LATE_SPIN_NS;
+    self->waiter.spin_policy.spin_limit_ns = spin_ns;
+    self->waiter.soon_spin_policy.spin_limit_ns = soon_spin_ns;
+    self->waiter.late_caller_spin_policy.spin_limit_ns =
+        soon_spin_ns < VECENV_LATE_CALLER_SPIN_NS ? soon_spin_ns : VECENV_LATE_CALLER_SPIN_NS;
     self->num_leaves = PyTuple_GET_SIZE(leaves);
     self->views = Py_NewRef(views);
-    self->run_type = Py_NewRef(run_type);
+    self->row_range_type = Py_NewRef(row_range_type);
     self->event_type = Py_NewRef(event_type);
     self->sender.next_step_id = 1; /* 0 means nothing outstanding */
     if (PyObject_GetBuffer(mapping, &self->mapping, PyBUF_WRITABLE) < 0
         || vecenv_attach(&self->arena, &self->mapping) < 0
-        || PyObject_GetBuffer(aside, &self->aside, PyBUF_WRITABLE) < 0
-        || allocate(self, PyTuple_GET_SIZE(columns), PyTuple_GET_SIZE(aside_columns)) < 0
+        || PyObject_GetBuffer(saved_rows, &self->saved_rows, PyBUF_WRITABLE) < 0
+        || allocate(self, PyTuple_GET_SIZE(columns), PyTuple_GET_SIZE(saved_columns)) < 0
         || read_pairs(columns, (void *)self->columns) < 0
-        || read_pairs(aside_columns, (void *)self->aside_columns) < 0
+        || read_pairs(saved_columns, (void *)self->saved_columns) < 0
         || read_pairs(leaves, (void *)self->leaves) < 0 || read_slots(self, slots) < 0
-        || read_array_type(self, array_type) < 0 || make_runs(self) < 0) {
+        || read_array_type(self, array_type) < 0 || make_block_ranges(self) < 0) {
         goto fail;
     }
     if (depth < 2 || depth > self->arena.num_blocks) {
         PyErr_SetString(PyExc_ValueError, "depth out of range");
         goto fail;
     }
-    if ((size_t)self->aside.len < self->arena.block_stride) {
-        PyErr_SetString(PyExc_ValueError, "aside is smaller than a block");
+    if ((size_t)self->saved_rows.len < self->arena.block_stride) {
+        PyErr_SetString(PyExc_ValueError, "saved_rows is smaller than a block");
         goto fail;
     }
     self->ring.arena = self->sender.arena = self->waiter.arena = &self->arena;
     self->sender.ring = self->waiter.ring = &self->ring;
     self->ring.columns = self->columns;
     self->ring.num_columns = (size_t)PyTuple_GET_SIZE(columns);
-    self->ring.aside = self->aside.buf;
-    self->ring.aside_columns = self->aside_columns;
-    self->ring.num_aside_columns = (size_t)PyTuple_GET_SIZE(aside_columns);
+    self->ring.saved_rows = self->saved_rows.buf;
+    self->ring.saved_columns = self->saved_columns;
+    self->ring.num_saved_columns = (size_t)PyTuple_GET_SIZE(saved_columns);
     vecenv_ring_init(&self->ring, depth - 1);
     start_counters(self);
     return (PyObject *)self;
@@ -225,17 +226,17 @@ static PyMethodDef hub_methods[] = {
     {"command", vecenv_hub_command, METH_VARARGS, vecenv_hub_command_doc},
     {"recv", (PyCFunction)(void (*)(void))vecenv_hub_recv, METH_FASTCALL, vecenv_hub_recv_doc},
     {"wait", vecenv_hub_wait, METH_O, vecenv_hub_wait_doc},
-    {"take_mail", vecenv_hub_take_mail, METH_O, vecenv_hub_take_mail_doc},
-    {"post", vecenv_hub_post, METH_VARARGS, vecenv_hub_post_doc},
+    {"take_fragment", vecenv_hub_take_fragment, METH_O, vecenv_hub_take_fragment_doc},
+    {"write_payload", vecenv_hub_write_payload, METH_VARARGS, vecenv_hub_write_payload_doc},
     {"lend", vecenv_hub_lend, METH_O, vecenv_hub_lend_doc},
     {"take_back", vecenv_hub_take_back, METH_O, vecenv_hub_take_back_doc},
     {"outstanding", vecenv_hub_outstanding, METH_NOARGS, vecenv_hub_outstanding_doc},
-    {"num_late", vecenv_hub_num_late, METH_NOARGS, vecenv_hub_num_late_doc},
+    {"num_stragglers", vecenv_hub_num_stragglers, METH_NOARGS, vecenv_hub_num_stragglers_doc},
     {"owed", vecenv_hub_owed, METH_O, vecenv_hub_owed_doc},
-    {"shown", vecenv_hub_shown, METH_O, vecenv_hub_shown_doc},
+    {"last_delivered", vecenv_hub_last_delivered, METH_O, vecenv_hub_last_delivered_doc},
     {"cancel", vecenv_hub_cancel, METH_O, vecenv_hub_cancel_doc},
     {"reap", vecenv_hub_reap, METH_O, vecenv_hub_reap_doc},
-    {"revive", vecenv_hub_revive, METH_VARARGS, vecenv_hub_revive_doc},
+    {"requeue", vecenv_hub_requeue, METH_VARARGS, vecenv_hub_requeue_doc},
     {"move", vecenv_hub_move, METH_VARARGS, vecenv_hub_move_doc},
     {"state", vecenv_hub_state, METH_O, vecenv_hub_state_doc},
     {"pending", vecenv_hub_pending, METH_O, vecenv_hub_pending_doc},
@@ -245,13 +246,13 @@ static PyMethodDef hub_methods[] = {
 };
 
 PyDoc_STRVAR(hub_doc,
-"Hub(mapping, columns, aside, aside_columns, action_leaves, slots, depth, event_fd, epoll_fd, "
-"spin_ns, soon_spin_ns, numpy_array, views, run_type, event_type)\n--\n\n"
+"Hub(mapping, columns, saved_rows, saved_columns, action_leaves, slots, depth, event_fd, epoll_fd, "
+"spin_ns, soon_spin_ns, numpy_array, views, row_range_type, event_type)\n--\n\n"
 "The parent's end of a pool: requests out, batches in. One thread uses it at a time.\n\n"
-"What was shown last of an env goes to its row of `aside`, laid out like a block, before its own\n"
-"row is written again: the columns of aside_columns, (offset, bytes per row) as in columns.\n"
-"Rows are handed out as run_type(views[block], start, stop), one object for all rows of a block;\n"
-"what else ends a wait as event_type(kind, descriptor, late_ns).");
+"What was shown last of an env goes to its row of `saved_rows`, laid out like a block, before its\n"
+"own row is written again: the columns of saved_columns, (offset, bytes per row) as in columns.\n"
+"Rows are handed out as row_range_type(views[block], start, stop), one object for all rows of a\n"
+"block; what else ends a wait as event_type(kind, descriptor, late_ns).");
 
 static PyType_Slot hub_slots[] = {
     {Py_tp_doc, (void *)hub_doc},

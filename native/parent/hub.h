@@ -32,22 +32,22 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Py_buffer mapping;
-    Py_buffer aside; /* a block of this process alone */
+    Py_buffer saved_rows; /* a block of this process alone */
     vecenv_arena arena;
     vecenv_ring ring;
-    vecenv_column *columns, *aside_columns;
+    vecenv_column *columns, *saved_columns;
     action_leaf *leaves;
     known_dtype *dtypes; /* one per leaf */
     Py_ssize_t num_leaves;
     PyTypeObject *array_type; /* whose fields may be read; NULL: none */
-    PyObject *views, *run_type, *event_type; /* what receives hand out */
-    PyObject **full;                         /* per block, the run of all envs */
+    PyObject *views, *row_range_type, *event_type; /* what receives hand out */
+    PyObject **block_ranges;                 /* per block, the run of all envs */
     vecenv_sender sender;
     vecenv_waiter waiter;
 } Hub;
 
 /* Rows start .. stop of a block as an object. NULL with an exception. */
-PyObject *vecenv_hub_run(const Hub *self, uint32_t block, uint32_t start, uint32_t stop);
+PyObject *vecenv_hub_row_range(const Hub *self, uint32_t block, uint32_t start, uint32_t stop);
 
 /* Add the type to the module; -1 with an exception. */
 int vecenv_add_hub(PyObject *module);
@@ -64,17 +64,17 @@ HUB_QUICK_METHOD(send); /* hub_send.c */
 HUB_METHOD(command);
 HUB_QUICK_METHOD(recv); /* hub_recv.c */
 HUB_METHOD(wait);
-HUB_METHOD(take_mail); /* hub_state.c */
-HUB_METHOD(post);
+HUB_METHOD(take_fragment); /* hub_state.c */
+HUB_METHOD(write_payload);
 HUB_METHOD(lend);
 HUB_METHOD(take_back);
 HUB_METHOD(outstanding);
-HUB_METHOD(num_late);
+HUB_METHOD(num_stragglers);
 HUB_METHOD(owed);
-HUB_METHOD(shown);
+HUB_METHOD(last_delivered);
 HUB_METHOD(cancel);
 HUB_METHOD(reap);
-HUB_METHOD(revive);
+HUB_METHOD(requeue);
 HUB_METHOD(move);
 HUB_METHOD(state);
 HUB_METHOD(pending);

@@ -10,7 +10,7 @@ event_of(const Hub *self, int outcome, int descriptor, int64_t deadline_ns)
 {
     static const char *const kinds[] = {
         [RECV_TIMEOUT] = "timeout", [RECV_DESCRIPTOR] = "descriptor",
-        [RECV_MAIL] = "mail",       [RECV_NO_BLOCK] = "no_block",
+        [RECV_MESSAGE] = "message",       [RECV_NO_BLOCK] = "no_block",
     };
     int64_t late_ns = outcome == RECV_TIMEOUT ? vecenv_now_ns() - deadline_ns : 0;
     return PyObject_CallFunction(self->event_type, "siL", kinds[outcome], descriptor,
@@ -18,10 +18,10 @@ event_of(const Hub *self, int outcome, int descriptor, int64_t deadline_ns)
 }
 
 PyObject *
-vecenv_hub_run(const Hub *self, uint32_t block, uint32_t start, uint32_t stop)
+vecenv_hub_row_range(const Hub *self, uint32_t block, uint32_t start, uint32_t stop)
 {
-    return PyObject_CallFunction(self->run_type, "OII", PyTuple_GET_ITEM(self->views, block), start,
-                                 stop);
+    return PyObject_CallFunction(self->row_range_type, "OII",
+                                 PyTuple_GET_ITEM(self->views, block), start, stop);
 }
 
 /* Deliver up to max_count of the gathered rows. */
@@ -30,21 +30,21 @@ deliver(Hub *self, uint32_t max_count)
 {
     vecenv_ring *ring = &self->ring;
     uint32_t have = 0;
-    for (size_t i = 0; i < ring->num_pieces; i++) {
-        have += ring->pieces[i].stop - ring->pieces[i].start;
+    for (size_t i = 0; i < ring->num_row_ranges; i++) {
+        have += ring->row_ranges[i].stop - ring->row_ranges[i].start;
     }
-    vecenv_piece run;
-    if (vecenv_ring_deliver(ring, have < max_count ? have : max_count, &run) != VECENV_OK) {
+    vecenv_row_range range;
+    if (vecenv_ring_deliver(ring, have < max_count ? have : max_count, &range) != VECENV_OK) {
         return event_of(self, RECV_NO_BLOCK, -1, 0);
     }
-    const uint32_t *flags = (const void *)column(&self->arena, run.block, VECENV_H_FLAGS);
+    const uint32_t *flags = (const void *)column(&self->arena, range.block, VECENV_H_FLAGS);
     uint32_t flags_or = 0;
-    for (uint32_t row = run.start; row < run.stop; row++) {
+    for (uint32_t row = range.start; row < range.stop; row++) {
         flags_or |= flags[row];
     }
-    PyObject *rows = run.stop - run.start == self->arena.num_envs
-                         ? Py_NewRef(self->full[run.block])
-                         : vecenv_hub_run(self, run.block, run.start, run.stop);
+    PyObject *rows = range.stop - range.start == self->arena.num_envs
+                         ? Py_NewRef(self->block_ranges[range.block])
+                         : vecenv_hub_row_range(self, range.block, range.start, range.stop);
     PyObject *number = rows == NULL ? NULL : PyLong_FromUnsignedLong(flags_or);
     PyObject *pair = number == NULL ? NULL : PyTuple_New(2);
     if (pair == NULL) {
@@ -89,8 +89,8 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
     }
     int64_t from_now = deadline_ns < 0 ? -deadline_ns : 0;
     for (;;) {
-        vecenv_want what;
-        int status = vecenv_gather(&self->waiter, (uint32_t)min_count, &what);
+        vecenv_wait_condition condition;
+        int status = vecenv_gather(&self->waiter, (uint32_t)min_count, &condition);
         if (status == 1) {
             return deliver(self, (uint32_t)max_count);
         }
@@ -104,7 +104,7 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
         int descriptor = -1;
         int outcome;
         Py_BEGIN_ALLOW_THREADS
-        outcome = vecenv_wait_for(&self->waiter, &what, deadline_ns, &descriptor);
+        outcome = vecenv_wait_for(&self->waiter, &condition, deadline_ns, &descriptor);
         Py_END_ALLOW_THREADS
         if (PyErr_CheckSignals() < 0) {
             return NULL;
@@ -120,7 +120,7 @@ const char vecenv_hub_recv_doc[] = PyDoc_STR(
 "Wait for rows; (rows, or of their flags).\n\n"
 "Or an event, to be dealt with before the next call: ('timeout', -1, ns) at deadline_ns on the\n"
 "monotonic clock (negative: from now), or so much later; ('descriptor', fd, 0) a pidfd is\n"
-"readable; ('mail', -1, 0) a worker waits for its mail to be drained; ('no_block', -1, 0) late\n"
+"readable; ('message', -1, 0) a worker waits for its mail to be drained; ('no_block', -1, 0) late\n"
 "writers pin all blocks.\n"
 "Runs signal handlers; without the GIL while it waits.");
 
@@ -132,17 +132,17 @@ vecenv_hub_wait(PyObject *op, PyObject *arg)
     if (deadline_ns == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    vecenv_want what = {VECENV_WAIT_ANY, 0, 0, 0};
+    vecenv_wait_condition condition = {VECENV_WAIT_ANY, 0, 0, 0};
     int descriptor = -1;
     int outcome;
     Py_BEGIN_ALLOW_THREADS
-    outcome = vecenv_sleep_for(&self->waiter, &what, deadline_ns, &descriptor);
+    outcome = vecenv_sleep_for(&self->waiter, &condition, deadline_ns, &descriptor);
     Py_END_ALLOW_THREADS
     if (PyErr_CheckSignals() < 0) {
         return NULL;
     }
     if (outcome == -1 || outcome == RECV_BATCH) {
-        outcome = RECV_MAIL; /* look around */
+        outcome = RECV_MESSAGE; /* look around */
     }
     return event_of(self, outcome, descriptor, deadline_ns);
 }

@@ -5,22 +5,22 @@
 #include <string.h>
 
 static PyObject *
-refusal(int error, int64_t culprit)
+refusal(int error, int64_t refused_env)
 {
     static const char *const reasons[] = {
         [-SEND_BAD_ENV] = "bad_env", [-SEND_BUSY] = "busy",
         [-SEND_NO_BLOCK] = "no_block", [-SEND_MIXED] = "mixed",
         [-SEND_NO_ROOM] = "no_room",
     };
-    return Py_BuildValue("(sL)", reasons[-error], (long long)culprit);
+    return Py_BuildValue("(sL)", reasons[-error], (long long)refused_env);
 }
 
 static int
-get_env_ids(PyObject *value, Py_buffer *buffer, vecenv_request *what, const Hub *self)
+get_env_ids(PyObject *value, Py_buffer *buffer, vecenv_request *request, const Hub *self)
 {
     buffer->obj = NULL;
-    what->env_ids = NULL;
-    what->count = self->arena.num_envs;
+    request->env_ids = NULL;
+    request->count = self->arena.num_envs;
     if (value == Py_None) {
         return 0;
     }
@@ -32,27 +32,27 @@ get_env_ids(PyObject *value, Py_buffer *buffer, vecenv_request *what, const Hub 
         PyBuffer_Release(buffer);
         return -1;
     }
-    what->env_ids = buffer->buf;
-    what->count = (size_t)buffer->len / 8;
+    request->env_ids = buffer->buf;
+    request->count = (size_t)buffer->len / 8;
     return 0;
 }
 
 /* Copy nbytes of actions into a column. -1 with an exception. */
 static int
 store_bytes(Hub *self, const action_leaf *leaf, const uint8_t *from, size_t nbytes,
-            const vecenv_request *what)
+            const vecenv_request *request)
 {
     uint8_t *to = self->arena.base + leaf->offset;
-    if (nbytes != leaf->nbytes * what->count) {
+    if (nbytes != leaf->nbytes * request->count) {
         PyErr_SetString(PyExc_ValueError, "an action leaf has the wrong size");
         return -1;
     }
-    if (what->env_ids == NULL) {
+    if (request->env_ids == NULL) {
         memcpy(to, from, nbytes);
         return 0;
     }
-    for (size_t i = 0; i < what->count; i++) {
-        memcpy(to + (size_t)what->env_ids[i] * leaf->nbytes, from + i * leaf->nbytes,
+    for (size_t i = 0; i < request->count; i++) {
+        memcpy(to + (size_t)request->env_ids[i] * leaf->nbytes, from + i * leaf->nbytes,
                leaf->nbytes);
     }
     return 0;
@@ -60,7 +60,7 @@ store_bytes(Hub *self, const action_leaf *leaf, const uint8_t *from, size_t nbyt
 
 /* Copy one action leaf of a request into its column. -1 with an exception. */
 static int
-store_actions(Hub *self, Py_ssize_t number, PyObject *values, const vecenv_request *what)
+store_actions(Hub *self, Py_ssize_t number, PyObject *values, const vecenv_request *request)
 {
     const action_leaf *leaf = &self->leaves[number];
     known_dtype *known = &self->dtypes[number];
@@ -71,13 +71,13 @@ store_actions(Hub *self, Py_ssize_t number, PyObject *values, const vecenv_reque
         for (int i = 0; i < array->ndim; i++) {
             nbytes *= (size_t)array->shape[i];
         }
-        return store_bytes(self, leaf, array->data, nbytes, what);
+        return store_bytes(self, leaf, array->data, nbytes, request);
     }
     Py_buffer buffer;
     if (PyObject_GetBuffer(values, &buffer, PyBUF_C_CONTIGUOUS) < 0) {
         return -1;
     }
-    int status = store_bytes(self, leaf, buffer.buf, (size_t)buffer.len, what);
+    int status = store_bytes(self, leaf, buffer.buf, (size_t)buffer.len, request);
     if (status == 0 && self->array_type != NULL && Py_IS_TYPE(values, self->array_type)) {
         Py_XSETREF(known->dtype, Py_NewRef(array->dtype));
         known->itemsize = (size_t)buffer.itemsize;
@@ -87,7 +87,7 @@ store_actions(Hub *self, Py_ssize_t number, PyObject *values, const vecenv_reque
 }
 
 static int
-parse_send(PyObject *const *args, Py_ssize_t count, vecenv_request *what)
+parse_send(PyObject *const *args, Py_ssize_t count, vecenv_request *request)
 {
     if (count != 4 || !PyTuple_Check(args[0])) {
         PyErr_SetString(PyExc_TypeError, "send expects a tuple of leaves, env_ids, ordered, flags");
@@ -99,10 +99,10 @@ parse_send(PyObject *const *args, Py_ssize_t count, vecenv_request *what)
         PyErr_SetString(PyExc_OverflowError, "flags out of range");
         return -1;
     }
-    if ((flags == -1 && PyErr_Occurred()) || (what->ordered = PyObject_IsTrue(args[2])) < 0) {
+    if ((flags == -1 && PyErr_Occurred()) || (request->ordered = PyObject_IsTrue(args[2])) < 0) {
         return -1;
     }
-    what->flags = (int)flags;
+    request->flags = (int)flags;
     return 0;
 }
 
@@ -110,8 +110,8 @@ PyObject *
 vecenv_hub_send(PyObject *op, PyObject *const *args, Py_ssize_t count)
 {
     Hub *self = (Hub *)op;
-    vecenv_request what = {.op = VECENV_OP_STEP};
-    if (parse_send(args, count, &what) < 0) {
+    vecenv_request request = {.op = VECENV_OP_STEP};
+    if (parse_send(args, count, &request) < 0) {
         return NULL;
     }
     PyObject *leaves = args[0], *env_ids = args[1];
@@ -120,26 +120,26 @@ vecenv_hub_send(PyObject *op, PyObject *const *args, Py_ssize_t count)
         return NULL;
     }
     Py_buffer ids;
-    if (get_env_ids(env_ids, &ids, &what, self) < 0) {
+    if (get_env_ids(env_ids, &ids, &request, self) < 0) {
         return NULL;
     }
-    int64_t culprit = 0;
-    int error = vecenv_refuse(&self->sender, &what, &culprit);
-    PyObject *answer = NULL;
+    int64_t refused_env = 0;
+    int error = vecenv_refuse(&self->sender, &request, &refused_env);
+    PyObject *result = NULL;
     for (Py_ssize_t i = 0; error == 0 && i < self->num_leaves; i++) {
-        if (store_actions(self, i, PyTuple_GET_ITEM(leaves, i), &what) < 0) {
+        if (store_actions(self, i, PyTuple_GET_ITEM(leaves, i), &request) < 0) {
             goto done;
         }
     }
     if (error == 0) {
-        error = vecenv_send(&self->sender, &what, &culprit);
+        error = vecenv_send(&self->sender, &request, &refused_env);
     }
-    answer = error == 0 ? Py_NewRef(Py_None) : refusal(error, culprit);
+    result = error == 0 ? Py_NewRef(Py_None) : refusal(error, refused_env);
 done:
     if (ids.obj != NULL) {
         PyBuffer_Release(&ids);
     }
-    return answer;
+    return result;
 }
 
 const char vecenv_hub_send_doc[] = PyDoc_STR(
@@ -154,34 +154,34 @@ vecenv_hub_command(PyObject *op, PyObject *args)
 {
     Hub *self = (Hub *)op;
     PyObject *env_ids, *arguments, *env_flags;
-    vecenv_request what = {0};
-    if (!PyArg_ParseTuple(args, "iOOOp:command", &what.op, &env_ids, &arguments, &env_flags,
-                          &what.ordered)) {
+    vecenv_request request = {0};
+    if (!PyArg_ParseTuple(args, "iOOOp:command", &request.op, &env_ids, &arguments, &env_flags,
+                          &request.ordered)) {
         return NULL;
     }
     Py_buffer ids, numbers, bytes;
-    if (get_env_ids(env_ids, &ids, &what, self) < 0) {
+    if (get_env_ids(env_ids, &ids, &request, self) < 0) {
         return NULL;
     }
-    PyObject *answer = NULL;
+    PyObject *result = NULL;
     numbers.obj = bytes.obj = NULL;
     if (PyObject_GetBuffer(arguments, &numbers, PyBUF_C_CONTIGUOUS) < 0
         || PyObject_GetBuffer(env_flags, &bytes, PyBUF_C_CONTIGUOUS) < 0) {
         goto done;
     }
-    if ((size_t)numbers.len != what.count * 8 || (size_t)bytes.len != what.count) {
+    if ((size_t)numbers.len != request.count * 8 || (size_t)bytes.len != request.count) {
         PyErr_SetString(PyExc_ValueError, "arguments and flags: one per env");
         goto done;
     }
-    what.arguments = numbers.buf;
-    what.env_flags = bytes.buf;
-    int64_t culprit = 0;
+    request.arguments = numbers.buf;
+    request.env_flags = bytes.buf;
+    int64_t refused_env = 0;
     uint64_t first = self->sender.next_step_id;
-    int error = vecenv_refuse(&self->sender, &what, &culprit);
+    int error = vecenv_refuse(&self->sender, &request, &refused_env);
     if (error == 0) {
-        error = vecenv_send(&self->sender, &what, &culprit);
+        error = vecenv_send(&self->sender, &request, &refused_env);
     }
-    answer = error == 0 ? PyLong_FromUnsignedLongLong(first) : refusal(error, culprit);
+    result = error == 0 ? PyLong_FromUnsignedLongLong(first) : refusal(error, refused_env);
 done:
     if (numbers.obj != NULL) {
         PyBuffer_Release(&numbers);
@@ -192,7 +192,7 @@ done:
     if (ids.obj != NULL) {
         PyBuffer_Release(&ids);
     }
-    return answer;
+    return result;
 }
 
 const char vecenv_hub_command_doc[] = PyDoc_STR(

@@ -28,59 +28,59 @@ parse_block(const Hub *self, PyObject *arg, uint32_t *block)
 /* ---- mail ------------------------------------------------------------------------ */
 
 PyObject *
-vecenv_hub_take_mail(PyObject *op, PyObject *arg)
+vecenv_hub_take_fragment(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;
     uint32_t slot;
     if (parse_slot(self, arg, &slot) < 0) {
         return NULL;
     }
-    vecenv_mail mail = vecenv_mail_up(&self->arena, slot);
+    vecenv_byte_ring ring = vecenv_byte_ring_up(&self->arena, slot);
     size_t nbytes;
-    int kind = vecenv_mail_peek(&mail, &nbytes);
-    if (kind == VECENV_MAIL_NONE) {
+    int kind = vecenv_byte_ring_peek(&ring, &nbytes);
+    if (kind == VECENV_BYTE_RING_NONE) {
         Py_RETURN_NONE;
     }
     PyObject *data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)nbytes);
     if (data == NULL) {
         return NULL;
     }
-    vecenv_mail_take(&mail, PyBytes_AS_STRING(data));
-    full_fence(); /* our `read` before the worker's blocked flag; pairs with Slot.mail */
+    vecenv_byte_ring_take(&ring, PyBytes_AS_STRING(data));
+    full_fence(); /* our `read` before the worker's blocked flag; pairs with Slot.send_message */
     if (load_acquire32(&self->arena.slots[slot].blocked)) {
-        vecenv_wake_word(mail.read);
+        vecenv_wake_word(ring.read);
     }
-    return Py_BuildValue("(Ni)", data, kind == VECENV_MAIL_LAST);
+    return Py_BuildValue("(Ni)", data, kind == VECENV_BYTE_RING_LAST);
 }
 
-const char vecenv_hub_take_mail_doc[] = PyDoc_STR(
-"take_mail($self, slot, /)\n--\n\n"
+const char vecenv_hub_take_fragment_doc[] = PyDoc_STR(
+"take_fragment($self, slot, /)\n--\n\n"
 "Take one record of mail: (bytes, whether it ends its message), or None.");
 
 PyObject *
-vecenv_hub_post(PyObject *op, PyObject *args)
+vecenv_hub_write_payload(PyObject *op, PyObject *args)
 {
     Hub *self = (Hub *)op;
     PyObject *arg;
     uint32_t slot;
     Py_buffer data;
-    if (!PyArg_ParseTuple(args, "Oy*:post", &arg, &data)) {
+    if (!PyArg_ParseTuple(args, "Oy*:write_payload", &arg, &data)) {
         return NULL;
     }
     if (parse_slot(self, arg, &slot) < 0) {
         PyBuffer_Release(&data);
         return NULL;
     }
-    vecenv_mail mail = vecenv_mail_down(&self->arena, slot);
-    ptrdiff_t taken = vecenv_mail_put(&mail, data.buf, (size_t)data.len);
-    vecenv_wake_word(mail.written);
+    vecenv_byte_ring ring = vecenv_byte_ring_down(&self->arena, slot);
+    ptrdiff_t taken = vecenv_byte_ring_put(&ring, data.buf, (size_t)data.len);
+    vecenv_wake_word(ring.written);
     PyBuffer_Release(&data);
     return PyLong_FromSsize_t(taken);
 }
 
-const char vecenv_hub_post_doc[] = PyDoc_STR(
-"post($self, slot, data, /)\n--\n\n"
-"Write a letter, or as much of it as fits; bytes taken, -1 while the ring is full.");
+const char vecenv_hub_write_payload_doc[] = PyDoc_STR(
+"write_payload($self, slot, data, /)\n--\n\n"
+"Write a payload, or as much of it as fits; bytes taken, -1 while the ring is full.");
 
 /* ---- blocks that are lent ---------------------------------------------------------- */
 
@@ -130,13 +130,13 @@ const char vecenv_hub_outstanding_doc[] = PyDoc_STR(
 "outstanding($self, /)\n--\n\nHow many envs owe an answer.");
 
 PyObject *
-vecenv_hub_num_late(PyObject *op, PyObject *Py_UNUSED(ignored))
+vecenv_hub_num_stragglers(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
-    return PyLong_FromSize_t(((Hub *)op)->ring.num_late);
+    return PyLong_FromSize_t(((Hub *)op)->ring.num_stragglers);
 }
 
-const char vecenv_hub_num_late_doc[] = PyDoc_STR(
-"num_late($self, /)\n--\n\n"
+const char vecenv_hub_num_stragglers_doc[] = PyDoc_STR(
+"num_stragglers($self, /)\n--\n\n"
 "How many rows were claimed or assigned, left behind uncommitted, and pin their blocks.");
 
 PyObject *
@@ -156,18 +156,18 @@ const char vecenv_hub_owed_doc[] = PyDoc_STR(
 "owed($self, env_id, /)\n--\n\nWhat an env owes: (op, step_id); op 0 when nothing.");
 
 PyObject *
-vecenv_hub_shown(PyObject *op, PyObject *arg)
+vecenv_hub_last_delivered(PyObject *op, PyObject *arg)
 {
     Hub *self = (Hub *)op;
     uint32_t env_id;
     if (parse_env(self, arg, &env_id) < 0) {
         return NULL;
     }
-    return PyLong_FromUnsignedLongLong(self->ring.shown[env_id]);
+    return PyLong_FromUnsignedLongLong(self->ring.last_delivered[env_id]);
 }
 
-const char vecenv_hub_shown_doc[] = PyDoc_STR(
-"shown($self, env_id, /)\n--\n\n"
+const char vecenv_hub_last_delivered_doc[] = PyDoc_STR(
+"last_delivered($self, env_id, /)\n--\n\n"
 "The step_id of the last answer of an env that was delivered with an observation; 0: none yet.");
 
 PyObject *
@@ -220,15 +220,15 @@ const char vecenv_hub_reap_doc[] = PyDoc_STR(
 "and empty its queue. Its envs owe what they owed.");
 
 /* Whether a dead slot's first command was answered. Of one that nobody waits for, because it was
- * delivered, overtaken or cancelled, only its record tells: each answer leaves one, and it is the
+ * delivered, superseded or cancelled, only its record tells: each answer leaves one, and it is the
  * newest that its env has. */
 static int
-is_dealt_with(const Hub *self, const vecenv_command *command)
+is_done(const Hub *self, const vecenv_command *command)
 {
     if (!vecenv_ring_is_answered(&self->ring, command)) {
         return 0;
     }
-    if (command->place != VECENV_CLAIM
+    if (command->row_ref != VECENV_CLAIM
         || self->ring.outstanding[command->env_id] == command->step_id) {
         return 1;
     }
@@ -238,13 +238,13 @@ is_dealt_with(const Hub *self, const vecenv_command *command)
 }
 
 PyObject *
-vecenv_hub_revive(PyObject *op, PyObject *args)
+vecenv_hub_requeue(PyObject *op, PyObject *args)
 {
     Hub *self = (Hub *)op;
     PyObject *arg;
     uint32_t slot;
     int is_answered;
-    if (!PyArg_ParseTuple(args, "Op:revive", &arg, &is_answered)
+    if (!PyArg_ParseTuple(args, "Op:requeue", &arg, &is_answered)
         || parse_slot(self, arg, &slot) < 0) {
         return NULL;
     }
@@ -254,7 +254,7 @@ vecenv_hub_revive(PyObject *op, PyObject *args)
     uint32_t tail = self->sender.tails[slot];
     if (head != tail) { /* the slot may have died after its answer, before it moved on */
         const vecenv_command *first = &queue[head & mask];
-        head += first->op == VECENV_OP_CALL ? is_answered != 0 : is_dealt_with(self, first) != 0;
+        head += first->op == VECENV_OP_CALL ? is_answered != 0 : is_done(self, first) != 0;
     }
     vecenv_ring_reap_claims(&self->ring, slot, head, tail - head);
     clear_lines(self, slot, head);
@@ -272,23 +272,23 @@ vecenv_hub_revive(PyObject *op, PyObject *args)
     return left;
 }
 
-const char vecenv_hub_revive_doc[] = PyDoc_STR(
-"revive($self, slot, is_answered, /)\n--\n\n"
+const char vecenv_hub_requeue_doc[] = PyDoc_STR(
+"requeue($self, slot, is_answered, /)\n--\n\n"
 "After the slot's process has ended and its mail is drained, before a successor takes over:\n"
 "void what it claimed and did not write, and return the commands that are left to do, as\n"
-"(op, env_id, step_id, flags). Their letters must be posted again. is_answered: whether the\n"
+"(op, env_id, step_id, flags). Their payloads must be posted again. is_answered: whether the\n"
 "first of them is a call whose answer is in.");
 
 /* Let a row that was assigned to a command be written, and reaped, by another slot. */
 static void
-give_row(const Hub *self, uint64_t place, uint32_t slot)
+reassign_row(const Hub *self, uint64_t row_ref, uint32_t slot)
 {
     const vecenv_arena *arena = &self->arena;
-    if (place != VECENV_CLAIM
-        && !vecenv_is_committed(arena, place_epoch(place), place_block(place),
-                                place_row(place))) {
-        store_release(&word_column(arena, place_block(place), VECENV_H_OWNER)[place_row(place)],
-                      owner_of(place_epoch(place), slot + 1));
+    if (row_ref != VECENV_CLAIM
+        && !vecenv_is_committed(arena, ref_epoch(row_ref), ref_block(row_ref),
+                                ref_row(row_ref))) {
+        store_release(&word_column(arena, ref_block(row_ref), VECENV_H_OWNER)[ref_row(row_ref)],
+                      owner_of(ref_epoch(row_ref), slot + 1));
     }
 }
 
@@ -314,7 +314,7 @@ vecenv_hub_move(PyObject *op, PyObject *args)
     uint32_t head = load_acquire32(&lines->head), tail = sender->tails[from];
     for (uint32_t at = head; at != tail; at++) {
         if (queue[at & mask].env_id == env_id) {
-            give_row(self, queue[at & mask].place, to);
+            reassign_row(self, queue[at & mask].row_ref, to);
             other[sender->tails[to]++ & mask] = queue[at & mask];
         }
     }
@@ -326,22 +326,22 @@ vecenv_hub_move(PyObject *op, PyObject *args)
     }
     store_release32(&lines->head, kept);
     sender->slot_of[env_id] = to;
-    if (sender->crowded[from] && !sender->crowded[to]) {
-        sender->crowded[to] = 1;
-        sender->num_crowded++;
+    if (sender->has_cancelled[from] && !sender->has_cancelled[to]) {
+        sender->has_cancelled[to] = 1;
+        sender->num_with_cancelled++;
     }
-    /* a step among them may have been overtaken: have the new slot look */
+    /* a step among them may have been superseded: have the new slot look */
     vecenv_word32 *superseded = &self->arena.slots[to].num_superseded;
     store_release32(superseded, load_acquire32(superseded) + 1);
-    vecenv_ring_tail(&self->arena, to, sender->tails[to], vecenv_now_ns());
+    vecenv_publish_tail(&self->arena, to, sender->tails[to], vecenv_now_ns());
     Py_RETURN_NONE;
 }
 
 const char vecenv_hub_move_doc[] = PyDoc_STR(
 "move($self, env_id, slot, /)\n--\n\n"
 "Serve an env by another slot from now on, with the commands that its old one has left.\n\n"
-"No process may serve either slot: the old one has been revived, the new one was never used\n"
-"or has been revived too.");
+"No process may serve either slot: the old one has been requeued, the new one was never used\n"
+"or has been requeued too.");
 
 PyObject *
 vecenv_hub_state(PyObject *op, PyObject *arg)
@@ -399,7 +399,7 @@ vecenv_hub_stop(PyObject *op, PyObject *Py_UNUSED(ignored))
         /* a changed tail wakes a sleeper even if it was about to sleep */
         store_release32(&lines->tail, load_acquire32(&lines->tail) + 1);
         full_fence();
-        vecenv_ring_bell(&self->arena, slot);
+        vecenv_notify_slot(&self->arena, slot);
         vecenv_wake_word(&lines->up_read);
         vecenv_wake_word(&lines->down_written);
     }

@@ -7,7 +7,7 @@
 
 #include "py/ndarray.h"
 
-enum { INFOS, DTYPES, VALUES, MASKS, FIELDS, SIGNATURE, SHEET_PARTS };
+enum { INFOS, DTYPES, VALUES, MASKS, FIELDS, SIGNATURE, NUM_BUFFER_PARTS };
 enum { FLAGS, TAGS, CELLS, ROW_PARTS };
 
 typedef struct {
@@ -28,18 +28,18 @@ is_as_made(PyObject *object, PyObject *dtype)
 /* Views hold the array that they are of, and so do views of views: NumPy makes every view
  * one of the array that owns the memory. */
 static int
-is_free(PyObject *sheet)
+is_free(PyObject *info_buffer)
 {
-    PyObject *key, *array, *infos = PyTuple_GET_ITEM(sheet, INFOS);
+    PyObject *key, *array, *infos = PyTuple_GET_ITEM(info_buffer, INFOS);
     Py_ssize_t position = 0, i = 0, num_views = PyDict_GET_SIZE(infos) / 2;
     while (PyDict_Next(infos, &position, &key, &array)) {
-        PyObject *dtype = PyTuple_GET_ITEM(PyTuple_GET_ITEM(sheet, DTYPES), i++);
+        PyObject *dtype = PyTuple_GET_ITEM(PyTuple_GET_ITEM(info_buffer, DTYPES), i++);
         if (Py_REFCNT(array) != 1 || !is_as_made(array, dtype)) {
             return 0;
         }
     }
-    return Py_REFCNT(PyTuple_GET_ITEM(sheet, VALUES)) == 1 + num_views
-           && Py_REFCNT(PyTuple_GET_ITEM(sheet, MASKS)) == 1 + num_views;
+    return Py_REFCNT(PyTuple_GET_ITEM(info_buffer, VALUES)) == 1 + num_views
+           && Py_REFCNT(PyTuple_GET_ITEM(info_buffer, MASKS)) == 1 + num_views;
 }
 
 /* Whether all rows have an info, with these tags. */
@@ -80,7 +80,7 @@ fill(const Py_buffer *parts, const Py_buffer *cells, size_t num_rows)
     memset(parts[MASKS].buf, 1, (size_t)parts[MASKS].len);
 }
 
-/* Whether no field goes beyond its row of cells or the sheet's values. */
+/* Whether no field goes beyond its row of cells or the info_buffer's values. */
 static int
 fits(const Py_buffer *parts, const Py_buffer *rows, size_t num_rows)
 {
@@ -110,7 +110,8 @@ fill_alike(PyObject *infos, const Py_buffer *parts, const Py_buffer *rows, uint3
         return Py_NewRef(Py_None); /* a batch of another size */
     }
     if (!fits(parts, rows, num_rows)) {
-        PyErr_SetString(PyExc_ValueError, "fill_sheet: rows and sheet do not fit together");
+        PyErr_SetString(PyExc_ValueError,
+                        "fill_info_buffer: rows and info_buffer do not fit together");
         return NULL;
     }
     if (!are_alike(rows, &parts[SIGNATURE], num_rows, flag)) {
@@ -143,16 +144,17 @@ close_all(int first, int stop, Py_buffer *buffers)
 }
 
 PyObject *
-vecenv_fill_sheet(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count)
+vecenv_fill_info_buffer(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count)
 {
     if (count != 3 || !PyTuple_Check(arguments[0]) || !PyTuple_Check(arguments[1])
-        || PyTuple_GET_SIZE(arguments[0]) != SHEET_PARTS
+        || PyTuple_GET_SIZE(arguments[0]) != NUM_BUFFER_PARTS
         || PyTuple_GET_SIZE(arguments[1]) != ROW_PARTS
         || !PyDict_Check(PyTuple_GET_ITEM(arguments[0], INFOS))
         || !PyTuple_Check(PyTuple_GET_ITEM(arguments[0], DTYPES))
         || PyTuple_GET_SIZE(PyTuple_GET_ITEM(arguments[0], DTYPES))
                != PyDict_GET_SIZE(PyTuple_GET_ITEM(arguments[0], INFOS))) {
-        PyErr_SetString(PyExc_TypeError, "fill_sheet: expected a sheet, rows and a flag");
+        PyErr_SetString(PyExc_TypeError,
+                        "fill_info_buffer: expected an info_buffer, rows and a flag");
         return NULL;
     }
     uint32_t flag = (uint32_t)PyLong_AsUnsignedLongMask(arguments[2]);
@@ -162,11 +164,11 @@ vecenv_fill_sheet(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ss
     if (!is_free(arguments[0])) {
         return Py_NewRef(Py_False);
     }
-    Py_buffer parts[SHEET_PARTS], rows[ROW_PARTS];
+    Py_buffer parts[NUM_BUFFER_PARTS], rows[ROW_PARTS];
     PyObject *result = NULL;
-    int parts_stop = open_all(arguments[0], VALUES, FIELDS, SHEET_PARTS, parts);
+    int parts_stop = open_all(arguments[0], VALUES, FIELDS, NUM_BUFFER_PARTS, parts);
     int rows_stop = FLAGS;
-    if (parts_stop == SHEET_PARTS) {
+    if (parts_stop == NUM_BUFFER_PARTS) {
         rows_stop = open_all(arguments[1], FLAGS, FLAGS, ROW_PARTS, rows);
         if (rows_stop == ROW_PARTS) {
             result = fill_alike(PyTuple_GET_ITEM(arguments[0], INFOS), parts, rows, flag);

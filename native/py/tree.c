@@ -325,6 +325,6 @@ tree_load(const node *tree, const uint8_t *base, size_t row, int form)
     case NODE_OBJECT:
         break;
     }
-    PyErr_SetString(PyExc_RuntimeError, "an action with object leaves travels as a letter");
+    PyErr_SetString(PyExc_RuntimeError, "an action with object leaves travels as a payload");
     return NULL;
 }

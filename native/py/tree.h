@@ -59,16 +59,16 @@ typedef struct {
     Py_buffer buffer;
     int has_buffer;
     PyObject *array; /* instead of a buffer; NULL: none */
-} held_leaf;
+} checked_leaf;
 
-enum { TREE_OK = 1, TREE_ODD = 0, TREE_ERROR = -1 };
+enum { TREE_OK = 1, TREE_INEXACT = 0, TREE_ERROR = -1 };
 
-/* Check `value` and append its leaves to held[*count]. TREE_ODD: it needs conversion
+/* Check `value` and append its leaves to checked[*count]. TREE_INEXACT: it needs conversion
  * (nothing is raised); what was appended must still be released. Object nodes are
  * passed over: they travel as mail. */
-int tree_hold(node *tree, PyObject *value, held_leaf *held, size_t *count);
-void tree_store(const held_leaf *held, size_t count, uint8_t *base, size_t row);
-void tree_release(held_leaf *held, size_t count);
+int tree_check(node *tree, PyObject *value, checked_leaf *checked, size_t *count);
+void tree_store(const checked_leaf *checked, size_t count, uint8_t *base, size_t row);
+void tree_release(checked_leaf *checked, size_t count);
 
 /* Keep an action that is not in a row: a tuple of bytes, one per leaf. 0, or -1 with an
  * exception. `tree_load` without a base makes an object of it. */

@@ -21,18 +21,19 @@ write_affinity(const uint64_t *cores)
 }
 
 void
-vecenv_set_home(vecenv_home *home, unsigned int core, unsigned int num_threads)
+vecenv_affinity_init(vecenv_affinity *affinity, unsigned int core, unsigned int num_threads)
 {
-    memset(home, 0, sizeof *home);
-    if (core >= 64 * VECENV_CORE_WORDS || !read_affinity(home->usual)) {
+    memset(affinity, 0, sizeof *affinity);
+    if (core >= 64 * VECENV_CORE_WORDS || !read_affinity(affinity->allowed)) {
         return;
     }
-    home->own[core / 64] = UINT64_C(1) << core % 64;
-    if ((home->usual[core / 64] & home->own[core / 64]) == 0) {
+    affinity->preferred[core / 64] = UINT64_C(1) << core % 64;
+    if ((affinity->allowed[core / 64] & affinity->preferred[core / 64]) == 0) {
         return;
     }
-    home->is_set = num_threads == 1;
-    home->is_shared = num_threads > 1 && memcmp(home->own, home->usual, sizeof home->own) != 0;
+    affinity->is_set = num_threads == 1;
+    int is_same = memcmp(affinity->preferred, affinity->allowed, sizeof affinity->allowed) == 0;
+    affinity->is_shared = num_threads > 1 && !is_same;
 }
 
 static int64_t
@@ -46,17 +47,17 @@ used_cpu_ns(void)
 /* Stay at the shared home after rounds that mostly waited, else run wherever there is room. What
  * somebody else has made of the affinity stays. */
 static void
-settle(vecenv_home *home, int64_t took_ns)
+update_shared_pin(vecenv_affinity *affinity, int64_t took_ns)
 {
     int64_t cpu_ns = used_cpu_ns();
-    int64_t used_ns = cpu_ns - home->cpu_ns;
-    home->cpu_ns = cpu_ns;
-    home->took_ns += (took_ns - home->took_ns) / 8;
-    home->used_ns += (used_ns - home->used_ns) / 8;
-    const uint64_t *from = home->own, *to = home->usual;
-    if (4 * home->used_ns < home->took_ns) {
-        from = home->usual;
-        to = home->own;
+    int64_t used_ns = cpu_ns - affinity->cpu_ns;
+    affinity->cpu_ns = cpu_ns;
+    affinity->took_ns += (took_ns - affinity->took_ns) / 8;
+    affinity->used_ns += (used_ns - affinity->used_ns) / 8;
+    const uint64_t *from = affinity->preferred, *to = affinity->allowed;
+    if (4 * affinity->used_ns < affinity->took_ns) {
+        from = affinity->allowed;
+        to = affinity->preferred;
     }
     uint64_t present[VECENV_CORE_WORDS];
     if (read_affinity(present) && memcmp(present, from, sizeof present) == 0) {
@@ -65,36 +66,39 @@ settle(vecenv_home *home, int64_t took_ns)
 }
 
 void
-vecenv_end_round(vecenv_home *home, int64_t now_ns, int64_t rung_ns, int64_t armed_ns)
+vecenv_end_round(vecenv_affinity *affinity, int64_t now_ns, int64_t published_ns,
+                 int64_t wait_began_ns)
 {
-    if (home->woke_ns != 0) { /* else the wait before this one ended at its timeout */
-        home->is_quick = now_ns - home->woke_ns < VECENV_ASIDE_MOST_NS;
-        home->is_wanted = now_ns - home->woke_ns >= VECENV_HOME_LEAST_NS && armed_ns >= rung_ns
-                          && armed_ns - rung_ns < VECENV_HOME_AT_ONCE_NS;
-        if (home->is_shared) {
-            settle(home, now_ns - home->woke_ns);
+    if (affinity->woke_ns != 0) { /* else the wait before this one ended at its timeout */
+        affinity->is_quick = now_ns - affinity->woke_ns < VECENV_QUICK_ROUND_NS;
+        affinity->should_pin = now_ns - affinity->woke_ns >= VECENV_PIN_MIN_ROUND_NS
+                               && wait_began_ns >= published_ns
+                               && wait_began_ns - published_ns < VECENV_PIN_MAX_DELAY_NS;
+        if (affinity->is_shared) {
+            update_shared_pin(affinity, now_ns - affinity->woke_ns);
         }
-        home->woke_ns = 0;
+        affinity->woke_ns = 0;
     }
 }
 
 void
-vecenv_begin_round(vecenv_home *home, int64_t now_ns)
+vecenv_begin_round(vecenv_affinity *affinity, int64_t now_ns)
 {
-    home->woke_ns = now_ns;
-    if (home->is_shared && home->cpu_ns == 0) { /* what it used before it served is no matter */
-        home->cpu_ns = used_cpu_ns();
+    affinity->woke_ns = now_ns;
+    /* what it used before it served is no matter */
+    if (affinity->is_shared && affinity->cpu_ns == 0) {
+        affinity->cpu_ns = used_cpu_ns();
     }
 }
 
 int
-vecenv_step_aside(vecenv_home *home, unsigned int callers_core, int64_t now_ns)
+vecenv_leave_callers_core(vecenv_affinity *affinity, unsigned int callers_core, int64_t now_ns)
 {
-    if (!home->is_quick || now_ns - home->aside_ns < VECENV_ASIDE_PAUSE_NS
+    if (!affinity->is_quick || now_ns - affinity->left_ns < VECENV_LEAVE_INTERVAL_NS
         || callers_core != (unsigned int)sched_getcpu()) {
         return 0;
     }
-    home->aside_ns = now_ns;
+    affinity->left_ns = now_ns;
     uint64_t present[VECENV_CORE_WORDS], others[VECENV_CORE_WORDS];
     if (callers_core >= 64 * VECENV_CORE_WORDS || !read_affinity(present)) {
         return 0;
@@ -105,18 +109,19 @@ vecenv_step_aside(vecenv_home *home, unsigned int callers_core, int64_t now_ns)
 }
 
 int
-vecenv_go_home(const vecenv_home *home)
+vecenv_pin(const vecenv_affinity *affinity)
 {
     uint64_t present[VECENV_CORE_WORDS];
-    return home->is_set && home->is_wanted && read_affinity(present)
-           && memcmp(present, home->usual, sizeof present) == 0 && write_affinity(home->own);
+    return affinity->is_set && affinity->should_pin && read_affinity(present)
+           && memcmp(present, affinity->allowed, sizeof present) == 0
+           && write_affinity(affinity->preferred);
 }
 
 void
-vecenv_leave_home(const vecenv_home *home)
+vecenv_unpin(const vecenv_affinity *affinity)
 {
     uint64_t present[VECENV_CORE_WORDS];
-    if (read_affinity(present) && memcmp(present, home->own, sizeof present) == 0) {
-        write_affinity(home->usual);
+    if (read_affinity(present) && memcmp(present, affinity->preferred, sizeof present) == 0) {
+        write_affinity(affinity->allowed);
     }
 }

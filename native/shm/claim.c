@@ -9,37 +9,37 @@ successor_of(const vecenv_arena *arena, uint32_t block)
     return load_acquire(word_column(arena, block, VECENV_H_LINK));
 }
 
-/* Move the open word on from `place`, whose row is known to be taken by `taken_by`. */
+/* Move the open word on from `row_ref`, whose row is known to be taken by `taken_by`. */
 static void
-help(const vecenv_arena *arena, uint64_t place, uint32_t taken_by)
+help(const vecenv_arena *arena, uint64_t row_ref, uint32_t taken_by)
 {
-    swap_if(&arena->control->open, place,
-            taken_by == VECENV_SEAL ? successor_of(arena, place_block(place)) : place + 1);
+    swap_if(&arena->control->open, row_ref,
+            taken_by == VECENV_SEAL ? successor_of(arena, ref_block(row_ref)) : row_ref + 1);
 }
 
-/* Look at the row that `place` names and try to take it under `mark`. 1: taken by this
+/* Look at the row that `row_ref` names and try to take it under `mark`. 1: taken by this
  * call. 0: somebody else moved; the open word has been helped on and must be read
- * again. An owner word of a later epoch means that `place` is long gone: then the help
- * fails too, because the open word no longer equals `place`. */
+ * again. An owner word of a later epoch means that `row_ref` is long gone: then the help
+ * fails too, because the open word no longer equals `row_ref`. */
 static int
-try_take(const vecenv_arena *arena, uint64_t place, uint32_t mark)
+try_take(const vecenv_arena *arena, uint64_t row_ref, uint32_t mark)
 {
-    uint32_t block = place_block(place);
-    uint32_t row = place_row(place);
+    uint32_t block = ref_block(row_ref);
+    uint32_t row = ref_row(row_ref);
     if (row >= arena->rows) {
-        swap_if(&arena->control->open, place, successor_of(arena, block));
+        swap_if(&arena->control->open, row_ref, successor_of(arena, block));
         return 0;
     }
     vecenv_word *owner = &word_column(arena, block, VECENV_H_OWNER)[row];
     uint64_t before = load_acquire(owner);
-    if (place_epoch(before) >= place_epoch(place)) {
-        help(arena, place, (uint32_t)before & 0xffffu);
+    if (ref_epoch(before) >= ref_epoch(row_ref)) {
+        help(arena, row_ref, (uint32_t)before & 0xffffu);
         return 0;
     }
-    if (!swap_if(owner, before, owner_of(place_epoch(place), mark))) {
+    if (!swap_if(owner, before, owner_of(ref_epoch(row_ref), mark))) {
         return 0;
     }
-    help(arena, place, mark);
+    help(arena, row_ref, mark);
     return 1;
 }
 
@@ -47,9 +47,9 @@ uint64_t
 vecenv_claim(const vecenv_arena *arena, uint32_t slot)
 {
     for (;;) {
-        uint64_t place = load_acquire(&arena->control->open);
-        if (try_take(arena, place, slot + 1)) {
-            return place;
+        uint64_t row_ref = load_acquire(&arena->control->open);
+        if (try_take(arena, row_ref, slot + 1)) {
+            return row_ref;
         }
     }
 }
@@ -58,12 +58,12 @@ uint32_t
 vecenv_seal(const vecenv_arena *arena, uint64_t epoch)
 {
     for (;;) {
-        uint64_t place = load_acquire(&arena->control->open);
-        if (place_epoch(place) != epoch) {
+        uint64_t row_ref = load_acquire(&arena->control->open);
+        if (ref_epoch(row_ref) != epoch) {
             return arena->rows; /* it filled up and claimers moved on */
         }
-        if (try_take(arena, place, VECENV_SEAL)) {
-            return place_row(place);
+        if (try_take(arena, row_ref, VECENV_SEAL)) {
+            return ref_row(row_ref);
         }
     }
 }
@@ -71,8 +71,8 @@ vecenv_seal(const vecenv_arena *arena, uint64_t epoch)
 uint32_t
 vecenv_num_claimed(const vecenv_arena *arena, uint64_t epoch)
 {
-    uint64_t place = load_acquire(&arena->control->open);
-    return place_epoch(place) == epoch ? place_row(place) : arena->rows;
+    uint64_t row_ref = load_acquire(&arena->control->open);
+    return ref_epoch(row_ref) == epoch ? ref_row(row_ref) : arena->rows;
 }
 
 void

@@ -35,10 +35,10 @@ void vecenv_link(const vecenv_arena *arena, uint32_t block, uint64_t successor);
 /* Publish a filled row. Pairs with the acquire loads of vecenv_is_committed: who sees
  * the cell sees the row. */
 static inline void
-vecenv_commit(const vecenv_arena *arena, uint64_t place)
+vecenv_commit(const vecenv_arena *arena, uint64_t row_ref)
 {
-    store_release(&word_column(arena, place_block(place), VECENV_H_CELL)[place_row(place)],
-                  place_epoch(place));
+    store_release(&word_column(arena, ref_block(row_ref), VECENV_H_CELL)[ref_row(row_ref)],
+                  ref_epoch(row_ref));
 }
 
 static inline int

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Leaves above this many bytes are looked at in VECENV_DIGEST_SAMPLES places only. */
+/* Leaves above this many bytes are looked at in VECENV_DIGEST_SAMPLES positions only. */
 #define VECENV_DIGEST_WHOLE 1024
 #define VECENV_DIGEST_SAMPLES 64
 #define VECENV_DIGEST_LANES 4
@@ -72,20 +72,20 @@ digest_bytes(uint64_t digest, const void *data, size_t nbytes)
     return digest;
 }
 
-/* The same for places of a large leaf that follow from `seed` alone, so that a repetition
+/* The same for positions of a large leaf that follow from `seed` alone, so that a repetition
  * looks at the same ones, and another step at others. */
 static inline uint64_t
 digest_sample(uint64_t digest, const void *data, size_t nbytes, uint64_t seed)
 {
     const uint8_t *bytes = data;
     uint64_t num_words = nbytes / sizeof(uint64_t), word;
-    digest_lanes lanes = digest_part(digest), places = digest_part(digest_mix(0, seed + 1));
+    digest_lanes lanes = digest_part(digest), positions = digest_part(digest_mix(0, seed + 1));
     for (int i = 0; i < VECENV_DIGEST_SAMPLES / VECENV_DIGEST_LANES; i++) {
         for (int lane = 0; lane < VECENV_DIGEST_LANES; lane++) {
-            uint64_t place = digest_mix(places.of[lane], (uint64_t)i);
-            memcpy(&word, bytes + (size_t)((place >> 32) * num_words >> 32) * sizeof word,
+            uint64_t position = digest_mix(positions.of[lane], (uint64_t)i);
+            memcpy(&word, bytes + (size_t)((position >> 32) * num_words >> 32) * sizeof word,
                    sizeof word);
-            places.of[lane] = place;
+            positions.of[lane] = position;
             lanes.of[lane] = digest_mix(lanes.of[lane], word);
         }
     }

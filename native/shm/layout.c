@@ -15,7 +15,7 @@ vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes)
     }
     if (header[VECENV_H_ROWS] > VECENV_MAX_ROWS || header[VECENV_H_NUM_BLOCKS] > VECENV_MAX_BLOCKS
         || header[VECENV_H_NUM_SLOTS] > VECENV_MAX_SLOTS) {
-        return VECENV_EFORMAT; /* a place has no bits for that many */
+        return VECENV_EFORMAT; /* a row_ref has no bits for that many */
     }
     uint8_t *start = base;
     arena->base = start;
@@ -31,9 +31,9 @@ vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes)
     arena->slots = (vecenv_slot_lines *)(void *)(start + header[VECENV_H_SLOTS]);
     arena->queues = (vecenv_command *)(void *)(start + header[VECENV_H_QUEUES]);
     arena->newest = (vecenv_word *)(void *)(start + header[VECENV_H_NEWEST]);
-    arena->mail_up = start + header[VECENV_H_MAIL_UP];
-    arena->mail_down = start + header[VECENV_H_MAIL_DOWN];
-    arena->mail_nbytes = (size_t)header[VECENV_H_MAIL_NBYTES];
+    arena->byte_rings_up = start + header[VECENV_H_BYTE_RINGS_UP];
+    arena->byte_rings_down = start + header[VECENV_H_BYTE_RINGS_DOWN];
+    arena->byte_ring_nbytes = (size_t)header[VECENV_H_BYTE_RING_NBYTES];
     arena->records = (vecenv_record *)(void *)(start + header[VECENV_H_RECORDS]);
     arena->blocks = start + header[VECENV_H_BLOCKS];
     arena->block_stride = (size_t)header[VECENV_H_BLOCK_STRIDE];

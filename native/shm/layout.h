@@ -38,7 +38,7 @@ enum {
     VECENV_H_NUM_BLOCKS,
     VECENV_H_ROWS,
     VECENV_H_QUEUE_SIZE,
-    VECENV_H_MAIL_NBYTES,
+    VECENV_H_BYTE_RING_NBYTES,
     VECENV_H_REWARD_SIZE,
     VECENV_H_HAS_FINAL,
     VECENV_H_CONTROL,
@@ -46,8 +46,8 @@ enum {
     VECENV_H_SLOTS,
     VECENV_H_QUEUES,
     VECENV_H_NEWEST,
-    VECENV_H_MAIL_UP,
-    VECENV_H_MAIL_DOWN,
+    VECENV_H_BYTE_RINGS_UP,
+    VECENV_H_BYTE_RINGS_DOWN,
     VECENV_H_RECORDS,
     VECENV_H_BLOCKS,
     VECENV_H_BLOCK_STRIDE,
@@ -61,7 +61,7 @@ enum {
     VECENV_H_TERMINATED,
     VECENV_H_TRUNCATED,
     VECENV_H_FLAGS,
-    VECENV_H_TALLY,
+    VECENV_H_EPISODE_COUNTERS,
     VECENV_H_INFO_TAGS,
     VECENV_H_INFO_VALUES,
     VECENV_H_SECONDS,
@@ -72,18 +72,18 @@ enum {
 
 /* Line 0: `open` is a place word (below), moved on by claimers and by the parent.
  * Line 1: `waiting` is armed by the parent before it sleeps (VECENV_WAIT_*) and taken
- *         (swapped to 0) by the one worker that wakes it; `want_*` say for which rows.
+ *         (swapped to 0) by the one worker that wakes it; `wait_*` say for which rows.
  * Line 2: `stop`, parent writes; line 3: `num_info_keys`, parent writes. */
 typedef struct {
     vecenv_word open;
     uint8_t pad0[VECENV_LINE - 8];
     vecenv_word32 waiting;
     uint32_t pad1a;
-    vecenv_word want_place; /* epoch and block whose rows are awaited */
-    vecenv_word32 want_count;
+    vecenv_word wait_row_ref; /* epoch and block whose rows are awaited */
+    vecenv_word32 wait_count;
     uint32_t pad1b;
-    vecenv_word armed_ns;     /* monotonic clock when the parent began to sleep for them */
-    vecenv_word32 armed_core; /* where it ran then */
+    vecenv_word wait_began_ns; /* monotonic clock when the parent began to sleep for them */
+    vecenv_word32 wait_core;  /* where it ran then */
     uint8_t pad1[VECENV_LINE - 36];
     vecenv_word32 stop;
     uint8_t pad2[VECENV_LINE - 4];
@@ -96,11 +96,11 @@ typedef struct {
 typedef struct {
     /* parent writes */
     vecenv_word32 tail;
-    vecenv_word32 num_superseded; /* commands of this slot that were overtaken or cancelled */
+    vecenv_word32 num_superseded; /* commands of this slot that were superseded or cancelled */
     vecenv_word up_read;      /* bytes of mail up taken by the parent */
     vecenv_word down_written; /* bytes of mail down written by the parent */
-    vecenv_word rung_ns;      /* monotonic clock when tail was last moved */
-    vecenv_word32 rung_core;  /* where the parent ran then */
+    vecenv_word published_ns; /* monotonic clock when tail was last moved */
+    vecenv_word32 published_core; /* where the parent ran then */
     uint8_t pad0[VECENV_LINE - 36];
     /* worker writes */
     vecenv_word32 head;
@@ -121,7 +121,7 @@ typedef struct {
 /* One command in a slot's queue. */
 typedef struct {
     uint64_t step_id;
-    uint64_t place;    /* assigned row, or VECENV_CLAIM */
+    uint64_t row_ref;  /* assigned row, or VECENV_CLAIM */
     int64_t argument;  /* reset: the seed when VECENV_C_SEED is set */
     uint32_t env_id;
     uint16_t op;
@@ -137,9 +137,9 @@ _Static_assert(sizeof(vecenv_command) == 32, "two commands share a line");
 typedef struct {
     int64_t episode, length, seed;
     double episode_return;
-} vecenv_tally;
+} vecenv_episode_counters;
 
-_Static_assert(sizeof(vecenv_tally) == 32, "two rows share a line");
+_Static_assert(sizeof(vecenv_episode_counters) == 32, "two rows share a line");
 
 /* What is known of an env after its answer to step_id. Each env has two, written in turn
  * before the row is committed: whichever instant its worker dies at, the one for the last
@@ -147,7 +147,7 @@ _Static_assert(sizeof(vecenv_tally) == 32, "two rows share a line");
 typedef struct {
     vecenv_word step_id;
     uint64_t digest; /* of all its answers since a known start, see digest.h */
-    vecenv_tally tally;
+    vecenv_episode_counters counters;
     int64_t began_ns; /* when the env's episode began */
     uint32_t is_over; /* that episode has ended, and no answer has begun another */
     uint8_t pad[VECENV_LINE - 60];
@@ -159,22 +159,22 @@ _Static_assert(sizeof(vecenv_record) == VECENV_LINE, "a record is a line");
 enum {
     VECENV_WAIT_NOT,  /* awake */
     VECENV_WAIT_SOON, /* woken early: what it waits for comes soon */
-    VECENV_WAIT_ALL,  /* rows 0 .. want_count of want_place's block are committed */
-    VECENV_WAIT_SOME, /* want_count rows of that block are committed */
+    VECENV_WAIT_ALL,  /* rows 0 .. wait_count of wait_row_ref's block are committed */
+    VECENV_WAIT_SOME, /* wait_count rows of that block are committed */
     VECENV_WAIT_ANY   /* any commit or mail */
 };
 
 enum { VECENV_OP_NONE, VECENV_OP_STEP, VECENV_OP_RESET, VECENV_OP_CALL };
 
-#define VECENV_CLAIM UINT64_MAX /* command.place: claim a row when the env is done */
+#define VECENV_CLAIM UINT64_MAX /* command.row_ref: claim a row when the env is done */
 
 /* command.flags */
 #define VECENV_C_FORM 0x000f   /* form of a scalar action, VECENV_FORM_* */
-#define VECENV_C_LETTER 0x0010 /* the payload lies in mail down */
+#define VECENV_C_PAYLOAD 0x0010 /* the payload lies in mail down */
 #define VECENV_C_SEED 0x0020   /* argument is a seed */
-#define VECENV_C_STATE 0x0040  /* look at the env's state before this reset */
-#define VECENV_C_GIVEN_UP 0x0100 /* in a journal: cancelled, so made and answered, or not */
-#define VECENV_C_START 0x0080  /* in a journal: the digest of the env's answers starts anew */
+#define VECENV_C_SNAPSHOT 0x0040 /* look at the env's state before this reset */
+#define VECENV_C_CANCELLED 0x0100 /* in a journal: cancelled, so made and answered, or not */
+#define VECENV_C_NEW_DIGEST 0x0080 /* in a journal: the digest of the env's answers starts anew */
 enum {
     VECENV_FORM_NATIVE,  /* what gymnasium.vector.utils.iterate gives */
     VECENV_FORM_INT,     /* a Python int */
@@ -186,13 +186,13 @@ enum {
 #define VECENV_F_RESET 0x01u     /* answer to a reset command */
 #define VECENV_F_AUTORESET 0x02u /* NEXT_STEP: first observation of a new episode */
 #define VECENV_F_FINAL 0x04u     /* SAME_STEP: final_obs columns are filled */
-#define VECENV_F_MAIL 0x08u      /* mail with this step_id was written before */
+#define VECENV_F_MESSAGE 0x08u   /* mail with this step_id was written before */
 #define VECENV_F_ERROR 0x10u     /* the env raised; the mail holds the exception */
 #define VECENV_F_INFO 0x20u      /* info columns are filled */
 #define VECENV_F_VOID 0x40u      /* superseded: nobody waits for this row */
 #define VECENV_F_FINAL_INFO 0x80u /* with FINAL: final info columns are filled */
 
-/* A place names one row of one use of one block in 64 bits: epoch (40 bits, counts
+/* A row_ref names one row of one use of one block in 64 bits: epoch (40 bits, counts
  * uses of blocks, never repeats), block (8), row (16). An owner word has the same
  * epoch and, in its low 16 bits, slot + 1 of the claimer or VECENV_SEAL. */
 #define VECENV_ROW_BITS 16
@@ -204,27 +204,27 @@ enum {
 #define VECENV_SEAL 65535u
 
 static inline uint64_t
-place_of(uint64_t epoch, uint32_t block, uint32_t row)
+make_row_ref(uint64_t epoch, uint32_t block, uint32_t row)
 {
     return epoch << VECENV_EPOCH_SHIFT | (uint64_t)block << VECENV_ROW_BITS | row;
 }
 
 static inline uint64_t
-place_epoch(uint64_t place)
+ref_epoch(uint64_t row_ref)
 {
-    return place >> VECENV_EPOCH_SHIFT;
+    return row_ref >> VECENV_EPOCH_SHIFT;
 }
 
 static inline uint32_t
-place_block(uint64_t place)
+ref_block(uint64_t row_ref)
 {
-    return (uint32_t)(place >> VECENV_ROW_BITS) & 0xffu;
+    return (uint32_t)(row_ref >> VECENV_ROW_BITS) & 0xffu;
 }
 
 static inline uint32_t
-place_row(uint64_t place)
+ref_row(uint64_t row_ref)
 {
-    return (uint32_t)place & 0xffffu;
+    return (uint32_t)row_ref & 0xffffu;
 }
 
 static inline uint64_t
@@ -244,8 +244,8 @@ typedef struct {
     vecenv_slot_lines *slots;
     vecenv_command *queues;
     vecenv_word *newest; /* per env */
-    uint8_t *mail_up, *mail_down;
-    size_t mail_nbytes;
+    uint8_t *byte_rings_up, *byte_rings_down;
+    size_t byte_ring_nbytes;
     vecenv_record *records; /* two per env */
     uint8_t *blocks;
     size_t block_stride;

@@ -49,10 +49,10 @@ is_orphan(void)
 }
 
 static void
-end_with_parent(int patience_ms)
+end_with_parent(int timeout_ms)
 {
     struct pollfd parent = {.fd = parent_fd, .events = POLLIN};
-    if (poll(&parent, 1, patience_ms) > 0) {
+    if (poll(&parent, 1, timeout_ms) > 0) {
         kill(0, SIGKILL);
     }
 }
@@ -77,7 +77,7 @@ on_continue(int number)
 }
 
 void
-vecenv_look_for_parent(void)
+vecenv_check_parent(void)
 {
     if (is_orphan()) {
         end_with_parent(END_MS);

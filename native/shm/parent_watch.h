@@ -1,6 +1,6 @@
 /* Die with the parent: a native thread that needs neither the GIL nor the main thread. */
-#ifndef VECENV_WATCH_H
-#define VECENV_WATCH_H
+#ifndef VECENV_PARENT_WATCH_H
+#define VECENV_PARENT_WATCH_H
 
 #include <sys/types.h>
 
@@ -16,6 +16,6 @@ int vecenv_watch_parent(pid_t pid, int pidfd, int connection);
 
 /* Kill the group now if the watched parent has gone. For after what took long: a process that
  * was stopped goes on before its watcher does, and may stop itself again. */
-void vecenv_look_for_parent(void);
+void vecenv_check_parent(void);
 
 #endif

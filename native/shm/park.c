@@ -11,11 +11,11 @@
 #include "shm/claim.h"
 
 /* Looks at the word between two yields: a look is 1 ns, a yield 350 ns. */
-#define LOOKS_PER_YIELD 16
+#define POLLS_PER_YIELD 16
 /* How long a wait after a quick round keeps its core to itself, and beside how many slots: their
  * words are as many lines to fetch. */
-#define HOLD_NS INT64_C(10000)
-#define HOLD_MOST_SLOTS 8
+#define NO_YIELD_SPIN_NS INT64_C(10000)
+#define NO_YIELD_MAX_SLOTS 8
 
 static int
 futex_wait(vecenv_word32 *word, uint32_t expected, int64_t timeout_ns)
@@ -28,10 +28,10 @@ futex_wait(vecenv_word32 *word, uint32_t expected, int64_t timeout_ns)
 }
 
 void
-vecenv_wait_word(vecenv_word *word, uint64_t seen, int64_t timeout_ns)
+vecenv_wait_word(vecenv_word *word, uint64_t expected, int64_t timeout_ns)
 {
     /* the low half comes first: the layout is little-endian, as module.c checks */
-    futex_wait((vecenv_word32 *)(void *)word, (uint32_t)seen, timeout_ns);
+    futex_wait((vecenv_word32 *)(void *)word, (uint32_t)expected, timeout_ns);
 }
 
 void
@@ -66,25 +66,26 @@ others_have_work(const vecenv_arena *arena, uint32_t slot)
  * waiting for this core and gets it at once; a caller on this core gets it all the time.
  * Returns 1 when there is work, 0 when the wait is to go on as others do. */
 static int
-hold_core(const vecenv_arena *arena, uint32_t slot, uint32_t head, vecenv_spin *spin)
+spin_without_yield(const vecenv_arena *arena, uint32_t slot, uint32_t head, vecenv_spin *spin)
 {
     const vecenv_slot_lines *lines = &arena->slots[slot];
-    if (arena->num_slots > HOLD_MOST_SLOTS
-        || load_acquire32(&lines->rung_core) == (uint32_t)sched_getcpu()) {
+    if (arena->num_slots > NO_YIELD_MAX_SLOTS
+        || load_acquire32(&lines->published_core) == (uint32_t)sched_getcpu()) {
         return 0;
     }
-    int64_t budget_ns = spin->budget_ns < HOLD_NS ? spin->budget_ns : HOLD_NS;
-    while (spin->now_ns - spin->began_ns < budget_ns) {
+    int64_t spin_limit_ns =
+        spin->spin_limit_ns < NO_YIELD_SPIN_NS ? spin->spin_limit_ns : NO_YIELD_SPIN_NS;
+    while (spin->now_ns - spin->began_ns < spin_limit_ns) {
         /* Others first: their caller is ringing one bell after the other, ours perhaps next. */
         int must_yield = others_have_work(arena, slot);
-        for (int look = 0; look < LOOKS_PER_YIELD; look++) {
+        for (int polls = 0; polls < POLLS_PER_YIELD; polls++) {
             if (slot_has_work(arena, lines, head)) {
                 return 1;
             }
         }
         if (!must_yield) {
             spin->now_ns = vecenv_now_ns();
-        } else if (!vecenv_spin_on(spin)) {
+        } else if (!vecenv_spin_once(spin)) {
             return 0;
         }
     }
@@ -92,31 +93,31 @@ hold_core(const vecenv_arena *arena, uint32_t slot, uint32_t head, vecenv_spin *
 }
 
 int
-vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *patience,
-                 vecenv_home *home, int64_t timeout_ns)
+vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_spin_policy *spin_policy,
+                 vecenv_affinity *affinity, int64_t timeout_ns)
 {
     vecenv_slot_lines *lines = &arena->slots[slot];
     uint32_t head = load_acquire32(&lines->head);
     int64_t began = vecenv_now_ns();
-    vecenv_spin spin = vecenv_begin_spin(patience, began);
+    vecenv_spin spin = vecenv_begin_spin(spin_policy, began);
     int found = 0;
-    vecenv_end_round(home, began, (int64_t)load_acquire(&lines->rung_ns),
-                     (int64_t)load_acquire(&arena->control->armed_ns));
-    if (spin.budget_ns > 0) {
-        vecenv_step_aside(home, load_acquire32(&lines->rung_core), began);
-        found = home->is_quick && hold_core(arena, slot, head, &spin);
+    vecenv_end_round(affinity, began, (int64_t)load_acquire(&lines->published_ns),
+                     (int64_t)load_acquire(&arena->control->wait_began_ns));
+    if (spin.spin_limit_ns > 0) {
+        vecenv_leave_callers_core(affinity, load_acquire32(&lines->published_core), began);
+        found = affinity->is_quick && spin_without_yield(arena, slot, head, &spin);
         while (!found) {
-            for (int look = 0; look < LOOKS_PER_YIELD && !found; look++) {
+            for (int polls = 0; polls < POLLS_PER_YIELD && !found; polls++) {
                 found = slot_has_work(arena, lines, head);
             }
-            if (!found && !vecenv_spin_on(&spin)) {
+            if (!found && !vecenv_spin_once(&spin)) {
                 break;
             }
         }
     }
     if (!found) {
-        int is_home = vecenv_go_home(home);
-        /* Dekker with vecenv_ring_tail / vecenv_ring_bell: we store sleeping, fence,
+        int is_pinned = vecenv_pin(affinity);
+        /* Dekker with vecenv_publish_tail / vecenv_notify_slot: we store sleeping, fence,
          * look at tail; the parent stores tail, fences, looks at sleeping. */
         store_release32(&lines->sleeping, (uint32_t)sched_getcpu() + 1);
         full_fence();
@@ -124,29 +125,29 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *pati
             futex_wait(&lines->tail, head, timeout_ns);
         }
         store_release32(&lines->sleeping, 0);
-        if (is_home) {
-            vecenv_leave_home(home);
+        if (is_pinned) {
+            vecenv_unpin(affinity);
         }
         found = slot_has_work(arena, lines, head);
     }
     if (found) {
-        vecenv_begin_round(home, vecenv_now_ns());
+        vecenv_begin_round(affinity, vecenv_now_ns());
         /* What counts is how long spinning would have taken: until the bell, not until
          * we woke. Else the slow wake-up of one sleep would talk us into the next. */
-        int64_t rung = (int64_t)load_acquire(&lines->rung_ns);
-        vecenv_patience_learn(patience, &spin, rung > began ? rung - began : 0);
+        int64_t published = (int64_t)load_acquire(&lines->published_ns);
+        vecenv_spin_policy_update(spin_policy, &spin, published > began ? published - began : 0);
     } else {
         /* idle: do not spin each time */
-        vecenv_patience_learn(patience, &spin, vecenv_now_ns() - began);
+        vecenv_spin_policy_update(spin_policy, &spin, vecenv_now_ns() - began);
     }
     return found;
 }
 
 void
-vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail, int64_t now_ns)
+vecenv_publish_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail, int64_t now_ns)
 {
-    store_release(&arena->slots[slot].rung_ns, (uint64_t)now_ns);
-    store_release32(&arena->slots[slot].rung_core, (uint32_t)sched_getcpu());
+    store_release(&arena->slots[slot].published_ns, (uint64_t)now_ns);
+    store_release32(&arena->slots[slot].published_core, (uint32_t)sched_getcpu());
     store_release32(&arena->slots[slot].tail, tail);
 }
 
@@ -158,7 +159,7 @@ vecenv_sleeps_here(const vecenv_arena *arena, uint32_t slot)
 }
 
 void
-vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot)
+vecenv_notify_slot(const vecenv_arena *arena, uint32_t slot)
 {
     vecenv_slot_lines *lines = &arena->slots[slot];
     if (load_acquire32(&lines->sleeping)) {
@@ -167,32 +168,32 @@ vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot)
 }
 
 void
-vecenv_arm(const vecenv_arena *arena, uint32_t kind, uint64_t place, uint32_t count,
-           int64_t began_ns)
+vecenv_begin_wait(const vecenv_arena *arena, uint32_t kind, uint64_t row_ref, uint32_t count,
+                  int64_t began_ns)
 {
     vecenv_control *control = arena->control;
-    store_release(&control->armed_ns, (uint64_t)began_ns);
-    store_release32(&control->armed_core, (uint32_t)sched_getcpu());
-    store_release(&control->want_place, place);
-    store_release32(&control->want_count, count);
+    store_release(&control->wait_began_ns, (uint64_t)began_ns);
+    store_release32(&control->wait_core, (uint32_t)sched_getcpu());
+    store_release(&control->wait_row_ref, row_ref);
+    store_release32(&control->wait_count, count);
     store_release32(&control->waiting, kind);
     full_fence(); /* pairs with the fence in vecenv_wake_parent */
 }
 
 void
-vecenv_disarm(const vecenv_arena *arena)
+vecenv_end_wait(const vecenv_arena *arena)
 {
     store_release32(&arena->control->waiting, VECENV_WAIT_NOT);
 }
 
 int
-vecenv_is_wanted(const vecenv_arena *arena, uint32_t kind)
+vecenv_is_satisfied(const vecenv_arena *arena, uint32_t kind)
 {
     vecenv_control *control = arena->control;
-    uint64_t place = load_acquire(&control->want_place);
-    uint32_t count = load_acquire32(&control->want_count);
-    uint64_t epoch = place_epoch(place);
-    uint32_t block = place_block(place);
+    uint64_t row_ref = load_acquire(&control->wait_row_ref);
+    uint32_t count = load_acquire32(&control->wait_count);
+    uint64_t epoch = ref_epoch(row_ref);
+    uint32_t block = ref_block(row_ref);
     if (kind == VECENV_WAIT_ALL) {
         return vecenv_all_committed(arena, epoch, block, count);
     }
@@ -228,10 +229,10 @@ vecenv_may_wake_parent(const vecenv_arena *arena)
 int
 vecenv_wake_parent(const vecenv_arena *arena, int event_fd, int queue_empty)
 {
-    full_fence(); /* our cell before the parent's waiting word; pairs with vecenv_arm */
+    full_fence(); /* our cell before the parent's waiting word; pairs with vecenv_begin_wait */
     uint32_t kind = load_acquire32(&arena->control->waiting);
     if (kind == VECENV_WAIT_NOT || (kind == VECENV_WAIT_ALL && !queue_empty)
-        || !vecenv_is_wanted(arena, kind)) {
+        || !vecenv_is_satisfied(arena, kind)) {
         return 0;
     }
     return take_and_wake(arena, event_fd, kind, VECENV_WAIT_NOT);
@@ -243,7 +244,7 @@ vecenv_wake_parent_early(const vecenv_arena *arena, int event_fd)
     const vecenv_control *control = arena->control;
     uint32_t kind = load_acquire32(&control->waiting);
     return (kind == VECENV_WAIT_ALL || kind == VECENV_WAIT_SOME)
-           && load_acquire32(&control->armed_core) == (uint32_t)sched_getcpu()
+           && load_acquire32(&control->wait_core) == (uint32_t)sched_getcpu()
            && take_and_wake(arena, event_fd, kind, VECENV_WAIT_SOON);
 }
 

@@ -17,15 +17,15 @@
 
 /* Slot: wait until tail differs from head or the arena's stop word is set, at most
  * timeout_ns. Returns 1 when there is something to do, 0 at the timeout or when a
- * signal arrived. `home`: where to wake up after a sleep. Call without the GIL. */
-int vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_patience *patience,
-                     vecenv_home *home, int64_t timeout_ns);
+ * signal arrived. `affinity`: where to wake up after a sleep. Call without the GIL. */
+int vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_spin_policy *spin_policy,
+                     vecenv_affinity *affinity, int64_t timeout_ns);
 
 /* Parent: publish a new queue end and wake the slot if it sleeps. Several slots: call
- * vecenv_ring_tail for each, one full_fence, then vecenv_ring_bell for each. */
-void vecenv_ring_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail,
-                      int64_t now_ns);
-void vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot);
+ * vecenv_publish_tail for each, one full_fence, then vecenv_notify_slot for each. */
+void vecenv_publish_tail(const vecenv_arena *arena, uint32_t slot, uint32_t tail,
+                         int64_t now_ns);
+void vecenv_notify_slot(const vecenv_arena *arena, uint32_t slot);
 
 /* Parent: whether the slot fell asleep on the calling thread's core. Its bell is to be the last:
  * who wakes there may take the core at once, and the other bells would wait for the end of its
@@ -33,13 +33,13 @@ void vecenv_ring_bell(const vecenv_arena *arena, uint32_t slot);
 int vecenv_sleeps_here(const vecenv_arena *arena, uint32_t slot);
 
 /* Parent: say what to be woken for, and when it began to sleep for that. The caller must look
- * once more after this call and before it sleeps. vecenv_disarm after waking. */
-void vecenv_arm(const vecenv_arena *arena, uint32_t kind, uint64_t place, uint32_t count,
-                int64_t began_ns);
-void vecenv_disarm(const vecenv_arena *arena);
+ * once more after this call and before it sleeps. vecenv_end_wait after waking. */
+void vecenv_begin_wait(const vecenv_arena *arena, uint32_t kind, uint64_t row_ref, uint32_t count,
+                       int64_t began_ns);
+void vecenv_end_wait(const vecenv_arena *arena);
 
 /* Whether what the parent armed itself for is true now. */
-int vecenv_is_wanted(const vecenv_arena *arena, uint32_t kind);
+int vecenv_is_satisfied(const vecenv_arena *arena, uint32_t kind);
 
 /* Worker, after a commit with further commands to come that are quick: whether it is worth a
  * fence to ask if the parent is to be woken. A look without one, which may come too early for
@@ -51,9 +51,9 @@ int vecenv_may_wake_parent(const vecenv_arena *arena);
  * not be asked about before. Returns 1 when it wrote the eventfd. */
 int vecenv_wake_parent(const vecenv_arena *arena, int event_fd, int queue_empty);
 
-/* Sleep until the low half of `word` differs from `seen`, at most timeout_ns; wake who
- * sleeps so. For the byte counters of mail, when a ring is full or a piece missing. */
-void vecenv_wait_word(vecenv_word *word, uint64_t seen, int64_t timeout_ns);
+/* Sleep until the low half of `word` differs from `expected`, at most timeout_ns; wake who
+ * sleeps so. For the byte counters of mail, when a ring is full or a fragment missing. */
+void vecenv_wait_word(vecenv_word *word, uint64_t expected, int64_t timeout_ns);
 void vecenv_wake_word(vecenv_word *word);
 
 /* Worker with nothing left to do, before it waits: wake a parent that waits for rows of others

@@ -6,14 +6,14 @@
  * first, first + 1, ... in request order, so an env named twice is found to be busy. */
 static int
 reserve(vecenv_sender *self, int op, const int64_t *env_ids, size_t count, uint64_t first,
-        int64_t *culprit)
+        int64_t *refused_env)
 {
     vecenv_ring *ring = self->ring;
     int error = 0;
     size_t i = 0;
     for (; i < count; i++) {
         int64_t env_id = vecenv_env_at(env_ids, i);
-        *culprit = env_id;
+        *refused_env = env_id;
         if (env_id < 0 || env_id >= (int64_t)self->arena->num_envs) {
             error = SEND_BAD_ENV;
             break;
@@ -53,31 +53,31 @@ push(vecenv_sender *self, int64_t env_id, const vecenv_command *command)
 }
 
 static void
-ring_bell(vecenv_sender *self, uint32_t slot)
+notify_slot(vecenv_sender *self, uint32_t slot)
 {
     self->touched[slot] = 0;
-    vecenv_ring_bell(self->arena, slot);
+    vecenv_notify_slot(self->arena, slot);
 }
 
 /* Publish the queue ends of all touched slots, then wake those that sleep. */
 static void
-ring_bells(vecenv_sender *self)
+notify_slots(vecenv_sender *self)
 {
     int64_t now = vecenv_now_ns();
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
         if (self->touched[slot]) {
-            vecenv_ring_tail(self->arena, slot, self->tails[slot], now);
+            vecenv_publish_tail(self->arena, slot, self->tails[slot], now);
         }
     }
     full_fence(); /* our tails before their sleeping flags; pairs with vecenv_slot_park */
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
         if (self->touched[slot] && !vecenv_sleeps_here(self->arena, slot)) {
-            ring_bell(self, slot);
+            notify_slot(self, slot);
         }
     }
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
         if (self->touched[slot]) {
-            ring_bell(self, slot);
+            notify_slot(self, slot);
         }
     }
 }
@@ -89,76 +89,77 @@ has_block(vecenv_ring *ring, int is_ordered)
 }
 
 int
-vecenv_send(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
+vecenv_send(vecenv_sender *self, const vecenv_request *request, int64_t *refused_env)
 {
     vecenv_ring *ring = self->ring;
     uint64_t first = self->next_step_id;
-    int has_row = what->op != VECENV_OP_CALL; /* the answer to a call is mail */
+    int has_row = request->op != VECENV_OP_CALL; /* the answer to a call is mail */
     int error = 0;
-    if (has_row && !has_block(ring, what->ordered)) {
-        vecenv_ring_collect_late(ring); /* their writers may have come to an end since */
-        if (!has_block(ring, what->ordered)) {
-            *culprit = 0;
+    if (has_row && !has_block(ring, request->ordered)) {
+        vecenv_ring_collect_stragglers(ring); /* their writers may have come to an end since */
+        if (!has_block(ring, request->ordered)) {
+            *refused_env = 0;
             return SEND_NO_BLOCK;
         }
     }
     if (has_row) {
-        error = reserve(self, what->op, what->env_ids, what->count, first, culprit);
+        error = reserve(self, request->op, request->env_ids, request->count, first, refused_env);
     }
     if (error != 0) {
         return error;
     }
-    if (what->ordered) {
+    if (request->ordered) {
         if (ring->assigned_rows > 0) { /* all its envs have been superseded just now */
             vecenv_ring_finish_assigned(ring);
             vecenv_ring_filter(ring);
         } else if (ring->num_free == 0) {
             vecenv_ring_filter(ring);
         }
-        vecenv_ring_assign(ring, (uint32_t)what->count); /* there is a block, as was seen above */
+        /* there is a block, as was seen above */
+        vecenv_ring_assign(ring, (uint32_t)request->count);
         ring->assigned_first = first;
     }
-    self->next_step_id += (uint64_t)what->count;
-    uint32_t block = what->ordered ? place_block(ring->assigned) : 0;
+    self->next_step_id += (uint64_t)request->count;
+    uint32_t block = request->ordered ? ref_block(ring->assigned) : 0;
     vecenv_word *owners = word_column(self->arena, block, VECENV_H_OWNER);
-    for (size_t i = 0; i < what->count; i++) {
-        int64_t env_id = vecenv_env_at(what->env_ids, i);
+    for (size_t i = 0; i < request->count; i++) {
+        int64_t env_id = vecenv_env_at(request->env_ids, i);
         vecenv_command command = {
             .step_id = first + i,
-            .place = what->ordered ? ring->assigned + i : VECENV_CLAIM,
-            .argument = what->arguments == NULL ? 0 : what->arguments[i],
+            .row_ref = request->ordered ? ring->assigned + i : VECENV_CLAIM,
+            .argument = request->arguments == NULL ? 0 : request->arguments[i],
             .env_id = (uint32_t)env_id,
-            .op = (uint16_t)what->op,
-            .flags = (uint16_t)(what->flags
-                                | (what->env_flags == NULL ? 0 : what->env_flags[i])),
+            .op = (uint16_t)request->op,
+            .flags = (uint16_t)(request->flags
+                                | (request->env_flags == NULL ? 0 : request->env_flags[i])),
         };
-        if (what->ordered) {
-            store_release(&owners[i], owner_of(place_epoch(ring->assigned),
+        if (request->ordered) {
+            store_release(&owners[i], owner_of(ref_epoch(ring->assigned),
                                                self->slot_of[env_id] + 1));
         }
         if (has_row) {
             store_release(&self->arena->newest[env_id], command.step_id);
         }
-        if (what->op == VECENV_OP_RESET) { /* may overtake a step: see Slot.is_superseded */
+        if (request->op == VECENV_OP_RESET) { /* may supersede a step: see Slot.is_superseded */
             vecenv_word32 *count = &self->arena->slots[self->slot_of[env_id]].num_superseded;
             store_release32(count, load_acquire32(count) + 1);
-            if (!what->ordered && self->before[env_id] != 0) { /* an ordered one, perhaps */
-                ring->is_thinned = 1;
+            if (!request->ordered && self->before[env_id] != 0) { /* an ordered one, perhaps */
+                ring->has_cancelled = 1;
             }
         }
         push(self, env_id, &command);
     }
-    ring_bells(self);
+    notify_slots(self);
     return 0;
 }
 
 /* Whether an ordered request may start: nothing else may be owed but what it supersedes. */
 static int
-is_mixed(const vecenv_sender *self, const vecenv_request *what)
+is_mixed(const vecenv_sender *self, const vecenv_request *request)
 {
     uint32_t owed = self->ring->num_outstanding;
-    for (size_t i = 0; owed > 0 && i < what->count; i++) {
-        int64_t env_id = vecenv_env_at(what->env_ids, i);
+    for (size_t i = 0; owed > 0 && i < request->count; i++) {
+        int64_t env_id = vecenv_env_at(request->env_ids, i);
         if (env_id >= 0 && env_id < (int64_t)self->arena->num_envs
             && self->ring->outstanding[env_id] != 0) {
             owed--;
@@ -169,13 +170,13 @@ is_mixed(const vecenv_sender *self, const vecenv_request *what)
 
 /* Stop looking for room in queues that have come to their end since. */
 static void
-look_at_crowded(vecenv_sender *self)
+update_has_cancelled(vecenv_sender *self)
 {
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
-        if (self->crowded[slot]
+        if (self->has_cancelled[slot]
             && load_acquire32(&self->arena->slots[slot].head) == self->tails[slot]) {
-            self->crowded[slot] = 0;
-            self->num_crowded--;
+            self->has_cancelled[slot] = 0;
+            self->num_with_cancelled--;
         }
     }
 }
@@ -184,52 +185,52 @@ look_at_crowded(vecenv_sender *self)
  * was cancelled, because an env owes at most one answer; calls are owed by nobody, so they may
  * take three quarters. */
 static int
-has_room(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
+has_room(vecenv_sender *self, const vecenv_request *request, int64_t *refused_env)
 {
-    int is_call = what->op == VECENV_OP_CALL;
+    int is_call = request->op == VECENV_OP_CALL;
     uint32_t limit = self->arena->queue_size - (is_call ? self->arena->queue_size / 4 : 0);
     size_t i = 0;
-    for (; i < what->count; i++) {
-        *culprit = vecenv_env_at(what->env_ids, i);
-        uint32_t slot = self->slot_of[*culprit];
-        if ((is_call || self->crowded[slot])
+    for (; i < request->count; i++) {
+        *refused_env = vecenv_env_at(request->env_ids, i);
+        uint32_t slot = self->slot_of[*refused_env];
+        if ((is_call || self->has_cancelled[slot])
             && self->tails[slot] - load_acquire32(&self->arena->slots[slot].head) >= limit) {
             break;
         }
         self->tails[slot]++; /* as if it were sent */
     }
     for (size_t j = 0; j < i; j++) {
-        self->tails[self->slot_of[vecenv_env_at(what->env_ids, j)]]--;
+        self->tails[self->slot_of[vecenv_env_at(request->env_ids, j)]]--;
     }
-    return i == what->count;
+    return i == request->count;
 }
 
 int
-vecenv_refuse(vecenv_sender *self, const vecenv_request *what, int64_t *culprit)
+vecenv_refuse(vecenv_sender *self, const vecenv_request *request, int64_t *refused_env)
 {
-    for (size_t i = 0; i < what->count; i++) {
-        int64_t env_id = vecenv_env_at(what->env_ids, i);
-        *culprit = env_id;
+    for (size_t i = 0; i < request->count; i++) {
+        int64_t env_id = vecenv_env_at(request->env_ids, i);
+        *refused_env = env_id;
         if (env_id < 0 || env_id >= (int64_t)self->arena->num_envs) {
             return SEND_BAD_ENV;
         }
-        if (what->op == VECENV_OP_CALL) {
+        if (request->op == VECENV_OP_CALL) {
             continue;
         }
         if (self->ring->outstanding[env_id] != 0
-            && (what->op != VECENV_OP_RESET || self->ops[env_id] != VECENV_OP_STEP)) {
+            && (request->op != VECENV_OP_RESET || self->ops[env_id] != VECENV_OP_STEP)) {
             return SEND_BUSY;
         }
     }
-    if (what->op == VECENV_OP_CALL) {
-        return has_room(self, what, culprit) ? 0 : SEND_BUSY;
+    if (request->op == VECENV_OP_CALL) {
+        return has_room(self, request, refused_env) ? 0 : SEND_BUSY;
     }
-    if (what->ordered && is_mixed(self, what)) {
+    if (request->ordered && is_mixed(self, request)) {
         return SEND_MIXED;
     }
-    if (self->num_crowded > 0) {
-        look_at_crowded(self);
-        return has_room(self, what, culprit) ? 0 : SEND_NO_ROOM;
+    if (self->num_with_cancelled > 0) {
+        update_has_cancelled(self);
+        return has_room(self, request, refused_env) ? 0 : SEND_NO_ROOM;
     }
     return 0;
 }
@@ -244,13 +245,13 @@ vecenv_cancel(vecenv_sender *self, uint32_t env_id)
     uint32_t slot = self->slot_of[env_id];
     ring->outstanding[env_id] = 0;
     ring->num_outstanding--;
-    ring->is_thinned = 1;
+    ring->has_cancelled = 1;
     /* no command has the step_id 0: see Slot.is_superseded */
     store_release(&self->arena->newest[env_id], 0);
     vecenv_word32 *count = &self->arena->slots[slot].num_superseded;
     store_release32(count, load_acquire32(count) + 1);
-    if (!self->crowded[slot]) {
-        self->crowded[slot] = 1;
-        self->num_crowded++;
+    if (!self->has_cancelled[slot]) {
+        self->has_cancelled[slot] = 1;
+        self->num_with_cancelled++;
     }
 }

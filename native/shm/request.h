@@ -33,19 +33,19 @@ typedef struct {
     uint64_t *before;      /* per env, scratch: what it owed before the request */
     uint32_t *tails;       /* per slot, ours to count */
     uint8_t *touched;      /* per slot, scratch of vecenv_send; zeroed */
-    uint8_t *crowded;      /* per slot: its queue may hold what was cancelled; zeroed */
-    uint32_t num_crowded;  /* how many are */
+    uint8_t *has_cancelled; /* per slot: its queue may hold what was cancelled; zeroed */
+    uint32_t num_with_cancelled; /* how many are */
     uint64_t next_step_id; /* from 1: 0 means nothing outstanding */
 } vecenv_sender;
 
 /* Why a request cannot be sent now (SEND_*) and because of which env; 0 if it can.
  * Changes nothing. */
-int vecenv_refuse(vecenv_sender *self, const vecenv_request *what, int64_t *culprit);
+int vecenv_refuse(vecenv_sender *self, const vecenv_request *request, int64_t *refused_env);
 
 /* Send a request that vecenv_refuse lets pass: step_ids count up from next_step_id in
  * request order. An env named twice and a ring without blocks are found here, and then
  * nothing has been sent. Actions must be in their columns before. */
-int vecenv_send(vecenv_sender *self, const vecenv_request *what, int64_t *culprit);
+int vecenv_send(vecenv_sender *self, const vecenv_request *request, int64_t *refused_env);
 
 /* Forget what an env owes. Its slot drops the command, or its answer if it has begun; what is
  * in the queue until then is nobody's, so requests look for room as long as there is any. */

@@ -6,14 +6,14 @@
 #include "shm/park.h"
 
 size_t
-vecenv_ring_max_pieces(const vecenv_arena *arena)
+vecenv_ring_max_row_ranges(const vecenv_arena *arena)
 {
-    /* every late row may split a block, and becomes a piece of its own */
-    return 2 * vecenv_ring_max_late(arena) + arena->num_blocks + 1;
+    /* every straggler may split a block, and becomes a row range of its own */
+    return 2 * vecenv_ring_max_stragglers(arena) + arena->num_blocks + 1;
 }
 
 size_t
-vecenv_ring_max_late(const vecenv_arena *arena)
+vecenv_ring_max_stragglers(const vecenv_arena *arena)
 {
     /* one claimed row per slot, and the assigned rows of every block */
     return (size_t)arena->num_slots + (size_t)arena->num_blocks * arena->rows;
@@ -52,7 +52,7 @@ block_at(const vecenv_arena *arena, uint32_t block)
 
 /* Save what a block has that was shown last of its env. */
 static void
-put_aside(const vecenv_ring *ring, uint32_t block)
+save_rows(const vecenv_ring *ring, uint32_t block)
 {
     const vecenv_arena *arena = ring->arena;
     const uint64_t *step_ids = (const void *)column(arena, block, VECENV_H_STEP_ID);
@@ -60,8 +60,8 @@ put_aside(const vecenv_ring *ring, uint32_t block)
     for (uint32_t row = 0; row < arena->rows; row++) {
         uint64_t env_id = (uint64_t)env_ids[row]; /* the caller's by now, whatever it wrote there */
         if (env_id < arena->num_envs && step_ids[row] != 0
-            && ring->shown[env_id] == step_ids[row]) {
-            copy_columns(ring->aside_columns, ring->num_aside_columns, ring->aside,
+            && ring->last_delivered[env_id] == step_ids[row]) {
+            copy_columns(ring->saved_columns, ring->num_saved_columns, ring->saved_rows,
                          (uint32_t)env_id, block_at(arena, block), row);
         }
     }
@@ -75,20 +75,20 @@ open_block(vecenv_ring *ring)
         return 0;
     }
     uint32_t block = ring->free_blocks[--ring->num_free];
-    put_aside(ring, block);
+    save_rows(ring, block);
     ring->pins[block] = 1;
     ring->epochs[block] = ring->next_epoch++;
-    return place_of(ring->epochs[block], block, 0);
+    return make_row_ref(ring->epochs[block], block, 0);
 }
 
 void
-vecenv_ring_init(vecenv_ring *ring, uint32_t depth)
+vecenv_ring_init(vecenv_ring *ring, uint32_t max_delivered)
 {
     const vecenv_arena *arena = ring->arena;
-    ring->depth = depth;
-    ring->num_held = ring->oldest_held = 0;
+    ring->max_delivered = max_delivered;
+    ring->num_delivered = ring->oldest_delivered = 0;
     ring->num_outstanding = ring->assigned_rows = 0;
-    ring->num_pieces = ring->num_late = 0;
+    ring->num_row_ranges = ring->num_stragglers = 0;
     ring->next_epoch = 1; /* fresh owner and cell words say epoch 0 */
     ring->num_free = 0;
     for (uint32_t block = arena->num_blocks; block > 0; block--) {
@@ -97,7 +97,7 @@ vecenv_ring_init(vecenv_ring *ring, uint32_t depth)
     for (int i = 0; i < VECENV_CHAIN; i++) {
         ring->chain[i] = open_block(ring);
         if (i > 0) {
-            vecenv_link(arena, place_block(ring->chain[i - 1]), ring->chain[i]);
+            vecenv_link(arena, ref_block(ring->chain[i - 1]), ring->chain[i]);
         }
     }
     store_release(&arena->control->open, ring->chain[0]);
@@ -122,25 +122,25 @@ vecenv_ring_take_back(vecenv_ring *ring, uint32_t block)
 int
 vecenv_ring_assign(vecenv_ring *ring, uint32_t num_rows)
 {
-    uint64_t place = open_block(ring);
-    if (place == 0) {
+    uint64_t row_ref = open_block(ring);
+    if (row_ref == 0) {
         return VECENV_ENOBLOCK;
     }
-    ring->assigned = place;
+    ring->assigned = row_ref;
     ring->assigned_rows = num_rows;
-    ring->is_thinned = 0;
+    ring->has_cancelled = 0;
     return VECENV_OK;
 }
 
 int
 vecenv_ring_has_awaited(const vecenv_ring *ring)
 {
-    uint64_t place = ring->assigned;
+    uint64_t row_ref = ring->assigned;
     for (uint32_t env_id = 0; env_id < ring->arena->num_envs; env_id++) {
         /* nothing owed, or something else: below the first row, thus beyond the last */
         uint64_t row = ring->outstanding[env_id] - ring->assigned_first;
         if (row < ring->assigned_rows
-            && !vecenv_is_committed(ring->arena, place_epoch(place), place_block(place),
+            && !vecenv_is_committed(ring->arena, ref_epoch(row_ref), ref_block(row_ref),
                                     (uint32_t)row)) {
             return 0;
         }
@@ -154,13 +154,13 @@ vecenv_ring_can_assign(const vecenv_ring *ring)
     if (ring->num_free > 0) {
         return 1;
     }
-    uint32_t pins[VECENV_MAX_BLOCKS] = {0}; /* that go when the pieces are dropped */
-    for (size_t i = 0; i < ring->num_pieces; i++) {
-        pins[ring->pieces[i].block]++;
+    uint32_t pins[VECENV_MAX_BLOCKS] = {0}; /* that go when the row ranges are dropped */
+    for (size_t i = 0; i < ring->num_row_ranges; i++) {
+        pins[ring->row_ranges[i].block]++;
     }
-    uint32_t block = place_block(ring->assigned);
+    uint32_t block = ref_block(ring->assigned);
     if (ring->assigned_rows > 0
-        && vecenv_all_committed(ring->arena, place_epoch(ring->assigned), block,
+        && vecenv_all_committed(ring->arena, ref_epoch(ring->assigned), block,
                                 ring->assigned_rows)) {
         pins[block]++;
     }
@@ -173,31 +173,31 @@ vecenv_ring_can_assign(const vecenv_ring *ring)
 }
 
 static void
-add_piece(vecenv_ring *ring, uint32_t block, uint32_t start, uint32_t stop)
+add_row_range(vecenv_ring *ring, uint32_t block, uint32_t start, uint32_t stop)
 {
     if (start < stop) {
-        ring->pieces[ring->num_pieces++] = (vecenv_piece){block, start, stop};
+        ring->row_ranges[ring->num_row_ranges++] = (vecenv_row_range){block, start, stop};
         pin(ring, block);
     }
 }
 
-/* Split rows 0 .. count of a block into committed pieces and late rows, then give up
+/* Split rows 0 .. count of a block into committed row ranges and stragglers, then give up
  * the pin that the block had while it was being written. */
 static void
-retire(vecenv_ring *ring, uint64_t place, uint32_t count)
+retire(vecenv_ring *ring, uint64_t row_ref, uint32_t count)
 {
-    uint64_t epoch = place_epoch(place);
-    uint32_t block = place_block(place);
+    uint64_t epoch = ref_epoch(row_ref);
+    uint32_t block = ref_block(row_ref);
     uint32_t start = 0;
     for (uint32_t row = 0; row < count; row++) {
         if (!vecenv_is_committed(ring->arena, epoch, block, row)) {
-            add_piece(ring, block, start, row);
+            add_row_range(ring, block, start, row);
             start = row + 1;
-            ring->late[ring->num_late++] = place_of(epoch, block, row);
+            ring->stragglers[ring->num_stragglers++] = make_row_ref(epoch, block, row);
             pin(ring, block);
         }
     }
-    add_piece(ring, block, start, count);
+    add_row_range(ring, block, start, count);
     unpin(ring, block);
 }
 
@@ -210,36 +210,36 @@ vecenv_ring_finish_assigned(vecenv_ring *ring)
 }
 
 int
-vecenv_ring_seal(vecenv_ring *ring, int64_t patience_ns)
+vecenv_ring_seal(vecenv_ring *ring, int64_t wait_ns)
 {
     const vecenv_arena *arena = ring->arena;
     uint64_t successor = open_block(ring);
     if (successor == 0) {
         return VECENV_ENOBLOCK;
     }
-    uint64_t place = ring->chain[0];
+    uint64_t row_ref = ring->chain[0];
     /* Link before sealing, so that two open blocks ahead are linked at every instant:
      * claimers can fill them without the parent. */
-    vecenv_link(arena, place_block(ring->chain[VECENV_CHAIN - 1]), successor);
-    uint32_t count = vecenv_seal(arena, place_epoch(place));
+    vecenv_link(arena, ref_block(ring->chain[VECENV_CHAIN - 1]), successor);
+    uint32_t count = vecenv_seal(arena, ref_epoch(row_ref));
     memmove(ring->chain, ring->chain + 1, (VECENV_CHAIN - 1) * sizeof ring->chain[0]);
     ring->chain[VECENV_CHAIN - 1] = successor;
-    if (!vecenv_all_committed(arena, place_epoch(place), place_block(place), count)) {
-        int64_t end = vecenv_now_ns() + patience_ns;
+    if (!vecenv_all_committed(arena, ref_epoch(row_ref), ref_block(row_ref), count)) {
+        int64_t end = vecenv_now_ns() + wait_ns;
         do {
             vecenv_yield();
-        } while (!vecenv_all_committed(arena, place_epoch(place), place_block(place), count)
+        } while (!vecenv_all_committed(arena, ref_epoch(row_ref), ref_block(row_ref), count)
                  && vecenv_now_ns() < end);
     }
-    retire(ring, place, count);
+    retire(ring, row_ref, count);
     return VECENV_OK;
 }
 
 int
 vecenv_ring_catch_up(vecenv_ring *ring)
 {
-    while (place_epoch(load_acquire(&ring->arena->control->open))
-           != place_epoch(ring->chain[0])) {
+    while (ref_epoch(load_acquire(&ring->arena->control->open))
+           != ref_epoch(ring->chain[0])) {
         vecenv_ring_filter(ring); /* may free the block that the seal needs */
         if (vecenv_ring_seal(ring, 0) != VECENV_OK) {
             return VECENV_ENOBLOCK;
@@ -249,21 +249,21 @@ vecenv_ring_catch_up(vecenv_ring *ring)
 }
 
 void
-vecenv_ring_collect_late(vecenv_ring *ring)
+vecenv_ring_collect_stragglers(vecenv_ring *ring)
 {
     size_t kept = 0;
-    for (size_t i = 0; i < ring->num_late; i++) {
-        uint64_t place = ring->late[i];
-        uint32_t block = place_block(place);
-        uint32_t row = place_row(place);
-        if (vecenv_is_committed(ring->arena, place_epoch(place), block, row)) {
-            add_piece(ring, block, row, row + 1);
+    for (size_t i = 0; i < ring->num_stragglers; i++) {
+        uint64_t row_ref = ring->stragglers[i];
+        uint32_t block = ref_block(row_ref);
+        uint32_t row = ref_row(row_ref);
+        if (vecenv_is_committed(ring->arena, ref_epoch(row_ref), block, row)) {
+            add_row_range(ring, block, row, row + 1);
             unpin(ring, block);
         } else {
-            ring->late[kept++] = place;
+            ring->stragglers[kept++] = row_ref;
         }
     }
-    ring->num_late = kept;
+    ring->num_stragglers = kept;
 }
 
 static void
@@ -288,105 +288,106 @@ vecenv_ring_filter(vecenv_ring *ring)
 {
     uint32_t total = 0;
     size_t kept = 0;
-    for (size_t i = 0; i < ring->num_pieces; i++) {
-        vecenv_piece piece = ring->pieces[i];
-        for (uint32_t row = piece.start; row < piece.stop;) {
-            if (is_awaited(ring, piece.block, row)) {
+    for (size_t i = 0; i < ring->num_row_ranges; i++) {
+        vecenv_row_range range = ring->row_ranges[i];
+        for (uint32_t row = range.start; row < range.stop;) {
+            if (is_awaited(ring, range.block, row)) {
                 row++;
-            } else if (row != --piece.stop) {
-                copy_row(ring, piece.block, row, piece.block, piece.stop);
+            } else if (row != --range.stop) {
+                copy_row(ring, range.block, row, range.block, range.stop);
             }
         }
-        total += piece.stop - piece.start;
-        if (piece.start < piece.stop) {
-            ring->pieces[kept++] = piece;
+        total += range.stop - range.start;
+        if (range.start < range.stop) {
+            ring->row_ranges[kept++] = range;
         } else {
-            unpin(ring, piece.block);
+            unpin(ring, range.block);
         }
     }
-    ring->num_pieces = kept;
+    ring->num_row_ranges = kept;
     return total;
 }
 
-/* Pin a delivered block and let go of the batch that is now depth - 1 receives old. */
+/* Pin a delivered block and let go of the oldest of more than max_delivered. */
 static void
-hold(vecenv_ring *ring, uint32_t block)
+keep_delivered(vecenv_ring *ring, uint32_t block)
 {
-    if (ring->num_held == ring->depth) {
-        unpin(ring, ring->held[ring->oldest_held]);
-        ring->oldest_held = (ring->oldest_held + 1) % ring->depth;
-        ring->num_held--;
+    if (ring->num_delivered == ring->max_delivered) {
+        unpin(ring, ring->delivered[ring->oldest_delivered]);
+        ring->oldest_delivered = (ring->oldest_delivered + 1) % ring->max_delivered;
+        ring->num_delivered--;
     }
-    ring->held[(ring->oldest_held + ring->num_held++) % ring->depth] = (uint8_t)block;
+    uint32_t next = (ring->oldest_delivered + ring->num_delivered++) % ring->max_delivered;
+    ring->delivered[next] = (uint8_t)block;
     pin(ring, block);
 }
 
 static void
-drop_first_piece(vecenv_ring *ring)
+drop_first_row_range(vecenv_ring *ring)
 {
-    uint32_t block = ring->pieces[0].block;
-    memmove(ring->pieces, ring->pieces + 1,
-            --ring->num_pieces * sizeof ring->pieces[0]);
+    uint32_t block = ring->row_ranges[0].block;
+    memmove(ring->row_ranges, ring->row_ranges + 1,
+            --ring->num_row_ranges * sizeof ring->row_ranges[0]);
     unpin(ring, block);
 }
 
 static void
-settle(vecenv_ring *ring, const vecenv_piece *run)
+mark_delivered(vecenv_ring *ring, const vecenv_row_range *range)
 {
-    const int64_t *env_ids = (const void *)column(ring->arena, run->block, VECENV_H_ENV_ID);
-    const uint64_t *step_ids = (const void *)column(ring->arena, run->block, VECENV_H_STEP_ID);
-    const uint32_t *flags = (const void *)column(ring->arena, run->block, VECENV_H_FLAGS);
-    for (uint32_t row = run->start; row < run->stop; row++) {
+    const int64_t *env_ids = (const void *)column(ring->arena, range->block, VECENV_H_ENV_ID);
+    const uint64_t *step_ids = (const void *)column(ring->arena, range->block, VECENV_H_STEP_ID);
+    const uint32_t *flags = (const void *)column(ring->arena, range->block, VECENV_H_FLAGS);
+    for (uint32_t row = range->start; row < range->stop; row++) {
         ring->outstanding[env_ids[row]] = 0;
         if (!(flags[row] & VECENV_F_ERROR)) { /* else another row's observation stands there */
-            ring->shown[env_ids[row]] = step_ids[row];
+            ring->last_delivered[env_ids[row]] = step_ids[row];
         }
     }
-    ring->num_outstanding -= run->stop - run->start;
+    ring->num_outstanding -= range->stop - range->start;
 }
 
 int
-vecenv_ring_deliver(vecenv_ring *ring, uint32_t count, vecenv_piece *run)
+vecenv_ring_deliver(vecenv_ring *ring, uint32_t count, vecenv_row_range *range)
 {
-    vecenv_piece *first = &ring->pieces[0];
+    vecenv_row_range *first = &ring->row_ranges[0];
     if (first->stop - first->start >= count) {
-        *run = (vecenv_piece){first->block, first->start, first->start + count};
-        hold(ring, run->block);
+        *range = (vecenv_row_range){first->block, first->start, first->start + count};
+        keep_delivered(ring, range->block);
         first->start += count;
         if (first->start == first->stop) {
-            drop_first_piece(ring);
+            drop_first_row_range(ring);
         }
     } else {
-        uint64_t place = open_block(ring);
-        if (place == 0) {
+        uint64_t row_ref = open_block(ring);
+        if (row_ref == 0) {
             return VECENV_ENOBLOCK;
         }
-        *run = (vecenv_piece){place_block(place), 0, 0};
-        while (run->stop < count) {
-            first = &ring->pieces[0];
-            copy_row(ring, run->block, run->stop++, first->block, first->start++);
+        *range = (vecenv_row_range){ref_block(row_ref), 0, 0};
+        while (range->stop < count) {
+            first = &ring->row_ranges[0];
+            copy_row(ring, range->block, range->stop++, first->block, first->start++);
             if (first->start == first->stop) {
-                drop_first_piece(ring);
+                drop_first_row_range(ring);
             }
         }
-        hold(ring, run->block);
-        unpin(ring, run->block);
+        keep_delivered(ring, range->block);
+        unpin(ring, range->block);
     }
-    settle(ring, run);
+    mark_delivered(ring, range);
     return VECENV_OK;
 }
 
 /* Commands that a successor of a dead slot will answer. */
 typedef struct {
     uint32_t head, count;
-} heritage;
+} pending_commands;
 
 static int
-is_inherited(const vecenv_arena *arena, uint32_t slot, heritage left, uint64_t place)
+is_pending(const vecenv_arena *arena, uint32_t slot, pending_commands pending, uint64_t row_ref)
 {
-    for (uint32_t i = 0; i < left.count; i++) {
-        uint32_t at = (left.head + i) & (arena->queue_size - 1);
-        if (queue_of(arena, slot)[at].place == place) {
+    for (uint32_t i = 0; i < pending.count; i++) {
+        uint32_t at = (pending.head + i) & (arena->queue_size - 1);
+        if (queue_of(arena, slot)[at].row_ref == row_ref) {
             return 1;
         }
     }
@@ -395,20 +396,20 @@ is_inherited(const vecenv_arena *arena, uint32_t slot, heritage left, uint64_t p
 
 /* Commit as void the uncommitted rows that `slot` owns among the first `limit`. */
 static void
-reap_block(const vecenv_ring *ring, uint64_t place, uint32_t limit, uint32_t slot,
-           heritage left)
+reap_block(const vecenv_ring *ring, uint64_t row_ref, uint32_t limit, uint32_t slot,
+           pending_commands pending)
 {
     const vecenv_arena *arena = ring->arena;
-    uint64_t epoch = place_epoch(place);
-    uint32_t block = place_block(place);
+    uint64_t epoch = ref_epoch(row_ref);
+    uint32_t block = ref_block(row_ref);
     uint64_t mark = owner_of(epoch, slot + 1);
     for (uint32_t row = 0; row < limit; row++) {
         if (load_acquire(&word_column(arena, block, VECENV_H_OWNER)[row]) == mark
             && !vecenv_is_committed(arena, epoch, block, row)
-            && !is_inherited(arena, slot, left, place_of(epoch, block, row))) {
+            && !is_pending(arena, slot, pending, make_row_ref(epoch, block, row))) {
             ((uint64_t *)(void *)column(arena, block, VECENV_H_STEP_ID))[row] = 0;
             ((int64_t *)(void *)column(arena, block, VECENV_H_ENV_ID))[row] = 0;
-            vecenv_commit(arena, place_of(epoch, block, row));
+            vecenv_commit(arena, make_row_ref(epoch, block, row));
         }
     }
 }
@@ -416,16 +417,16 @@ reap_block(const vecenv_ring *ring, uint64_t place, uint32_t limit, uint32_t slo
 void
 vecenv_ring_reap_claims(vecenv_ring *ring, uint32_t slot, uint32_t head, uint32_t count)
 {
-    heritage left = {head, count};
+    pending_commands pending = {head, count};
     for (int i = 0; i < VECENV_CHAIN; i++) {
-        reap_block(ring, ring->chain[i], ring->arena->rows, slot, left);
+        reap_block(ring, ring->chain[i], ring->arena->rows, slot, pending);
     }
     if (ring->assigned_rows > 0) {
-        reap_block(ring, ring->assigned, ring->assigned_rows, slot, left);
+        reap_block(ring, ring->assigned, ring->assigned_rows, slot, pending);
     }
-    for (size_t i = 0; i < ring->num_late; i++) {
-        uint64_t place = ring->late[i];
-        reap_block(ring, place, place_row(place) + 1, slot, left);
+    for (size_t i = 0; i < ring->num_stragglers; i++) {
+        uint64_t row_ref = ring->stragglers[i];
+        reap_block(ring, row_ref, ref_row(row_ref) + 1, slot, pending);
     }
 }
 
@@ -439,12 +440,12 @@ int
 vecenv_ring_is_answered(const vecenv_ring *ring, const vecenv_command *command)
 {
     const vecenv_arena *arena = ring->arena;
-    uint64_t place = command->place;
-    if (place != VECENV_CLAIM) {
+    uint64_t row_ref = command->row_ref;
+    if (row_ref != VECENV_CLAIM) {
         /* Epochs never repeat and cells only move to later ones: a row that its slot committed
          * before it was stopped may have been delivered and be in use again by now. */
-        return load_acquire(&word_column(arena, place_block(place), VECENV_H_CELL)[place_row(place)])
-               >= place_epoch(place);
+        const vecenv_word *cells = word_column(arena, ref_block(row_ref), VECENV_H_CELL);
+        return load_acquire(&cells[ref_row(row_ref)]) >= ref_epoch(row_ref);
     }
     if (ring->outstanding[command->env_id] != command->step_id) {
         return 1; /* delivered, or nobody waits for it any more */

@@ -8,8 +8,8 @@
 
 /* How long a sealed block waits for a writer between claim and commit (copies only, so
  * only a stopped or descheduled one is that late) before it goes on without the row. */
-#define LATE_NS INT64_C(20000000)
-#define LOOKS_PER_YIELD 16
+#define STRAGGLER_WAIT_NS INT64_C(20000000)
+#define POLLS_PER_YIELD 16
 /* A yield that was shorter than this gave the core to nobody. The next one can wait for as long:
  * rows that come amid a yield are seen at its end only. */
 #define SHORT_YIELD_NS 1000
@@ -19,19 +19,19 @@
 #define SLICE_MS 100
 
 static int
-has_mail(const vecenv_slot_lines *lines)
+has_messages(const vecenv_slot_lines *lines)
 {
     return load_acquire(&lines->up_written) != load_acquire(&lines->up_read);
 }
 
-/* Whether a slot waits for us to take its mail. One that waits for a letter, or died while it
+/* Whether a slot waits for us to take its mail. One that waits for a payload, or died while it
  * waited, is blocked as well, but there is nothing to take: deaths must still be heard. */
 static int
 any_blocked(const vecenv_waiter *self)
 {
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
         const vecenv_slot_lines *lines = &self->arena->slots[slot];
-        if (load_acquire32(&lines->blocked) && has_mail(lines)) {
+        if (load_acquire32(&lines->blocked) && has_messages(lines)) {
             return 1;
         }
     }
@@ -39,10 +39,10 @@ any_blocked(const vecenv_waiter *self)
 }
 
 static int
-any_mail(const vecenv_waiter *self)
+any_messages(const vecenv_waiter *self)
 {
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
-        if (has_mail(&self->arena->slots[slot])) {
+        if (has_messages(&self->arena->slots[slot])) {
             return 1;
         }
     }
@@ -50,43 +50,44 @@ any_mail(const vecenv_waiter *self)
 }
 
 static int
-is_there(const vecenv_waiter *self, const vecenv_want *what)
+is_satisfied(const vecenv_waiter *self, const vecenv_wait_condition *condition)
 {
-    if (what->kind == VECENV_WAIT_ALL) {
-        return vecenv_all_committed(self->arena, place_epoch(what->place),
-                                    place_block(what->place), what->count);
+    if (condition->kind == VECENV_WAIT_ALL) {
+        return vecenv_all_committed(self->arena, ref_epoch(condition->row_ref),
+                                    ref_block(condition->row_ref), condition->count);
     }
-    if (what->kind == VECENV_WAIT_SOME) {
-        uint32_t claimed = vecenv_num_claimed(self->arena, place_epoch(what->place));
-        return claimed >= what->count
-               && vecenv_count_committed(self->arena, place_epoch(what->place),
-                                         place_block(what->place), claimed)
-                      >= what->count;
+    if (condition->kind == VECENV_WAIT_SOME) {
+        uint32_t claimed = vecenv_num_claimed(self->arena, ref_epoch(condition->row_ref));
+        return claimed >= condition->count
+               && vecenv_count_committed(self->arena, ref_epoch(condition->row_ref),
+                                         ref_block(condition->row_ref), claimed)
+                      >= condition->count;
     }
     return 0;
 }
 
 static int
-spin_for(const vecenv_waiter *self, const vecenv_want *what, vecenv_spin *spin, int64_t deadline_ns)
+spin_for(const vecenv_waiter *self, const vecenv_wait_condition *condition, vecenv_spin *spin,
+         int64_t deadline_ns)
 {
     int64_t left_ns = deadline_ns - spin->began_ns;
-    if (left_ns < spin->budget_ns) {
-        spin->budget_ns = left_ns;
+    if (left_ns < spin->spin_limit_ns) {
+        spin->spin_limit_ns = left_ns;
     }
-    if (spin->budget_ns <= 0) {
+    if (spin->spin_limit_ns <= 0) {
         return 0;
     }
     for (int64_t stay_ns = 0;;) {
         int64_t now_ns;
         do {
-            for (int look = 0; look < LOOKS_PER_YIELD; look++) {
-                if (is_there(self, what)) {
+            for (int polls = 0; polls < POLLS_PER_YIELD; polls++) {
+                if (is_satisfied(self, condition)) {
                     return 1;
                 }
             }
             now_ns = vecenv_now_ns();
         } while (now_ns - spin->now_ns < stay_ns);
-        if (!vecenv_spin_on(spin)) {
+        if (!vecenv_spin_once(spin)) {
             return 0;
         }
         stay_ns = spin->now_ns - now_ns < SHORT_YIELD_NS ? SHORT_YIELD_NS : 0;
@@ -96,17 +97,17 @@ spin_for(const vecenv_waiter *self, const vecenv_want *what, vecenv_spin *spin, 
 /* Sleep until the rows are there, a descriptor other than ours is ready, or deadline_ns
  * has passed. Returns a RECV_* outcome; RECV_BATCH: look again. -1: a signal arrived. */
 static int
-sleep_since(vecenv_waiter *self, const vecenv_want *what, int64_t began_ns, int64_t deadline_ns,
-            int *descriptor)
+sleep_since(vecenv_waiter *self, const vecenv_wait_condition *condition, int64_t began_ns,
+            int64_t deadline_ns, int *descriptor)
 {
     int64_t now_ns = vecenv_now_ns();
-    vecenv_arm(self->arena, what->kind, what->place, what->count, began_ns);
+    vecenv_begin_wait(self->arena, condition->kind, condition->row_ref, condition->count, began_ns);
     int outcome = RECV_BATCH;
     int64_t left = deadline_ns - now_ns;
-    if (is_there(self, what)) {
+    if (is_satisfied(self, condition)) {
         outcome = RECV_BATCH;
-    } else if (any_blocked(self) || (what->kind == VECENV_WAIT_ANY && any_mail(self))) {
-        outcome = RECV_MAIL;
+    } else if (any_blocked(self) || (condition->kind == VECENV_WAIT_ANY && any_messages(self))) {
+        outcome = RECV_MESSAGE;
     } else {
         struct epoll_event events[MAX_EVENTS];
         int64_t milliseconds = left <= 0 ? 0 : (left + 999999) / 1000000;
@@ -123,7 +124,7 @@ sleep_since(vecenv_waiter *self, const vecenv_want *what, int64_t began_ns, int6
                 if (outcome == RECV_BATCH) { /* woken, perhaps not by a worker: look around */
                     outcome = load_acquire32(&self->arena->control->waiting) == VECENV_WAIT_SOON
                                   ? RECV_SOON
-                                  : RECV_MAIL;
+                                  : RECV_MESSAGE;
                 }
             } else {
                 *descriptor = events[i].data.fd;
@@ -131,7 +132,7 @@ sleep_since(vecenv_waiter *self, const vecenv_want *what, int64_t began_ns, int6
             }
         }
     }
-    vecenv_disarm(self->arena);
+    vecenv_end_wait(self->arena);
     return outcome;
 }
 
@@ -141,7 +142,7 @@ any_done(const vecenv_waiter *self)
 {
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
         const vecenv_slot_lines *lines = &self->arena->slots[slot];
-        if (load_acquire(&lines->rung_ns) != 0
+        if (load_acquire(&lines->published_ns) != 0
             && load_acquire32(&lines->head) == load_acquire32(&lines->tail)
             && load_acquire32(&lines->current_op) == VECENV_OP_NONE) {
             return 1;
@@ -154,13 +155,15 @@ any_done(const vecenv_waiter *self)
  * share by now, so those on other cores are about to have. Without yields, which would put it
  * behind the threads of its own policy. */
 static int
-spin_late(const vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns)
+spin_for_late_caller(const vecenv_waiter *self, const vecenv_wait_condition *condition,
+                     int64_t deadline_ns)
 {
     int64_t now_ns = vecenv_now_ns();
-    vecenv_spin spin = vecenv_begin_spin(&self->late, now_ns);
-    int64_t end_ns = now_ns + spin.budget_ns < deadline_ns ? now_ns + spin.budget_ns : deadline_ns;
+    vecenv_spin spin = vecenv_begin_spin(&self->late_caller_spin_policy, now_ns);
+    int64_t end_ns = now_ns + spin.spin_limit_ns;
+    end_ns = end_ns < deadline_ns ? end_ns : deadline_ns;
     while (now_ns < end_ns) {
-        if (is_there(self, what)) {
+        if (is_satisfied(self, condition)) {
             return 1;
         }
         now_ns = vecenv_now_ns();
@@ -171,89 +174,93 @@ spin_late(const vecenv_waiter *self, const vecenv_want *what, int64_t deadline_n
 /* Go on after a worker on this core has done its share. All that runs here until the others have
  * done theirs is that worker, which spins as well, so this wait may be as long as a worker's. */
 static int
-wait_on(vecenv_waiter *self, const vecenv_want *what, int64_t asleep_ns, int64_t deadline_ns,
-        int *descriptor)
+wait_on(vecenv_waiter *self, const vecenv_wait_condition *condition, int64_t asleep_ns,
+        int64_t deadline_ns, int *descriptor)
 {
     int64_t woken_ns = vecenv_now_ns();
-    vecenv_spin spin = vecenv_begin_spin(&self->soon, woken_ns);
-    if (spin.budget_ns < self->patience.budget_ns) {
-        spin.budget_ns = self->patience.budget_ns; /* the rows are as good as there */
+    vecenv_spin spin = vecenv_begin_spin(&self->soon_spin_policy, woken_ns);
+    if (spin.spin_limit_ns < self->spin_policy.spin_limit_ns) {
+        spin.spin_limit_ns = self->spin_policy.spin_limit_ns; /* the rows are as good as there */
     }
-    int outcome = spin_for(self, what, &spin, deadline_ns)
+    int outcome = spin_for(self, condition, &spin, deadline_ns)
                       ? RECV_BATCH
-                      : sleep_since(self, what, asleep_ns, deadline_ns, descriptor);
-    vecenv_patience_learn(&self->soon, &spin, vecenv_now_ns() - woken_ns);
+                      : sleep_since(self, condition, asleep_ns, deadline_ns, descriptor);
+    vecenv_spin_policy_update(&self->soon_spin_policy, &spin, vecenv_now_ns() - woken_ns);
     return outcome;
 }
 
 int
-vecenv_sleep_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns, int *descriptor)
+vecenv_sleep_for(vecenv_waiter *self, const vecenv_wait_condition *condition, int64_t deadline_ns,
+                 int *descriptor)
 {
-    return sleep_since(self, what, vecenv_now_ns(), deadline_ns, descriptor);
+    return sleep_since(self, condition, vecenv_now_ns(), deadline_ns, descriptor);
 }
 
 int
-vecenv_wait_for(vecenv_waiter *self, const vecenv_want *what, int64_t deadline_ns, int *descriptor)
+vecenv_wait_for(vecenv_waiter *self, const vecenv_wait_condition *condition, int64_t deadline_ns,
+                int *descriptor)
 {
-    vecenv_spin spin = vecenv_begin_spin(&self->patience, vecenv_now_ns());
-    int may_spin = what->kind != VECENV_WAIT_ANY; /* else there is nothing to look at */
-    int is_late = may_spin && what->is_all && spin.budget_ns == 0 && any_done(self);
-    int is_found = may_spin && (is_late ? spin_late(self, what, deadline_ns)
-                                        : spin_for(self, what, &spin, deadline_ns));
+    vecenv_spin spin = vecenv_begin_spin(&self->spin_policy, vecenv_now_ns());
+    int may_spin = condition->kind != VECENV_WAIT_ANY; /* else there is nothing to look at */
+    int is_late_caller = may_spin && condition->is_all && spin.spin_limit_ns == 0 && any_done(self);
+    int is_found = may_spin && (is_late_caller ? spin_for_late_caller(self, condition, deadline_ns)
+                                               : spin_for(self, condition, &spin, deadline_ns));
     int outcome = RECV_BATCH;
     if (!is_found) {
         int64_t asleep = vecenv_now_ns();
-        outcome = sleep_since(self, what, asleep, deadline_ns, descriptor);
+        outcome = sleep_since(self, condition, asleep, deadline_ns, descriptor);
         while (outcome == RECV_SOON) {
-            outcome = wait_on(self, what, asleep, deadline_ns, descriptor);
+            outcome = wait_on(self, condition, asleep, deadline_ns, descriptor);
         }
-        if (outcome != RECV_BATCH && outcome != -1 && is_there(self, what)) {
+        if (outcome != RECV_BATCH && outcome != -1 && is_satisfied(self, condition)) {
             outcome = RECV_BATCH; /* results first, then deaths and deadlines */
         }
     }
     int64_t waited_ns = vecenv_now_ns() - spin.began_ns;
-    vecenv_patience_learn(&self->patience, &spin, waited_ns);
-    if (is_late) {
-        vecenv_patience_learn(&self->late, &spin, waited_ns);
+    vecenv_spin_policy_update(&self->spin_policy, &spin, waited_ns);
+    if (is_late_caller) {
+        vecenv_spin_policy_update(&self->late_caller_spin_policy, &spin, waited_ns);
     }
     return outcome;
 }
 
-/* Bring ready rows to the pieces. Returns 1 when at least `count` can be delivered, 0
- * when *what must be waited for, VECENV_ENOBLOCK when no block is left. */
+/* Bring ready rows to the row ranges. Returns 1 when at least `count` can be delivered, 0
+ * when *condition must be waited for, VECENV_ENOBLOCK when no block is left. */
 int
-vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_want *what)
+vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_wait_condition *condition)
 {
     vecenv_ring *ring = self->ring;
     int is_all = count >= ring->num_outstanding;
-    if (ring->num_late > 0) {
-        vecenv_ring_collect_late(ring);
+    if (ring->num_stragglers > 0) {
+        vecenv_ring_collect_stragglers(ring);
     }
     for (;;) {
-        uint32_t have = ring->num_pieces > 0 ? vecenv_ring_filter(ring) : 0;
+        uint32_t have = ring->num_row_ranges > 0 ? vecenv_ring_filter(ring) : 0;
         if (have >= count) {
             return 1;
         }
         if (ring->assigned_rows > 0) {
-            *what = (vecenv_want){VECENV_WAIT_ALL, ring->assigned_rows, ring->assigned, is_all};
-            if (!is_there(self, what)
-                && !(ring->is_thinned && vecenv_ring_has_awaited(ring))) {
-                if (ring->is_thinned) {
-                    what->kind = VECENV_WAIT_ANY;
+            *condition = (vecenv_wait_condition){VECENV_WAIT_ALL, ring->assigned_rows,
+                                                 ring->assigned, is_all};
+            if (!is_satisfied(self, condition)
+                && !(ring->has_cancelled && vecenv_ring_has_awaited(ring))) {
+                if (ring->has_cancelled) {
+                    condition->kind = VECENV_WAIT_ANY;
                 }
                 return 0;
             }
             vecenv_ring_finish_assigned(ring);
             continue;
         }
-        *what = (vecenv_want){VECENV_WAIT_SOME, count - have, ring->chain[0], is_all};
-        if (!is_there(self, what)) {
-            if (ring->num_late > 0) {
-                what->kind = VECENV_WAIT_ANY;
+        *condition = (vecenv_wait_condition){VECENV_WAIT_SOME, count - have, ring->chain[0],
+                                             is_all};
+        if (!is_satisfied(self, condition)) {
+            if (ring->num_stragglers > 0) {
+                condition->kind = VECENV_WAIT_ANY;
             }
             return 0;
         }
-        if (vecenv_ring_seal(ring, LATE_NS) != VECENV_OK) {
+        if (vecenv_ring_seal(ring, STRAGGLER_WAIT_NS) != VECENV_OK) {
             return VECENV_ENOBLOCK;
         }
     }

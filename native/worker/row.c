@@ -12,7 +12,7 @@
 /* Telling the parent needs a full fence, which waits until every line of the row has been
  * fetched from the other cores: more than a quick env's whole step. So a burst of quick
  * steps tells it only this often, at its end, and before a command that is not quick. */
-#define TELL_NS 10000
+#define NOTIFY_INTERVAL_NS 10000
 
 static int
 is_quick(const Slot *self, uint32_t head)
@@ -23,7 +23,7 @@ is_quick(const Slot *self, uint32_t head)
         return 0;
     }
     const hosted_env *env = &self->envs[next->env_id];
-    return env->last_ns < TELL_NS && !env->needs_reset;
+    return env->last_ns < NOTIFY_INTERVAL_NS && !env->needs_reset;
 }
 
 /* The command is answered (or dropped): free its place in the queue, tell the parent. */
@@ -37,37 +37,38 @@ finish(Slot *self)
     store_release32(&lines->current_op, VECENV_OP_NONE);
     store_release32(&lines->head, head);
     self->command.op = VECENV_OP_NONE;
-    self->num_unread += (uint32_t)self->owes_letter; /* a handler raised before it was taken */
-    self->owes_letter = 0;
+    /* a handler raised before it was taken */
+    self->num_unread_payloads += (uint32_t)self->has_unread_payload;
+    self->has_unread_payload = 0;
     self->now_ns = vecenv_now_ns();
     hosted_env *env = &self->envs[self->command.env_id];
     env->last_ns = self->now_ns - began;
     env->busy_ns += env->last_ns;
-    int must_tell = is_last || !is_quick(self, head);
-    if (must_tell || self->now_ns - self->told_ns > TELL_NS) {
-        self->told_ns = self->now_ns;
-        if (must_tell || vecenv_may_wake_parent(&self->arena)) {
+    int must_notify = is_last || !is_quick(self, head);
+    if (must_notify || self->now_ns - self->notified_ns > NOTIFY_INTERVAL_NS) {
+        self->notified_ns = self->now_ns;
+        if (must_notify || vecenv_may_wake_parent(&self->arena)) {
             vecenv_wake_parent(&self->arena, self->event_fd, is_last);
         }
     }
     if (env->last_ns > VECENV_MAYBE_STOPPED_NS) {
-        vecenv_look_for_parent();
+        vecenv_check_parent();
     }
 }
 
 static uint8_t *
-block_start(const Slot *self, uint64_t place)
+block_start(const Slot *self, uint64_t row_ref)
 {
-    return self->arena.blocks + (size_t)place_block(place) * self->arena.block_stride;
+    return self->arena.blocks + (size_t)ref_block(row_ref) * self->arena.block_stride;
 }
 
-#define CELL(self, place, word, type) \
-    (((type *)(void *)column(&(self)->arena, place_block(place), word))[place_row(place)])
+#define CELL(self, row_ref, word, type) \
+    (((type *)(void *)column(&(self)->arena, ref_block(row_ref), word))[ref_row(row_ref)])
 
 /* Most rows of a column never change. A line that nobody writes stays in every core's cache. */
-#define CHANGE(self, place, word, type, value) \
+#define CHANGE(self, row_ref, word, type, value) \
     do { \
-        type *cell = &CELL(self, place, word, type); \
+        type *cell = &CELL(self, row_ref, word, type); \
         if (*cell != (type)(value)) { \
             *cell = (type)(value); \
         } \
@@ -77,12 +78,12 @@ block_start(const Slot *self, uint64_t place)
 void
 vecenv_slot_drop(Slot *self)
 {
-    if (self->command.place != VECENV_CLAIM) {
-        uint64_t place = self->command.place;
-        CELL(self, place, VECENV_H_STEP_ID, uint64_t) = 0; /* no answer to anything */
-        CELL(self, place, VECENV_H_ENV_ID, int64_t) = self->command.env_id;
-        CELL(self, place, VECENV_H_FLAGS, uint32_t) = VECENV_F_VOID;
-        vecenv_commit(&self->arena, place);
+    if (self->command.row_ref != VECENV_CLAIM) {
+        uint64_t row_ref = self->command.row_ref;
+        CELL(self, row_ref, VECENV_H_STEP_ID, uint64_t) = 0; /* no answer to anything */
+        CELL(self, row_ref, VECENV_H_ENV_ID, int64_t) = self->command.env_id;
+        CELL(self, row_ref, VECENV_H_FLAGS, uint32_t) = VECENV_F_VOID;
+        vecenv_commit(&self->arena, row_ref);
     }
     finish(self);
 }
@@ -108,103 +109,104 @@ static void
 begin_episode(hosted_env *env)
 {
     env->began_ns = vecenv_now_ns();
-    env->tally.episode++;
-    env->tally.length = 0;
-    env->tally.episode_return = 0.0;
+    env->counters.episode++;
+    env->counters.length = 0;
+    env->counters.episode_return = 0.0;
 }
 
 static void
-count_step(hosted_env *env, const answer *row, double reward)
+count_step(hosted_env *env, const vecenv_reply *reply, double reward)
 {
-    if (row->flags & (VECENV_F_RESET | VECENV_F_AUTORESET)) {
+    if (reply->flags & (VECENV_F_RESET | VECENV_F_AUTORESET)) {
         begin_episode(env);
-    } else if (!(row->flags & VECENV_F_ERROR)) {
-        env->tally.length++;
-        env->tally.episode_return += reward;
+    } else if (!(reply->flags & VECENV_F_ERROR)) {
+        env->counters.length++;
+        env->counters.episode_return += reward;
     }
 }
 
 static void
-write_row(Slot *self, hosted_env *env, const answer *row, size_t num_held, uint64_t place)
+write_row(Slot *self, hosted_env *env, const vecenv_reply *reply, size_t num_checked,
+          uint64_t row_ref)
 {
     const vecenv_arena *arena = &self->arena;
-    count_step(env, row, self->reward[0]);
-    CELL(self, place, VECENV_H_STEP_ID, uint64_t) = self->command.step_id;
-    CHANGE(self, place, VECENV_H_ENV_ID, int64_t, self->command.env_id);
-    memcpy(column(arena, place_block(place), VECENV_H_REWARD)
-               + (size_t)place_row(place) * arena->reward_size * sizeof(double),
+    count_step(env, reply, self->reward[0]);
+    CELL(self, row_ref, VECENV_H_STEP_ID, uint64_t) = self->command.step_id;
+    CHANGE(self, row_ref, VECENV_H_ENV_ID, int64_t, self->command.env_id);
+    memcpy(column(arena, ref_block(row_ref), VECENV_H_REWARD)
+               + (size_t)ref_row(row_ref) * arena->reward_size * sizeof(double),
            self->reward, arena->reward_size * sizeof(double));
-    CHANGE(self, place, VECENV_H_TERMINATED, uint8_t, row->terminated);
-    CHANGE(self, place, VECENV_H_TRUNCATED, uint8_t, row->truncated);
-    CHANGE(self, place, VECENV_H_FLAGS, uint32_t, row->flags);
-    CELL(self, place, VECENV_H_TALLY, vecenv_tally) = env->tally;
-    if (row->terminated || row->truncated) {
+    CHANGE(self, row_ref, VECENV_H_TERMINATED, uint8_t, reply->terminated);
+    CHANGE(self, row_ref, VECENV_H_TRUNCATED, uint8_t, reply->truncated);
+    CHANGE(self, row_ref, VECENV_H_FLAGS, uint32_t, reply->flags);
+    CELL(self, row_ref, VECENV_H_EPISODE_COUNTERS, vecenv_episode_counters) = env->counters;
+    if (reply->terminated || reply->truncated) {
         double seconds = (double)(vecenv_now_ns() - env->began_ns) / 1e9;
-        CELL(self, place, VECENV_H_SECONDS, double) = seconds;
+        CELL(self, row_ref, VECENV_H_SECONDS, double) = seconds;
     }
-    if (row->flags & VECENV_F_INFO) {
-        info_store(arena, &self->cells, VECENV_H_INFO_TAGS, place_block(place),
-                   place_row(place));
+    if (reply->flags & VECENV_F_INFO) {
+        info_store(arena, &self->cells, VECENV_H_INFO_TAGS, ref_block(row_ref),
+                   ref_row(row_ref));
     }
-    if (row->flags & VECENV_F_FINAL_INFO) {
-        info_store(arena, &self->final_cells, VECENV_H_FINAL_TAGS, place_block(place),
-                   place_row(place));
+    if (reply->flags & VECENV_F_FINAL_INFO) {
+        info_store(arena, &self->final_cells, VECENV_H_FINAL_TAGS, ref_block(row_ref),
+                   ref_row(row_ref));
     }
-    tree_store(self->held, num_held, block_start(self, place), place_row(place));
-    if (row->flags & VECENV_F_FINAL) { /* the same step began a new episode */
+    tree_store(self->checked, num_checked, block_start(self, row_ref), ref_row(row_ref));
+    if (reply->flags & VECENV_F_FINAL) { /* the same step began a new episode */
         begin_episode(env);
-        env->tally.seed = -1;
+        env->counters.seed = -1;
     }
     if (self->keeps_records) {
-        vecenv_slot_keep_record(self, env, row, num_held);
+        vecenv_slot_keep_record(self, env, reply, num_checked);
     }
 }
 
 int
-vecenv_slot_answer(Slot *self, answer *row)
+vecenv_slot_reply(Slot *self, vecenv_reply *reply)
 {
     hosted_env *env = &self->envs[self->command.env_id];
-    size_t num_held = self->num_staged;
-    int status = vecenv_slot_check(self, row, &num_held);
+    size_t num_checked = self->num_staged;
+    int status = vecenv_slot_check(self, reply, &num_checked);
     if (status == TREE_OK) {
         if (is_superseded(self)) {
             vecenv_slot_drop(self);
         } else {
             /* From here to the commit stand only copies: a claimed row is never left. */
-            uint64_t place = self->command.place != VECENV_CLAIM
-                                 ? self->command.place
+            uint64_t row_ref = self->command.row_ref != VECENV_CLAIM
+                                 ? self->command.row_ref
                                  : vecenv_claim(&self->arena, self->slot);
-            write_row(self, env, row, num_held, place);
-            vecenv_commit(&self->arena, place);
+            write_row(self, env, reply, num_checked, row_ref);
+            vecenv_commit(&self->arena, row_ref);
             finish(self);
         }
     }
-    tree_release(self->held, num_held);
+    tree_release(self->checked, num_checked);
     if (status == TREE_OK) {
         unstage(self);
-    } else if (row->final_info != NULL) {
+    } else if (reply->final_info != NULL) {
         self->final_cells.used = 0; /* it will be given again, or goes by mail */
     }
     return status;
 }
 
 int
-vecenv_slot_stage_final(Slot *self, const answer *row)
+vecenv_slot_stage_final(Slot *self, const vecenv_reply *reply)
 {
     size_t count = 0, at = 0;
     unstage(self);
-    int status = tree_hold(self->final_obs, row->obs, self->held, &count);
+    int status = tree_check(self->final_obs, reply->obs, self->checked, &count);
     for (size_t i = 0; status == TREE_OK && i < count; i++) {
-        memcpy(self->staging + at, self->held[i].source, self->held[i].nbytes);
-        self->held[i].source = self->staging + at;
-        at += self->held[i].nbytes;
+        memcpy(self->staging + at, self->checked[i].source, self->checked[i].nbytes);
+        self->checked[i].source = self->staging + at;
+        at += self->checked[i].nbytes;
     }
-    tree_release(self->held, count);
+    tree_release(self->checked, count);
     if (status == TREE_OK) {
-        status = reward_read(row->reward, self->reward, self->arena.reward_size);
+        status = reward_read(reply->reward, self->reward, self->arena.reward_size);
     }
-    if (status == TREE_OK && row->info != NULL && PyDict_GET_SIZE(row->info) > 0) {
-        status = info_read(&self->arena, &self->info_table, row->info, self->infos,
+    if (status == TREE_OK && reply->info != NULL && PyDict_GET_SIZE(reply->info) > 0) {
+        status = info_read(&self->arena, &self->info_table, reply->info, self->infos,
                            &self->final_cells);
     }
     if (status == TREE_OK) {
@@ -220,26 +222,26 @@ vecenv_slot_publish(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;
     PyObject *obs, *reward, *info, *final_obs, *final_info = Py_None;
-    answer row = {0};
-    if (!PyArg_ParseTuple(args, "OOppOIO|O:publish", &obs, &reward, &row.terminated,
-                          &row.truncated, &info, &row.flags, &final_obs, &final_info)) {
+    vecenv_reply reply = {0};
+    if (!PyArg_ParseTuple(args, "OOppOIO|O:publish", &obs, &reward, &reply.terminated,
+                          &reply.truncated, &info, &reply.flags, &final_obs, &final_info)) {
         return NULL;
     }
     if (self->command.op == VECENV_OP_NONE) {
         PyErr_SetString(PyExc_RuntimeError, "publish without a command under way");
         return NULL;
     }
-    row.obs = obs == Py_None ? NULL : obs;
-    row.reward = reward;
-    row.info = info == Py_None ? NULL : info;
-    row.final_obs = final_obs == Py_None ? NULL : final_obs;
-    row.final_info = final_info == Py_None ? NULL : final_info;
-    if (!(row.flags & VECENV_F_FINAL) || row.final_obs != NULL) {
+    reply.obs = obs == Py_None ? NULL : obs;
+    reply.reward = reward;
+    reply.info = info == Py_None ? NULL : info;
+    reply.final_obs = final_obs == Py_None ? NULL : final_obs;
+    reply.final_info = final_info == Py_None ? NULL : final_info;
+    if (!(reply.flags & VECENV_F_FINAL) || reply.final_obs != NULL) {
         unstage(self); /* the reset's answer raised, or the row brings the end of its own */
     }
     hosted_env *env = &self->envs[self->command.env_id];
-    int is_done = is_over_after(self, env, &row);
-    int status = vecenv_slot_answer(self, &row);
+    int is_done = is_over_after(self, env, &reply);
+    int status = vecenv_slot_reply(self, &reply);
     if (status == TREE_ERROR) {
         return NULL;
     }

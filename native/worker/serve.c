@@ -14,7 +14,7 @@ enum { RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH };
 /* Tell the host if the env just called has drawn from a global random generator; an
  * exception under way stays. NULL instead of `result`: telling failed. */
 static PyObject *
-look_for_draw(Slot *self, PyObject *result)
+check_for_draw(Slot *self, PyObject *result)
 {
     uint32_t moved = 0;
     for (uint32_t i = 0; i < self->num_watched; i++) {
@@ -25,17 +25,17 @@ look_for_draw(Slot *self, PyObject *result)
     }
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    PyObject *drew = Py_NewRef(self->drew); /* it may put another in its place */
-    PyObject *told = PyObject_CallFunction(drew, "I", self->command.env_id);
-    Py_DECREF(drew);
-    if (told == NULL) {
+    PyObject *on_draw = Py_NewRef(self->on_draw); /* it may put another in its place */
+    PyObject *done = PyObject_CallFunction(on_draw, "I", self->command.env_id);
+    Py_DECREF(on_draw);
+    if (done == NULL) {
         Py_XDECREF(type);
         Py_XDECREF(value);
         Py_XDECREF(trace);
         Py_CLEAR(result);
         return NULL;
     }
-    Py_DECREF(told);
+    Py_DECREF(done);
     PyErr_Restore(type, value, trace);
     return result;
 }
@@ -50,7 +50,7 @@ static PyObject *
 call_reset(Slot *self)
 {
     hosted_env *env = &self->envs[self->command.env_id];
-    PyObject *result = look_for_draw(self, PyObject_CallMethodNoArgs(env->env, self->reset_name));
+    PyObject *result = check_for_draw(self, PyObject_CallMethodNoArgs(env->env, self->reset_name));
     PyObject *step_method = result == NULL ? NULL : PyObject_GetAttr(env->env, self->step_name);
     if (step_method == NULL) {
         Py_XDECREF(result);
@@ -69,90 +69,90 @@ is_plain_reset(const Slot *self, PyObject *result)
 
 /* Let the host look at the state of an env that is to be reset here, if that is due. */
 static int
-look_if_due(Slot *self)
+snapshot_if_due(Slot *self)
 {
     const vecenv_command *command = &self->command;
-    if (self->look == NULL || !is_state_due(&self->envs[command->env_id])) {
+    if (self->take_snapshot == NULL || !is_snapshot_due(&self->envs[command->env_id])) {
         return 0;
     }
-    PyObject *done = PyObject_CallFunction(self->look, "IK", command->env_id,
+    PyObject *done = PyObject_CallFunction(self->take_snapshot, "IK", command->env_id,
                                            (unsigned long long)command->step_id);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
 
 /* SAME_STEP, an episode has ended: reset the env and answer with both observations.
- * TREE_ODD: before the reset, *both is NULL; after it, it holds how the episode ended and what
+ * TREE_INEXACT: before the reset, *both is NULL; after it, it holds how the episode ended and what
  * the reset returned, and the final observation and info are staged for `publish`. */
 static int
-begin_in_same_step(Slot *self, answer *row, PyObject **both)
+begin_in_same_step(Slot *self, vecenv_reply *reply, PyObject **both)
 {
     const hosted_env *env = &self->envs[self->command.env_id];
     if (env->env == NULL || self->final_obs == NULL || self->arena.reward_size != 1) {
-        return TREE_ODD;
+        return TREE_INEXACT;
     }
     if (!info_is_wanted(self->infos, 1)) {
-        row->info = NULL;
+        reply->info = NULL;
     }
-    int status = vecenv_slot_stage_final(self, row);
+    int status = vecenv_slot_stage_final(self, reply);
     if (status != TREE_OK) {
         return status;
     }
     PyObject *reward = PyFloat_FromDouble(self->reward[0]); /* the env's own may be an array */
-    PyObject *result = reward == NULL || look_if_due(self) < 0 ? NULL : call_reset(self);
+    PyObject *result = reward == NULL || snapshot_if_due(self) < 0 ? NULL : call_reset(self);
     if (result == NULL) {
         Py_XDECREF(reward);
         unstage(self);
         return TREE_ERROR;
     }
-    row->reward = reward;
-    status = TREE_ODD;
+    reply->reward = reward;
+    status = TREE_INEXACT;
     if (is_plain_reset(self, result)) {
-        row->obs = PyTuple_GET_ITEM(result, 0);
-        row->info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL;
-        row->flags = VECENV_F_FINAL;
-        status = vecenv_slot_answer(self, row);
+        reply->obs = PyTuple_GET_ITEM(result, 0);
+        reply->info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL;
+        reply->flags = VECENV_F_FINAL;
+        status = vecenv_slot_reply(self, reply);
     }
-    if (status == TREE_ODD) {
-        *both = Py_BuildValue("(OOOO)", reward, row->terminated ? Py_True : Py_False,
-                              row->truncated ? Py_True : Py_False, result);
-        status = *both == NULL ? TREE_ERROR : TREE_ODD;
+    if (status == TREE_INEXACT) {
+        *both = Py_BuildValue("(OOOO)", reward, reply->terminated ? Py_True : Py_False,
+                              reply->truncated ? Py_True : Py_False, result);
+        status = *both == NULL ? TREE_ERROR : TREE_INEXACT;
     }
     Py_DECREF(reward);
     Py_DECREF(result);
     return status;
 }
 
-/* Answer with the five-tuple of a step. TREE_ODD: Python must look at it, or at *both if that
+/* Answer with the five-tuple of a step. TREE_INEXACT: Python must look at it, or at *both if that
  * has been set. */
 static int
 answer_step(Slot *self, PyObject *result, PyObject **both)
 {
     if (!PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != 5) {
-        return TREE_ODD;
+        return TREE_INEXACT;
     }
-    answer row = {
+    vecenv_reply reply = {
         .obs = PyTuple_GET_ITEM(result, 0),
         .reward = PyTuple_GET_ITEM(result, 1),
         .terminated = read_flag(PyTuple_GET_ITEM(result, 2)),
         .truncated = read_flag(PyTuple_GET_ITEM(result, 3)),
         .info = PyTuple_GET_ITEM(result, 4),
     };
-    if (row.terminated < 0 || row.truncated < 0) {
+    if (reply.terminated < 0 || reply.truncated < 0) {
         return TREE_ERROR;
     }
-    int is_done = row.terminated || row.truncated;
-    if (self->has_objects || !PyDict_Check(row.info)) {
-        return TREE_ODD;
+    int is_done = reply.terminated || reply.truncated;
+    if (self->has_objects || !PyDict_Check(reply.info)) {
+        return TREE_INEXACT;
     }
     if (is_done && self->autoreset == AUTORESET_SAME_STEP) {
-        return begin_in_same_step(self, &row, both);
+        return begin_in_same_step(self, &reply, both);
     }
     if (!info_is_wanted(self->infos, is_done)) {
-        row.info = NULL;
+        reply.info = NULL;
     }
     uint32_t env_id = self->command.env_id;
-    int status = vecenv_slot_answer(self, &row);
+    int status = vecenv_slot_reply(self, &reply);
     if (status == TREE_OK && is_done && self->autoreset == AUTORESET_NEXT_STEP) {
         self->envs[env_id].needs_reset = 1;
     }
@@ -193,7 +193,7 @@ begin(Slot *self)
     vecenv_slot_lines *lines = lines_of(self);
     uint32_t head = load_acquire32(&lines->head);
     self->command = queue_of(&self->arena, self->slot)[head & (self->arena.queue_size - 1)];
-    self->owes_letter = (self->command.flags & VECENV_C_LETTER) != 0;
+    self->has_unread_payload = (self->command.flags & VECENV_C_PAYLOAD) != 0;
     if (self->now_ns == 0) {
         self->now_ns = vecenv_now_ns();
     }
@@ -214,7 +214,7 @@ step(Slot *self)
     if (action == NULL) {
         return make_event(self, EVENT_RAISED, take_exception());
     }
-    PyObject *result = look_for_draw(self, PyObject_CallOneArg(env->step, action));
+    PyObject *result = check_for_draw(self, PyObject_CallOneArg(env->step, action));
     Py_DECREF(action);
     if (result == NULL) {
         return make_event(self, EVENT_RAISED, take_exception());
@@ -222,11 +222,11 @@ step(Slot *self)
     count_env_step(self);
     PyObject *both = NULL;
     int status = answer_step(self, result, &both);
-    if (status == TREE_ODD && both == NULL) {
+    if (status == TREE_INEXACT && both == NULL) {
         return make_event(self, EVENT_RESULT, result);
     }
     Py_DECREF(result);
-    if (status == TREE_ODD) {
+    if (status == TREE_INEXACT) {
         self->command.argument = RESULT_OF_BOTH;
         return make_event(self, EVENT_RESULT, both);
     }
@@ -242,21 +242,21 @@ static PyObject *
 autoreset(Slot *self)
 {
     hosted_env *env = &self->envs[self->command.env_id];
-    PyObject *result = look_if_due(self) < 0 ? NULL : call_reset(self);
+    PyObject *result = snapshot_if_due(self) < 0 ? NULL : call_reset(self);
     if (result == NULL) {
         return make_event(self, EVENT_RAISED, take_exception());
     }
-    env->tally.seed = -1;
-    int status = TREE_ODD;
+    env->counters.seed = -1;
+    int status = TREE_INEXACT;
     if (is_plain_reset(self, result)) {
-        answer row = {
+        vecenv_reply reply = {
             .obs = PyTuple_GET_ITEM(result, 0),
             .info = info_is_wanted(self->infos, 0) ? PyTuple_GET_ITEM(result, 1) : NULL,
             .flags = VECENV_F_AUTORESET,
         };
-        status = vecenv_slot_answer(self, &row);
+        status = vecenv_slot_reply(self, &reply);
     }
-    if (status == TREE_ODD) {
+    if (status == TREE_INEXACT) {
         self->command.argument = RESULT_OF_RESET;
         return make_event(self, EVENT_RESULT, result);
     }
@@ -279,17 +279,18 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
         }
         uint32_t superseded = load_acquire32(&lines->num_superseded);
         if (load_acquire32(&lines->tail) == load_acquire32(&lines->head)) {
-            /* read before the empty queue: what was overtaken by then has been dropped */
-            self->seen_superseded = superseded;
+            /* read before the empty queue: what was superseded by then has been dropped */
+            self->last_num_superseded = superseded;
             self->now_ns = 0;
             if (!self->waits) {
                 return make_event(self, EVENT_IDLE, Py_NewRef(Py_None));
             }
             Py_BEGIN_ALLOW_THREADS
-            if (self->patience.budget_ns > 0) { /* there is no more than one slot for each core */
+            /* there is no more than one slot for each core */
+            if (self->spin_policy.spin_limit_ns > 0) {
                 vecenv_wake_parent_early(&self->arena, self->event_fd);
             }
-            vecenv_slot_park(&self->arena, self->slot, &self->patience, &self->home,
+            vecenv_slot_park(&self->arena, self->slot, &self->spin_policy, &self->affinity,
                              PARK_SLICE_NS);
             Py_END_ALLOW_THREADS
             if (PyErr_CheckSignals() < 0) {
@@ -308,15 +309,15 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
         }
         const hosted_env *env = &self->envs[self->command.env_id];
         int plain = self->command.op == VECENV_OP_STEP
-                    && !(self->command.flags & VECENV_C_LETTER)
+                    && !(self->command.flags & VECENV_C_PAYLOAD)
                     && (!env->needs_reset || env->env != NULL);
         int is_over = self->command.op != VECENV_OP_CALL && is_superseded(self);
-        if (is_over && !(self->command.flags & VECENV_C_LETTER)) {
+        if (is_over && !(self->command.flags & VECENV_C_PAYLOAD)) {
             vecenv_slot_drop(self);
             continue;
         }
         if (!plain) {
-            if (self->command.op == VECENV_OP_STEP) { /* whose letter may hold an action */
+            if (self->command.op == VECENV_OP_STEP) { /* whose payload may hold an action */
                 self->command.argument = self->envs[self->command.env_id].needs_reset;
             }
             return make_event(self, EVENT_COMMAND, Py_NewRef(is_over ? Py_True : Py_None));
@@ -332,8 +333,8 @@ const char vecenv_slot_serve_doc[] = PyDoc_STR(
 "serve($self, /)\n--\n\n"
 "Step envs until something needs Python; return that event.\n\n"
 "An event is (kind, env_id, op, step_id, argument, flags, result). EVENT_COMMAND: a reset,\n"
-"a call or a step with a letter is under way; if `result` is True it was overtaken or\n"
-"cancelled, and only its letter has to be taken. EVENT_RESULT: a step or an autoreset\n"
+"a call or a step with a payload is under way; if `result` is True it was superseded or\n"
+"cancelled, and only its payload has to be taken. EVENT_RESULT: a step or an autoreset\n"
 "(`argument`: RESULT_OF_STEP, _RESET) returned `result`, which needs conversion, mail or an\n"
 "autoreset; or both (_BOTH), then it is (reward, terminated, truncated, what the reset\n"
 "returned). EVENT_RAISED: it raised `result`.\n"

@@ -10,8 +10,8 @@ slot_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->numpy_scalar);
     Py_VISIT(self->numpy_array);
-    Py_VISIT(self->drew);
-    Py_VISIT(self->look);
+    Py_VISIT(self->on_draw);
+    Py_VISIT(self->take_snapshot);
     for (uint32_t i = 0; i < self->info_table.num_scalars; i++) {
         Py_VISIT(self->info_table.scalars[i].type);
     }
@@ -40,8 +40,8 @@ slot_clear(PyObject *op)
     Py_CLEAR(self->reset_name);
     Py_CLEAR(self->step_name);
     self->num_watched = 0;
-    Py_CLEAR(self->drew);
-    Py_CLEAR(self->look);
+    Py_CLEAR(self->on_draw);
+    Py_CLEAR(self->take_snapshot);
     node_free(self->obs);
     node_free(self->final_obs);
     node_free(self->action);
@@ -57,7 +57,7 @@ slot_dealloc(PyObject *op)
     PyObject_GC_UnTrack(op);
     slot_clear(op);
     PyMem_Free(self->envs);
-    PyMem_Free(self->held);
+    PyMem_Free(self->checked);
     PyMem_Free(self->staging);
     PyMem_Free(self->reward);
     if (self->mapping.obj != NULL) {
@@ -93,18 +93,18 @@ build_trees(Slot *self, PyObject *obs, PyObject *final_obs, PyObject *action)
     }
     self->has_objects = node_has_objects(self->obs);
     size_t leaves = 2 * node_num_leaves(self->obs) + 1;
-    self->held = PyMem_Calloc(leaves, sizeof(held_leaf));
+    self->checked = PyMem_Calloc(leaves, sizeof(checked_leaf));
     self->reward = PyMem_Calloc(self->arena.reward_size + 1, sizeof(double));
     self->staging = PyMem_Malloc(node_nbytes(self->obs) + 1);
     self->envs = PyMem_Calloc(self->arena.num_envs, sizeof(hosted_env));
-    if (self->held == NULL || self->reward == NULL || self->envs == NULL
+    if (self->checked == NULL || self->reward == NULL || self->envs == NULL
         || self->staging == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     for (uint32_t i = 0; i < self->arena.num_envs; i++) {
-        self->envs[i].tally.episode = -1;
-        self->envs[i].tally.seed = -1;
+        self->envs[i].counters.episode = -1;
+        self->envs[i].counters.seed = -1;
     }
     return 0;
 }
@@ -139,7 +139,7 @@ slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->event_fd = event_fd;
     self->autoreset = autoreset;
     self->waits = waits;
-    self->patience.budget_ns = spin_ns;
+    self->spin_policy.spin_limit_ns = spin_ns;
     self->reset_name = PyUnicode_InternFromString("reset");
     self->step_name = PyUnicode_InternFromString("step");
     if (self->reset_name == NULL || self->step_name == NULL
@@ -154,8 +154,8 @@ slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (build_trees(self, obs, final_obs, action) < 0) {
         goto fail;
     }
-    /* what waits in the queue may have been overtaken already: look until it has been empty */
-    self->seen_superseded = load_acquire32(&lines_of(self)->num_superseded) - 1;
+    /* what waits in the queue may have been superseded already: look until it has been empty */
+    self->last_num_superseded = load_acquire32(&lines_of(self)->num_superseded) - 1;
     return (PyObject *)self;
 fail:
     Py_DECREF(self);
@@ -189,8 +189,8 @@ static PyObject *
 slot_watch(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;
-    PyObject *words, *drew;
-    if (!PyArg_ParseTuple(args, "O!O:watch", &PyTuple_Type, &words, &drew)) {
+    PyObject *words, *on_draw;
+    if (!PyArg_ParseTuple(args, "O!O:watch", &PyTuple_Type, &words, &on_draw)) {
         return NULL;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(words);
@@ -199,7 +199,7 @@ slot_watch(PyObject *op, PyObject *args)
         return NULL;
     }
     self->num_watched = 0;
-    Py_XSETREF(self->drew, Py_NewRef(drew));
+    Py_XSETREF(self->on_draw, Py_NewRef(on_draw));
     for (Py_ssize_t i = 0; i < count; i++) {
         unsigned long long address;
         unsigned int value;
@@ -213,24 +213,24 @@ slot_watch(PyObject *op, PyObject *args)
 }
 
 PyDoc_STRVAR(watch_doc,
-"watch($self, words, drew, /)\n--\n\n"
-"Call drew(env_id) right after a step or autoreset that changed one of at most four words.\n\n"
+"watch($self, words, on_draw, /)\n--\n\n"
+"Call on_draw(env_id) right after a step or autoreset that changed one of at most four words.\n\n"
 "words: ((address of a uint32, its value), ...). drew owns their memory; it puts the values\n"
 "back, or watches others.");
 
 static PyObject *
-slot_set_home(PyObject *op, PyObject *args)
+slot_set_preferred_core(PyObject *op, PyObject *args)
 {
     unsigned int core, num_threads;
-    if (!PyArg_ParseTuple(args, "II:set_home", &core, &num_threads)) {
+    if (!PyArg_ParseTuple(args, "II:set_preferred_core", &core, &num_threads)) {
         return NULL;
     }
-    vecenv_set_home(&((Slot *)op)->home, core, num_threads);
+    vecenv_affinity_init(&((Slot *)op)->affinity, core, num_threads);
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(set_home_doc,
-"set_home($self, core, num_threads, /)\n--\n\n"
+PyDoc_STRVAR(set_preferred_core_doc,
+"set_preferred_core($self, core, num_threads, /)\n--\n\n"
 "Give the thread that serves this slot a home on this core, if this thread may run there.\n\n"
 "The only thread of its worker wakes up there after a sleep; one of num_threads stays there while\n"
 "its envs mostly wait.");
@@ -247,7 +247,7 @@ slot_set_seed(PyObject *op, PyObject *args)
     if (env == NULL) {
         return NULL;
     }
-    env->tally.seed = seed;
+    env->counters.seed = seed;
     Py_RETURN_NONE;
 }
 
@@ -294,19 +294,20 @@ static PyMethodDef slot_methods[] = {
     {"finish", vecenv_slot_finish, METH_NOARGS, vecenv_slot_finish_doc},
     {"host", slot_host, METH_VARARGS, host_doc},
     {"watch", slot_watch, METH_VARARGS, watch_doc},
-    {"set_home", slot_set_home, METH_VARARGS, set_home_doc},
+    {"set_preferred_core", slot_set_preferred_core, METH_VARARGS, set_preferred_core_doc},
     {"set_seed", slot_set_seed, METH_VARARGS, set_seed_doc},
     {"action", slot_action, METH_VARARGS, action_doc},
     {"count_step", slot_count_step, METH_NOARGS, count_step_doc},
-    {"mail", vecenv_slot_mail, METH_O, vecenv_slot_mail_doc},
-    {"letter", vecenv_slot_letter, METH_NOARGS, vecenv_slot_letter_doc},
+    {"send_message", vecenv_slot_send_message, METH_O, vecenv_slot_send_message_doc},
+    {"take_payload", vecenv_slot_take_payload, METH_NOARGS, vecenv_slot_take_payload_doc},
     {"keep_records", vecenv_slot_keep_records, METH_VARARGS, vecenv_slot_keep_records_doc},
     {"start_digest", vecenv_slot_start_digest, METH_O, vecenv_slot_start_digest_doc},
-    {"absorb", vecenv_slot_absorb, METH_VARARGS, vecenv_slot_absorb_doc},
+    {"add_to_digest", vecenv_slot_add_to_digest, METH_VARARGS, vecenv_slot_add_to_digest_doc},
     {"records", vecenv_slot_records, METH_O, vecenv_slot_records_doc},
     {"resume", vecenv_slot_resume, METH_VARARGS, vecenv_slot_resume_doc},
-    {"look_after", vecenv_slot_look_after, METH_VARARGS, vecenv_slot_look_after_doc},
-    {"is_look_due", vecenv_slot_is_look_due, METH_O, vecenv_slot_is_look_due_doc},
+    {"schedule_snapshot", vecenv_slot_schedule_snapshot, METH_VARARGS,
+     vecenv_slot_schedule_snapshot_doc},
+    {"is_snapshot_due", vecenv_slot_is_snapshot_due, METH_O, vecenv_slot_is_snapshot_due_doc},
     {"touch", vecenv_slot_touch, METH_O, vecenv_slot_touch_doc},
     {NULL, NULL, 0, NULL},
 };

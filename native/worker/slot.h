@@ -4,7 +4,7 @@
  *   serve.c      the loop: commands out of the queue, env.step, env.reset
  *   row.c        one answer into one row, then the end of its command
  *   slot_records.c  what is known of each env's answers, should this process die
- *   slot_mail.c  messages and letters, for what has no column
+ *   slot_messages.c  messages and payloads, for what has no column
  *
  * One thread uses a Slot. Where a function below says "the command under way" it is the one
  * that serve() took from the queue last and that no row or `finish` has ended yet. */
@@ -30,13 +30,13 @@ typedef struct {
     PyObject *env;   /* whose `reset` begins the next episode here; NULL: the host does it */
     int needs_reset; /* NEXT_STEP: the episode is over, the next step resets */
     int64_t last_ns; /* how long its last command took */
-    vecenv_tally tally;
+    vecenv_episode_counters counters;
     int64_t began_ns;       /* when its episode began */
     uint64_t digest;        /* of its answers since a known start */
     int starts_digest;      /* the next row is the first of them */
     uint32_t turn;          /* which of its two records is written next */
     int64_t busy_ns;        /* time spent on it since its state was last looked at */
-    int64_t state_after_ns; /* how much of that is due for another look; 0: never */
+    int64_t snapshot_after_ns; /* how much of that is due for another look; 0: never */
 } hosted_env;
 
 /* A word of a global random generator, and its value while no env has drawn. */
@@ -56,12 +56,12 @@ typedef struct {
     int autoreset;
     int waits;       /* whether serve() may sleep */
     int has_objects; /* observations have parts without columns: every row has mail */
-    vecenv_patience patience;
-    vecenv_home home;
+    vecenv_spin_policy spin_policy;
+    vecenv_affinity affinity;
     node *obs, *final_obs, *action;
-    held_leaf *held;
+    checked_leaf *checked;
     uint8_t *staging;  /* SAME_STEP: leaves that ended an episode, safe from its reset */
-    size_t num_staged; /* of them, in front of `held`, for the row under way */
+    size_t num_staged; /* of them, in front of `checked`, for the row under way */
     double *reward;
     hosted_env *envs;
     int infos; /* which infos travel, INFOS_* */
@@ -72,17 +72,19 @@ typedef struct {
     /* Interned: the interpreter's cache of methods keeps every other string it is asked with. */
     PyObject *reset_name, *step_name;
     vecenv_command command; /* under way */
-    int owes_letter;        /* it has one, which has not been taken */
-    uint32_t num_unread;    /* letters in front of that, of commands that ended without theirs */
+    int has_unread_payload; /* it has one, which has not been taken */
+    /* payloads in front of that, of commands that ended without theirs */
+    uint32_t num_unread_payloads;
     int64_t now_ns;         /* when the last command ended, 0 after a wait */
-    int64_t told_ns;        /* when the parent was last told */
-    uint32_t seen_superseded;
+    int64_t notified_ns;    /* when the parent was last told */
+    uint32_t last_num_superseded;
     int keeps_records;
     size_t final_offset; /* where the columns of final observations begin */
     watched_word watched[MAX_WATCHED];
     uint32_t num_watched;
-    PyObject *drew; /* told of an env that changed one of them; owns their memory */
-    PyObject *look; /* look(env_id, step_id), before an autoreset where that is due; or NULL */
+    PyObject *on_draw; /* told of an env that changed one of them; owns their memory */
+    /* take_snapshot(env_id, step_id), before an autoreset where that is due; or NULL */
+    PyObject *take_snapshot;
 } Slot;
 
 static inline vecenv_slot_lines *
@@ -102,22 +104,22 @@ parse_env(const Slot *self, PyObject *env_id)
     return &self->envs[index];
 }
 
-/* Whether nobody waits for the command under way: a reset overtook it, or it was cancelled.
+/* Whether nobody waits for the command under way: a reset superseded it, or it was cancelled.
  * The newest step_ids lie on lines that the parent writes at every send; the counter on
  * our own doorbell's line says whether they are worth a look at all. */
 static inline int
 is_superseded(const Slot *self)
 {
-    return load_acquire32(&lines_of(self)->num_superseded) != self->seen_superseded
+    return load_acquire32(&lines_of(self)->num_superseded) != self->last_num_superseded
            && load_acquire(&self->arena.newest[self->command.env_id])
                   != self->command.step_id;
 }
 
 /* Whether the host wants to look at the env's state before its next reset. */
 static inline int
-is_state_due(const hosted_env *env)
+is_snapshot_due(const hosted_env *env)
 {
-    return env->state_after_ns > 0 && env->busy_ns >= env->state_after_ns;
+    return env->snapshot_after_ns > 0 && env->busy_ns >= env->snapshot_after_ns;
 }
 
 /* An env of this slot has been stepped, by whomever; what raised or was repeated does not count. */
@@ -134,20 +136,20 @@ typedef struct {
     PyObject *obs, *reward, *info, *final_obs, *final_info; /* borrowed; NULL: nothing, or zero */
     int terminated, truncated;
     uint32_t flags;
-} answer;
+} vecenv_reply;
 
 /* Write and commit the row of the command under way, and end the command; if it was
- * superseded meanwhile, only end it. TREE_ODD: a value needs conversion, nothing was
+ * superseded meanwhile, only end it. TREE_INEXACT: a value needs conversion, nothing was
  * written, the command is still under way. TREE_ERROR: the same, with an exception. */
-int vecenv_slot_answer(Slot *self, answer *row);
+int vecenv_slot_reply(Slot *self, vecenv_reply *reply);
 
 /* End the command under way without an answer. */
 void vecenv_slot_drop(Slot *self);
 
 /* Copy observation, info (NULL: none) and reward that end an episode, since the reset that
  * follows may overwrite them in place; the next answer flagged FINAL carries them, but the
- * reward. TREE_ODD and TREE_ERROR: nothing is staged. */
-int vecenv_slot_stage_final(Slot *self, const answer *row);
+ * reward. TREE_INEXACT and TREE_ERROR: nothing is staged. */
+int vecenv_slot_stage_final(Slot *self, const vecenv_reply *reply);
 
 /* Forget what is staged. */
 static inline void
@@ -160,20 +162,21 @@ unstage(Slot *self)
 /* Whether the env's episode is over once the command under way is answered with this row. An
  * autoreset that raised has begun nothing: the next step tries again. */
 static inline int
-is_over_after(const Slot *self, const hosted_env *env, const answer *row)
+is_over_after(const Slot *self, const hosted_env *env, const vecenv_reply *reply)
 {
-    int is_left = (row->flags & VECENV_F_ERROR) && self->command.op == VECENV_OP_STEP;
-    return row->terminated || row->truncated || (is_left && env->needs_reset);
+    int is_left = (reply->flags & VECENV_F_ERROR) && self->command.op == VECENV_OP_STEP;
+    return reply->terminated || reply->truncated || (is_left && env->needs_reset);
 }
 
 /* ---- slot_records.c -------------------------------------------------------------- */
 
-/* Check everything that can fail into self->held (behind what is staged) and self->reward.
- * *num_held leaves must be released, whatever is returned. */
-int vecenv_slot_check(Slot *self, answer *row, size_t *num_held);
+/* Check everything that can fail into self->checked (behind what is staged) and self->reward.
+ * *num_checked leaves must be released, whatever is returned. */
+int vecenv_slot_check(Slot *self, vecenv_reply *reply, size_t *num_checked);
 
-/* Note the answer that stands in self->held and self->reward; its row comes next. */
-void vecenv_slot_keep_record(Slot *self, hosted_env *env, const answer *row, size_t num_held);
+/* Note the answer that stands in self->checked and self->reward; its row comes next. */
+void vecenv_slot_keep_record(Slot *self, hosted_env *env, const vecenv_reply *reply,
+                             size_t num_checked);
 
 /* Add the type to the module; -1 with an exception. */
 int vecenv_add_slot(PyObject *module);
@@ -187,15 +190,15 @@ int vecenv_add_slot(PyObject *module);
 SLOT_METHOD(serve); /* serve.c */
 SLOT_METHOD(publish); /* row.c */
 SLOT_METHOD(finish);
-SLOT_METHOD(mail); /* slot_mail.c */
-SLOT_METHOD(letter);
+SLOT_METHOD(send_message); /* slot_messages.c */
+SLOT_METHOD(take_payload);
 SLOT_METHOD(keep_records); /* slot_records.c */
 SLOT_METHOD(start_digest);
-SLOT_METHOD(absorb);
+SLOT_METHOD(add_to_digest);
 SLOT_METHOD(records);
 SLOT_METHOD(resume);
-SLOT_METHOD(look_after);
-SLOT_METHOD(is_look_due);
+SLOT_METHOD(schedule_snapshot);
+SLOT_METHOD(is_snapshot_due);
 SLOT_METHOD(touch);
 
 #endif

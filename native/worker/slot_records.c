@@ -7,17 +7,17 @@
 /* Row flags that say what happened in the env; the others say how the answer travels. */
 #define ESSENTIAL (VECENV_F_RESET | VECENV_F_AUTORESET | VECENV_F_FINAL | VECENV_F_ERROR)
 
-/* Of the answer in self->held and self->reward. Leaves are added up, each begun with its
+/* Of the answer in self->checked and self->reward. Leaves are added up, each begun with its
  * place, since the C path and the host hold them in different orders. The first row of a
  * digest counts its observation alone: what ended the episode before is not repeated. */
 static uint64_t
-digest_of(const Slot *self, uint64_t digest, int starts, const answer *row, size_t num_held,
-          uint64_t step_id)
+digest_of(const Slot *self, uint64_t digest, int starts, const vecenv_reply *reply,
+          size_t num_checked, uint64_t step_id)
 {
-    uint32_t what = row->flags & ESSENTIAL;
+    uint32_t what = reply->flags & ESSENTIAL;
     uint64_t sum = 0;
-    for (size_t i = 0; i < num_held; i++) {
-        const held_leaf *leaf = &self->held[i];
+    for (size_t i = 0; i < num_checked; i++) {
+        const checked_leaf *leaf = &self->checked[i];
         if (starts && leaf->offset >= self->final_offset) {
             continue;
         }
@@ -30,58 +30,58 @@ digest_of(const Slot *self, uint64_t digest, int starts, const answer *row, size
     digest = digest_mix(starts ? 0 : digest, sum);
     if (!starts) {
         digest = digest_bytes(digest, self->reward, self->arena.reward_size * sizeof(double));
-        digest = digest_mix(digest, what | (uint64_t)(row->terminated != 0) << 32
-                                        | (uint64_t)(row->truncated != 0) << 33);
+        digest = digest_mix(digest, what | (uint64_t)(reply->terminated != 0) << 32
+                                        | (uint64_t)(reply->truncated != 0) << 33);
     }
     return digest;
 }
 
 int
-vecenv_slot_check(Slot *self, answer *row, size_t *num_held)
+vecenv_slot_check(Slot *self, vecenv_reply *reply, size_t *num_checked)
 {
     int status = TREE_OK;
-    if (row->obs != NULL) {
-        status = tree_hold(self->obs, row->obs, self->held, num_held);
+    if (reply->obs != NULL) {
+        status = tree_check(self->obs, reply->obs, self->checked, num_checked);
     }
-    if (status == TREE_OK && row->final_obs != NULL && self->final_obs != NULL) {
-        status = tree_hold(self->final_obs, row->final_obs, self->held, num_held);
+    if (status == TREE_OK && reply->final_obs != NULL && self->final_obs != NULL) {
+        status = tree_check(self->final_obs, reply->final_obs, self->checked, num_checked);
     }
-    if (status == TREE_OK && row->reward != NULL) {
-        status = reward_read(row->reward, self->reward, self->arena.reward_size);
+    if (status == TREE_OK && reply->reward != NULL) {
+        status = reward_read(reply->reward, self->reward, self->arena.reward_size);
     } else {
         memset(self->reward, 0, self->arena.reward_size * sizeof(double));
     }
-    if (status == TREE_OK && row->info != NULL && PyDict_GET_SIZE(row->info) > 0) {
-        status = info_read(&self->arena, &self->info_table, row->info, self->infos,
+    if (status == TREE_OK && reply->info != NULL && PyDict_GET_SIZE(reply->info) > 0) {
+        status = info_read(&self->arena, &self->info_table, reply->info, self->infos,
                            &self->cells);
-        row->flags |= status == TREE_OK && self->cells.used > 0 ? VECENV_F_INFO : 0;
+        reply->flags |= status == TREE_OK && self->cells.used > 0 ? VECENV_F_INFO : 0;
     }
-    if (status == TREE_OK && row->final_info != NULL && PyDict_GET_SIZE(row->final_info) > 0) {
+    if (status == TREE_OK && reply->final_info != NULL && PyDict_GET_SIZE(reply->final_info) > 0) {
         status = self->final_obs == NULL
-                     ? TREE_ODD
-                     : info_read(&self->arena, &self->info_table, row->final_info,
+                     ? TREE_INEXACT
+                     : info_read(&self->arena, &self->info_table, reply->final_info,
                                  self->infos, &self->final_cells);
     }
-    if (row->flags & VECENV_F_FINAL && self->final_cells.used > 0) {
-        row->flags |= VECENV_F_FINAL_INFO;
+    if (reply->flags & VECENV_F_FINAL && self->final_cells.used > 0) {
+        reply->flags |= VECENV_F_FINAL_INFO;
     }
     return status;
 }
 
 void
-vecenv_slot_keep_record(Slot *self, hosted_env *env, const answer *row, size_t num_held)
+vecenv_slot_keep_record(Slot *self, hosted_env *env, const vecenv_reply *reply, size_t num_checked)
 {
     uint64_t step_id = self->command.step_id;
     vecenv_record *record =
         &self->arena.records[2 * self->command.env_id + (env->turn++ & 1)];
-    env->digest = digest_of(self, env->digest, env->starts_digest, row, num_held, step_id);
+    env->digest = digest_of(self, env->digest, env->starts_digest, reply, num_checked, step_id);
     env->starts_digest = 0;
     store_release(&record->step_id, 0);
     store_fence(); /* a release alone lets what follows come before it */
     record->digest = env->digest;
-    record->tally = env->tally;
+    record->counters = env->counters;
     record->began_ns = env->began_ns;
-    record->is_over = !(row->flags & VECENV_F_FINAL) && is_over_after(self, env, row);
+    record->is_over = !(reply->flags & VECENV_F_FINAL) && is_over_after(self, env, reply);
     store_release(&record->step_id, step_id);
 }
 
@@ -92,21 +92,21 @@ vecenv_slot_keep_records(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;
     Py_ssize_t offset;
-    PyObject *look;
-    if (!PyArg_ParseTuple(args, "nO:keep_records", &offset, &look)) {
+    PyObject *take_snapshot;
+    if (!PyArg_ParseTuple(args, "nO:keep_records", &offset, &take_snapshot)) {
         return NULL;
     }
     self->final_offset = (size_t)offset;
-    Py_XSETREF(self->look, Py_NewRef(look));
+    Py_XSETREF(self->take_snapshot, Py_NewRef(take_snapshot));
     self->keeps_records = 1;
     Py_RETURN_NONE;
 }
 
 const char vecenv_slot_keep_records_doc[] = PyDoc_STR(
-"keep_records($self, final_offset, look, /)\n--\n\n"
+"keep_records($self, final_offset, take_snapshot, /)\n--\n\n"
 "Keep two records per env from now on. final_offset: where in a block the columns of final\n"
-"observations begin. look(env_id, step_id) is called right before an autoreset in C of an env\n"
-"whose time set by `look_after` has come.");
+"observations begin. take_snapshot(env_id, step_id) is called right before an autoreset in C\n"
+"of an env whose time set by `schedule_snapshot` has come.");
 
 PyObject *
 vecenv_slot_start_digest(PyObject *op, PyObject *arg)
@@ -124,35 +124,35 @@ const char vecenv_slot_start_digest_doc[] = PyDoc_STR(
 "Begin the env's digest with its next row: it has a new start.");
 
 PyObject *
-vecenv_slot_absorb(PyObject *op, PyObject *args)
+vecenv_slot_add_to_digest(PyObject *op, PyObject *args)
 {
     Slot *self = (Slot *)op;
     PyObject *env_id, *obs, *reward, *final_obs;
     unsigned long long step_id;
     int starts;
-    answer row = {0};
-    if (!PyArg_ParseTuple(args, "OKOOppIOp:absorb", &env_id, &step_id, &obs, &reward,
-                          &row.terminated, &row.truncated, &row.flags, &final_obs, &starts)) {
+    vecenv_reply reply = {0};
+    if (!PyArg_ParseTuple(args, "OKOOppIOp:add_to_digest", &env_id, &step_id, &obs, &reward,
+                          &reply.terminated, &reply.truncated, &reply.flags, &final_obs, &starts)) {
         return NULL;
     }
     hosted_env *env = parse_env(self, env_id);
     if (env == NULL) {
         return NULL;
     }
-    row.obs = obs == Py_None ? NULL : obs;
-    row.reward = reward;
-    row.final_obs = final_obs == Py_None ? NULL : final_obs;
-    size_t num_held = 0;
-    int status = vecenv_slot_check(self, &row, &num_held);
+    reply.obs = obs == Py_None ? NULL : obs;
+    reply.reward = reward;
+    reply.final_obs = final_obs == Py_None ? NULL : final_obs;
+    size_t num_checked = 0;
+    int status = vecenv_slot_check(self, &reply, &num_checked);
     if (status == TREE_OK) {
-        env->digest = digest_of(self, env->digest, starts, &row, num_held, step_id);
+        env->digest = digest_of(self, env->digest, starts, &reply, num_checked, step_id);
     }
-    tree_release(self->held, num_held);
+    tree_release(self->checked, num_checked);
     return status == TREE_ERROR ? NULL : PyBool_FromLong(status == TREE_OK);
 }
 
-const char vecenv_slot_absorb_doc[] = PyDoc_STR(
-"absorb($self, env_id, step_id, obs, reward, terminated, truncated, flags, final_obs,\n"
+const char vecenv_slot_add_to_digest_doc[] = PyDoc_STR(
+"add_to_digest($self, env_id, step_id, obs, reward, terminated, truncated, flags, final_obs,\n"
 "       starts, /)\n--\n\n"
 "Count a repeated answer into the env's digest as its row was counted, without a row.\n\n"
 "False: a value needs conversion, as for `publish`.");
@@ -200,7 +200,7 @@ vecenv_slot_resume(PyObject *op, PyObject *args)
     env->needs_reset = needs_reset;
     for (uint32_t i = 0; step_id != 0 && i < 2; i++) {
         if (load_acquire(&records[i].step_id) == step_id) {
-            env->tally = records[i].tally;
+            env->counters = records[i].counters;
             env->began_ns = records[i].began_ns;
             env->digest = records[i].digest;
             env->turn = i + 1;
@@ -216,11 +216,11 @@ const char vecenv_slot_resume_doc[] = PyDoc_STR(
 "True: its episode was over then.");
 
 PyObject *
-vecenv_slot_look_after(PyObject *op, PyObject *args)
+vecenv_slot_schedule_snapshot(PyObject *op, PyObject *args)
 {
     PyObject *env_id;
     long long busy_ns;
-    if (!PyArg_ParseTuple(args, "OL:look_after", &env_id, &busy_ns)) {
+    if (!PyArg_ParseTuple(args, "OL:schedule_snapshot", &env_id, &busy_ns)) {
         return NULL;
     }
     hosted_env *env = parse_env((Slot *)op, env_id);
@@ -228,23 +228,23 @@ vecenv_slot_look_after(PyObject *op, PyObject *args)
         return NULL;
     }
     env->busy_ns = 0;
-    env->state_after_ns = busy_ns;
+    env->snapshot_after_ns = busy_ns;
     Py_RETURN_NONE;
 }
 
-const char vecenv_slot_look_after_doc[] = PyDoc_STR(
-"look_after($self, env_id, busy_ns, /)\n--\n\n"
+const char vecenv_slot_schedule_snapshot_doc[] = PyDoc_STR(
+"schedule_snapshot($self, env_id, busy_ns, /)\n--\n\n"
 "Have the env looked at before the first autoreset after busy_ns of its own time; 0: none.");
 
 PyObject *
-vecenv_slot_is_look_due(PyObject *op, PyObject *arg)
+vecenv_slot_is_snapshot_due(PyObject *op, PyObject *arg)
 {
     const hosted_env *env = parse_env((Slot *)op, arg);
-    return env == NULL ? NULL : PyBool_FromLong(is_state_due(env));
+    return env == NULL ? NULL : PyBool_FromLong(is_snapshot_due(env));
 }
 
-const char vecenv_slot_is_look_due_doc[] = PyDoc_STR(
-"is_look_due($self, env_id, /)\n--\n\nWhether the time set by `look_after` has come.");
+const char vecenv_slot_is_snapshot_due_doc[] = PyDoc_STR(
+"is_snapshot_due($self, env_id, /)\n--\n\nWhether the time set by `schedule_snapshot` has come.");
 
 PyObject *
 vecenv_slot_touch(PyObject *op, PyObject *arg)

@@ -1,6 +1,6 @@
 /* Steps that are counted as Gymnasium's TimeLimit counts them. */
-#ifndef VECENV_COUNT_H
-#define VECENV_COUNT_H
+#ifndef VECENV_STEP_COUNTER_H
+#define VECENV_STEP_COUNTER_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -1400,7 +1400,7 @@ def test_a_timeout_that_is_no_number_changes_nothing(timeout: Any, open_pool: Op
 
 def test_without_a_limit_a_long_operation_is_warned_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "OVERDUE_WARNING", 0.2)
-    monkeypatch.setattr(watchdog, "_LAZY_LOOK_NS", 50_000_000)
+    monkeypatch.setattr(watchdog, "_LAZY_POLL_NS", 50_000_000)
     pool = ProcessPool([functools.partial(toys.HangAtStep, 1)], PoolOptions(limits=Limits(close=0.2)))
     with pool:
         pool.start()
@@ -1424,7 +1424,7 @@ def test_without_a_limit_a_long_operation_is_warned_about_once(monkeypatch: pyte
 @pytest.mark.parametrize("asks", ["step", "call"])
 def test_a_limit_that_is_set_later_is_looked_at_as_often(asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, the pool slept on as it does without limits, and a limit of a moment took ten seconds."""
-    monkeypatch.setattr(watchdog, "_LAZY_LOOK_NS", 60 * 10**9)
+    monkeypatch.setattr(watchdog, "_LAZY_POLL_NS", 60 * 10**9)
     with ProcessPool([functools.partial(toys.HangAtStep, 1)], PoolOptions()) as pool:
         pool.start()
         reset(pool)

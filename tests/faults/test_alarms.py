@@ -1,4 +1,4 @@
-"""Signal handlers of envs that raise when it does not suit: amid a letter, or a message."""
+"""Signal handlers of envs that raise when it does not suit: amid a payload, or a message."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def is_pending(pid: int, signum: int) -> bool:
 
 
 def test_amid_a_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest of the letter was taken for the next one, that for the one after it: wrong actions from there on."""
+    """The rest of the payload was taken for the next one, that for the one after it: wrong actions from there on."""
     monkeypatch.setenv("VECENV_IMPLEMENTATION", "native")
     heard = tmp_path / "heard"
     with alarmed(functools.partial(Alarmed, heard)) as pool:

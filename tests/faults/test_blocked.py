@@ -59,7 +59,7 @@ def test_a_worker_stopped_within_a_large_answer_is_late(policy: str, implementat
 @pytest.mark.parametrize("policy", ["recover", "raise"])
 def test_a_worker_stopped_within_a_large_letter_is_late(policy: str, implementation: str) -> None:
     load_of = b"x" * LARGE
-    text = "did not finish" if implementation == "native" else "has not begun"  # there, letters come before operations
+    text = "did not finish" if implementation == "native" else "has not begun"  # there, payloads come before operations
     with mortal([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
         play(pool, 2)
         wait_until(lambda: pool._hub.state(1).op == Op.NONE)
@@ -167,7 +167,7 @@ def test_a_slow_transfer_that_goes_on_is_not_late(
         if way == "up":
             pool.post([lambda env: b"x" * size])
             wait_until(lambda: bool(pool._hub.state(0).blocked))
-            name = "mail" if implementation == "native" else "_take_next"
+            name = "take_messages" if implementation == "native" else "_take_next"
         else:
             name = "pump"
         monkeypatch.setattr(pool._hub, name, slowly(pool, getattr(pool._hub, name), looks))

@@ -1,4 +1,4 @@
-"""Calls and deaths: a call is made once, its answer comes once, and its letter is never missing."""
+"""Calls and deaths: a call is made once, its answer comes once, and its payload is never missing."""
 
 from __future__ import annotations
 

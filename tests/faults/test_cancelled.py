@@ -138,7 +138,7 @@ def test_answers_to_what_was_cancelled_are_not_written(count: int, implementatio
         for _ in range(3):
             send(pool, GO_ON)
             pool.recv()
-        assert pool._hub.num_late() == 0
+        assert pool._hub.num_stragglers() == 0
 
 
 def test_a_queue_that_is_full_of_what_was_cancelled_takes_no_more(implementation: str, site: Site) -> None:
@@ -231,9 +231,9 @@ def test_a_reset_that_is_given_up_leaves_no_mail(implementation: str, site: Site
         wait_until(lambda: pool._hub.state(1)[0] == Op.RESET)
         with pytest.raises(WorkerTimeoutError):
             envs.reset_wait(timeout=0.0)
-        wait_until(lambda: bool(pool._inbox.drain() or pool._hub.wait(0) is None or pool._inbox._answers))
+        wait_until(lambda: bool(pool._inbox.poll() or pool._hub.wait(0) is None or pool._inbox._replies))
         envs.reset_async(seed=8)
-        assert not pool._inbox._answers
+        assert not pool._inbox._replies
         site.open_gate()
         envs.reset_wait(timeout=60)
         assert envs.seeds == (8, 9)

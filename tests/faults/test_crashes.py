@@ -249,7 +249,7 @@ def test_a_worker_stopped_between_claim_and_commit_holds_nobody_up_and_loses_not
             os.kill(pool.worker_pids[1], signal.SIGSTOP)
             before = counts.copy()
             turn()
-            if pool._hub.num_late():  # type: ignore[attr-defined]
+            if pool._hub.num_stragglers():  # type: ignore[attr-defined]
                 hits += 1
                 for _ in range(40):  # the ring has 12 blocks
                     turn()

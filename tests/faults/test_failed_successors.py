@@ -175,7 +175,7 @@ def test_after_an_interrupt_amid_the_start_of_a_successor_the_next_wait_starts_a
             assert pool.call(envs_steps, timeout=PATIENCE) == [3] * 4
         if then == "reset":
             pool.cancel()
-            pool.reset(kwargs=[{"options": {}}] * 4)  # by letters, behind those of before
+            pool.reset(kwargs=[{"options": {}}] * 4)  # by payloads, behind those of before
             assert pool.recv(timeout=PATIENCE).lengths.tolist() == [0] * 4
             pool.send(np.zeros(4, np.int64))
         batch = pool.recv(timeout=PATIENCE)

@@ -1,6 +1,6 @@
 """Random programs on a pool, with workers killed at random moments: every env's answers are those of a quiet run.
 
-A program is a list of requests: steps of some envs, in columns or by letter, resets with seeds and
+A program is a list of requests: steps of some envs, in columns or by payload, resets with seeds and
 options, calls that are waited for and calls that other requests go on beside, receives. What an env
 answers must follow from its own requests alone.
 """

@@ -290,7 +290,7 @@ def test_what_was_seen_last_is_not_the_answer_without_an_observation(implementat
         pool.send(np.zeros(2, np.int64))
         last = pool.recv().obs.copy()
         pool.send(np.zeros(2, np.int64))
-        assert pool.recv().row_flags.tolist() == [RowFlag.ERROR | RowFlag.MAIL] * 2
+        assert pool.recv().row_flags.tolist() == [RowFlag.ERROR | RowFlag.MESSAGE] * 2
         kill(pool, 0)
         pool.send(np.zeros(2, np.int64))
         batch = pool.recv()

@@ -484,7 +484,7 @@ def test_a_worker_killed_while_it_waits_for_the_rest_of_a_letter_is_heard(implem
         play(pool, 3)
         with stopped(pool.worker_pids):  # else they may have read all that is written before the parent has written all
             pool.post([lambda env: len(load_of)] * 2)
-        if implementation == "native":  # the parent writes no more of the letters now
+        if implementation == "native":  # the parent writes no more of the payloads now
             wait_until(lambda: all(pool._hub.state(slot).blocked for slot in range(2)))
         kill(pool, 0)
         kill(pool, 1)

@@ -54,7 +54,7 @@ def test_calls_of_other_workers_and_answers_that_are_in_are_kept(implementation:
         pool.post([pid_of] * 2, [2, 3])
         pool.send(np.zeros(2, np.int64), [0, 1])
         pool.recv()
-        wait_until(lambda: pool._inbox.drain() or pool._inbox.has_all_calls() or pool._hub.wait(0) is None)
+        wait_until(lambda: pool._inbox.poll() or pool._inbox.has_all_calls() or pool._hub.wait(0) is None)
         pids = pool.worker_pids
         pool.restart(1)
         assert pool.wait_calls() == [pids[1]] * 2

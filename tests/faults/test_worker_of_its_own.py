@@ -66,7 +66,7 @@ def test_from_its_second_failure_on_an_env_dies_alone(
         got = play(pool, 24, before=lambda pool, number: pids.append(pool.worker_pids))
         counts = pool.statistics()
         assert pool.envs_of(0) == [0, 1, 3] and pool.envs_of(1) == [2]
-        assert pool.place(1) == "worker 1 (env 2)" and pool.place(0) == "worker 0 (envs 0, 1, 3)"
+        assert pool.describe_worker(1) == "worker 1 (env 2)" and pool.describe_worker(0) == "worker 0 (envs 0, 1, 3)"
     assert got.rows == undisturbed(innocents(4), 24, autoreset=autoreset).rows
     assert (counts["restarts"], counts["workers_added"], counts["truncated"]) == (4, 1, 0)
     assert [len(found) for found in pids] == [1] * 5 + [2] * 19
@@ -166,7 +166,7 @@ def test_what_waits_in_its_queue_moves_along(implementation: str, tmp_path: Path
 
 
 def test_letters_move_along(implementation: str, tmp_path: Path) -> None:
-    """Options of resets travel as letters, which the dead worker has taken with it."""
+    """Options of resets travel as payloads, which the dead worker has taken with it."""
     env_fns = innocents(3)
     env_fns[1] = functools.partial(Waits, tmp_path)
     with mortal(env_fns, num_workers=1) as pool:

@@ -29,7 +29,7 @@
 
 typedef struct {
     uint32_t num_envs, num_slots, num_blocks, rows, queue_size;
-    size_t mail_nbytes;
+    size_t byte_ring_nbytes;
 } arena_sizes;
 
 static size_t
@@ -71,7 +71,7 @@ make_arena(arena_sizes sizes)
         [VECENV_H_NUM_BLOCKS] = sizes.num_blocks,
         [VECENV_H_ROWS] = sizes.rows,
         [VECENV_H_QUEUE_SIZE] = sizes.queue_size,
-        [VECENV_H_MAIL_NBYTES] = (int64_t)sizes.mail_nbytes,
+        [VECENV_H_BYTE_RING_NBYTES] = (int64_t)sizes.byte_ring_nbytes,
         [VECENV_H_REWARD_SIZE] = 1,
     };
     size_t slots = sizes.num_slots;
@@ -82,8 +82,8 @@ make_arena(arena_sizes sizes)
     at = place_next(header, VECENV_H_QUEUES, at,
                     slots * sizes.queue_size * sizeof(vecenv_command));
     at = place_next(header, VECENV_H_NEWEST, at, sizes.num_envs * sizeof(vecenv_word));
-    at = place_next(header, VECENV_H_MAIL_UP, at, slots * sizes.mail_nbytes);
-    at = place_next(header, VECENV_H_MAIL_DOWN, at, slots * sizes.mail_nbytes);
+    at = place_next(header, VECENV_H_BYTE_RINGS_UP, at, slots * sizes.byte_ring_nbytes);
+    at = place_next(header, VECENV_H_BYTE_RINGS_DOWN, at, slots * sizes.byte_ring_nbytes);
     header[VECENV_H_BLOCK_STRIDE] = (int64_t)((place_columns(header, sizes.rows) + PAGE - 1)
                                               / PAGE * PAGE);
     header[VECENV_H_BLOCKS] = (int64_t)((at + PAGE - 1) / PAGE * PAGE);
@@ -125,10 +125,10 @@ flags_of(const vecenv_arena *arena, uint32_t block)
 
 /* What a worker writes between claim and commit. The reward tells the row's author. */
 static inline void
-write_row(const vecenv_arena *arena, uint64_t place, uint64_t step_id, int64_t env_id)
+write_row(const vecenv_arena *arena, uint64_t row_ref, uint64_t step_id, int64_t env_id)
 {
-    uint32_t block = place_block(place);
-    uint32_t row = place_row(place);
+    uint32_t block = ref_block(row_ref);
+    uint32_t row = ref_row(row_ref);
     step_ids_of(arena, block)[row] = step_id;
     env_ids_of(arena, block)[row] = env_id;
     rewards_of(arena, block)[row] = (double)step_id * 1000.0 + (double)env_id;
@@ -149,12 +149,12 @@ is_intact(const vecenv_arena *arena, uint32_t block, uint32_t row)
 typedef struct {
     vecenv_ring ring;
     vecenv_column columns[NUM_COLUMNS];
-} books;
+} test_ring;
 
-static inline books *
-make_books(const vecenv_arena *arena, uint32_t depth)
+static inline test_ring *
+make_test_ring(const vecenv_arena *arena, uint32_t max_delivered)
 {
-    books *made = calloc(1, sizeof *made);
+    test_ring *made = calloc(1, sizeof *made);
     CHECK(made != NULL);
     static const int words[NUM_COLUMNS] = {VECENV_H_STEP_ID, VECENV_H_ENV_ID,
                                            VECENV_H_REWARD, VECENV_H_FLAGS};
@@ -166,28 +166,28 @@ make_books(const vecenv_arena *arena, uint32_t depth)
     ring->columns = made->columns;
     ring->num_columns = NUM_COLUMNS;
     ring->outstanding = calloc(arena->num_envs, sizeof *ring->outstanding);
-    ring->shown = calloc(arena->num_envs, sizeof *ring->shown);
-    ring->aside = calloc(1, arena->block_stride);
-    ring->aside_columns = made->columns;
-    ring->num_aside_columns = NUM_COLUMNS;
-    ring->max_pieces = vecenv_ring_max_pieces(arena);
-    ring->max_late = vecenv_ring_max_late(arena);
-    ring->pieces = calloc(ring->max_pieces, sizeof *ring->pieces);
-    ring->late = calloc(ring->max_late, sizeof *ring->late);
-    CHECK(ring->outstanding != NULL && ring->shown != NULL && ring->aside != NULL);
-    CHECK(ring->pieces != NULL && ring->late != NULL);
-    vecenv_ring_init(ring, depth);
+    ring->last_delivered = calloc(arena->num_envs, sizeof *ring->last_delivered);
+    ring->saved_rows = calloc(1, arena->block_stride);
+    ring->saved_columns = made->columns;
+    ring->num_saved_columns = NUM_COLUMNS;
+    ring->max_row_ranges = vecenv_ring_max_row_ranges(arena);
+    ring->max_stragglers = vecenv_ring_max_stragglers(arena);
+    ring->row_ranges = calloc(ring->max_row_ranges, sizeof *ring->row_ranges);
+    ring->stragglers = calloc(ring->max_stragglers, sizeof *ring->stragglers);
+    CHECK(ring->outstanding != NULL && ring->last_delivered != NULL && ring->saved_rows != NULL);
+    CHECK(ring->row_ranges != NULL && ring->stragglers != NULL);
+    vecenv_ring_init(ring, max_delivered);
     return made;
 }
 
 static inline void
-free_books(books *made)
+free_test_ring(test_ring *made)
 {
     free(made->ring.outstanding);
-    free(made->ring.shown);
-    free(made->ring.aside);
-    free(made->ring.pieces);
-    free(made->ring.late);
+    free(made->ring.last_delivered);
+    free(made->ring.saved_rows);
+    free(made->ring.row_ranges);
+    free(made->ring.stragglers);
     free(made);
 }
 

@@ -14,13 +14,13 @@ enum { QUICK_NS = 1000, LONG_NS = 200000, TRIES = 100 };
 
 static const arena_sizes sizes = {2, 2, 12, 2, 8, 64};
 
-static vecenv_home
+static vecenv_affinity
 after_round(int64_t took_ns)
 {
-    vecenv_home home = {0};
-    vecenv_begin_round(&home, 1);
-    vecenv_end_round(&home, 1 + took_ns, 0, 0);
-    return home;
+    vecenv_affinity affinity = {0};
+    vecenv_begin_round(&affinity, 1);
+    vecenv_end_round(&affinity, 1 + took_ns, 0, 0);
+    return affinity;
 }
 
 static void
@@ -30,15 +30,16 @@ it_leaves_its_callers_core(void)
     CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
     int left = 0;
     for (int i = 0; i < TRIES; i++) { /* the system may move us between two lines */
-        vecenv_home home = after_round(QUICK_NS);
+        vecenv_affinity affinity = after_round(QUICK_NS);
         int core = sched_getcpu();
-        int went = vecenv_step_aside(&home, (unsigned int)core, VECENV_ASIDE_PAUSE_NS);
+        int went = vecenv_leave_callers_core(&affinity, (unsigned int)core,
+                                             VECENV_LEAVE_INTERVAL_NS);
         left += went && sched_getcpu() != core;
         CHECK(sched_getaffinity(0, sizeof after, &after) == 0);
         CHECK(CPU_EQUAL(&before, &after));
         CHECK(!went
-              || !vecenv_step_aside(&home, (unsigned int)sched_getcpu(),
-                                    2 * VECENV_ASIDE_PAUSE_NS - 1)); /* so soon again */
+              || !vecenv_leave_callers_core(&affinity, (unsigned int)sched_getcpu(),
+                                            2 * VECENV_LEAVE_INTERVAL_NS - 1)); /* so soon again */
     }
     CHECK(left > TRIES / 2);
 }
@@ -46,17 +47,19 @@ it_leaves_its_callers_core(void)
 static void
 it_stays_where_it_is(void)
 {
-    vecenv_home home = after_round(LONG_NS);
-    CHECK(!vecenv_step_aside(&home, (unsigned int)sched_getcpu(), VECENV_ASIDE_PAUSE_NS));
-    home = after_round(QUICK_NS);
-    CHECK(!vecenv_step_aside(&home, 5000, VECENV_ASIDE_PAUSE_NS)); /* another core */
+    vecenv_affinity affinity = after_round(LONG_NS);
+    CHECK(!vecenv_leave_callers_core(&affinity, (unsigned int)sched_getcpu(),
+                                     VECENV_LEAVE_INTERVAL_NS));
+    affinity = after_round(QUICK_NS);
+    CHECK(!vecenv_leave_callers_core(&affinity, 5000, VECENV_LEAVE_INTERVAL_NS)); /* another core */
 
     cpu_set_t before, one, after;
     CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
     CPU_ZERO(&one);
     CPU_SET((size_t)sched_getcpu(), &one);
     CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
-    CHECK(!vecenv_step_aside(&home, (unsigned int)sched_getcpu(), VECENV_ASIDE_PAUSE_NS));
+    CHECK(!vecenv_leave_callers_core(&affinity, (unsigned int)sched_getcpu(),
+                                     VECENV_LEAVE_INTERVAL_NS));
     CHECK(sched_getaffinity(0, sizeof after, &after) == 0);
     CHECK(CPU_EQUAL(&one, &after));
     CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
@@ -65,41 +68,43 @@ it_stays_where_it_is(void)
 static void
 it_goes_home_after_long_rounds_whose_caller_fell_asleep_at_once(void)
 {
-    enum { RUNG = 1000 };
+    enum { PUBLISHED = 1000 };
     const struct {
-        int64_t took_ns, armed_ns;
-        int is_wanted;
+        int64_t took_ns, wait_began_ns;
+        int should_pin;
     } rounds[] = {
-        {VECENV_HOME_LEAST_NS, RUNG, 1},
-        {VECENV_HOME_LEAST_NS - 1, RUNG, 0},                         /* too short a round */
-        {VECENV_HOME_LEAST_NS, RUNG - 1, 0},                         /* it has not slept since */
-        {VECENV_HOME_LEAST_NS, RUNG + VECENV_HOME_AT_ONCE_NS - 1, 1},
-        {VECENV_HOME_LEAST_NS, RUNG + VECENV_HOME_AT_ONCE_NS, 0},    /* it went on computing */
+        {VECENV_PIN_MIN_ROUND_NS, PUBLISHED, 1},
+        {VECENV_PIN_MIN_ROUND_NS - 1, PUBLISHED, 0},                 /* too short a round */
+        {VECENV_PIN_MIN_ROUND_NS, PUBLISHED - 1, 0},                 /* it has not slept since */
+        {VECENV_PIN_MIN_ROUND_NS, PUBLISHED + VECENV_PIN_MAX_DELAY_NS - 1, 1},
+        /* it went on computing */
+        {VECENV_PIN_MIN_ROUND_NS, PUBLISHED + VECENV_PIN_MAX_DELAY_NS, 0},
     };
-    vecenv_home home = {0};
+    vecenv_affinity affinity = {0};
     for (size_t i = 0; i < sizeof rounds / sizeof rounds[0]; i++) {
-        vecenv_begin_round(&home, 1);
-        vecenv_end_round(&home, 1 + rounds[i].took_ns, RUNG, rounds[i].armed_ns);
-        CHECK(home.is_wanted == rounds[i].is_wanted);
-        home.is_wanted = 2; /* a wait that ends at its timeout decides nothing */
-        vecenv_end_round(&home, 1, RUNG, RUNG);
-        CHECK(home.is_wanted == 2);
+        vecenv_begin_round(&affinity, 1);
+        vecenv_end_round(&affinity, 1 + rounds[i].took_ns, PUBLISHED, rounds[i].wait_began_ns);
+        CHECK(affinity.should_pin == rounds[i].should_pin);
+        affinity.should_pin = 2; /* a wait that ends at its timeout decides nothing */
+        vecenv_end_round(&affinity, 1, PUBLISHED, PUBLISHED);
+        CHECK(affinity.should_pin == 2);
     }
-    vecenv_set_home(&home, 64 * VECENV_CORE_WORDS, 1); /* beyond what an affinity has room for */
-    CHECK(!home.is_set);
+    /* beyond what an affinity has room for */
+    vecenv_affinity_init(&affinity, 64 * VECENV_CORE_WORDS, 1);
+    CHECK(!affinity.is_set);
 }
 
 /* A round that took so long, and used that much CPU time or more. */
 static void
-end_round_after(vecenv_home *home, int64_t took_ns, int64_t used_ns)
+end_round_after(vecenv_affinity *affinity, int64_t took_ns, int64_t used_ns)
 {
-    vecenv_begin_round(home, 1);
+    vecenv_begin_round(affinity, 1);
     struct timespec used;
-    int64_t until = home->cpu_ns + used_ns;
+    int64_t until = affinity->cpu_ns + used_ns;
     do {
         CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used) == 0);
     } while ((int64_t)used.tv_sec * 1000000000 + used.tv_nsec < until);
-    vecenv_end_round(home, 1 + took_ns, 0, 0);
+    vecenv_end_round(affinity, 1 + took_ns, 0, 0);
 }
 
 static void
@@ -107,28 +112,28 @@ one_of_several_threads_stays_while_it_mostly_waits(void)
 {
     cpu_set_t before, one, other, present;
     CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
-    vecenv_home home = {0};
-    vecenv_set_home(&home, (unsigned int)sched_getcpu(), 2);
-    CHECK(home.is_shared);
+    vecenv_affinity affinity = {0};
+    vecenv_affinity_init(&affinity, (unsigned int)sched_getcpu(), 2);
+    CHECK(affinity.is_shared);
     CPU_ZERO(&one);
     for (size_t core = 0; core < CPU_SETSIZE; core++) {
-        if (home.own[core / 64] >> core % 64 & 1) {
+        if (affinity.preferred[core / 64] >> core % 64 & 1) {
             CPU_SET(core, &one);
         }
     }
     CPU_XOR(&other, &before, &one);
     for (int turn = 0; turn < 2; turn++) {
-        end_round_after(&home, 10000000000, 0); /* it waits */
+        end_round_after(&affinity, 10000000000, 0); /* it waits */
         CHECK(sched_getaffinity(0, sizeof present, &present) == 0);
         CHECK(CPU_EQUAL(&present, &one));
-        home.took_ns = home.used_ns = 0;
-        end_round_after(&home, 1000000, 1000000); /* it computes */
+        affinity.took_ns = affinity.used_ns = 0;
+        end_round_after(&affinity, 1000000, 1000000); /* it computes */
         CHECK(sched_getaffinity(0, sizeof present, &present) == 0);
         CHECK(CPU_EQUAL(&present, &before));
-        CHECK(!vecenv_go_home(&home));
+        CHECK(!vecenv_pin(&affinity));
     }
     CHECK(sched_setaffinity(0, sizeof other, &other) == 0); /* somebody else's choice stays */
-    end_round_after(&home, 10000000000, 0);
+    end_round_after(&affinity, 10000000000, 0);
     CHECK(sched_getaffinity(0, sizeof present, &present) == 0);
     CHECK(CPU_EQUAL(&present, &other));
     CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
@@ -142,12 +147,12 @@ nobody_stays_where_there_is_one_core(void)
     CPU_ZERO(&one);
     CPU_SET((size_t)sched_getcpu(), &one);
     CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
-    vecenv_home home = {0};
-    vecenv_set_home(&home, (unsigned int)sched_getcpu(), 2);
-    CHECK(!home.is_shared);
+    vecenv_affinity affinity = {0};
+    vecenv_affinity_init(&affinity, (unsigned int)sched_getcpu(), 2);
+    CHECK(!affinity.is_shared);
     for (unsigned int num_threads = 1; num_threads <= 2; num_threads++) { /* where it may not run */
-        vecenv_set_home(&home, (unsigned int)sched_getcpu() + 1, num_threads);
-        CHECK(!home.is_set && !home.is_shared);
+        vecenv_affinity_init(&affinity, (unsigned int)sched_getcpu() + 1, num_threads);
+        CHECK(!affinity.is_set && !affinity.is_shared);
     }
     CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
 }
@@ -165,14 +170,14 @@ the_parent_is_woken_early_on_this_core_only(void)
     CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
 
     CHECK(!vecenv_wake_parent_early(&arena, event_fd)); /* it is awake */
-    vecenv_arm(&arena, VECENV_WAIT_ANY, place_of(1, 0, 0), 1, 1);
+    vecenv_begin_wait(&arena, VECENV_WAIT_ANY, make_row_ref(1, 0, 0), 1, 1);
     CHECK(!vecenv_wake_parent_early(&arena, event_fd)); /* waits for more than rows */
-    vecenv_arm(&arena, VECENV_WAIT_ALL, place_of(1, 0, 0), 2, 1);
-    store_release32(&arena.control->armed_core, (uint32_t)sched_getcpu() + 1);
+    vecenv_begin_wait(&arena, VECENV_WAIT_ALL, make_row_ref(1, 0, 0), 2, 1);
+    store_release32(&arena.control->wait_core, (uint32_t)sched_getcpu() + 1);
     CHECK(!vecenv_wake_parent_early(&arena, event_fd)); /* sleeps on another core */
     CHECK(read(event_fd, &rings, sizeof rings) < 0);
 
-    vecenv_arm(&arena, VECENV_WAIT_ALL, place_of(1, 0, 0), 2, 1);
+    vecenv_begin_wait(&arena, VECENV_WAIT_ALL, make_row_ref(1, 0, 0), 2, 1);
     CHECK(vecenv_wake_parent_early(&arena, event_fd));
     CHECK(read(event_fd, &rings, sizeof rings) == sizeof rings && rings == 1);
     CHECK(load_acquire32(&arena.control->waiting) == VECENV_WAIT_SOON);

@@ -39,18 +39,18 @@ static void
 messages_of_every_size_come_through_whole(void)
 {
     vecenv_arena arena = make_arena(sizes);
-    vecenv_mail mail = vecenv_mail_up(&arena, 1);
+    vecenv_byte_ring ring = vecenv_byte_ring_up(&arena, 1);
     uint8_t data[RING], got[RING];
     for (uint32_t round = 0; round < 5; round++) { /* so that all sizes meet all places */
         for (size_t nbytes = 0; nbytes <= RING - 8; nbytes++) {
             uint32_t message = round * RING + (uint32_t)nbytes;
             fill(data, message, nbytes);
-            CHECK(vecenv_mail_put(&mail, data, nbytes) == (ptrdiff_t)nbytes);
+            CHECK(vecenv_byte_ring_put(&ring, data, nbytes) == (ptrdiff_t)nbytes);
             size_t found;
-            CHECK(vecenv_mail_peek(&mail, &found) == VECENV_MAIL_LAST && found == nbytes);
-            vecenv_mail_take(&mail, got);
+            CHECK(vecenv_byte_ring_peek(&ring, &found) == VECENV_BYTE_RING_LAST && found == nbytes);
+            vecenv_byte_ring_take(&ring, got);
             check(got, message, nbytes);
-            CHECK(vecenv_mail_peek(&mail, &found) == VECENV_MAIL_NONE);
+            CHECK(vecenv_byte_ring_peek(&ring, &found) == VECENV_BYTE_RING_NONE);
         }
     }
     free(arena.base);
@@ -60,21 +60,21 @@ static void
 a_full_ring_takes_nothing_and_keeps_what_it_has(void)
 {
     vecenv_arena arena = make_arena(sizes);
-    vecenv_mail mail = vecenv_mail_down(&arena, 0);
+    vecenv_byte_ring ring = vecenv_byte_ring_down(&arena, 0);
     uint8_t data[RING], got[RING];
     uint32_t count = 0;
     for (;; count++) {
         fill(data, count, 24);
-        if (vecenv_mail_put(&mail, data, 24) < 0) {
+        if (vecenv_byte_ring_put(&ring, data, 24) < 0) {
             break;
         }
     }
     CHECK(count == RING / 32);
-    CHECK(vecenv_mail_put(&mail, data, 0) < 0);
+    CHECK(vecenv_byte_ring_put(&ring, data, 0) < 0);
     for (uint32_t i = 0; i < count; i++) {
         size_t found;
-        CHECK(vecenv_mail_peek(&mail, &found) == VECENV_MAIL_LAST && found == 24);
-        vecenv_mail_take(&mail, got);
+        CHECK(vecenv_byte_ring_peek(&ring, &found) == VECENV_BYTE_RING_LAST && found == 24);
+        vecenv_byte_ring_take(&ring, got);
         check(got, i, 24);
     }
     free(arena.base);
@@ -84,22 +84,22 @@ static void
 a_message_larger_than_the_ring_passes_in_pieces(void)
 {
     vecenv_arena arena = make_arena(sizes);
-    vecenv_mail mail = vecenv_mail_up(&arena, 0);
+    vecenv_byte_ring ring = vecenv_byte_ring_up(&arena, 0);
     static uint8_t data[LONGEST], got[LONGEST];
     fill(data, 5, LONGEST);
-    size_t sent = 0, taken = 0, num_pieces = 0;
-    for (int kind = VECENV_MAIL_MORE; kind != VECENV_MAIL_LAST; num_pieces++) {
-        ptrdiff_t put = vecenv_mail_put(&mail, data + sent, LONGEST - sent);
+    size_t sent = 0, taken = 0, num_fragments = 0;
+    for (int kind = VECENV_BYTE_RING_MORE; kind != VECENV_BYTE_RING_LAST; num_fragments++) {
+        ptrdiff_t put = vecenv_byte_ring_put(&ring, data + sent, LONGEST - sent);
         CHECK(put > 0);
         sent += (size_t)put;
         size_t found;
-        kind = vecenv_mail_peek(&mail, &found);
-        CHECK(kind == (sent < LONGEST ? VECENV_MAIL_MORE : VECENV_MAIL_LAST));
+        kind = vecenv_byte_ring_peek(&ring, &found);
+        CHECK(kind == (sent < LONGEST ? VECENV_BYTE_RING_MORE : VECENV_BYTE_RING_LAST));
         CHECK(found == (size_t)put && taken + found <= LONGEST);
-        vecenv_mail_take(&mail, got + taken);
+        vecenv_byte_ring_take(&ring, got + taken);
         taken += found;
     }
-    CHECK(num_pieces > 2 && taken == LONGEST);
+    CHECK(num_fragments > 2 && taken == LONGEST);
     check(got, 5, LONGEST);
     free(arena.base);
 }
@@ -108,16 +108,17 @@ static void
 rings_of_slots_and_directions_are_apart(void)
 {
     vecenv_arena arena = make_arena(sizes);
-    vecenv_mail rings[4] = {vecenv_mail_up(&arena, 0), vecenv_mail_up(&arena, 1),
-                            vecenv_mail_down(&arena, 0), vecenv_mail_down(&arena, 1)};
+    vecenv_byte_ring rings[4] = {vecenv_byte_ring_up(&arena, 0), vecenv_byte_ring_up(&arena, 1),
+                                 vecenv_byte_ring_down(&arena, 0),
+                                 vecenv_byte_ring_down(&arena, 1)};
     for (uint8_t i = 0; i < 4; i++) {
         uint8_t data[RING - 8];
         memset(data, i, sizeof data);
-        CHECK(vecenv_mail_put(&rings[i], data, sizeof data) == (ptrdiff_t)sizeof data);
+        CHECK(vecenv_byte_ring_put(&rings[i], data, sizeof data) == (ptrdiff_t)sizeof data);
     }
     for (uint8_t i = 0; i < 4; i++) {
         uint8_t got[RING - 8];
-        vecenv_mail_take(&rings[i], got);
+        vecenv_byte_ring_take(&rings[i], got);
         for (size_t k = 0; k < sizeof got; k++) {
             CHECK(got[k] == i);
         }
@@ -125,22 +126,22 @@ rings_of_slots_and_directions_are_apart(void)
     free(arena.base);
 }
 
-/* ---- two threads, with the waits of Slot.mail and Hub.take_mail ------------------------- */
+/* ---- two threads, with the waits of Slot.send_message and Hub.take_fragment -------------- */
 
 static void *
 write_messages(void *argument)
 {
     const vecenv_arena *arena = argument;
     vecenv_slot_lines *lines = &arena->slots[0];
-    vecenv_mail mail = vecenv_mail_up(arena, 0);
+    vecenv_byte_ring ring = vecenv_byte_ring_up(arena, 0);
     static uint8_t data[LONGEST];
     for (uint32_t message = 0; message < MESSAGES; message++) {
         size_t left = size_of(message);
         const uint8_t *next = data;
         fill(data, message, left);
         for (;;) {
-            uint64_t seen = load_acquire(mail.read);
-            ptrdiff_t taken = vecenv_mail_put(&mail, next, left);
+            uint64_t expected = load_acquire(ring.read);
+            ptrdiff_t taken = vecenv_byte_ring_put(&ring, next, left);
             if (taken >= 0 && (size_t)taken == left) {
                 break;
             }
@@ -151,9 +152,9 @@ write_messages(void *argument)
             }
             store_release32(&lines->blocked, 1);
             full_fence();
-            if (load_acquire(mail.read) == seen) {
+            if (load_acquire(ring.read) == expected) {
                 int64_t began = vecenv_now_ns();
-                vecenv_wait_word(mail.read, seen, LOST_NS);
+                vecenv_wait_word(ring.read, expected, LOST_NS);
                 CHECK(vecenv_now_ns() - began < LOST_NS); /* else its wake-up was lost */
             }
         }
@@ -166,7 +167,7 @@ static void
 a_writer_that_fills_the_ring_is_woken(void)
 {
     vecenv_arena arena = make_arena(sizes);
-    vecenv_mail mail = vecenv_mail_up(&arena, 0);
+    vecenv_byte_ring ring = vecenv_byte_ring_up(&arena, 0);
     static uint8_t got[LONGEST];
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, write_messages, &arena) == 0);
@@ -174,19 +175,19 @@ a_writer_that_fills_the_ring_is_woken(void)
     size_t have = 0;
     while (message < MESSAGES) {
         size_t nbytes;
-        int kind = vecenv_mail_peek(&mail, &nbytes);
-        if (kind == VECENV_MAIL_NONE) {
+        int kind = vecenv_byte_ring_peek(&ring, &nbytes);
+        if (kind == VECENV_BYTE_RING_NONE) {
             vecenv_yield();
             continue;
         }
         CHECK(have + nbytes <= LONGEST);
-        vecenv_mail_take(&mail, got + have);
+        vecenv_byte_ring_take(&ring, got + have);
         full_fence();
         if (load_acquire32(&arena.slots[0].blocked)) {
-            vecenv_wake_word(mail.read);
+            vecenv_wake_word(ring.read);
         }
         have += nbytes;
-        if (kind == VECENV_MAIL_LAST) {
+        if (kind == VECENV_BYTE_RING_LAST) {
             CHECK(have == size_of(message));
             check(got, message++, have);
             have = 0;

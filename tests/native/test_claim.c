@@ -9,28 +9,28 @@ enum { ROWS = 6, SLOTS = 3, BLOCKS = 12, PER_SLOT = ROWS / SLOTS };
 static const arena_sizes sizes = {ROWS, SLOTS, BLOCKS, ROWS, 8, 64};
 
 static uint64_t
-owner_at(const vecenv_arena *arena, uint64_t place)
+owner_at(const vecenv_arena *arena, uint64_t row_ref)
 {
     return load_acquire(
-        &word_column(arena, place_block(place), VECENV_H_OWNER)[place_row(place)]);
+        &word_column(arena, ref_block(row_ref), VECENV_H_OWNER)[ref_row(row_ref)]);
 }
 
 static void
 rows_are_claimed_in_order_and_run_on_into_the_successor(void)
 {
     vecenv_arena arena = make_arena(sizes);
-    books *made = make_books(&arena, 1);
+    test_ring *made = make_test_ring(&arena, 1);
     vecenv_ring *ring = &made->ring;
     for (uint32_t i = 0; i < 2 * ROWS; i++) {
-        uint64_t place = vecenv_claim(&arena, i % SLOTS);
-        CHECK(place == ring->chain[i / ROWS] + i % ROWS);
-        CHECK(owner_at(&arena, place) == owner_of(place_epoch(place), i % SLOTS + 1));
-        CHECK(!vecenv_is_committed(&arena, place_epoch(place), place_block(place),
-                                   place_row(place)));
+        uint64_t row_ref = vecenv_claim(&arena, i % SLOTS);
+        CHECK(row_ref == ring->chain[i / ROWS] + i % ROWS);
+        CHECK(owner_at(&arena, row_ref) == owner_of(ref_epoch(row_ref), i % SLOTS + 1));
+        CHECK(!vecenv_is_committed(&arena, ref_epoch(row_ref), ref_block(row_ref),
+                                   ref_row(row_ref)));
     }
-    CHECK(vecenv_num_claimed(&arena, place_epoch(ring->chain[0])) == ROWS);
-    CHECK(vecenv_seal(&arena, place_epoch(ring->chain[0])) == ROWS);
-    free_books(made);
+    CHECK(vecenv_num_claimed(&arena, ref_epoch(ring->chain[0])) == ROWS);
+    CHECK(vecenv_seal(&arena, ref_epoch(ring->chain[0])) == ROWS);
+    free_test_ring(made);
     free(arena.base);
 }
 
@@ -38,17 +38,17 @@ static void
 a_seal_freezes_the_count_and_opens_the_successor(void)
 {
     vecenv_arena arena = make_arena(sizes);
-    books *made = make_books(&arena, 1);
+    test_ring *made = make_test_ring(&arena, 1);
     uint64_t first = made->ring.chain[0];
     uint64_t second = made->ring.chain[1];
     CHECK(vecenv_claim(&arena, 0) == first);
     CHECK(vecenv_claim(&arena, 1) == first + 1);
-    CHECK(vecenv_num_claimed(&arena, place_epoch(first)) == 2);
-    CHECK(vecenv_seal(&arena, place_epoch(first)) == 2);
-    CHECK(owner_at(&arena, first + 2) == owner_of(place_epoch(first), VECENV_SEAL));
+    CHECK(vecenv_num_claimed(&arena, ref_epoch(first)) == 2);
+    CHECK(vecenv_seal(&arena, ref_epoch(first)) == 2);
+    CHECK(owner_at(&arena, first + 2) == owner_of(ref_epoch(first), VECENV_SEAL));
     CHECK(vecenv_claim(&arena, 2) == second);
-    CHECK(vecenv_seal(&arena, place_epoch(second)) == 1);
-    free_books(made);
+    CHECK(vecenv_seal(&arena, ref_epoch(second)) == 1);
+    free_test_ring(made);
     free(arena.base);
 }
 
@@ -56,15 +56,15 @@ static void
 a_claimer_killed_before_it_moved_on_holds_nobody_up(void)
 {
     vecenv_arena arena = make_arena(sizes);
-    books *made = make_books(&arena, 1);
+    test_ring *made = make_test_ring(&arena, 1);
     uint64_t first = made->ring.chain[0];
-    vecenv_word *owners = word_column(&arena, place_block(first), VECENV_H_OWNER);
-    store_release(&owners[0], owner_of(place_epoch(first), 1)); /* and then it died */
+    vecenv_word *owners = word_column(&arena, ref_block(first), VECENV_H_OWNER);
+    store_release(&owners[0], owner_of(ref_epoch(first), 1));   /* and then it died */
     CHECK(load_acquire(&arena.control->open) == first);
     CHECK(vecenv_claim(&arena, 1) == first + 1);
-    store_release(&owners[2], owner_of(place_epoch(first), 1));
-    CHECK(vecenv_seal(&arena, place_epoch(first)) == 3);
-    free_books(made);
+    store_release(&owners[2], owner_of(ref_epoch(first), 1));
+    CHECK(vecenv_seal(&arena, ref_epoch(first)) == 3);
+    free_test_ring(made);
     free(arena.base);
 }
 
@@ -72,27 +72,27 @@ static void
 cells_count_as_committed_in_their_epoch_only(void)
 {
     vecenv_arena arena = make_arena(sizes);
-    books *made = make_books(&arena, 1);
+    test_ring *made = make_test_ring(&arena, 1);
     for (uint32_t round = 0; round < 5 * BLOCKS; round++) {
         uint64_t open = made->ring.chain[0];
-        uint64_t epoch = place_epoch(open);
-        uint32_t block = place_block(open);
+        uint64_t epoch = ref_epoch(open);
+        uint32_t block = ref_block(open);
         CHECK(vecenv_count_committed(&arena, epoch, block, ROWS) == 0);
         uint32_t count = round % (ROWS + 1);
         for (uint32_t row = 0; row < count; row++) {
-            uint64_t place = vecenv_claim(&arena, 0);
-            CHECK(place == open + row);
+            uint64_t row_ref = vecenv_claim(&arena, 0);
+            CHECK(row_ref == open + row);
             CHECK(vecenv_all_committed(&arena, epoch, block, row));
             CHECK(!vecenv_all_committed(&arena, epoch, block, row + 1));
-            write_row(&arena, place, round + 1, 0);
-            vecenv_commit(&arena, place);
+            write_row(&arena, row_ref, round + 1, 0);
+            vecenv_commit(&arena, row_ref);
         }
         CHECK(vecenv_count_committed(&arena, epoch, block, ROWS) == count);
         CHECK(vecenv_ring_seal(&made->ring, 0) == VECENV_OK);
         CHECK(made->ring.chain[0] != open);
         CHECK(vecenv_ring_filter(&made->ring) == 0); /* nobody waits for them */
     }
-    free_books(made);
+    free_test_ring(made);
     free(arena.base);
 }
 
@@ -118,9 +118,9 @@ claim_rows(void *argument)
             uint32_t env_id = self->slot * PER_SLOT + i;
             uint64_t step_id = load_acquire(&self->asked[env_id]);
             if (step_id != done[i]) {
-                uint64_t place = vecenv_claim(self->arena, self->slot);
-                write_row(self->arena, place, step_id, env_id);
-                vecenv_commit(self->arena, place);
+                uint64_t row_ref = vecenv_claim(self->arena, self->slot);
+                write_row(self->arena, row_ref, step_id, env_id);
+                vecenv_commit(self->arena, row_ref);
                 done[i] = step_id;
                 found = 1;
             }
@@ -132,16 +132,16 @@ claim_rows(void *argument)
     return NULL;
 }
 
-/* Owners of the rows in all pieces are who wrote them. */
+/* Owners of the rows in all row ranges are who wrote them. */
 static void
 check_owners(const vecenv_ring *ring)
 {
-    for (size_t i = 0; i < ring->num_pieces; i++) {
-        vecenv_piece piece = ring->pieces[i];
-        for (uint32_t row = piece.start; row < piece.stop; row++) {
-            uint64_t place = place_of(ring->epochs[piece.block], piece.block, row);
-            uint32_t slot = (uint32_t)env_ids_of(ring->arena, piece.block)[row] / PER_SLOT;
-            CHECK(owner_at(ring->arena, place) == owner_of(place_epoch(place), slot + 1));
+    for (size_t i = 0; i < ring->num_row_ranges; i++) {
+        vecenv_row_range range = ring->row_ranges[i];
+        for (uint32_t row = range.start; row < range.stop; row++) {
+            uint64_t row_ref = make_row_ref(ring->epochs[range.block], range.block, row);
+            uint32_t slot = (uint32_t)env_ids_of(ring->arena, range.block)[row] / PER_SLOT;
+            CHECK(owner_at(ring->arena, row_ref) == owner_of(ref_epoch(row_ref), slot + 1));
         }
     }
 }
@@ -152,8 +152,8 @@ turn(vecenv_ring *ring, vecenv_word *asked, uint32_t max_count)
 {
     uint32_t have = 0;
     while (have == 0) {
-        vecenv_ring_collect_late(ring);
-        if (vecenv_num_claimed(ring->arena, place_epoch(ring->chain[0])) > 0) {
+        vecenv_ring_collect_stragglers(ring);
+        if (vecenv_num_claimed(ring->arena, ref_epoch(ring->chain[0])) > 0) {
             CHECK(vecenv_ring_seal(ring, max_count % 2 ? 0 : LOST_NS) == VECENV_OK);
         } else {
             sched_yield();
@@ -163,14 +163,14 @@ turn(vecenv_ring *ring, vecenv_word *asked, uint32_t max_count)
     check_owners(ring);
     uint64_t expected[ROWS];
     memcpy(expected, ring->outstanding, sizeof expected);
-    vecenv_piece run;
+    vecenv_row_range range;
     uint32_t count = have < max_count ? have : max_count;
-    CHECK(vecenv_ring_deliver(ring, count, &run) == VECENV_OK);
-    CHECK(run.stop - run.start == count);
-    for (uint32_t row = run.start; row < run.stop; row++) {
-        int64_t env_id = env_ids_of(ring->arena, run.block)[row];
-        uint64_t step_id = step_ids_of(ring->arena, run.block)[row];
-        CHECK(is_intact(ring->arena, run.block, row));
+    CHECK(vecenv_ring_deliver(ring, count, &range) == VECENV_OK);
+    CHECK(range.stop - range.start == count);
+    for (uint32_t row = range.start; row < range.stop; row++) {
+        int64_t env_id = env_ids_of(ring->arena, range.block)[row];
+        uint64_t step_id = step_ids_of(ring->arena, range.block)[row];
+        CHECK(is_intact(ring->arena, range.block, row));
         CHECK(step_id == expected[env_id]); /* neither lost nor twice */
         expected[env_id] = 0;
         owe(ring, env_id, step_id + 1);
@@ -183,7 +183,7 @@ static void
 every_row_is_claimed_exactly_once_beside_a_sealing_parent(void)
 {
     vecenv_arena arena = make_arena(sizes);
-    books *made = make_books(&arena, 2);
+    test_ring *made = make_test_ring(&arena, 2);
     vecenv_word asked[ROWS] = {0};
     vecenv_word stop = 0;
     for (uint32_t env_id = 0; env_id < ROWS; env_id++) {
@@ -205,7 +205,7 @@ every_row_is_claimed_exactly_once_beside_a_sealing_parent(void)
         CHECK(pthread_join(threads[slot], NULL) == 0);
     }
     CHECK(made->ring.next_epoch > 2 * BLOCKS); /* it did go around */
-    free_books(made);
+    free_test_ring(made);
     free(arena.base);
 }
 

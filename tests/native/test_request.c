@@ -9,7 +9,7 @@ enum { ENVS = 4, SLOTS = 2, BLOCKS = 12, DEPTH = 2, QUEUE = 8 };
 static const arena_sizes sizes = {ENVS, SLOTS, BLOCKS, ENVS, QUEUE, 64};
 
 static vecenv_arena arena;
-static books *made;
+static test_ring *made;
 static vecenv_ring *ring;
 static vecenv_sender sender;
 
@@ -17,7 +17,7 @@ static void
 set_up(void)
 {
     arena = make_arena(sizes);
-    made = make_books(&arena, DEPTH);
+    made = make_test_ring(&arena, DEPTH);
     ring = &made->ring;
     sender = (vecenv_sender){.arena = &arena, .ring = ring, .next_step_id = 1};
     sender.slot_of = calloc(ENVS, sizeof *sender.slot_of);
@@ -25,7 +25,7 @@ set_up(void)
     sender.before = calloc(ENVS, sizeof *sender.before);
     sender.tails = calloc(SLOTS, sizeof *sender.tails);
     sender.touched = calloc(SLOTS, 1);
-    sender.crowded = calloc(SLOTS, 1);
+    sender.has_cancelled = calloc(SLOTS, 1);
     for (uint32_t env_id = 0; env_id < ENVS; env_id++) {
         sender.slot_of[env_id] = env_id % SLOTS;
     }
@@ -39,8 +39,8 @@ tear_down(void)
     free(sender.before);
     free(sender.tails);
     free(sender.touched);
-    free(sender.crowded);
-    free_books(made);
+    free(sender.has_cancelled);
+    free_test_ring(made);
     free(arena.base);
 }
 
@@ -48,10 +48,10 @@ tear_down(void)
 static int
 ask(int op, int ordered, const int64_t *env_ids, size_t count)
 {
-    vecenv_request what = {.op = op, .ordered = ordered, .env_ids = env_ids, .count = count};
-    int64_t culprit;
-    int error = vecenv_refuse(&sender, &what, &culprit);
-    return error != 0 ? error : vecenv_send(&sender, &what, &culprit);
+    vecenv_request request = {.op = op, .ordered = ordered, .env_ids = env_ids, .count = count};
+    int64_t refused_env;
+    int error = vecenv_refuse(&sender, &request, &refused_env);
+    return error != 0 ? error : vecenv_send(&sender, &request, &refused_env);
 }
 
 /* The slot carries out its next command; returns its step_id. */
@@ -62,9 +62,10 @@ work(uint32_t slot)
     uint32_t head = load_acquire32(&lines->head);
     CHECK(head != load_acquire32(&lines->tail));
     vecenv_command command = queue_of(&arena, slot)[head & (QUEUE - 1)];
-    uint64_t place = command.place == VECENV_CLAIM ? vecenv_claim(&arena, slot) : command.place;
-    write_row(&arena, place, command.step_id, command.env_id);
-    vecenv_commit(&arena, place);
+    uint64_t row_ref = command.row_ref;
+    row_ref = row_ref == VECENV_CLAIM ? vecenv_claim(&arena, slot) : row_ref;
+    write_row(&arena, row_ref, command.step_id, command.env_id);
+    vecenv_commit(&arena, row_ref);
     store_release32(&lines->head, head + 1);
     return command.step_id;
 }
@@ -109,13 +110,13 @@ a_reset_takes_the_block_of_what_it_supersedes(void)
     set_up();
     pin_blocks(1);
     CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
-    uint32_t block = place_block(ring->assigned);
+    uint32_t block = ref_block(ring->assigned);
     for (uint32_t i = 0; i < ENVS; i++) {
         work(i % SLOTS);
     }
     CHECK(ask(VECENV_OP_RESET, 1, NULL, ENVS) == 0);
-    CHECK(ring->num_outstanding == ENVS && place_block(ring->assigned) == block);
-    CHECK(ring->assigned_rows == ENVS && ring->num_pieces == 0);
+    CHECK(ring->num_outstanding == ENVS && ref_block(ring->assigned) == block);
+    CHECK(ring->assigned_rows == ENVS && ring->num_row_ranges == 0);
     for (uint32_t i = 0; i < ENVS; i++) {
         CHECK(work(i % SLOTS) > ENVS);
     }
@@ -124,7 +125,7 @@ a_reset_takes_the_block_of_what_it_supersedes(void)
     tear_down();
 }
 
-/* The same where they have become pieces already. */
+/* The same where they have become row ranges already. */
 static void
 a_reset_takes_the_block_of_pieces_that_it_supersedes(void)
 {
@@ -136,12 +137,12 @@ a_reset_takes_the_block_of_pieces_that_it_supersedes(void)
     }
     vecenv_ring_finish_assigned(ring);
     CHECK(vecenv_ring_filter(ring) == ENVS && ring->num_free == 0);
-    uint32_t block = ring->pieces[0].block;
+    uint32_t block = ring->row_ranges[0].block;
     CHECK(vecenv_ring_lend(ring, block)); /* as rows of it that were delivered may be */
     CHECK(ask(VECENV_OP_RESET, 1, NULL, ENVS) == SEND_NO_BLOCK && ring->outstanding[0] == 1);
     vecenv_ring_take_back(ring, block);
     CHECK(ask(VECENV_OP_RESET, 1, NULL, ENVS) == 0);
-    CHECK(ring->num_pieces == 0 && ring->assigned_rows == ENVS);
+    CHECK(ring->num_row_ranges == 0 && ring->assigned_rows == ENVS);
     tear_down();
 }
 
@@ -150,10 +151,10 @@ static uint32_t
 waits_for(uint32_t count)
 {
     vecenv_waiter waiter = {.arena = &arena, .ring = ring};
-    vecenv_want what;
-    int status = vecenv_gather(&waiter, count, &what);
+    vecenv_wait_condition condition;
+    int status = vecenv_gather(&waiter, count, &condition);
     CHECK(status >= 0);
-    return status == 1 ? VECENV_WAIT_NOT : what.kind;
+    return status == 1 ? VECENV_WAIT_NOT : condition.kind;
 }
 
 static void
@@ -161,7 +162,7 @@ an_ordered_request_does_not_wait_for_what_was_cancelled(void)
 {
     set_up();
     CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
-    uint64_t place = ring->assigned;
+    uint64_t row_ref = ring->assigned;
     CHECK(work(1) == 2); /* slot 0 hangs in the step of env 0, and env 2 waits there */
     CHECK(waits_for(1) == VECENV_WAIT_ALL);
     vecenv_cancel(&sender, 0);
@@ -171,21 +172,21 @@ an_ordered_request_does_not_wait_for_what_was_cancelled(void)
     CHECK(waits_for(1) == VECENV_WAIT_ANY);
     vecenv_cancel(&sender, 2);
     CHECK(waits_for(2) == VECENV_WAIT_NOT);
-    CHECK(ring->num_late == 2 && ring->assigned_rows == 0);
-    vecenv_piece run;
-    CHECK(vecenv_ring_deliver(ring, 2, &run) == VECENV_OK);
-    CHECK(env_ids_of(&arena, run.block)[run.start] == 1);
-    CHECK(env_ids_of(&arena, run.block)[run.start + 1] == 3);
+    CHECK(ring->num_stragglers == 2 && ring->assigned_rows == 0);
+    vecenv_row_range range;
+    CHECK(vecenv_ring_deliver(ring, 2, &range) == VECENV_OK);
+    CHECK(env_ids_of(&arena, range.block)[range.start] == 1);
+    CHECK(env_ids_of(&arena, range.block)[range.start + 1] == 3);
     CHECK(ring->num_outstanding == 0);
     CHECK(ask(VECENV_OP_STEP, 0, (const int64_t[]){1}, 1) == 0); /* no ordered one in its way */
     CHECK(work(1) == 5);
     CHECK(waits_for(1) == VECENV_WAIT_NOT);
-    CHECK(ring->pins[place_block(place)] == 2); /* by the rows that slot 0 may write */
+    CHECK(ring->pins[ref_block(row_ref)] == 2); /* by the rows that slot 0 may write */
     work(0);
     work(0);
-    vecenv_ring_collect_late(ring);
-    CHECK(vecenv_ring_filter(ring) == 1 && ring->num_late == 0);
-    CHECK(ring->pins[place_block(place)] == 0);
+    vecenv_ring_collect_stragglers(ring);
+    CHECK(vecenv_ring_filter(ring) == 1 && ring->num_stragglers == 0);
+    CHECK(ring->pins[ref_block(row_ref)] == 0);
     tear_down();
 }
 
@@ -200,8 +201,8 @@ an_ordered_request_does_not_wait_for_what_was_overtaken(void)
     CHECK(load_acquire32(&arena.slots[0].num_superseded) == 2);
     CHECK(waits_for(2) == VECENV_WAIT_NOT);
     CHECK(ask(VECENV_OP_STEP, 1, (const int64_t[]){1}, 1) == SEND_BUSY);
-    vecenv_piece run;
-    CHECK(vecenv_ring_deliver(ring, 2, &run) == VECENV_OK && ring->num_outstanding == 2);
+    vecenv_row_range range;
+    CHECK(vecenv_ring_deliver(ring, 2, &range) == VECENV_OK && ring->num_outstanding == 2);
     vecenv_cancel(&sender, 2);
     CHECK(ask(VECENV_OP_STEP, 1, (const int64_t[]){1}, 1) == SEND_MIXED); /* one is owed */
     tear_down();
@@ -214,7 +215,7 @@ the_rows_of_an_ordered_request_go_with_their_slot(void)
     CHECK(ask(VECENV_OP_STEP, 1, (const int64_t[]){3, 2, 0}, 3) == 0);
     vecenv_ring_reap(ring, 0);
     for (uint32_t row = 0; row < 3; row++) {
-        CHECK(vecenv_is_committed(&arena, place_epoch(ring->assigned), place_block(ring->assigned),
+        CHECK(vecenv_is_committed(&arena, ref_epoch(ring->assigned), ref_block(ring->assigned),
                                   row)
               == (row > 0));
     }
@@ -261,7 +262,7 @@ what_was_cancelled_never_fills_a_queue_beyond_its_end(void)
     CHECK(ask(VECENV_OP_STEP, 0, hung, 1) == SEND_NO_ROOM);
     store_release32(&lines->head, load_acquire32(&lines->tail));
     CHECK(ask(VECENV_OP_STEP, 0, hung, 1) == 0);
-    CHECK(!sender.crowded[0] && sender.num_crowded == 0);
+    CHECK(!sender.has_cancelled[0] && sender.num_with_cancelled == 0);
     tear_down();
 }
 
@@ -272,7 +273,7 @@ late_writers_that_have_finished_since_are_in_nobodys_way(void)
     set_up();
     pin_blocks(0);
     CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == SEND_NO_BLOCK);
-    vecenv_commit(&arena, ring->late[0]);
+    vecenv_commit(&arena, ring->stragglers[0]);
     CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
     CHECK(ring->num_outstanding == ENVS && ring->assigned_rows == ENVS);
     tear_down();

@@ -27,8 +27,8 @@ serve(void *argument)
     const worker *self = argument;
     const vecenv_arena *arena = self->arena;
     vecenv_slot_lines *lines = &arena->slots[self->slot];
-    vecenv_patience patience = {.budget_ns = self->spin_ns};
-    vecenv_home home = {0};
+    vecenv_spin_policy spin_policy = {.spin_limit_ns = self->spin_ns};
+    vecenv_affinity affinity = {0};
     while (!load_acquire32(&arena->control->stop)) {
         uint32_t head = load_acquire32(&lines->head);
         if (load_acquire32(&lines->tail) == head) {
@@ -37,17 +37,17 @@ serve(void *argument)
             if (self->spin_ns > 0) {
                 vecenv_wake_parent_early(arena, self->event_fd);
             }
-            vecenv_slot_park(arena, self->slot, &patience, &home, LOST_NS);
+            vecenv_slot_park(arena, self->slot, &spin_policy, &affinity, LOST_NS);
             CHECK(vecenv_now_ns() - began < LOST_NS);
             continue;
         }
         vecenv_command command = queue_of(arena, self->slot)[head & (arena->queue_size - 1)];
-        uint64_t place = command.place;
-        if (place == VECENV_CLAIM) {
-            place = vecenv_claim(arena, self->slot);
+        uint64_t row_ref = command.row_ref;
+        if (row_ref == VECENV_CLAIM) {
+            row_ref = vecenv_claim(arena, self->slot);
         }
-        write_row(arena, place, command.step_id, command.env_id);
-        vecenv_commit(arena, place);
+        write_row(arena, row_ref, command.step_id, command.env_id);
+        vecenv_commit(arena, row_ref);
         store_release32(&lines->head, head + 1);
         vecenv_wake_parent(arena, self->event_fd, load_acquire32(&lines->tail) == head + 1);
     }
@@ -63,33 +63,33 @@ send_all(vecenv_ring *ring, uint32_t *tails, uint64_t step_id, int ordered)
         owe(ring, slot, step_id);
         queue_of(arena, slot)[tails[slot]++ & (arena->queue_size - 1)] = (vecenv_command){
             .step_id = step_id,
-            .place = ordered ? ring->assigned + slot : VECENV_CLAIM,
+            .row_ref = ordered ? ring->assigned + slot : VECENV_CLAIM,
             .env_id = slot,
             .op = VECENV_OP_STEP,
         };
-        vecenv_ring_tail(arena, slot, tails[slot], vecenv_now_ns());
+        vecenv_publish_tail(arena, slot, tails[slot], vecenv_now_ns());
     }
     full_fence();
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        vecenv_ring_bell(arena, slot);
+        vecenv_notify_slot(arena, slot);
     }
 }
 
 /* What Hub.recv does to sleep: arm, look once more, sleep on the descriptor. */
 static void
-sleep_for(const vecenv_arena *arena, int event_fd, uint32_t kind, uint64_t place,
+sleep_for(const vecenv_arena *arena, int event_fd, uint32_t kind, uint64_t row_ref,
           uint32_t count)
 {
-    vecenv_arm(arena, kind, place, count, vecenv_now_ns());
-    int is_there = kind == VECENV_WAIT_ANY
-                       ? vecenv_count_committed(arena, place_epoch(place), place_block(place),
+    vecenv_begin_wait(arena, kind, row_ref, count, vecenv_now_ns());
+    int is_satisfied = kind == VECENV_WAIT_ANY
+                       ? vecenv_count_committed(arena, ref_epoch(row_ref), ref_block(row_ref),
                                                 SLOTS) >= count
-                       : vecenv_is_wanted(arena, kind);
-    if (!is_there) {
+                       : vecenv_is_satisfied(arena, kind);
+    if (!is_satisfied) {
         struct pollfd bell = {.fd = event_fd, .events = POLLIN};
         CHECK(poll(&bell, 1, LOST_MS) == 1); /* 0: the wake-up was lost */
     }
-    vecenv_disarm(arena);
+    vecenv_end_wait(arena);
     uint64_t rings;
     ssize_t nbytes = read(event_fd, &rings, sizeof rings); /* it may ring without us asleep */
     CHECK(nbytes == sizeof rings || nbytes < 0);
@@ -99,7 +99,7 @@ static void
 check_batch(vecenv_ring *ring, uint64_t step_id)
 {
     CHECK(vecenv_ring_filter(ring) == SLOTS);
-    vecenv_piece run;
+    vecenv_row_range run;
     CHECK(vecenv_ring_deliver(ring, SLOTS, &run) == VECENV_OK);
     for (uint32_t row = run.start; row < run.stop; row++) {
         CHECK(step_ids_of(ring->arena, run.block)[row] == step_id);
@@ -112,19 +112,19 @@ receive(vecenv_ring *ring, int event_fd, uint32_t kind, uint64_t step_id)
 {
     const vecenv_arena *arena = ring->arena;
     if (kind == VECENV_WAIT_ALL) {
-        uint64_t place = ring->assigned;
-        while (!vecenv_all_committed(arena, place_epoch(place), place_block(place), SLOTS)) {
-            sleep_for(arena, event_fd, kind, place, SLOTS);
+        uint64_t row_ref = ring->assigned;
+        while (!vecenv_all_committed(arena, ref_epoch(row_ref), ref_block(row_ref), SLOTS)) {
+            sleep_for(arena, event_fd, kind, row_ref, SLOTS);
         }
         vecenv_ring_finish_assigned(ring);
     } else {
-        uint64_t place = ring->chain[0];
+        uint64_t row_ref = ring->chain[0];
         uint32_t count = 0;
-        while ((count = vecenv_count_committed(arena, place_epoch(place), place_block(place),
+        while ((count = vecenv_count_committed(arena, ref_epoch(row_ref), ref_block(row_ref),
                                                SLOTS))
                < SLOTS) {
             uint32_t wanted = kind == VECENV_WAIT_SOME ? SLOTS : count + 1;
-            sleep_for(arena, event_fd, kind, place, wanted);
+            sleep_for(arena, event_fd, kind, row_ref, wanted);
         }
         CHECK(vecenv_ring_seal(ring, LOST_NS) == VECENV_OK);
     }
@@ -135,7 +135,7 @@ static void
 no_wake_up_is_lost(uint32_t kind, int64_t spin_ns)
 {
     vecenv_arena arena = make_arena(sizes);
-    books *made = make_books(&arena, 2);
+    test_ring *made = make_test_ring(&arena, 2);
     int event_fd = eventfd(0, EFD_NONBLOCK);
     CHECK(event_fd >= 0);
     pthread_t threads[SLOTS];
@@ -156,22 +156,23 @@ no_wake_up_is_lost(uint32_t kind, int64_t spin_ns)
     store_release32(&arena.control->stop, 1);
     full_fence();
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        vecenv_ring_tail(&arena, slot, tails[slot] + 1, vecenv_now_ns()); /* as Hub.stop: the end wakes all */
+        /* as Hub.stop: the end wakes all */
+        vecenv_publish_tail(&arena, slot, tails[slot] + 1, vecenv_now_ns());
         full_fence();
-        vecenv_ring_bell(&arena, slot);
+        vecenv_notify_slot(&arena, slot);
         CHECK(pthread_join(threads[slot], NULL) == 0);
     }
     close(event_fd);
-    free_books(made);
+    free_test_ring(made);
     free(arena.base);
 }
 
 static void *
 park_once(void *argument)
 {
-    vecenv_patience patience = {.budget_ns = 0};
-    vecenv_home home = {0};
-    CHECK(vecenv_slot_park(argument, 0, &patience, &home, LOST_NS));
+    vecenv_spin_policy spin_policy = {.spin_limit_ns = 0};
+    vecenv_affinity affinity = {0};
+    CHECK(vecenv_slot_park(argument, 0, &spin_policy, &affinity, LOST_NS));
     return NULL;
 }
 
@@ -192,9 +193,9 @@ a_sleeper_tells_its_core(void)
         sched_yield();
     }
     CHECK(vecenv_sleeps_here(&arena, 0));
-    vecenv_ring_tail(&arena, 0, 1, vecenv_now_ns());
+    vecenv_publish_tail(&arena, 0, 1, vecenv_now_ns());
     full_fence();
-    vecenv_ring_bell(&arena, 0);
+    vecenv_notify_slot(&arena, 0);
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(!vecenv_sleeps_here(&arena, 0)); /* awake */
     store_release32(&lines->sleeping, (uint32_t)sched_getcpu() + 2);

@@ -169,7 +169,7 @@ def mailed(info, infos="ALL", rounds=3):
         for _ in range(rounds):
             pool.send([0, 0])
             batch = pool.recv()
-        return bool(batch.flags & RowFlag.MAIL), batch.infos()[0]
+        return bool(batch.flags & RowFlag.MESSAGE), batch.infos()[0]
 
 
 NUMBERS = {"a": 1, "b": 0.5, "c": {"d": np.int8(3), "e": {"f": np.array([1.0, 2.0])}}, "": True}
@@ -281,7 +281,7 @@ def test_infos_that_end_episodes_are_not_pickled_once_they_are_known(text, infos
                 if i > 12:  # all is known
                     flags = int(batch.row_flags[row])
                     assert bool(flags & RowFlag.FINAL_INFO) == bool(flags & RowFlag.FINAL) == is_end
-                    assert bool(flags & RowFlag.MAIL) == (is_end and has_text)
+                    assert bool(flags & RowFlag.MESSAGE) == (is_end and has_text)
             assert_same(batch.copy().final_infos(), batch.final_infos())
             assert_same(batch.take(np.array([1, 0])).final_infos(), batch.final_infos()[::-1])
 

@@ -245,10 +245,10 @@ def test_a_sheet_that_does_not_fit_its_rows_is_refused() -> None:
             dtypes = tuple(array.dtype for array in infos.values())
             return infos, dtypes, values, masks, np.array(fields, np.uint32).tobytes(), signature
 
-        return native.fill_sheet(sheet(), rows, flag)
+        return native.fill_info_buffer(sheet(), rows, flag)
 
     with pytest.raises(TypeError):
-        native.fill_sheet((), rows, 1)
+        native.fill_info_buffer((), rows, 1)
     assert fill([0, 0, 8])["x"].tolist() == [0.0, 0.0]
     assert fill([0, 0, 8], signature=b"\2" * 4) is None
     assert fill([0, 0, 8], rows=(np.zeros(2, np.uint32), *rows[1:])) is None

@@ -32,7 +32,7 @@ __all__ = ["SB3VecEnv"]
 
 _VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
 
-_NEWS = RowFlag.INFO | RowFlag.MAIL | RowFlag.FINAL | RowFlag.ERROR
+_NEWS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
 
 Infos = list[dict[str, Any]]
 

@@ -134,7 +134,7 @@ class BaseEnvManager(EnvResets):
         """
         failed = skip
         seen = blanks.fill(batch)
-        if batch.flags & RowFlag.MAIL:
+        if batch.flags & RowFlag.MESSAGE:
             skip = self._keep_shown(ids, batch, blanks, skip)
         self._shown.put(ids, blanks.batch, blanks.rows, skip)
         if not batch.flags and self._worker_resets:  # where workers reset, rows that end an episode are flagged
@@ -162,7 +162,7 @@ class BaseEnvManager(EnvResets):
                 raise
             if again:
                 self._show_next(ids, blanks, again)
-        if batch.flags & RowFlag.MAIL:
+        if batch.flags & RowFlag.MESSAGE:
             self._give_sequences(ids, blanks)
         return blanks.finish()
 

@@ -1,6 +1,6 @@
 """What managers have done to an env where it lives, beside steps and resets: reading, calling, rendering.
 
-manager -> one of these (a letter with a call) -> ManagedEnv -> the env, or a layer under it
+manager -> one of these (a payload with a call) -> ManagedEnv -> the env, or a layer under it
 """
 
 from __future__ import annotations

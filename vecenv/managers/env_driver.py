@@ -1,6 +1,6 @@
 """The manager's hand in the worker: seeds, reset parameters and replays are applied beside the env.
 
-    manager -> Orders (a letter with a reset) -> ManagedEnv -> adapt -> env
+    manager -> Orders (a payload with a reset) -> ManagedEnv -> adapt -> env
 
 A manager's env is rebuilt, seeded and told its reset parameters here, so that a reset that the
 worker makes by itself when an episode ends is the same as one that the manager asks for. Plain

@@ -76,18 +76,18 @@ class HoldingPool(SerialPool):
         super().__init__(*args, **kwargs)
         self._under_way: set[_HeldObject] = set()
 
-    def _dump_letter(self, letter: messages.Letter) -> bytes:
+    def _dump_payload(self, payload: messages.Payload) -> bytes:
         try:
-            return messages.dump(letter)
+            return messages.dump(payload)
         except Exception:  # whatever the class of an object does when it is to be pickled
-            return messages.dump(self._hold_fields(letter, ("kwargs", "action")))
+            return messages.dump(self._hold_fields(payload, ("kwargs", "action")))
 
-    def _dump_answer(self, answer: messages.Answer) -> bytes:
+    def _dump_reply(self, reply: messages.Reply) -> bytes:
         try:
-            return messages.dump_answer(answer)
+            return messages.dump_reply(reply)
         except Exception:
             names = ("info", "final_info", "objects", "final_objects", "value")
-            return messages.dump_answer(self._hold_fields(answer, names))
+            return messages.dump_reply(self._hold_fields(reply, names))
 
     def _hold_fields(self, message: Any, names: Iterable[str]) -> Any:
         return dataclasses.replace(message, **{name: self._hold(getattr(message, name)) for name in names})

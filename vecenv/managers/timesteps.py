@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..core.layout.rows import RowFlag, Rows, Run
+from ..core.layout.rows import RowFlag, RowRange, Rows
 from ..core.layout.spec import Array, DictNode, Leaf, Node, Spec, TupleNode, pick_rows
 from ..core.parent.batch import Batch
 from ..envs.base import BaseEnvTimestep
@@ -23,7 +23,7 @@ __all__ = ["Blanks", "Layout", "Seen", "Views", "copy_arrays", "final_rows", "ma
 
 _FLOAT32 = np.dtype(np.float32)
 #: Flags of rows that may have an info.
-HAS_INFO = RowFlag.INFO | RowFlag.FINAL_INFO | RowFlag.MAIL
+HAS_INFO = RowFlag.INFO | RowFlag.FINAL_INFO | RowFlag.MESSAGE
 #: What `info['recovered']` says of an env that was built anew and not brought to where it was.
 BUILT_ANEW = ("truncated", "restarted")
 
@@ -159,7 +159,7 @@ class Layout:
         """Return views of a batch's rows; those of a whole block are kept."""
         obs = None if self.leaf is None else rows.obs(0)
         seen = Seen(obs, rows.column("reward"), rows.column("terminated"), rows.column("truncated"))
-        if type(rows) is Run and rows.count == self.num_envs:
+        if type(rows) is RowRange and rows.count == self.num_envs:
             self.views[rows] = seen
         return seen
 

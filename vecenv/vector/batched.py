@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
 from ..checks import check_flag
-from ..core.layout.rows import Autoreset, Op, RowFlag, Run
+from ..core.layout.rows import Autoreset, Op, RowFlag, RowRange
 from ..core.layout.spec import Array, Leaf
 from ..core.options import Limits, PoolOptions
 from ..core.parent.batch import Batch
@@ -316,7 +316,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
     def _look_at(self, batch: Batch) -> _Views:
         """Return views of a whole batch; those of a block are kept, as making them costs more than copying them."""
         views = _look(self.single_observation_space, batch)
-        if type(batch.rows) is Run and not self._pool.obs_spec.num_objects and len(self._views) < _MAX_VIEWS:
+        if type(batch.rows) is RowRange and not self._pool.obs_spec.num_objects and len(self._views) < _MAX_VIEWS:
             self._views[batch.rows] = views
         return views
 

@@ -34,7 +34,7 @@ __all__ = ["InfoReader", "add_statistics", "check_no_statistics", "join_rows", "
 
 Infos = dict[str, Any]
 
-_RARE = RowFlag.MAIL | RowFlag.FINAL
+_RARE = RowFlag.MESSAGE | RowFlag.FINAL
 #: Tags of Python's own numbers are below this one; a value's kind stands in the high half of its tag.
 _FIRST_NUMPY_KIND, _NUMPY_BOOL_KIND = 4, 7
 #: Signatures whose plan is remembered; envs whose keys come and go may have many.
@@ -86,14 +86,14 @@ class InfoReader:
             alike = self._read_alike(batch, INFO_CELLS)
             if alike is not None:
                 return alike
-        mailed = batch.mailed()
+        mailed = batch.replies()
         infos: Infos = {}
         if batch.flags & RowFlag.FINAL:
             _add_final_obs(infos, batch, self._space)
-            finals = {row: answer.final_info for row, answer in mailed.items() if answer.final_info}
+            finals = {row: reply.final_info for row, reply in mailed.items() if reply.final_info}
             infos["final_info"] = self._read_into({}, batch, FINAL_CELLS, finals)
             infos["_final_info"] = infos["_final_obs"].copy()
-        told = {row: answer.info for row, answer in mailed.items() if answer.info}
+        told = {row: reply.info for row, reply in mailed.items() if reply.info}
         return self._read_into(infos, batch, INFO_CELLS, told)
 
     def forget_views(self) -> None:

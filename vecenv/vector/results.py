@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from ..core.layout.rows import RowFlag, Run
+from ..core.layout.rows import RowFlag, RowRange
 from ..core.layout.spec import Array, Leaf
 from ..core.parent.batch import Batch, raise_first
 from ..core.pool.pool import Pool
@@ -24,7 +24,7 @@ Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 #: Observations, rewards, terminations, truncations and env ids of one batch; return, length and seconds of episodes.
 _Views = tuple[Any, Array, Array, Array, Array, tuple[Array, ...]]
 
-_NEWS = RowFlag.INFO | RowFlag.MAIL | RowFlag.FINAL | RowFlag.ERROR
+_NEWS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
 #: Runs of whole blocks whose views are remembered; a ring has fewer blocks.
 _MAX_VIEWS = 64
 
@@ -130,7 +130,7 @@ class Results:
 
     def _look_at(self, batch: Batch) -> _Views:
         rows, views = batch.rows, _look(self.has_statistics, batch)
-        is_whole_block = type(rows) is Run and rows.count == self._num_envs
+        is_whole_block = type(rows) is RowRange and rows.count == self._num_envs
         if is_whole_block and not self._has_objects and len(self._views) < _MAX_VIEWS:
             self._views[rows] = views
         return views
@@ -193,7 +193,7 @@ def _look(has_statistics: bool, batch: Batch) -> _Views:
 
 def _rows_of(batch: Batch) -> slice:
     """Return which rows of its block a batch is, one that was lent."""
-    assert isinstance(batch.rows, Run)
+    assert isinstance(batch.rows, RowRange)
     return slice(batch.rows.start, batch.rows.stop)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.layout.native import implementation, load
-from ..core.layout.rows import Run
+from ..core.layout.rows import RowRange
 from ..core.layout.spec import Array
 from ..core.parent.batch import INFO_CELLS, Batch
 
@@ -32,8 +32,8 @@ _MAX_BATCHES = 16
 _PATIENCE = 64
 #: Blocks whose columns are remembered; a ring has fewer.
 _MAX_ROWS = 64
-#: (infos, their dtypes, values, masks, fields, signature), as `_native.fill_sheet` has it. Nothing else may refer to
-#: the arrays.
+#: (infos, their dtypes, values, masks, fields, signature), as `_native.fill_info_buffer` has it. Nothing else may
+#: refer to the arrays.
 _Sheet = tuple[dict[str, Array], tuple[np.dtype[Any], ...], Array, Array, bytes, bytes]
 
 
@@ -65,7 +65,7 @@ class Sheets:
 
     def __init__(self, num_envs: int) -> None:
         native: Any = load() if implementation() == "native" else None
-        self._fill = native.fill_sheet if native is not None and native.reads(np.ndarray) else None
+        self._fill = native.fill_info_buffer if native is not None and native.reads(np.ndarray) else None
         self._num_envs = num_envs
         self._kinds: dict[int, _Kind] = {}  # by the number of rows
         self._columns: dict[Any, tuple[Array, Array, Array]] = {}
@@ -85,7 +85,7 @@ class Sheets:
 
     def _look_at(self, rows: Any) -> tuple[Array, Array, Array]:
         columns = rows.column("flags"), rows.column(INFO_CELLS.tags), rows.column(INFO_CELLS.values)
-        if type(rows) is Run and rows.count == self._num_envs and len(self._columns) < _MAX_ROWS:
+        if type(rows) is RowRange and rows.count == self._num_envs and len(self._columns) < _MAX_ROWS:
             self._columns[rows] = columns
         return columns
 

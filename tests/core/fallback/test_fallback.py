@@ -137,11 +137,11 @@ def test_what_comes_late_for_a_command_that_was_given_up_answers_no_newer_one(pa
 def test_a_successor_finds_no_mail_of_the_dead_and_no_step_that_was_given_up(pair):
     hub, slot = pair
     for is_last in (True, False):
-        hub.take_frame((words.MAIL_FRAME, 0, is_last, b"of the dead"))
+        hub.take_frame((words.MESSAGE_FRAME, 0, is_last, b"of the dead"))
     hub.reap(0)
-    assert hub.mail(0) == []
-    hub.take_frame((words.MAIL_FRAME, 0, True, b"of the living"))
-    assert hub.mail(0) == [b"of the living"]
+    assert hub.take_messages(0) == []
+    hub.take_frame((words.MESSAGE_FRAME, 0, True, b"of the living"))
+    assert hub.take_messages(0) == [b"of the living"]
     send(hub, [0], ordered=False)
     hub.cancel(0)
     slot.host(0, lambda action: pytest.fail("it was given up"))
@@ -404,7 +404,7 @@ def history(kind, implementation, monkeypatch, autoreset, **options):
         for number in range(9):
             batch = pool.recv()
             names = ("env_ids", "obs", "rewards", "terminated", "truncated", "episodes", "lengths", "returns", "seeds")
-            flags = batch.row_flags & ~np.uint32(RowFlag.MAIL | RowFlag.INFO | RowFlag.FINAL_INFO)
+            flags = batch.row_flags & ~np.uint32(RowFlag.MESSAGE | RowFlag.INFO | RowFlag.FINAL_INFO)
             told = [flags.tolist(), batch.infos(), batch.final_infos()]
             seen.append([getattr(batch, name).tolist() for name in names] + told)
             over = np.flatnonzero(batch.terminated | batch.truncated)
@@ -543,14 +543,16 @@ def two_slots():
 def test_mail_in_pieces_is_one_message_for_each_slot_that_sends_it(two_slots):
     hub, slots = two_slots
     messages = [bytes([i]) * size for i, size in enumerate((0, 1, 15_000, 15_001, 200_000))]
-    threads = [threading.Thread(target=lambda slot=slot: [slot.mail(data) for data in messages]) for slot in slots]
+    threads = [
+        threading.Thread(target=lambda slot=slot: [slot.send_message(data) for data in messages]) for slot in slots
+    ]
     for thread in threads:
         thread.start()
     found = [[], []]
     while min(map(len, found)) < len(messages):
-        assert hub.wait(FAR).kind == "mail"
+        assert hub.wait(FAR).kind == "message"
         for slot in (0, 1):
-            found[slot] += hub.mail(slot)
+            found[slot] += hub.take_messages(slot)
     for thread in threads:
         thread.join()
     assert found == [messages, messages]
@@ -559,7 +561,7 @@ def test_mail_in_pieces_is_one_message_for_each_slot_that_sends_it(two_slots):
 def test_what_was_read_before_an_interrupt_is_heard_after_it(two_slots, monkeypatch):
     hub, slots = two_slots
     for slot in slots:
-        slot.mail(b"news")
+        slot.send_message(b"news")
     take_frame = SocketHub.take_frame
 
     def interrupted(hub, frame):
@@ -569,13 +571,13 @@ def test_what_was_read_before_an_interrupt_is_heard_after_it(two_slots, monkeypa
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(SocketHub, "take_frame", interrupted)
         hub.wait(FAR)
-    assert hub.mail(0) == [b"news"]
-    assert hub.wait(now_ns() + 30 * 10**9).kind == "mail"
-    assert hub.mail(1) == [b"news"]
+    assert hub.take_messages(0) == [b"news"]
+    assert hub.wait(now_ns() + 30 * 10**9).kind == "message"
+    assert hub.take_messages(1) == [b"news"]
 
 
 def test_a_frame_fits_into_one_write():
-    assert words.PIECE_NBYTES + 1000 < 16_384
+    assert words.FRAGMENT_NBYTES + 1000 < 16_384
 
 
 def test_the_bell_of_another_thread_ends_a_wait():
@@ -583,7 +585,7 @@ def test_the_bell_of_another_thread_ends_a_wait():
     event_fd = os.eventfd(0)
     hub = SocketHub(attach.plan, opened(attach.plan), [0] * 3, [], event_fd)
     os.eventfd_write(event_fd, 1)
-    assert hub.wait(FAR) == Event("mail", -1)
+    assert hub.wait(FAR) == Event("message", -1)
     os.close(event_fd)
 
 

@@ -15,7 +15,7 @@ from vecenv.core.host.global_rngs import Streams
 from vecenv.core.host.replay import Replay, Replayer
 from vecenv.core.layout import messages
 from vecenv.core.layout.commands import Attempt, Entry, Start
-from vecenv.core.layout.messages import Letter
+from vecenv.core.layout.messages import Payload
 from vecenv.core.layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from vecenv.replaying import is_replaying
 
@@ -35,7 +35,7 @@ class Slot:
     def records(self, env_id: int) -> Any:
         return self.digest, *self.known
 
-    def absorb(self, env_id: int, step_id: int, obs: Any, *rest: Any) -> bool:
+    def add_to_digest(self, env_id: int, step_id: int, obs: Any, *rest: Any) -> bool:
         _, _, _, flags, final_obs, starts = rest  # no rewards and ends
         seen = 0 if obs is None else int(obs[0])
         self.digest = (0 if starts else self.digest) + 1000 * step_id + 100 * flags + seen
@@ -105,7 +105,7 @@ def named(text: str) -> Callable[[Log], None]:
 
 
 def call(step_id: int, text: str) -> Entry:
-    return Entry(step_id, Op.CALL, CommandFlag.LETTER, 0, messages.dump(Letter(function=named(text))))
+    return Entry(step_id, Op.CALL, CommandFlag.PAYLOAD, 0, messages.dump(Payload(function=named(text))))
 
 
 def step(step_id: int, action: int = 0, flags: int = 0) -> Entry:
@@ -199,7 +199,7 @@ def test_a_new_env_that_has_answered_nothing_is_where_the_other_one_was() -> Non
 
 @pytest.mark.parametrize("was_answered", [True, False])
 def test_what_was_given_up_is_repeated_if_it_was_answered(was_answered: bool) -> None:
-    entries = [seeded(1, 5), step(2), step(3, 1, CommandFlag.GIVEN_UP)]
+    entries = [seeded(1, 5), step(2), step(3, 1, CommandFlag.CANCELLED)]
     other = Scene((3, 0))
     other.run(Attempt(FIRST, entries, []))  # fails: all was repeated
     record = (3, other.slot.digest) if was_answered else (2, 2001 + 1000 + 100 * RowFlag.RESET)
@@ -227,8 +227,8 @@ def test_the_checksum_begins_with_the_next_answer_after_a_state_amid_an_episode(
 
 def test_a_seed_among_the_arguments_begins_a_checksum_as_well() -> None:
     scene = Scene()
-    letter = messages.dump(Letter(kwargs={"seed": 2**70}))
-    scene.run(Attempt(FIRST, [step(1), Entry(2, Op.RESET, CommandFlag.LETTER, 0, letter)], []))
+    payload = messages.dump(Payload(kwargs={"seed": 2**70}))
+    scene.run(Attempt(FIRST, [step(1), Entry(2, Op.RESET, CommandFlag.PAYLOAD, 0, payload)], []))
     assert scene.told[-1] == f"reset {2**70}" and scene.slot.digest == 2000 + 100 * RowFlag.RESET
 
 

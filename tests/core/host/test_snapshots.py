@@ -9,11 +9,11 @@ import pytest
 
 from vecenv.core.host.global_rngs import Streams
 from vecenv.core.host.snapshots import Keeping
-from vecenv.core.layout.messages import Answer
+from vecenv.core.layout.messages import Reply
 
 
 class Slot:
-    """Counts what it is told; `due` says what `is_look_due` answers."""
+    """Counts what it is told; `due` says what `is_snapshot_due` answers."""
 
     def __init__(self) -> None:
         self.due = False
@@ -23,10 +23,10 @@ class Slot:
     def start_digest(self, env_id: int) -> None:
         self.started.append(env_id)
 
-    def look_after(self, env_id: int, busy_ns: int) -> None:
+    def schedule_snapshot(self, env_id: int, busy_ns: int) -> None:
         self.after.append((env_id, busy_ns))
 
-    def is_look_due(self, env_id: int) -> bool:
+    def is_snapshot_due(self, env_id: int) -> bool:
         return self.due
 
 
@@ -58,7 +58,7 @@ class Scene:
 
     def __init__(self, keeper: Keeper | None) -> None:
         self.slot, self.keeper = Slot(), keeper
-        self.posted: list[Answer] = []
+        self.posted: list[Reply] = []
         self.warned: list[tuple[str, str]] = []
         self.streams = Streams()
         self.keeping = Keeping(
@@ -83,8 +83,8 @@ def test_an_autoreset_is_looked_at_when_that_is_due() -> None:
     assert scene.posted == []
     scene.slot.due = True
     scene.reset(3)
-    (answer,) = scene.posted
-    assert (answer.step_id, answer.env_id) == (3, 0) and answer.start is not None and answer.start[1]
+    (reply,) = scene.posted
+    assert (reply.step_id, reply.env_id) == (3, 0) and reply.snapshot is not None and reply.snapshot[1]
     assert scene.slot.started == [0, 0], "the digest begins with this episode"
 
 
@@ -100,7 +100,7 @@ def test_envs_that_span_episodes_are_looked_at_before_seeded_resets_too() -> Non
     scene.reset(1, seeded=True)
     assert scene.posted == [], "there is nothing before the first"
     scene.reset(2, seeded=True)
-    assert [answer.step_id for answer in scene.posted] == [2]
+    assert [reply.step_id for reply in scene.posted] == [2]
 
 
 def test_an_env_that_draws_from_the_global_generators_spans_episodes() -> None:
@@ -110,14 +110,14 @@ def test_an_env_that_draws_from_the_global_generators_spans_episodes() -> None:
         scene.reset(1, seeded=True)
         scene.streams.note_draw(0)
         scene.reset(2, seeded=True)
-    assert [answer.step_id for answer in scene.posted] == [2]
+    assert [reply.step_id for reply in scene.posted] == [2]
 
 
 def test_a_reset_that_overtakes_a_step_forces_a_look() -> None:
     scene = Scene(Keeper())
     scene.reset(1, seeded=True)
     scene.reset(2, forced=True)
-    assert [answer.step_id for answer in scene.posted] == [2]
+    assert [reply.step_id for reply in scene.posted] == [2]
 
 
 def test_an_env_is_looked_at_amid_its_episode_when_that_is_due_or_forced() -> None:
@@ -130,7 +130,7 @@ def test_an_env_is_looked_at_amid_its_episode_when_that_is_due_or_forced() -> No
     scene.keeping.amid_episode(0, 3, 5, forced=True)
     scene.slot.due = True
     scene.keeping.amid_episode(0, 4, 5, forced=False)
-    assert [(answer.step_id, answer.start and answer.start[2]) for answer in scene.posted] == [(3, True), (4, True)]
+    assert [(reply.step_id, reply.snapshot and reply.snapshot[2]) for reply in scene.posted] == [(3, True), (4, True)]
     scene.keeping.amid_episode(0, 5, None, forced=True)
     scene.keeping.amid_episode(0, 6, 5, forced=True)
     assert len(scene.posted) == 2, "after one look that showed nothing there is no other"
@@ -140,7 +140,7 @@ def test_an_env_that_was_brought_back_is_not_new() -> None:
     scene = Scene(Keeper())
     scene.keeping.resume(0, 5, is_fresh=False)
     scene.reset(7, forced=True)
-    assert [answer.step_id for answer in scene.posted] == [7]
+    assert [reply.step_id for reply in scene.posted] == [7]
 
 
 def test_the_state_of_an_env_that_has_only_been_built_is_all_there_is() -> None:
@@ -148,7 +148,7 @@ def test_the_state_of_an_env_that_has_only_been_built_is_all_there_is() -> None:
     scene.keeping.resume(0, 5, is_fresh=True)
     scene.reset(7, forced=True)
     scene.reset(8, forced=True)
-    assert [answer.start and answer.start[1] for answer in scene.posted] == [True, False]
+    assert [reply.snapshot and reply.snapshot[1] for reply in scene.posted] == [True, False]
 
 
 def test_states_that_may_not_be_all_are_said_to_be_so() -> None:
@@ -162,7 +162,7 @@ def test_an_env_that_is_where_the_other_one_was_may_hold_more_than_its_state() -
     scene = Scene(Keeper(complete=False))
     scene.keeping.resume(0, 5, is_fresh=False)
     scene.reset(7, forced=True)
-    assert [answer.start and answer.start[1] for answer in scene.posted] == [False]
+    assert [reply.snapshot and reply.snapshot[1] for reply in scene.posted] == [False]
 
 
 @pytest.mark.parametrize("error", [None, ValueError("no state")])

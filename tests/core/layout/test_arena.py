@@ -48,14 +48,14 @@ def test_no_two_columns_share_a_byte(name, reward_shape):
     for (offset, nbytes), (following, _) in itertools.pairwise(spans):
         assert offset + nbytes <= following
     assert spans[-1][0] + spans[-1][1] <= plan.nbytes == len(memory)
-    assert spans[0][0] >= plan.words["mail_down"] + plan.num_slots * plan.words["mail_nbytes"]
+    assert spans[0][0] >= plan.words["byte_rings_down"] + plan.num_slots * plan.words["byte_ring_nbytes"]
 
 
 @pytest.mark.parametrize("name", FIXED_SPACES)
 def test_groups_start_on_lines_and_blocks_on_pages(name):
     plan = plan_for(FIXED_SPACES[name])
     words = plan.words
-    groups = ["control", "info_keys", "slots", "queues", "newest", "mail_up", "mail_down"]
+    groups = ["control", "info_keys", "slots", "queues", "newest", "byte_rings_up", "byte_rings_down"]
     starts = [words[group] for group in groups]
     assert starts == sorted(starts)
     assert all(start % arena.LINE == 0 for start in [*starts, *plan.obs_offsets, *plan.final_offsets])

@@ -20,9 +20,9 @@ CLAIMS = 1  # of each claimer
 SEAL = -1  # the mark under which the parent takes the row that it seals at
 LONGEST_OPERATION = 40  # steps of an actor that runs alone
 
-Place = tuple[int, int, int]  # epoch, block, row
+RowRef = tuple[int, int, int]  # epoch, block, row
 Owner = tuple[int, int]  # epoch, claimer or SEAL
-NOWHERE: Place = (0, 0, 0)
+NOWHERE: RowRef = (0, 0, 0)
 NOTHING: Owner = (0, 0)
 
 
@@ -35,22 +35,22 @@ class Actor(NamedTuple):
 
     at: str
     left: int  # claims or seals to come
-    place: Place = NOWHERE
+    row_ref: RowRef = NOWHERE
     before: Owner = NOTHING
-    target: Place = NOWHERE
+    target: RowRef = NOWHERE
     has_taken: bool = False
 
 
 class State(NamedTuple):
     """Shared memory, the actors, and the parent's books."""
 
-    open: Place
+    open: RowRef
     owners: tuple[Owner, ...]  # of all rows of all blocks
     cells: tuple[int, ...]
-    links: tuple[Place, ...]
+    links: tuple[RowRef, ...]
     claimers: tuple[Actor, ...]
     parent: Actor
-    chain: tuple[Place, ...]
+    chain: tuple[RowRef, ...]
     sealed: tuple[tuple[int, int] | None, ...]  # per block: epoch and count, None while in use or free
     free: tuple[int, ...]
     next_epoch: int
@@ -61,8 +61,8 @@ class Violation(AssertionError):
     """A property of the model does not hold."""
 
 
-def index(place: Place) -> int:
-    return place[1] * ROWS + place[2]
+def index(row_ref: RowRef) -> int:
+    return row_ref[1] * ROWS + row_ref[2]
 
 
 def replaced(items: tuple, position: int, item: object) -> tuple:
@@ -72,8 +72,8 @@ def replaced(items: tuple, position: int, item: object) -> tuple:
 def first_state() -> State:
     chain = tuple((i + 1, i, 0) for i in range(CHAIN))
     links = [NOWHERE] * BLOCKS
-    for place, successor in pairwise(chain):
-        links[place[1]] = successor
+    for row_ref, successor in pairwise(chain):
+        links[row_ref[1]] = successor
     return State(
         open=chain[0],
         owners=((0, 0),) * (BLOCKS * ROWS),
@@ -99,37 +99,37 @@ class Model:
         return getattr(self, f"_at_{actor.at}")(state, actor, mark)
 
     def _at_start(self, state: State, actor: Actor, mark: int) -> tuple[State, Actor]:
-        return state, actor._replace(at="owner" if state.open[2] < ROWS else "link", place=state.open)
+        return state, actor._replace(at="owner" if state.open[2] < ROWS else "link", row_ref=state.open)
 
     def _at_owner(self, state: State, actor: Actor, mark: int) -> tuple[State, Actor]:
-        before = state.owners[index(actor.place)]
-        if before[0] < actor.place[0]:
+        before = state.owners[index(actor.row_ref)]
+        if before[0] < actor.row_ref[0]:
             return state, actor._replace(at="swap", before=before)
         return state, self._go_on_from(actor, before[1])
 
     def _at_swap(self, state: State, actor: Actor, mark: int) -> tuple[State, Actor]:
-        if state.owners[index(actor.place)] != actor.before:
+        if state.owners[index(actor.row_ref)] != actor.before:
             return state, restart(actor)
-        mine = (actor.place[0], mark)
-        state = state._replace(owners=replaced(state.owners, index(actor.place), mine))
+        mine = (actor.row_ref[0], mark)
+        state = state._replace(owners=replaced(state.owners, index(actor.row_ref), mine))
         return state, self._go_on_from(actor._replace(has_taken=True), mark)
 
     def _go_on_from(self, actor: Actor, taken_by: int) -> Actor:
-        """Row `actor.place` is taken: the open word goes to the next row, or past a seal."""
-        epoch, block, row = actor.place
+        """Row `actor.row_ref` is taken: the open word goes to the next row, or past a seal."""
+        epoch, block, row = actor.row_ref
         if taken_by == SEAL:
             return actor._replace(at="link", before=NOTHING)
         return actor._replace(at="help", before=NOTHING, target=(epoch, block, row + 1))
 
     def _at_link(self, state: State, actor: Actor, mark: int) -> tuple[State, Actor]:
         """The block is full or sealed, therefore linked: find out what comes after it."""
-        return state, actor._replace(at="help", target=state.links[actor.place[1]])
+        return state, actor._replace(at="help", target=state.links[actor.row_ref[1]])
 
     def _at_help(self, state: State, actor: Actor, mark: int) -> tuple[State, Actor]:
-        state = self._swap_open(state, actor.place, actor.target)
+        state = self._swap_open(state, actor.row_ref, actor.target)
         return state, actor._replace(at="done", target=NOWHERE) if actor.has_taken else restart(actor)
 
-    def _swap_open(self, state: State, expected: Place, desired: Place) -> State:
+    def _swap_open(self, state: State, expected: RowRef, desired: RowRef) -> State:
         return state._replace(open=desired) if state.open == expected else state
 
     # ---- actors -------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Model:
             return None
         if actor.at == "done":
             actor = actor._replace(at="sent", left=actor.left - 1)
-            state = state._replace(cells=replaced(state.cells, index(actor.place), actor.place[0]))
+            state = state._replace(cells=replaced(state.cells, index(actor.row_ref), actor.row_ref[0]))
         else:
             state, actor = self.take(state, actor, i)
         return collect(state._replace(claimers=replaced(state.claimers, i, actor)))
@@ -165,7 +165,7 @@ class Model:
             return self._finish_seal(state, ROWS)  # it filled up, and claimers moved on
         state, actor = self.take(state, actor, SEAL)
         if actor.at == "done":
-            return self._finish_seal(state, actor.place[2])
+            return self._finish_seal(state, actor.row_ref[2])
         return state._replace(parent=actor)
 
     def _finish_seal(self, state: State, count: int) -> State:
@@ -207,7 +207,9 @@ def restart(actor: Actor) -> Actor:
 def collect(state: State) -> State:
     """Let the parent look at cells: free blocks without uncommitted rows, ask for the next rows."""
     claimers = tuple(
-        Actor("start", actor.left) if actor.at == "sent" and actor.left and is_collected(state, actor.place) else actor
+        Actor("start", actor.left)
+        if actor.at == "sent" and actor.left and is_collected(state, actor.row_ref)
+        else actor
         for actor in state.claimers
     )
     free = list(state.free)
@@ -219,9 +221,9 @@ def collect(state: State) -> State:
     return state._replace(claimers=claimers, free=tuple(free))
 
 
-def is_collected(state: State, place: Place) -> bool:
-    seal = state.sealed[place[1]]
-    return seal is not None and seal[0] == place[0] and place[2] < seal[1]
+def is_collected(state: State, row_ref: RowRef) -> bool:
+    seal = state.sealed[row_ref[1]]
+    return seal is not None and seal[0] == row_ref[0] and row_ref[2] < seal[1]
 
 
 def canonical(state: State) -> State:
@@ -243,8 +245,8 @@ def check(state: State) -> None:
     """Raise Violation if the state must never be."""
     for i, actor in enumerate(state.claimers):
         holds = actor.at == "done" or (actor.at in ("link", "help") and actor.has_taken)
-        if holds and state.owners[index(actor.place)] != (actor.place[0], i):
-            raise Violation(f"claimer {i} holds {actor.place}, whose owner word says otherwise")
+        if holds and state.owners[index(actor.row_ref)] != (actor.row_ref[0], i):
+            raise Violation(f"claimer {i} holds {actor.row_ref}, whose owner word says otherwise")
     for block, seal in enumerate(state.sealed):
         if seal is not None:
             epoch, count = seal
@@ -325,16 +327,16 @@ class OwnerAfterOpen(Model):
     """Claims by moving the open word, and writes the owner in the next step."""
 
     def _at_swap(self, state, actor, mark):
-        if state.open != actor.place:
+        if state.open != actor.row_ref:
             return state, restart(actor)
-        epoch, block, row = actor.place
+        epoch, block, row = actor.row_ref
         target = state.links[block] if mark == SEAL else (epoch, block, row + 1)
         return state._replace(open=target), actor._replace(at="help", has_taken=True)
 
     def _at_help(self, state, actor, mark):
         if not actor.has_taken:
             return super()._at_help(state, actor, mark)
-        owners = replaced(state.owners, index(actor.place), (actor.place[0], mark))
+        owners = replaced(state.owners, index(actor.row_ref), (actor.row_ref[0], mark))
         return state._replace(owners=owners), actor._replace(at="done")
 
 
@@ -344,16 +346,16 @@ class SealByOpen(Model):
     def _at_swap(self, state, actor, mark):
         if mark != SEAL:
             return super()._at_swap(state, actor, mark)
-        if state.open != actor.place:
+        if state.open != actor.row_ref:
             return state, restart(actor)
-        return state._replace(open=state.links[actor.place[1]]), actor._replace(at="done")
+        return state._replace(open=state.links[actor.row_ref[1]]), actor._replace(at="done")
 
 
 class StoreOwner(Model):
     """Stores the owner word instead of swapping it: the second of two claimers wins as well."""
 
     def _at_swap(self, state, actor, mark):
-        return super()._at_swap(state, actor._replace(before=state.owners[index(actor.place)]), mark)
+        return super()._at_swap(state, actor._replace(before=state.owners[index(actor.row_ref)]), mark)
 
 
 class NobodyHelps(Model):
@@ -369,7 +371,7 @@ class LinkFirst(Model):
 
     def _at_start(self, state, actor, mark):
         state, actor = super()._at_start(state, actor, mark)
-        return state, actor._replace(target=state.links[actor.place[1]])
+        return state, actor._replace(target=state.links[actor.row_ref[1]])
 
     def _at_link(self, state, actor, mark):
         return state, actor._replace(at="help")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from vecenv.core.layout.copies import copy_arrays, thawed
+from vecenv.core.layout.copies import copy_arrays, writable_copy
 
 
 class Pair(NamedTuple):
@@ -32,7 +32,7 @@ def test_containers_and_arrays_are_copied_and_other_objects_shared() -> None:
     assert copied["pair"].left.tolist() == [0, 0] and copied["parts"][0].tolist() == [1]
 
 
-@pytest.mark.parametrize("copied_by", [copy_arrays, thawed])
+@pytest.mark.parametrize("copied_by", [copy_arrays, writable_copy])
 def test_what_holds_itself_is_held_by_its_copy(copied_by: Any) -> None:
     value: dict[str, Any] = {"array": frozen(1, 2), "list": [1]}
     value["self"] = value
@@ -47,6 +47,6 @@ def test_what_holds_itself_is_held_by_its_copy(copied_by: Any) -> None:
 def test_only_what_holds_a_frozen_array_is_copied_to_thaw_it() -> None:
     value: list[Any] = [np.zeros(1), {"text": "x"}]
     value.append(value)
-    assert thawed(value) is value
+    assert writable_copy(value) is value
     value[1]["deep"] = (frozen(3),)
-    assert thawed(value)[1]["deep"][0].flags.writeable
+    assert writable_copy(value)[1]["deep"][0].flags.writeable

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from vecenv.core.layout import messages
-from vecenv.core.layout.messages import Answer, Letter, RemoteTraceback
+from vecenv.core.layout.messages import Payload, RemoteTraceback, Reply
 from vecenv.errors import EnvError
 
 
@@ -45,10 +45,10 @@ def crossed(error, **where):
 @pytest.mark.parametrize(
     "message",
     [
-        Answer(3, 1, info={"a": 1}, objects=[None, "x"]),
-        Answer(0, 2, warnings=[("key", "text")]),
-        Letter(kwargs={"options": {"level": 3}}),
-        Letter(action={"deep": [1, 2]}),
+        Reply(3, 1, info={"a": 1}, objects=[None, "x"]),
+        Reply(0, 2, warnings=[("key", "text")]),
+        Payload(kwargs={"options": {"level": 3}}),
+        Payload(action={"deep": [1, 2]}),
     ],
 )
 def test_a_message_comes_back_equal(message):
@@ -58,13 +58,13 @@ def test_a_message_comes_back_equal(message):
 
 def test_functions_without_a_module_travel_by_value():
     offset = 4
-    letter = messages.load(messages.dump(Letter(function=lambda env: env + offset)))
-    assert letter.function(3) == 7
+    payload = messages.load(messages.dump(Payload(function=lambda env: env + offset)))
+    assert payload.function(3) == 7
 
 
 def test_what_cannot_be_pickled_is_the_senders_error():
     with pytest.raises(TypeError, match="pickle"):
-        messages.dump(Answer(1, 0, value=threading.Lock()))
+        messages.dump(Reply(1, 0, value=threading.Lock()))
 
 
 def test_an_exception_arrives_as_itself_with_the_remote_traceback_as_its_cause():

@@ -47,8 +47,8 @@ class Ends:
         arguments = {
             "mapping": self.memory,
             "columns": self.plan.row_columns(),
-            "aside": bytearray(self.plan.words["block_stride"]),
-            "aside_columns": self.plan.aside_columns(),
+            "saved_rows": bytearray(self.plan.words["block_stride"]),
+            "saved_columns": self.plan.saved_columns(),
             "action_leaves": self.plan.action_columns(),
             "slots": (0,) * self.plan.num_envs,
             "depth": self.plan.depth,
@@ -58,7 +58,7 @@ class Ends:
             "soon_spin_ns": 0,
             "numpy_array": np.ndarray,
             "views": tuple(range(self.plan.words["num_blocks"])),
-            "run_type": lambda block, start, stop: (block, start, stop),
+            "row_range_type": lambda block, start, stop: (block, start, stop),
             "event_type": lambda *event: event,
         }
         return _native.Hub(**{**arguments, **changes})
@@ -181,7 +181,7 @@ def test_an_unknown_implementation_is_refused(monkeypatch):
 def not_built(monkeypatch):
     monkeypatch.setitem(sys.modules, "vecenv._native", None)
     monkeypatch.delenv("VECENV_IMPLEMENTATION", raising=False)
-    monkeypatch.setattr(native, "_has_told", False)
+    monkeypatch.setattr(native, "_has_warned", False)
 
 
 def test_a_missing_extension_is_told_once(not_built, caplog):
@@ -274,7 +274,7 @@ def test_env_ids_out_of_range_are_refused(ends, method, env_id):
         getattr(ends.hub(), method)(env_id)
 
 
-@pytest.mark.parametrize("method", ["reap", "state", "take_mail"])
+@pytest.mark.parametrize("method", ["reap", "state", "take_fragment"])
 @pytest.mark.parametrize("slot", [1, -1, 2**70, "a"])
 def test_slots_out_of_range_are_refused(ends, method, slot):
     with pytest.raises((ValueError, OverflowError, TypeError)):
@@ -319,7 +319,7 @@ def test_an_env_named_twice_is_refused_and_owes_what_it_owed_before(ends):
 
 
 def test_a_request_for_which_no_block_is_free_changes_nothing(ends):
-    hub, slot = ends.hub(run_type=lambda block, start, stop: block), ends.slot()
+    hub, slot = ends.hub(row_range_type=lambda block, start, stop: block), ends.slot()
     for env_id in range(2):
         slot.host(env_id, lambda action: (obs_of(0), 0.0, False, False, {}))
     actions = (np.zeros(2, np.int64),)
@@ -335,7 +335,7 @@ def test_a_request_for_which_no_block_is_free_changes_nothing(ends):
 
 
 def test_what_was_overtaken_before_a_slot_was_first_idle_is_dropped(ends):
-    """The counter of overtaken commands passes zero with the fourth reset, where a new slot once stood."""
+    """The counter of superseded commands passes zero with the fourth reset, where a new slot once stood."""
     hub, slot = ends.hub(), ends.slot()
     made = []
     for env_id in range(2):
@@ -396,7 +396,7 @@ def test_publish_needs_a_command(ends):
 @pytest.mark.parametrize("wrong", [-1, 2, 2**80])
 def test_envs_and_slots_that_there_are_not_are_refused(ends, wrong):
     hub, slot = ends.hub(), ends.slot()
-    for call in (hub.owed, hub.cancel, slot.records, slot.start_digest, slot.is_look_due):
+    for call in (hub.owed, hub.cancel, slot.records, slot.start_digest, slot.is_snapshot_due):
         with pytest.raises(ValueError, match="env_id out of range"):
             call(wrong)
         with pytest.raises(TypeError):
@@ -404,9 +404,9 @@ def test_envs_and_slots_that_there_are_not_are_refused(ends, wrong):
     for call in (
         hub.reap,
         hub.state,
-        hub.take_mail,
-        lambda slot: hub.post(slot, b""),
-        lambda slot: hub.revive(slot, 0),
+        hub.take_fragment,
+        lambda slot: hub.write_payload(slot, b""),
+        lambda slot: hub.requeue(slot, 0),
     ):
         with pytest.raises(ValueError, match="slot out of range"):
             call(wrong)
@@ -546,11 +546,11 @@ def test_a_final_info_waits_in_cells_until_the_host_has_seen_to_the_rest(ends):
     hub.send((np.zeros(2, np.int64),), None, True, 0)
     assert slot.serve()[:2] == (_native.EVENT_RESULT, 0)
     assert not slot.publish(obs_of(0), 1.0, True, False, {"a": "text"}, FINAL, None)
-    assert slot.publish(obs_of(0), 1.0, True, False, None, FINAL | _native.F_MAIL, None)
+    assert slot.publish(obs_of(0), 1.0, True, False, None, FINAL | _native.F_MESSAGE, None)
     assert slot.serve()[0] == _native.EVENT_IDLE
     flags, _, values = final_rows(hub, ends)
     both = FINAL | _native.F_FINAL_INFO
-    assert (flags, values) == ([both | _native.F_MAIL, both], [10, 11])
+    assert (flags, values) == ([both | _native.F_MESSAGE, both], [10, 11])
 
 
 def test_a_final_info_that_was_refused_or_given_up_does_not_stand_in_a_later_row(ends):
@@ -565,9 +565,9 @@ def test_a_final_info_that_was_refused_or_given_up_does_not_stand_in_a_later_row
     odd = (obs_of(0), 1.0, True, False, {"a": "text"}, FINAL, obs_of(1), {"a": 1})
     assert not slot.publish(*odd)
     assert not slot.publish(*odd[:4], {}, *odd[5:7], {"a": 1, "b": 1})
-    assert slot.publish(*odd[:4], None, FINAL | _native.F_MAIL, obs_of(1))
+    assert slot.publish(*odd[:4], None, FINAL | _native.F_MESSAGE, obs_of(1))
     _, flags = hub.recv(1, 1, 0)
-    assert flags == FINAL | _native.F_MAIL
+    assert flags == FINAL | _native.F_MESSAGE
 
 
 @pytest.mark.parametrize("counts", [(0, 2), (0, 0), (2, 1)])
@@ -581,14 +581,14 @@ def test_a_letter_that_was_not_taken_is_not_the_next_one_s(ends):
     hub, slot = ends.hub(), ends.slot()
     for env_id in range(2):
         slot.host(env_id, lambda action: (obs_of(0), 0.0, False, False, {}))
-    zeros, flags = np.zeros(2, np.int64), np.full(2, rows.CommandFlag.LETTER, np.uint8)
-    for letters in ((b"one", b"two"), (b"three", b"four"), (b"five", b"six")):
+    zeros, flags = np.zeros(2, np.int64), np.full(2, rows.CommandFlag.PAYLOAD, np.uint8)
+    for payloads in ((b"one", b"two"), (b"three", b"four"), (b"five", b"six")):
         hub.command(rows.Op.STEP, np.arange(2), zeros, flags, True)
-        for letter in letters:
-            assert hub.post(0, letter) == len(letter)
-        for letter, is_taken in zip(letters, (False, letters[1] != b"four")):
+        for payload in payloads:
+            assert hub.write_payload(0, payload) == len(payload)
+        for payload, is_taken in zip(payloads, (False, payloads[1] != b"four")):
             assert slot.serve()[0] == events.COMMAND
-            assert not is_taken or slot.letter() == letter
+            assert not is_taken or slot.take_payload() == payload
             assert slot.publish(obs_of(0), 0.0, False, False, None, 0, None)
         assert hub.recv(2, 2, 0)[0][1:] == (0, 2)
 
@@ -636,11 +636,11 @@ def rounds(count, autoreset):
     for _ in range(count):
         hub.send(actions, None, True, 0)
         while slot.serve()[0] != _native.EVENT_IDLE:
-            slot.mail(b"mail")
+            slot.send_message(b"message")
             slot.publish(obs_of(1), 0.0, False, False, None, 0, obs_of(2))
-        hub.take_mail(0)
+        hub.take_fragment(0)
         assert hub.recv(2, 2, 0)[0][1:] == (0, 2)
-        while hub.take_mail(0):
+        while hub.take_fragment(0):
             pass
     ends.close()
 

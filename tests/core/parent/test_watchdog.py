@@ -10,7 +10,7 @@ from vecenv.core.layout.rows import Op
 from vecenv.core.options import Limits
 from vecenv.core.parent import watchdog
 from vecenv.core.parent.hub import SlotState
-from vecenv.core.parent.watchdog import LOOK_NS, Watchdog
+from vecenv.core.parent.watchdog import POLL_NS, Watchdog
 from vecenv.core.system import clock
 from vecenv.core.system.clock import Deadline
 from vecenv.errors import WorkerTimeoutError
@@ -49,7 +49,7 @@ class Looks:
         """Look around as often as a wait does for so long; return who is late then, or `[]`."""
         until = self.now + int(seconds * SECOND)
         while self.now < until:
-            self.now = min(until, self.now + LOOK_NS)
+            self.now = min(until, self.now + POLL_NS)
             late = self.look()
             if late:
                 return late
@@ -57,7 +57,7 @@ class Looks:
 
     def look(self) -> list[str]:
         try:
-            assert self.now < self.dog.check() <= self.now + LOOK_NS
+            assert self.now < self.dog.check() <= self.now + POLL_NS
         except WorkerTimeoutError as error:
             return [str(error), *getattr(error, "__notes__", [])]
         return []
@@ -75,7 +75,7 @@ class Looks:
     def pending(self, slot: int) -> tuple[int, int, int]:
         return self.waiting[slot]
 
-    def place(self, slot: int) -> str:
+    def describe_worker(self, slot: int) -> str:
         return f"slot {slot}"
 
     def worker_of(self, slot: int) -> int:
@@ -133,7 +133,7 @@ def test_to_wake_up_a_little_late_excuses_nobody(looks: Looks) -> None:
 def test_time_that_a_slot_waited_for_us_is_none_of_its_own(looks: Looks) -> None:
     looks.run(0, 7)
     assert looks.go_on(0.8) == []
-    looks.running[0] = looks.running[0]._replace(given_ns=looks.now)
+    looks.running[0] = looks.running[0]._replace(unblocked_ns=looks.now)
     assert looks.go_on(0.99) == [] and len(looks.go_on(0.1)) == 1
 
 
@@ -153,7 +153,7 @@ def test_what_nobody_begins_is_late_too(looks: Looks) -> None:
 def test_a_slot_that_we_have_just_given_what_it_waited_for_has_time_to_begin(looks: Looks) -> None:
     looks.give(0, 7)
     assert looks.go_on(0.8) == []
-    looks.running[0] = IDLE._replace(given_ns=looks.now)
+    looks.running[0] = IDLE._replace(unblocked_ns=looks.now)
     assert looks.go_on(0.99) == [] and len(looks.go_on(0.1)) == 1
 
 
@@ -205,4 +205,4 @@ def test_limits_may_change(looks: Looks) -> None:
     assert looks.go_on(1.0) == [] and len(looks.go_on(0.1)) == 1
     looks.dog.set_limits(Limits())
     looks.now += 5 * SECOND
-    assert looks.dog.check() == looks.now + looks.dog.look_ns > looks.now + LOOK_NS
+    assert looks.dog.check() == looks.now + looks.dog.poll_interval_ns > looks.now + POLL_NS

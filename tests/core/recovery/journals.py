@@ -27,7 +27,7 @@ def reset(journal: Journal, first: int, env_ids: list[int], seeds: list[int | No
 
 
 def call(journal: Journal, first: int, env_id: int, name: str | None) -> None:
-    journal.note_commands(Op.CALL, first, [env_id], [0], [0], [f"letter {first}".encode()], [name], [False])
+    journal.note_commands(Op.CALL, first, [env_id], [0], [0], [f"payload {first}".encode()], [name], [False])
 
 
 def told(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int, list[Any]]]:

@@ -67,12 +67,12 @@ def test_a_reset_without_a_seed_is_part_of_the_history() -> None:
 
 def doubtful(journal: Journal, env_id: int) -> list[int]:
     (attempt,) = journal.history(env_id, ()).attempts
-    return [entry.step_id for entry in attempt.entries if entry.flags & CommandFlag.GIVEN_UP]
+    return [entry.step_id for entry in attempt.entries if entry.flags & CommandFlag.CANCELLED]
 
 
 def test_what_was_cancelled_is_marked_until_there_is_a_new_start() -> None:
     journal = two_envs()
-    journal.give_up(0, 7)
+    journal.note_cancelled(0, 7)
     assert doubtful(journal, 0) == [7] and doubtful(journal, 1) == []
     assert journal.is_in_doubt(0) and not journal.is_in_doubt(1)
     steps(journal, [30], [0])
@@ -86,10 +86,10 @@ def test_what_was_cancelled_is_marked_until_there_is_a_new_start() -> None:
 def test_nothing_begins_with_what_was_cancelled() -> None:
     journal = two_envs()
     reset(journal, 9, [0], [7])
-    journal.give_up(0, 9)
+    journal.note_cancelled(0, 9)
     steps(journal, [30], [0])
     assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])] and doubtful(journal, 0) == [9]
-    journal.give_up(0, 10)
+    journal.note_cancelled(0, 10)
     journal.note_state(0, Start(10, b"state"), True)  # it was on its way already
     assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])] and doubtful(journal, 0) == [9, 10]
 
@@ -116,7 +116,7 @@ def test_a_state_amid_an_episode_begins_the_digest_with_the_step_after_it() -> N
     steps(journal, [13, 23])  # commands 11, 12
     steps(journal, [14, 24])
     (attempt,) = journal.history(0, ()).attempts
-    begins = [entry.step_id for entry in attempt.entries if entry.flags & CommandFlag.START]
+    begins = [entry.step_id for entry in attempt.entries if entry.flags & CommandFlag.NEW_DIGEST]
     assert attempt.start.is_amid and begins == [11]
     assert told(journal, 0) == [(9, ["call 10", 13, 14])]
     assert told(journal, 1) == [(2, ["reset 2", 20, 21, 22, 23, 24])]
@@ -145,7 +145,8 @@ def test_a_state_whose_command_is_done_again_is_no_start_of_the_digest() -> None
     journal.note_state(0, Start(7, b"a", False), is_answered=False)
     assert told(journal, 0, [7]) == [(1, ["reset 1", 10, 11])], "a crash before the answer: without another look"
     steps(journal, [13, 23])
-    marked = [entry.step_id for entry in journal.history(0, ()).attempts[0].entries if entry.flags & CommandFlag.START]
+    entries = journal.history(0, ()).attempts[0].entries
+    marked = [entry.step_id for entry in entries if entry.flags & CommandFlag.NEW_DIGEST]
     assert marked == [1]
 
 
@@ -159,9 +160,9 @@ def test_a_call_is_not_asked_because_an_answer_is_in() -> None:
 def test_the_last_letter_of_an_env_is_there_whatever_else_is_given_up() -> None:
     journal = Journal(1, 1)
     reset(journal, 1, [0], [1])
-    journal.note_commands(Op.RESET, 2, [0], [0], [CommandFlag.LETTER], [b"options"], [None], [False])
+    journal.note_commands(Op.RESET, 2, [0], [0], [CommandFlag.PAYLOAD], [b"options"], [None], [False])
     assert journal.history(0, [2]).attempts == []
-    assert journal.letter(0, 2) == b"options" and journal.letter(0, 1) is None
+    assert journal.payload(0, 2) == b"options" and journal.payload(0, 1) is None
 
 
 def test_a_start_that_may_not_be_all_keeps_the_one_before_it() -> None:
@@ -171,7 +172,8 @@ def test_a_start_that_may_not_be_all_keeps_the_one_before_it() -> None:
     steps(journal, [13, 23])
     journal.note_state(0, Start(9, b"b", False), is_answered=True)
     assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13]), (9, [13])], "the certain one, then the newest"
-    marked = [entry.step_id for entry in journal.history(0, ()).attempts[0].entries if entry.flags & CommandFlag.START]
+    entries = journal.history(0, ()).attempts[0].entries
+    marked = [entry.step_id for entry in entries if entry.flags & CommandFlag.NEW_DIGEST]
     assert marked == [1, 7, 9], "the digest began anew at each of them"
     steps(journal, [14, 24])
     journal.note_state(0, Start(11, b"c", True), is_answered=True)
@@ -182,7 +184,7 @@ def test_a_start_that_may_not_be_all_keeps_the_one_before_it() -> None:
 def test_nothing_before_a_reset_that_overtook_a_step_is_repeated(is_answered: bool) -> None:
     """Whether that step was made is not known, so the state seen then is all there is, complete or not."""
     journal = two_envs()
-    journal.note_commands(Op.RESET, 9, [0], [0], [CommandFlag.STATE], [None], [None], [False])
+    journal.note_commands(Op.RESET, 9, [0], [0], [CommandFlag.SNAPSHOT], [None], [None], [False])
     journal.note_state(0, Start(9, b"a", False), is_answered=is_answered)
     assert told(journal, 0) == [(9, ["reset 9"])]
     steps(journal, [13, 23])
@@ -247,8 +249,8 @@ def test_a_call_that_raised_does_not_last() -> None:
 def test_letters_are_found() -> None:
     journal = two_envs()
     call(journal, 9, 0, None)
-    assert journal.letter(0, 9) == b"letter 9"
-    assert journal.letter(0, 1) is None and journal.letter(1, 9) is None
+    assert journal.payload(0, 9) == b"payload 9"
+    assert journal.payload(0, 1) is None and journal.payload(1, 9) is None
 
 
 def test_an_env_that_is_forgotten_begins_anew() -> None:
@@ -281,5 +283,5 @@ def test_a_state_before_a_seeded_reset_that_is_still_to_be_done_is_no_start_yet(
 def test_a_start_outlives_what_was_given_up_before_it() -> None:
     journal = two_envs()
     journal.note_state(0, Start(9, b"state"), False)
-    journal.give_up(0, 7)
+    journal.note_cancelled(0, 7)
     assert told(journal, 0)[0] == (9, [])

@@ -363,11 +363,11 @@ def test_what_is_repeated_has_no_gaps_whatever_was_given_up(seed: int) -> None:
         if number < 1 or kind < 2:
             env_ids = [0, 1, 2] if number < 1 else env_ids
             count = len(env_ids)
-            letters = [b"x" * int(rng.integers(3_000)) if rng.random() < 0.3 else None for _ in env_ids]
+            payloads = [b"x" * int(rng.integers(3_000)) if rng.random() < 0.3 else None for _ in env_ids]
             seeded = [number < 1 or rng.random() < 0.5] * count
             flags = [CommandFlag.SEED if is_seeded else 0 for is_seeded in seeded]
             first = note(env_ids, Op.RESET)
-            journal.note_commands(Op.RESET, first, env_ids, [1] * count, flags, letters, [None] * count, seeded)
+            journal.note_commands(Op.RESET, first, env_ids, [1] * count, flags, payloads, [None] * count, seeded)
         elif kind < 3:
             call(journal, note(env_ids[:1], Op.CALL), env_ids[0], None)
         elif kind < 5 and last_op[env_ids[0]] != Op.CALL:

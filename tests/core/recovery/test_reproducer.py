@@ -57,7 +57,7 @@ def test_an_episode_is_repeated_from_a_state(tmp_path: Any, monkeypatch: pytest.
     expected = undisturbed([env_fn], 8).rows[0]
     with mortal([env_fn], context="fork", reproducer_dir=str(tmp_path)) as pool:
         play(pool, 8)
-        pool._inbox.drain()  # the state has come by mail
+        pool._inbox.poll()  # the state has come by mail
         events = events_of(file_of(pool))
     assert [event.op for event in events] == ["autoreset", "step", "step", "step"]
     assert [event.obs.tobytes() for event in events] == [row.obs[2] for row in expected[-4:]]

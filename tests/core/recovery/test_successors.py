@@ -47,24 +47,24 @@ def step(hub: Any, env_id: int) -> None:
     assert hub.send((ONE,), np.array([env_id]), False, 0) is None
 
 
-@pytest.mark.parametrize("end", ["reap", "revive"])
+@pytest.mark.parametrize("end", ["reap", "requeue"])
 def test_a_successor_finds_nothing_of_what_a_slot_had_under_way(ends: Ends, end: str) -> None:
     hub, slot = ends.hub(), slot_of(ends, 0)
     assert hub.command(Op.RESET, ONE, ONE, NO_FLAG, False) == 1
     assert slot.serve()[0] == events.COMMAND
-    slot.mail(b"to nobody")
-    hub.post(0, b"to the dead")
+    slot.send_message(b"to nobody")
+    hub.write_payload(0, b"to the dead")
     words_of(ends)[BLOCKED] = 1
     assert hub.state(0)[0] == Op.RESET and hub.state(0)[4]
     if end == "reap":
         hub.reap(0)
     else:
-        assert hub.revive(0, False) == [(Op.RESET, 0, 1, 0)]
+        assert hub.requeue(0, False) == [(Op.RESET, 0, 1, 0)]
     assert hub.state(0)[0] == Op.NONE and not hub.state(0)[4]
     assert hub.pending(0) == ((Op.NONE, 0, 0) if end == "reap" else (Op.RESET, 0, 1))
-    assert hub.take_mail(0) is None and hub.owed(0) == (Op.RESET, 1)
-    hub.post(0, b"to the living")
-    assert ends.slot().letter() == b"to the living"
+    assert hub.take_fragment(0) is None and hub.owed(0) == (Op.RESET, 1)
+    hub.write_payload(0, b"to the living")
+    assert ends.slot().take_payload() == b"to the living"
 
 
 def test_limits_count_from_the_operation_that_a_command_has_come_to(ends: Ends) -> None:
@@ -89,7 +89,7 @@ def test_a_command_whose_slot_died_right_behind_its_answer_is_not_made_again(
         if is_delivered or number + 1 < num_steps:
             assert hub.recv(1, 1, 0)[0][1:] in [(0, 1), (1, 2)]
     words_of(ends)[HEAD] -= 1
-    assert hub.revive(0, False) == []
+    assert hub.requeue(0, False) == []
     assert hub.outstanding() == (not is_delivered)
 
 
@@ -97,7 +97,7 @@ def test_a_command_that_was_given_up_and_never_answered_is_left(ends: Ends) -> N
     hub = ends.hub()
     step(hub, 0)
     hub.cancel(0)
-    assert hub.revive(0, False) == [(Op.STEP, 0, 1, 0)]
+    assert hub.requeue(0, False) == [(Op.STEP, 0, 1, 0)]
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
@@ -105,7 +105,7 @@ def test_a_call_is_left_unless_its_answer_is_in(ends: Ends, is_answered: bool) -
     hub = ends.hub()
     assert hub.command(Op.CALL, ONE, ONE, NO_FLAG, False) == 1
     step(hub, 0)
-    assert [command[0] for command in hub.revive(0, is_answered)] == [Op.CALL, Op.STEP][is_answered:]
+    assert [command[0] for command in hub.requeue(0, is_answered)] == [Op.CALL, Op.STEP][is_answered:]
 
 
 def test_an_idle_slot_has_nothing_to_do_however_often_its_queue_has_been_filled(ends: Ends) -> None:
@@ -120,7 +120,7 @@ def test_an_idle_slot_has_nothing_to_do_however_often_its_queue_has_been_filled(
 def test_an_env_that_moves_takes_its_commands_along(ends: Ends, ordered: bool) -> None:
     hub = ends.hub()
     assert hub.send((np.zeros(2, np.int64),), None, ordered, 0) is None
-    assert len(hub.revive(0, False)) == 2
+    assert len(hub.requeue(0, False)) == 2
     assert hub.recv(1, 1, 0)[0] == "timeout", "their rows are theirs to write"
     hub.move(0, 0)  # where it is
     hub.move(0, 1)
@@ -135,7 +135,7 @@ def test_an_env_that_moves_takes_its_commands_along(ends: Ends, ordered: bool) -
 def test_a_row_goes_with_the_slot_that_its_env_has_moved_to(ends: Ends) -> None:
     hub = ends.hub()
     assert hub.send((np.zeros(2, np.int64),), None, True, 0) is None
-    hub.revive(0, False)
+    hub.requeue(0, False)
     hub.move(0, 1)
     hub.reap(1)
     assert slot_of(ends, 1).serve()[0] == events.IDLE
@@ -147,10 +147,10 @@ def test_a_queue_that_moves_full_of_what_was_given_up_is_written_no_further(ends
     hub = ends.hub()
     while hub.send((ONE,), ONE, False, 0) is None:
         hub.cancel(0)
-    left = hub.revive(0, False)
+    left = hub.requeue(0, False)
     hub.move(0, 1)
     assert hub.send((ONE,), ONE, False, 0) == ("no_room", 0)
-    assert hub.revive(1, False) == left and len(left) == ends.plan.words["queue_size"]
+    assert hub.requeue(1, False) == left and len(left) == ends.plan.words["queue_size"]
 
 
 # ---- records ---------------------------------------------------------------------------------
@@ -159,9 +159,9 @@ def test_a_queue_that_moves_full_of_what_was_given_up_is_written_no_further(ends
 def digest_of(ends: Ends, *, before: float = 5.0, starts: bool = False, **changes: Any) -> int:
     """Return the digest of one answer of env 0 after another one with this reward."""
     slot = slot_of(ends)
-    assert slot.absorb(0, 1, None, before, False, False, 0, None, False)
+    assert slot.add_to_digest(0, 1, None, before, False, False, 0, None, False)
     answer = {"step_id": 2, "obs": obs_of(1), "reward": 1.0, "terminated": False, "truncated": False, "flags": 0}
-    assert slot.absorb(0, *{**answer, "final_obs": None, **changes}.values(), starts)
+    assert slot.add_to_digest(0, *{**answer, "final_obs": None, **changes}.values(), starts)
     return int(slot.records(0)[0])
 
 
@@ -179,7 +179,7 @@ def digest_of(ends: Ends, *, before: float = 5.0, starts: bool = False, **change
     ids=lambda change: next(iter(change)),
 )
 def test_an_answer_that_differs_has_another_digest(ends: Ends, change: dict[str, Any]) -> None:
-    assert digest_of(ends) == digest_of(ends, flags=RowFlag.MAIL), "how it travels is no matter"
+    assert digest_of(ends) == digest_of(ends, flags=RowFlag.MESSAGE), "how it travels is no matter"
     assert digest_of(ends) != digest_of(ends, **change)
 
 
@@ -219,7 +219,7 @@ def test_a_successor_goes_on_where_the_record_says(ends: Ends) -> None:
         hub.recv(1, 1, 0)
         digests.append(slot.records(0)[0])
     assert len(set(digests)) == 3, "each one is of all answers since the start"
-    hub.revive(0, False)
+    hub.requeue(0, False)
     slot = slot_of(ends, 0, is_done=True)
     assert not slot.resume(0, 3, False) and slot.records(0)[0] == digests[-1]
     step(hub, 0)
@@ -257,15 +257,15 @@ def test_a_state_is_due_after_the_time_of_the_env_itself(ends: Ends) -> None:
     hub, slot = ends.hub(), slot_of(ends, 0)
     step(hub, 0)
     slot.serve()
-    assert not slot.is_look_due(0), "nobody has asked"
-    slot.look_after(0, 1)
-    assert not slot.is_look_due(0), "time before that does not count"
+    assert not slot.is_snapshot_due(0), "nobody has asked"
+    slot.schedule_snapshot(0, 1)
+    assert not slot.is_snapshot_due(0), "time before that does not count"
     hub.recv(1, 1, 0)
     step(hub, 0)
     slot.serve()
-    assert slot.is_look_due(0)
-    slot.look_after(0, 0)
-    assert not slot.is_look_due(0)
+    assert slot.is_snapshot_due(0)
+    slot.schedule_snapshot(0, 0)
+    assert not slot.is_snapshot_due(0)
 
 
 def test_an_answer_that_raised_behind_the_end_of_an_episode_counts_as_its_repetition_does(ends: Ends) -> None:
@@ -284,6 +284,6 @@ def test_an_answer_that_raised_behind_the_end_of_an_episode_counts_as_its_repeti
     hub.send((ONE,), np.array([0]), False, 0)
     assert slot.serve()[:2] == (events.RESULT, 0)
     assert slot.publish(None, 0.0, False, False, None, int(RowFlag.ERROR), None)
-    assert successor.absorb(0, 1, None, 0.0, False, False, int(RowFlag.ERROR), None, False)
+    assert successor.add_to_digest(0, 1, None, 0.0, False, False, int(RowFlag.ERROR), None, False)
     digest, *records = slot.records(0)
     assert digest == successor.records(0)[0] and (1, digest) in records

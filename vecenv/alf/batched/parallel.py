@@ -59,7 +59,7 @@ _SEED_LIMIT = 2**31
 _NOT_BY_CALL = ("reset", "step", "close", "seed", "get_info", "current_time_step")
 #: Reset of one env from which on it pays to reset ahead.
 _SLOW_RESET_NS = 1_000_000
-_NEWS = RowFlag.INFO | RowFlag.MAIL
+_NEWS = RowFlag.INFO | RowFlag.MESSAGE
 
 
 class ParallelAlfEnvironment(AlfEnvironment):

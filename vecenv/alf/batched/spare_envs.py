@@ -23,7 +23,7 @@ from vecenv.vector.infos import join_rows
 
 __all__ = ["Seats"]
 
-_NEWS = RowFlag.INFO | RowFlag.MAIL
+_NEWS = RowFlag.INFO | RowFlag.MESSAGE
 
 
 class Seats:

@@ -1,4 +1,4 @@
-"""Twin hub: the parent's end of the rows without C, whatever carries its words; see `twin_words`."""
+"""Twin hub: the parent's end of the rows without C, whatever carries its words; see `words`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..layout.spec import Array
 from ..parent.hub import Event, Refusal, SlotState
 from ..system.clock import now_ns
 from ..system.signals import held
-from .ledger import Ledger
-from .words import BLOCKED_WORD, MAIL_FRAME, OP_WORD, ROW_FRAME, Command, SharedWords, WorkerLike
+from .outstanding import Outstanding
+from .words import BLOCKED_WORD, MESSAGE_FRAME, OP_WORD, ROW_FRAME, Command, SharedWords, WorkerLike
 
-__all__ = ["GatheredRows", "TwinHub"]
+__all__ = ["FallbackHub", "GatheredRows"]
 
 _COLUMNS = (
     "step_id", "env_id", "reward", "terminated", "truncated", "flags", "episode", "length", "seed", "return",
@@ -54,34 +54,34 @@ class GatheredRows:
         return self._final[leaf]
 
 
-class TwinHub:
+class FallbackHub:
     """The parent's end, whatever carries its words; see `hub.Hub` for the calls."""
 
     def __init__(self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int]) -> None:
         self._plan = plan
         self._slot_of = list(slot_of)
         self._words = SharedWords(plan, memory)
-        self._ledger = Ledger(plan.num_envs)
+        self._outstanding = Outstanding(plan.num_envs)
         self._next_step_id = 1  # 0 means that nothing is owed
         self._messages: list[list[bytes]] = [[] for _ in range(plan.num_slots)]
-        self._pieces: dict[int, list[bytes]] = {}
-        self._given_ns = [0] * plan.num_slots
+        self._fragments: dict[int, list[bytes]] = {}
+        self._unblocked_ns = [0] * plan.num_slots
 
-    # ---- what carriers provide ---------------------------------------------------------
+    # ---- what transports provide ---------------------------------------------------------
 
     def _transmit(self, commands: list[Command]) -> None:
         """Bring commands on their way."""
         raise NotImplementedError
 
-    def _listen(self, deadline_ns: int) -> Event | None:
+    def _wait_for_frame(self, deadline_ns: int) -> Event | None:
         """Sleep until a frame has been taken in (None) or something else happens."""
         raise NotImplementedError
 
-    def _settle(self, env_id: int, step_id: int) -> None:
+    def _forget_command(self, env_id: int, step_id: int) -> None:
         """Forget a command that has been dealt with."""
 
-    def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
-        """Give the successor of a slot what it has to do; letters go with their commands here."""
+    def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
+        """Give the successor of a slot what it has to do; payloads go with their commands here."""
 
     # ---- sending -----------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class TwinHub:
     ) -> tuple[str, int] | None:
         """Step envs (None: all) with one array (n, *S) per action leaf."""
         ids = list(range(self._plan.num_envs)) if env_ids is None else env_ids.tolist()
-        refusal = self._ledger.refusal(Op.STEP, ids, ordered)
+        refusal = self._outstanding.refusal(Op.STEP, ids, ordered)
         if refusal is not None:
             return refusal
         if len(leaves) != len(self._words.actions):
@@ -106,14 +106,14 @@ class TwinHub:
         return None
 
     def command(
-        self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool
+        self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
     ) -> int | Refusal:
         """Queue one operation per env; return the step_id of the first, they count up."""
         ids = env_ids.tolist()
-        refusal = self._ledger.refusal(op, ids, ordered)
+        refusal = self._outstanding.refusal(op, ids, ordered)
         if refusal is not None:
             return refusal
-        return self._queue(op, ids, seeds.tolist(), flags.tolist(), letters, ordered)
+        return self._queue(op, ids, seeds.tolist(), flags.tolist(), payloads, ordered)
 
     def _queue(
         self,
@@ -121,19 +121,19 @@ class TwinHub:
         ids: list[int],
         numbers: list[int],
         flags: list[int],
-        letters: Sequence[bytes | None],
+        payloads: Sequence[bytes | None],
         ordered: bool,
     ) -> int:
         first = self._next_step_id
         self._next_step_id += len(ids)
         if op != Op.CALL:  # the answer to a call is mail: nobody owes a row for it
-            self._ledger.enter(op, ids, first, ordered)
+            self._outstanding.add(op, ids, first, ordered)
             self._words.newest[ids] = range(first, self._next_step_id)
         step_ids = range(first, self._next_step_id)
         self._transmit(
             [
-                Command(self._slot_of[env_id], int(op), env_id, step_id, number, bits, letter)
-                for env_id, step_id, number, bits, letter in zip(ids, step_ids, numbers, flags, letters)
+                Command(self._slot_of[env_id], int(op), env_id, step_id, number, bits, payload)
+                for env_id, step_id, number, bits, payload in zip(ids, step_ids, numbers, flags, payloads)
             ]
         )
         return first
@@ -148,96 +148,96 @@ class TwinHub:
         """Wait for at least min_count rows; return them and the union of their flags."""
         if deadline_ns < 0:
             deadline_ns = now_ns() - deadline_ns
-        while not self._ledger.gather(min_count):
-            event = self._listen(deadline_ns)
-            if event is not None and not self._ledger.gather(min_count):
+        while not self._outstanding.gather(min_count):
+            event = self._wait_for_frame(deadline_ns)
+            if event is not None and not self._outstanding.gather(min_count):
                 return event
         with held():
-            rows = GatheredRows(self._words.rows, self._ledger.take(max_count))
+            rows = GatheredRows(self._words.rows, self._outstanding.take(max_count))
         return rows, int(np.bitwise_or.reduce(rows.column("flags")))
 
     def wait(self, deadline_ns: int, /) -> Event:
         """Sleep until anything happens."""
         if any(self._messages):
-            return Event("mail", -1)
-        return self._listen(deadline_ns) or Event("mail", -1)
+            return Event("message", -1)
+        return self._wait_for_frame(deadline_ns) or Event("message", -1)
 
     def take_frame(self, frame: tuple[Any, ...]) -> None:
         """Take in what a slot says."""
         kind = frame[0]
-        if kind != MAIL_FRAME:
-            self._settle(frame[1], frame[2])
+        if kind != MESSAGE_FRAME:
+            self._forget_command(frame[1], frame[2])
         if kind == ROW_FRAME:
-            self._ledger.arrive(frame[1], frame[2])
-        elif kind == MAIL_FRAME:
+            self._outstanding.arrive(frame[1], frame[2])
+        elif kind == MESSAGE_FRAME:
             _, slot, is_last, data = frame
-            pieces = self._pieces.setdefault(slot, [])
-            pieces.append(data)
+            fragments = self._fragments.setdefault(slot, [])
+            fragments.append(data)
             if is_last:
-                self._messages[slot].append(b"".join(pieces))
-                del self._pieces[slot]
-        elif self._ledger.owed[frame[1]] == frame[2]:  # given up without being superseded
-            self._ledger.forget(frame[1])
+                self._messages[slot].append(b"".join(fragments))
+                del self._fragments[slot]
+        elif self._outstanding.owed[frame[1]] == frame[2]:  # given up without being superseded
+            self._outstanding.forget(frame[1])
 
     # ---- mail and books ----------------------------------------------------------------
 
-    def mail(self, slot: int) -> list[bytes]:
+    def take_messages(self, slot: int) -> list[bytes]:
         """Return the messages that have arrived from a slot."""
         messages, self._messages[slot] = self._messages[slot], []
         return messages
 
     def outstanding(self) -> int:
         """Return how many envs owe an answer."""
-        return self._ledger.num_owed
+        return self._outstanding.num_owed
 
-    def num_late(self) -> int:
+    def num_stragglers(self) -> int:
         """Return 0: no row here can come after its block."""
         return 0
 
     def owed(self, env_id: int) -> tuple[int, int]:
         """Return (op, step_id) that an env owes; op NONE when nothing."""
-        step_id = self._ledger.owed[env_id]
-        return (self._ledger.ops[env_id] if step_id else int(Op.NONE)), step_id
+        step_id = self._outstanding.owed[env_id]
+        return (self._outstanding.ops[env_id] if step_id else int(Op.NONE)), step_id
 
     def cancel(self, env_id: int) -> None:
         """Forget what an env owes: its slot drops the command, or the answer if it has begun."""
-        if self._ledger.owed[env_id]:
+        if self._outstanding.owed[env_id]:
             self._words.newest[env_id] = 0  # no command has this step_id
-        self._ledger.forget(env_id)
+        self._outstanding.forget(env_id)
 
     def reap(self, slot: int) -> None:
         """Clear up after the process of a slot has ended; its envs owe what they owed."""
-        self._ledger.give_up({env_id for env_id, mine in enumerate(self._slot_of) if mine == slot})
+        self._outstanding.stop_waiting_for({env_id for env_id, mine in enumerate(self._slot_of) if mine == slot})
         self._clear(slot)
 
-    def revive(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
+    def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
         self._clear(slot)
         return []
 
     def _clear(self, slot: int) -> None:
-        self._pieces.pop(slot, None)
+        self._fragments.pop(slot, None)
         self._messages[slot].clear()
         self._words.progress[slot, [OP_WORD, BLOCKED_WORD]] = 0
 
-    def seen(self, env_id: int, before: int) -> list[Array] | None:
+    def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
         """Return a copy of the newest observation of an env before a step_id; None: there was none."""
-        if not self._has_seen(env_id, before):
+        if not self._has_row_before(env_id, before):
             return None
         return [column[env_id].copy() for column in self._words.rows.obs]
 
-    def seed_seen(self, env_id: int, before: int) -> int | None:
+    def last_delivered_seed(self, env_id: int, before: int) -> int | None:
         """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
         seed = int(self._words.rows.columns["seed"][env_id])
-        return seed if seed >= 0 and self._has_seen(env_id, before) else None
+        return seed if seed >= 0 and self._has_row_before(env_id, before) else None
 
-    def _has_seen(self, env_id: int, before: int) -> bool:
+    def _has_row_before(self, env_id: int, before: int) -> bool:
         return 0 < int(self._words.rows.columns["step_id"][env_id]) < (before or 1 << 63)
 
-    def put_aside(self, rows: Rows) -> None:
+    def save_rows(self, rows: Rows) -> None:
         """Do nothing: batches are copies here."""
 
-    def adopt(self, worker: WorkerLike) -> None:
+    def attach_worker(self, worker: WorkerLike) -> None:
         """Take over a worker, before anything is sent to it."""
 
     def move(self, env_id: int, slot: int) -> None:
@@ -246,7 +246,7 @@ class TwinHub:
 
     def state(self, slot: int) -> SlotState:
         """Return what a slot is doing."""
-        return SlotState(*self._words.progress[slot].tolist())._replace(given_ns=self._given_ns[slot])
+        return SlotState(*self._words.progress[slot].tolist())._replace(unblocked_ns=self._unblocked_ns[slot])
 
     def pending(self, slot: int) -> tuple[int, int, int]:
         """Return (op, env_id, step_id) of the first command that a slot has to deal with; op NONE: none."""

@@ -11,15 +11,15 @@ from ..layout.arena import ArenaPlan
 from ..parent.hub import Event
 from ..system.clock import now_ns
 from ..system.signals import held
-from .hub import TwinHub
-from .slot import TwinSlot
+from .hub import FallbackHub
+from .slot import FallbackSlot
 from .words import LOCAL_SLICE_NS, AttachLike, Command, SharedWords
 
 __all__ = ["LocalHub", "make_local_pair"]
 
 
-class LocalHub(TwinHub):
-    """The parent's end for the one slot of this process: the carrier is a queue."""
+class LocalHub(FallbackHub):
+    """The parent's end for the one slot of this process: the transport is a queue."""
 
     def __init__(self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int]) -> None:
         super().__init__(plan, memory, slot_of)
@@ -28,24 +28,24 @@ class LocalHub(TwinHub):
     def _transmit(self, commands: list[Command]) -> None:
         self._queue_down.extend(commands)
 
-    def _listen(self, deadline_ns: int) -> Event | None:
+    def _wait_for_frame(self, deadline_ns: int) -> Event | None:
         """Nothing can happen while this thread waits: sleep."""
         time.sleep(min(max(0, deadline_ns - now_ns()), LOCAL_SLICE_NS) / 1e9)
         late_ns = now_ns() - deadline_ns
-        return Event("timeout", -1, late_ns) if late_ns >= 0 else Event("mail", -1)
+        return Event("timeout", -1, late_ns) if late_ns >= 0 else Event("message", -1)
 
     def next(self, slot: int) -> Command | None:
         """Return the next command; None: there is none now."""
         return self._queue_down.popleft() if self._queue_down else None
 
-    def say(self, frame: tuple[Any, ...]) -> None:
+    def send_frame(self, frame: tuple[Any, ...]) -> None:
         """Take in what the slot says."""
         with held():
             self.take_frame(frame)
 
 
-def make_local_pair(attach: AttachLike, memory: Any, slots: Sequence[int]) -> tuple[LocalHub, TwinSlot]:
+def make_local_pair(attach: AttachLike, memory: Any, slots: Sequence[int]) -> tuple[LocalHub, FallbackSlot]:
     """Return both ends for envs in this process; `serve` returns IDLE when nothing is left to do."""
     hub = LocalHub(attach.plan, memory, slots)
     words = SharedWords(attach.plan, memory)
-    return hub, TwinSlot(attach, 0, words, hub, waits=False)
+    return hub, FallbackSlot(attach, 0, words, hub, waits=False)

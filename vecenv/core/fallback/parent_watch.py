@@ -11,7 +11,7 @@ import signal
 import threading
 from dataclasses import dataclass
 
-__all__ = ["MAYBE_STOPPED_NS", "look_for_parent", "watch_parent"]
+__all__ = ["MAYBE_STOPPED_NS", "check_parent", "watch_parent"]
 
 _PR_SET_PDEATHSIG = 1
 _END_MS = 200  # from the signal that a parent's end sends to the moment when its pidfd tells of it
@@ -36,15 +36,15 @@ class _Watch:
             os.killpg(0, signal.SIGKILL)
         return True
 
-    def end_with_parent(self, patience_ms: int | None) -> None:
+    def end_with_parent(self, timeout_ms: int | None) -> None:
         """End this process group with the parent, if that ends within so many milliseconds; None: whenever it does."""
         import select
 
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
-        if patience_ms is None:
+        if timeout_ms is None:
             poll.register(self.connection, 0)  # POLLHUP comes unasked
-        if poll.poll(patience_ms):
+        if poll.poll(timeout_ms):
             os.killpg(0, signal.SIGKILL)
 
 
@@ -73,7 +73,7 @@ def watch_parent(pid: int, pidfd: int, connection: int) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def look_for_parent() -> None:
+def check_parent() -> None:
     """Kill the group now if the watched parent has gone.
 
     For after what took long: a process that was stopped goes on before its watcher does, and may stop itself again.

@@ -14,16 +14,16 @@ import numpy as np
 
 from ..layout.rows import RowFlag
 from ..layout.spec import Array
-from .words import Held, SharedWords
+from .words import CheckedLeaves, SharedWords
 
-__all__ = ["HostedBooks", "Records"]
+__all__ = ["RecordedState", "Records"]
 
 _ESSENTIAL = RowFlag.RESET | RowFlag.AUTORESET | RowFlag.FINAL | RowFlag.ERROR
-_TALLY = ("episode", "length", "seed", "return")
+_EPISODE_COUNTERS = ("episode", "length", "seed", "return")
 
 
 @dataclass
-class HostedBooks:
+class RecordedState:
     """The books of one env that outlast its worker, and when its state is to be looked at."""
 
     episode: int = -1
@@ -34,7 +34,7 @@ class HostedBooks:
     starts_digest: bool = False
     turn: int = 0
     busy_ns: int = 0
-    state_after_ns: int = 0
+    snapshot_after_ns: int = 0
 
 
 class Records:
@@ -46,10 +46,17 @@ class Records:
         self.is_kept = False
 
     def digest_of(
-        self, digest: int, starts: bool, held: Held, reward: Array, terminated: bool, truncated: bool, flags: int
+        self,
+        digest: int,
+        starts: bool,
+        checked: CheckedLeaves,
+        reward: Array,
+        terminated: bool,
+        truncated: bool,
+        flags: int,
     ) -> int:
-        """Return a digest with one more answer; leaves of the observation stand first in `held`."""
-        kept = held[: self._num_obs_leaves] if starts else held
+        """Return a digest with one more answer; leaves of the observation stand first in `checked`."""
+        kept = checked[: self._num_obs_leaves] if starts else checked
         if flags & RowFlag.ERROR:
             kept = []
         value = zlib.crc32(b"", 0 if starts else digest)
@@ -60,13 +67,13 @@ class Records:
             value = zlib.crc32(bytes((flags & _ESSENTIAL, terminated, truncated)), value)
         return value
 
-    def write(self, env_id: int, step_id: int, env: HostedBooks, is_over: bool) -> None:
+    def write(self, env_id: int, step_id: int, env: RecordedState, is_over: bool) -> None:
         """Note the answer to a command; its row comes next."""
         record = self._records[env_id, env.turn & 1]
         env.turn += 1
         record["step_id"] = 0
         record["digest"] = env.digest
-        for name, value in zip(_TALLY, (env.episode, env.length, env.seed, env.episode_return)):
+        for name, value in zip(_EPISODE_COUNTERS, (env.episode, env.length, env.seed, env.episode_return)):
             record[name] = value
         record["is_over"] = is_over
         record["step_id"] = step_id
@@ -76,12 +83,12 @@ class Records:
         one, other = ((int(record["step_id"]), int(record["digest"])) for record in self._records[env_id])
         return one, other
 
-    def read(self, env_id: int, step_id: int, env: HostedBooks) -> bool:
+    def read(self, env_id: int, step_id: int, env: RecordedState) -> bool:
         """Put the books of an env where the record of step_id says that they were; tell if its episode was over."""
         is_over = False
         for turn, record in enumerate(self._records[env_id]):
             if step_id and int(record["step_id"]) == step_id:
-                env.episode, env.length, env.seed = (int(record[name]) for name in _TALLY[:3])
+                env.episode, env.length, env.seed = (int(record[name]) for name in _EPISODE_COUNTERS[:3])
                 env.episode_return, env.digest = float(record["return"]), int(record["digest"])
                 env.turn = turn + 1
                 is_over = bool(record["is_over"])

@@ -1,4 +1,4 @@
-"""Twin slot: the worker's end of the rows without C; see `twin_words` for the picture."""
+"""Twin slot: the worker's end of the rows without C; see `words` for the picture."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from ..layout.rows import FORM_MASK, Autoreset, Op, RowFlag
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from ..system.signals import held
-from .parent_watch import MAYBE_STOPPED_NS, look_for_parent
-from .records import HostedBooks, Records
-from .values import hold, load_action, read_reward
+from .parent_watch import MAYBE_STOPPED_NS, check_parent
+from .records import RecordedState, Records
+from .values import check_leaves, load_action, read_reward
 from .words import (
     BLOCKED_WORD,
     ENV_ID_WORD,
-    MAIL_FRAME,
+    FRAGMENT_NBYTES,
+    MESSAGE_FRAME,
     NUM_STEPS_WORD,
     OP_WORD,
-    PIECE_NBYTES,
     ROW_FRAME,
     STARTED_WORD,
     STEP_ID_WORD,
     VOID_FRAME,
     AttachLike,
+    CheckedLeaves,
     Command,
-    Held,
     SharedWords,
 )
 
-__all__ = ["TwinSlot"]
+__all__ = ["FallbackSlot"]
 
 
-class _Carrier(Protocol):
+class _Transport(Protocol):
     """What a slot needs of whatever carries its words."""
 
     def next(self, slot: int) -> Command | None:
         """Return the next command of a slot; None: there is none now, or there never will be."""
 
-    def say(self, frame: tuple[Any, ...]) -> None:
+    def send_frame(self, frame: tuple[Any, ...]) -> None:
         """Send one frame to the parent."""
 
 
@@ -54,7 +54,7 @@ def _no_step(action: Any) -> Any:
 
 
 @dataclass
-class _HostedEnv(HostedBooks):
+class _HostedEnv(RecordedState):
     """The books of one env; `needs_reset`: the episode is over, the next step resets."""
 
     step: Callable[[Any], Any] = _no_step
@@ -62,22 +62,22 @@ class _HostedEnv(HostedBooks):
     began_ns: int = 0
 
 
-class TwinSlot:
+class FallbackSlot:
     """The worker's end of one slot; see `slot.Slot` for the calls. One thread uses it."""
 
-    def __init__(self, attach: AttachLike, slot: int, words: SharedWords, carrier: _Carrier, waits: bool) -> None:
+    def __init__(self, attach: AttachLike, slot: int, words: SharedWords, transport: _Transport, waits: bool) -> None:
         self._plan = attach.plan
         self._autoreset = attach.autoreset
         self._infos = attach.infos
         self._slot = slot
         self._words = words
-        self._carrier = carrier
+        self._transport = transport
         self._waits = waits
         self._progress = words.progress[slot]
         self._envs: dict[int, _HostedEnv] = {}
         self._command: Command | None = None  # under way
         self._watched: list[tuple[ctypes.c_uint32, int]] = []
-        self._drew: Callable[[int], object] | None = None
+        self._on_draw: Callable[[int], object] | None = None
         self._records = Records(words, len(attach.plan.obs.leaves))
 
     # ---- commands ----------------------------------------------------------------------
@@ -85,7 +85,7 @@ class TwinSlot:
     def serve(self) -> SlotEvent:
         """Step envs until something needs the host; return that."""
         while not self._words.stop[0]:
-            command = self._carrier.next(self._slot)
+            command = self._transport.next(self._slot)
             if command is None:
                 return self._event(STOP if self._waits else IDLE)
             if self._words.stop[0]:
@@ -96,8 +96,8 @@ class TwinSlot:
             env = self._envs[command.env_id]
             if self._is_superseded():
                 self._end()
-            elif command.op != Op.STEP or command.letter is not None or env.needs_reset:
-                if command.op == Op.STEP:  # whose letter may hold an action
+            elif command.op != Op.STEP or command.payload is not None or env.needs_reset:
+                if command.op == Op.STEP:  # whose payload may hold an action
                     command = self._command = command._replace(argument=int(env.needs_reset))
                 return self._event(COMMAND)
             else:
@@ -125,7 +125,7 @@ class TwinSlot:
             took_ns = now_ns() - int(self._progress[STARTED_WORD])
             self._envs[self._command.env_id].busy_ns += took_ns
             if took_ns > MAYBE_STOPPED_NS:
-                look_for_parent()
+                check_parent()
         self._progress[OP_WORD] = Op.NONE
         self._command = None
 
@@ -141,7 +141,7 @@ class TwinSlot:
             try:
                 result = env.step(action)
             finally:
-                self._look_for_draw()
+                self._check_for_draw()
         except BaseException as error:  # the host decides which of them are the env's answer
             return self._event(RAISED, error)
         self.count_step()
@@ -170,7 +170,7 @@ class TwinSlot:
         command = self._command
         if command is not None:
             if not self._is_superseded():
-                self._say((VOID_FRAME, command.env_id, command.step_id))
+                self._send_frame((VOID_FRAME, command.env_id, command.step_id))
             self._end()
 
     # ---- rows --------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class TwinSlot:
         is_over = self._is_over_after(env, terminated, truncated, flags)
         if not self._is_superseded():
             self._write_row(env, *exact, terminated, truncated, flags)
-            self._say((ROW_FRAME, command.env_id, command.step_id))
+            self._send_frame((ROW_FRAME, command.env_id, command.step_id))
         self._end()
         env.needs_reset = is_over and self._autoreset == Autoreset.NEXT_STEP
         return True
@@ -208,19 +208,19 @@ class TwinSlot:
         is_left = flags & RowFlag.ERROR and self._command.op == Op.STEP and env.needs_reset
         return bool(terminated or truncated or is_left)
 
-    def _exact(self, obs: Any, reward: Any, final_obs: Any) -> tuple[Held, Array] | None:
+    def _exact(self, obs: Any, reward: Any, final_obs: Any) -> tuple[CheckedLeaves, Array] | None:
         """Return the leaves and the reward of an answer; None if one needs conversion first."""
-        held: Held = []
+        checked: CheckedLeaves = []
         rows, root = self._words.rows, self._plan.obs.root
-        if obs is not None and not hold(root, obs, rows.obs, held):
+        if obs is not None and not check_leaves(root, obs, rows.obs, checked):
             return None
-        if final_obs is not None and rows.final and not hold(root, final_obs, rows.final, held):
+        if final_obs is not None and rows.final and not check_leaves(root, final_obs, rows.final, checked):
             return None
         exact_reward = read_reward(reward, self._plan.reward_shape, self._plan.reward_size)
-        return None if exact_reward is None else (held, exact_reward)
+        return None if exact_reward is None else (checked, exact_reward)
 
     def _write_row(
-        self, env: _HostedEnv, held: Held, reward: Array, terminated: bool, truncated: bool, flags: int
+        self, env: _HostedEnv, checked: CheckedLeaves, reward: Array, terminated: bool, truncated: bool, flags: int
     ) -> None:
         command = self._command
         assert command is not None
@@ -243,14 +243,14 @@ class TwinSlot:
         columns["return"][row] = env.episode_return
         if terminated or truncated:
             columns["seconds"][row] = (now_ns() - env.began_ns) / 1e9
-        for column, value in held:
+        for column, value in checked:
             column[row] = value
         if flags & RowFlag.FINAL:  # the same step began a new episode
             _begin_episode(env)
             env.seed = -1
         if self._records.is_kept:
             starts, env.starts_digest = env.starts_digest, False
-            env.digest = self._records.digest_of(env.digest, starts, held, reward, terminated, truncated, flags)
+            env.digest = self._records.digest_of(env.digest, starts, checked, reward, terminated, truncated, flags)
             is_over = not flags & RowFlag.FINAL and self._is_over_after(env, terminated, truncated, flags)
             self._records.write(row, command.step_id, env, is_over)
 
@@ -263,15 +263,15 @@ class TwinSlot:
         else:
             self._envs[env_id] = _HostedEnv(step=step)
 
-    def watch(self, words: Watched, drew: Callable[[int], object] | None, /) -> None:
-        """Call drew(env_id) right after a step that changed one of these words, (address, value)."""
+    def watch(self, words: Watched, on_draw: Callable[[int], object] | None, /) -> None:
+        """Call on_draw(env_id) right after a step that changed one of these words, (address, value)."""
         self._watched = [(ctypes.c_uint32.from_address(address), value) for address, value in words]
-        self._drew = drew
+        self._on_draw = on_draw
 
-    def _look_for_draw(self) -> None:
+    def _check_for_draw(self) -> None:
         if any(word.value != value for word, value in self._watched):
-            assert self._drew is not None and self._command is not None
-            self._drew(self._command.env_id)
+            assert self._on_draw is not None and self._command is not None
+            self._on_draw(self._command.env_id)
 
     def count_step(self) -> None:
         """Count a step that was made outside `serve`, which counts its own."""
@@ -285,7 +285,7 @@ class TwinSlot:
 
     # ---- records and repetitions: as native/worker/slot_records.c --------------------------------
 
-    def keep_records(self, final_offset: int, look: Callable[[int, int], None], /) -> None:
+    def keep_records(self, final_offset: int, take_snapshot: Callable[[int, int], None], /) -> None:
         """Keep records of the answers of every env from now on; every autoreset is left to the host, which looks."""
         self._records.is_kept = True
 
@@ -293,7 +293,7 @@ class TwinSlot:
         """Begin the env's digest with its next row."""
         self._envs[env_id].starts_digest = True
 
-    def absorb(
+    def add_to_digest(
         self,
         env_id: int,
         step_id: int,
@@ -323,15 +323,15 @@ class TwinSlot:
         env.needs_reset = needs_reset
         return self._records.read(env_id, step_id, env)
 
-    def look_after(self, env_id: int, busy_ns: int) -> None:
+    def schedule_snapshot(self, env_id: int, busy_ns: int) -> None:
         """Say after how much of the env's own time its state is to be looked at."""
         env = self._envs[env_id]
-        env.busy_ns, env.state_after_ns = 0, busy_ns
+        env.busy_ns, env.snapshot_after_ns = 0, busy_ns
 
-    def is_look_due(self, env_id: int) -> bool:
+    def is_snapshot_due(self, env_id: int) -> bool:
         """Tell whether that time has come."""
         env = self._envs[env_id]
-        return 0 < env.state_after_ns <= env.busy_ns
+        return 0 < env.snapshot_after_ns <= env.busy_ns
 
     def touch(self, op: int) -> None:
         """Say that an operation begins within the command under way."""
@@ -354,24 +354,24 @@ class TwinSlot:
         form = command.flags & FORM_MASK if form < 0 else form
         return load_action(root, self._words.actions, command.env_id, form)
 
-    def letter(self) -> bytes:
-        """Return the letter of the command under way."""
+    def take_payload(self) -> bytes:
+        """Return the payload of the command under way."""
         command = self._command
-        assert command is not None and command.letter is not None, "no letter came with this command"
-        return command.letter
+        assert command is not None and command.payload is not None, "no payload came with this command"
+        return command.payload
 
-    def mail(self, data: bytes) -> None:
+    def send_message(self, data: bytes) -> None:
         """Send one message to the parent; waits, deadlines suspended, while it does not read."""
         with held():  # the next message stands right behind it
-            for start in range(0, max(1, len(data)), PIECE_NBYTES):
-                stop = start + PIECE_NBYTES
-                self._say((MAIL_FRAME, self._slot, stop >= len(data), bytes(data[start:stop])))
+            for start in range(0, max(1, len(data)), FRAGMENT_NBYTES):
+                stop = start + FRAGMENT_NBYTES
+                self._send_frame((MESSAGE_FRAME, self._slot, stop >= len(data), bytes(data[start:stop])))
 
-    def _say(self, frame: tuple[Any, ...]) -> None:
+    def _send_frame(self, frame: tuple[Any, ...]) -> None:
         if self._words.stop[0]:
             return  # nobody listens any more but for the last word
         self._progress[BLOCKED_WORD] = 1
-        self._carrier.say(frame)
+        self._transport.send_frame(frame)
         self._progress[BLOCKED_WORD] = 0
 
 

@@ -24,14 +24,14 @@ from ..layout.rows import Op
 from ..parent.hub import Event
 from ..system.clock import now_ns
 from ..system.signals import held
-from .hub import TwinHub
-from .slot import TwinSlot
+from .hub import FallbackHub
+from .slot import FallbackSlot
 from .words import BLOCKED_WORD, LONGEST_POLL_MS, MS, AttachLike, Command, SharedWords, WorkerLike
 
 __all__ = ["SocketHub", "make_socket_slots"]
 
 
-class SocketHub(TwinHub):
+class SocketHub(FallbackHub):
     """The parent's end over the control sockets of worker processes.
 
     Args:
@@ -51,7 +51,7 @@ class SocketHub(TwinHub):
         self._delayed: set[int] = set()  # workers whose socket had no room for all
         self._open: dict[int, deque[Command]] = {slot: deque() for slot in self._worker_of}  # not dealt with
 
-    def _settle(self, env_id: int, step_id: int) -> None:
+    def _forget_command(self, env_id: int, step_id: int) -> None:
         # A slot deals with its commands in order, and says nothing of those it drops.
         commands = self._open[self._slot_of[env_id]]
         while commands and commands[0].step_id <= step_id:
@@ -63,12 +63,12 @@ class SocketHub(TwinHub):
         if not commands:
             return super().pending(slot)
         worker = self._workers[self._worker_of[slot]]
-        is_unheard = self._can_hear(worker) and worker.control.is_readable()  # it may have dealt with it
-        return super().pending(slot) if is_unheard else commands[0][1:4]
+        has_unread = self._can_receive(worker) and worker.control.is_readable()  # it may have dealt with it
+        return super().pending(slot) if has_unread else commands[0][1:4]
 
-    def revive(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
+    def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
-        super().revive(slot, unanswered)
+        super().requeue(slot, unanswered)
         commands = self._open[slot]
         # What a slot drops it says nothing of, and the frame that ends a call may be missing behind its answer.
         answered = [i for i, one in enumerate(commands) if one.op == Op.CALL and one.step_id not in unanswered]
@@ -76,8 +76,8 @@ class SocketHub(TwinHub):
             commands.popleft()
         return [(command.op, command.env_id, command.step_id, command.flags) for command in commands]
 
-    def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
-        """Give the successor of a slot what it has to do; letters go with their commands here."""
+    def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
+        """Give the successor of a slot what it has to do; payloads go with their commands here."""
         self._deliver(list(self._open[slot]))
 
     def move(self, env_id: int, slot: int) -> None:
@@ -96,11 +96,11 @@ class SocketHub(TwinHub):
         self._deliver(commands)
 
     def _deliver(self, commands: list[Command]) -> None:
-        parcels: dict[int, list[tuple[Any, ...]]] = {}
+        commands_of: dict[int, list[tuple[Any, ...]]] = {}
         for command in commands:
-            parcels.setdefault(self._worker_of[command.slot], []).append(tuple(command))
-        for worker_id, parcel in parcels.items():
-            self._workers[worker_id].control.append(pickle.dumps(parcel, protocol=5))
+            commands_of.setdefault(self._worker_of[command.slot], []).append(tuple(command))
+        for worker_id, own_commands in commands_of.items():
+            self._workers[worker_id].control.append(pickle.dumps(own_commands, protocol=5))
         self.pump()
 
     def pump(self) -> bool:
@@ -109,23 +109,23 @@ class SocketHub(TwinHub):
             written = worker.control.has_unsent() and worker.control.pump()
             has_rest = worker.control.has_unsent()
             if written and (has_rest or worker.worker_id in self._delayed):
-                self._note_given(worker.slots)
+                self._note_unblocked(worker.slots)
             if has_rest:
                 self._delayed.add(worker.worker_id)
             else:
                 self._delayed.discard(worker.worker_id)
         return bool(self._delayed)
 
-    def _note_given(self, slots: Sequence[int]) -> None:
+    def _note_unblocked(self, slots: Sequence[int]) -> None:
         now = now_ns()
         for slot in slots:
-            self._given_ns[slot] = now
+            self._unblocked_ns[slot] = now
 
-    def _listen(self, deadline_ns: int) -> Event | None:
-        unheard = [worker for worker in self._workers if worker.control.has_been_read()]
-        for worker in unheard:
-            self._hear_out(worker)
-        if unheard:
+    def _wait_for_frame(self, deadline_ns: int) -> Event | None:
+        with_unread = [worker for worker in self._workers if worker.control.has_been_read()]
+        for worker in with_unread:
+            self._take_all(worker)
+        if with_unread:
             return None
         poll, workers = self._make_poll()
         ready: list[tuple[int, int]] = []
@@ -138,12 +138,12 @@ class SocketHub(TwinHub):
         for descriptor, bits in ready:
             if descriptor == self._event_fd:
                 os.read(descriptor, 8)
-                event = event or Event("mail", -1)
+                event = event or Event("message", -1)
             elif descriptor == workers[descriptor].pidfd:
-                self._hear_out(workers[descriptor])
+                self._take_all(workers[descriptor])
                 event = Event("descriptor", descriptor)
             elif bits != select.POLLOUT:
-                self._hear_out(workers[descriptor])
+                self._take_all(workers[descriptor])
         self.pump()
         return event
 
@@ -155,17 +155,17 @@ class SocketHub(TwinHub):
             if worker.pidfd >= 0:
                 workers[worker.pidfd] = worker
                 poll.register(worker.pidfd, select.POLLIN)
-            if self._can_hear(worker):
+            if self._can_receive(worker):
                 workers[worker.control.fileno()] = worker
                 poll.register(worker.control.fileno(), worker.control.awaited())
         if self._event_fd >= 0:
             poll.register(self._event_fd, select.POLLIN)
         return poll, workers
 
-    def _can_hear(self, worker: WorkerLike) -> bool:
+    def _can_receive(self, worker: WorkerLike) -> bool:
         return not (worker.control.is_silent() or worker.control.closed)
 
-    def _hear_out(self, worker: WorkerLike) -> None:
+    def _take_all(self, worker: WorkerLike) -> None:
         """Take in every frame that a worker has sent so far."""
         while self._take_next(worker):
             pass
@@ -176,7 +176,7 @@ class SocketHub(TwinHub):
             frame = worker.control.take()
             if frame is None:  # its pidfd tells of its end
                 return False
-            self._note_given(blocked)
+            self._note_unblocked(blocked)
             word = pickle.loads(frame)
             if isinstance(word, tuple):
                 self.take_frame(word)
@@ -189,7 +189,7 @@ class SocketHub(TwinHub):
         super().reap(slot)
         self._open[slot].clear()
 
-    def adopt(self, worker: WorkerLike) -> None:
+    def attach_worker(self, worker: WorkerLike) -> None:
         """Take over a replacement of a worker, or one more, before anything is sent to it."""
         if worker.worker_id == len(self._workers):
             self._workers.append(worker)
@@ -205,7 +205,7 @@ class SocketHub(TwinHub):
         super().stop()
         for worker in self._workers:
             if not worker.control.closed:
-                self._hear_out(worker)
+                self._take_all(worker)
                 worker.control.end_stream()
 
 
@@ -223,19 +223,19 @@ class SocketEnd:
         self._lock = threading.Lock()
         self._commands = io.FileIO(control.fileno(), "rb", closefd=False)
         self._stream = io.BufferedReader(self._commands, 1 << 16)
-        self._inbox: deque[Command] = deque()
-        self._inboxes: dict[int, SimpleQueue[Command | None]] = {}
+        self._queue: deque[Command] = deque()
+        self._queues: dict[int, SimpleQueue[Command | None]] = {}
         if len(slots) > 1:
-            self._inboxes = {slot: SimpleQueue() for slot in slots}
+            self._queues = {slot: SimpleQueue() for slot in slots}
             threading.Thread(target=self._distribute, name="commands", daemon=True).start()
 
     def next(self, slot: int) -> Command | None:
         """Wait for the next command of a slot; None: the parent sends no more."""
-        if self._inboxes:
-            return self._inboxes[slot].get()
-        if not self._inbox:
-            self._inbox.extend(self._read())
-        return self._inbox.popleft() if self._inbox else None
+        if self._queues:
+            return self._queues[slot].get()
+        if not self._queue:
+            self._queue.extend(self._read())
+        return self._queue.popleft() if self._queue else None
 
     def _read(self) -> list[Command]:
         """Read one parcel of commands; empty at the end of the stream."""
@@ -247,18 +247,18 @@ class SocketEnd:
     def _distribute(self) -> None:
         while commands := self._read():
             for command in commands:
-                self._inboxes[command.slot].put(command)
-        for inbox in self._inboxes.values():
-            inbox.put(None)
+                self._queues[command.slot].put(command)
+        for queue in self._queues.values():
+            queue.put(None)
 
-    def say(self, frame: tuple[Any, ...]) -> None:
+    def send_frame(self, frame: tuple[Any, ...]) -> None:
         """Send one frame to the parent."""
         with held(), self._lock:  # half a frame would take the next one along
             self._control.send(frame)
 
 
-def make_socket_slots(attach: AttachLike, memory: Any, control: Connection) -> list[TwinSlot]:
+def make_socket_slots(attach: AttachLike, memory: Any, control: Connection) -> list[FallbackSlot]:
     """Return the worker's ends, one per slot of `attach`, over its control socket."""
     words = SharedWords(attach.plan, memory)
-    carrier = SocketEnd(control, [slot for slot, _ in attach.slots])
-    return [TwinSlot(attach, slot, words, carrier, waits=True) for slot, _ in attach.slots]
+    transport = SocketEnd(control, [slot for slot, _ in attach.slots])
+    return [FallbackSlot(attach, slot, words, transport, waits=True) for slot, _ in attach.slots]

@@ -8,27 +8,28 @@ import numpy as np
 
 from ..layout.rows import Form
 from ..layout.spec import Array, DictNode, Leaf, Node, NoneNode, ObjectNode, TupleNode
-from .words import Held
+from .words import CheckedLeaves
 
-__all__ = ["hold", "load_action", "read_reward"]
+__all__ = ["check_leaves", "load_action", "read_reward"]
 
 
-def hold(node: Node, value: Any, columns: list[Array], held: Held) -> bool:
+def check_leaves(node: Node, value: Any, columns: list[Array], checked: CheckedLeaves) -> bool:
     """Append (column, value) for each leaf of a value; False if a leaf does not fit exactly."""
     if isinstance(node, Leaf):
         exact = _exact(node, value)
-        held.append((columns[node.index], exact))
+        checked.append((columns[node.index], exact))
         return exact is not None
     if isinstance(node, DictNode):
         if not isinstance(value, dict) or len(value) != len(node.keys):
             return False
         return all(
-            key in value and hold(child, value[key], columns, held) for key, child in zip(node.keys, node.children)
+            key in value and check_leaves(child, value[key], columns, checked)
+            for key, child in zip(node.keys, node.children)
         )
     if isinstance(node, TupleNode):
         if not isinstance(value, tuple) or len(value) != len(node.children):
             return False
-        return all(hold(child, part, columns, held) for child, part in zip(node.children, value))
+        return all(check_leaves(child, part, columns, checked) for child, part in zip(node.children, value))
     if isinstance(node, NoneNode):
         return value is None or value == ()  # the latter is what conform makes of it
     return True  # an object: it travels as mail
@@ -79,7 +80,7 @@ def load_action(node: Node, columns: list[Array], row: int, form: int) -> Any:
     if isinstance(node, TupleNode):
         return tuple(load_action(child, columns, row, form) for child in node.children)
     assert isinstance(node, ObjectNode)
-    raise RuntimeError("an action with object leaves travels as a letter")
+    raise RuntimeError("an action with object leaves travels as a payload")
 
 
 def _load_leaf(leaf: Leaf, column: Array, row: int, form: int) -> Any:

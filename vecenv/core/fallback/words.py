@@ -1,9 +1,8 @@
 """Twin words: what both ends of the rows agree on without C, for installs without a compiler.
 
-    twin_socket, twin_local     what carries the words: control sockets; a queue within a process
-    twin_hub, twin_ledger       the parent's end, in the place of `_native.Hub`
-    twin_slot, twin_records,    the worker's end, in the place of `_native.Slot`
-    twin_values
+    socket, local           what carries the words: control sockets; a queue within a process
+    hub, outstanding        the parent's end, in the place of `_native.Hub`
+    slot, records, values   the worker's end, in the place of `_native.Slot`
 
 Python has no atomics, so nothing is claimed: every env has one fixed row, and what C says through
 shared words travels over the control socket of each worker.
@@ -34,16 +33,16 @@ from ..system.worker_socket import Control
 __all__ = [
     "AttachLike",
     "BLOCKED_WORD",
+    "CheckedLeaves",
     "Command",
     "ENV_ID_WORD",
-    "Held",
+    "FRAGMENT_NBYTES",
     "LOCAL_SLICE_NS",
     "LONGEST_POLL_MS",
-    "MAIL_FRAME",
+    "MESSAGE_FRAME",
     "MS",
     "NUM_STEPS_WORD",
     "OP_WORD",
-    "PIECE_NBYTES",
     "ROW_FRAME",
     "STARTED_WORD",
     "STEP_ID_WORD",
@@ -61,16 +60,16 @@ OP_WORD, ENV_ID_WORD, STEP_ID_WORD, STARTED_WORD, BLOCKED_WORD, NUM_STEPS_WORD =
 STOP_OFFSET = 2 * LINE  # of the stop word in the control lines, as in native/shm/layout.h
 
 #: Kinds of frames from a worker: (ROW | VOID, env_id, step_id) and (MAIL, slot, is_last, bytes).
-ROW_FRAME, VOID_FRAME, MAIL_FRAME = range(3)
+ROW_FRAME, VOID_FRAME, MESSAGE_FRAME = range(3)
 #: Payload of one mail frame. A frame is one write of less than 16 KiB, which a Unix socket takes
 #: as a whole: a worker that is stopped leaves no half frames behind.
-PIECE_NBYTES = 15_000
+FRAGMENT_NBYTES = 15_000
 MS = 1_000_000
 LONGEST_POLL_MS = 1_000_000
 LOCAL_SLICE_NS = 50 * MS
 
 #: Leaves of a value that have been checked: (column, what goes into its row).
-Held = list[tuple[Array, Any]]
+CheckedLeaves = list[tuple[Array, Any]]
 
 
 class Command(NamedTuple):
@@ -82,7 +81,7 @@ class Command(NamedTuple):
     step_id: int
     argument: int
     flags: int
-    letter: bytes | None
+    payload: bytes | None
 
 
 class AttachLike(Protocol):

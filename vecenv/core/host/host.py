@@ -19,7 +19,7 @@ import numpy as np
 from ...errors import add_notes
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.copies import copy_arrays, copy_objects, thawed
+from ..layout.copies import copy_arrays, copy_objects, writable_copy
 from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec
@@ -66,7 +66,7 @@ class Host:
         streams: the global random generators of these envs.
         infos: which infos travel.
         is_callers: whether this is the caller's own process, where a KeyboardInterrupt is the caller's Ctrl-C.
-        dump_answer: pickles what envs give, as `mail.dump_answer` does.
+        dump_reply: pickles what envs give, as `mail.dump_reply` does.
 
     Attributes:
         interrupted: the env whose command was given up because of a KeyboardInterrupt.
@@ -84,7 +84,7 @@ class Host:
         infos: Infos = Infos.ALL,
         *,
         is_callers: bool = False,
-        dump_answer: Callable[[messages.Answer], bytes] = messages.dump_answer,
+        dump_reply: Callable[[messages.Reply], bytes] = messages.dump_reply,
     ) -> None:
         self._slot = slot
         self._envs = envs
@@ -95,7 +95,7 @@ class Host:
         self._autoreset = autoreset
         self._infos = infos
         self._is_callers = is_callers
-        self._dump_answer = dump_answer
+        self._dump_reply = dump_reply
         self.interrupted: int | None = None  # the env whose command a Ctrl-C cut short
         self.failed_to_close: int | None = None
         self.is_ending = False
@@ -119,7 +119,7 @@ class Host:
             self._slot,
             keeper,
             self._streams,
-            lambda answer: self._slot.mail(messages.dump_answer(answer)),
+            lambda reply: self._slot.send_message(messages.dump_reply(reply)),
             lambda *w: self._warnings.append(w),
         )
         self._slot.keep_records(final_offset, self._look)
@@ -212,11 +212,11 @@ class Host:
         if kind == RESULT:
             self._answer_result(env_id, argument, result)
             return
-        data = self._slot.letter() if flags & CommandFlag.LETTER else None
-        if result is not None:  # overtaken or cancelled before it began: nobody waits for it
+        data = self._slot.take_payload() if flags & CommandFlag.PAYLOAD else None
+        if result is not None:  # superseded or cancelled before it began: nobody waits for it
             self._slot.finish()
             return
-        letter: Any = None if data is None else messages.load(data)
+        payload: Any = None if data is None else messages.load(data)
         begins, seed = bool(argument), argument  # of a step, and of a reset
         if self._comeback is not None and env_id in self._comeback.replays:
             self._catch_up(env_id)
@@ -228,16 +228,16 @@ class Host:
                 self._answer_lost(env_id, *shown)
                 return
         if op == Op.CALL:
-            self._answer_call(env_id, letter)
+            self._answer_call(env_id, payload)
         elif op == Op.RESET:
-            kwargs = dict(letter.kwargs) if letter else {}
+            kwargs = dict(payload.kwargs) if payload else {}
             if flags & CommandFlag.SEED:
                 kwargs["seed"] = seed
-            self._answer_reset(env_id, kwargs, RowFlag.RESET, forced=bool(flags & CommandFlag.STATE))
+            self._answer_reset(env_id, kwargs, RowFlag.RESET, forced=bool(flags & CommandFlag.SNAPSHOT))
         elif begins:  # NEXT_STEP: the episode is over; this step begins the next
             self._answer_reset(env_id, {}, RowFlag.AUTORESET)
         else:
-            action = letter.action if letter is not None else self._slot.action()
+            action = payload.action if payload is not None else self._slot.action()
             result = self._quick(env_id, self._envs[env_id].step, action)
             self._slot.count_step()
             self._answer_step(env_id, result)
@@ -303,14 +303,14 @@ class Host:
         else:
             self._publish(obs, reward, terminated, truncated, info, 0)
 
-    def _answer_call(self, env_id: int, letter: messages.Letter) -> None:
-        function = letter.function
+    def _answer_call(self, env_id: int, payload: messages.Payload) -> None:
+        function = payload.function
         assert function is not None
         if function in (look_if_due, look_now) and self._keeping is not None:
             self._keeping.amid_episode(env_id, self._current[1], self._envs[env_id], forced=function is look_now)
         value = self._streams.command(env_id, function, self._envs[env_id])
         self._host(env_id)  # as after a reset
-        self._slot.mail(self._dump_answer(messages.Answer(self._current[1], env_id, value=value)))
+        self._slot.send_message(self._dump_reply(messages.Reply(self._current[1], env_id, value=value)))
         self._slot.finish()
 
     # ---- coming back ------------------------------------------------------------------
@@ -338,14 +338,14 @@ class Host:
                 comeback.needs_reset = True
             else:
                 shown = replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
-                objects = None if replay.shown_mail is None else messages.load_answer(replay.shown_mail).objects
+                objects = None if replay.shown_mail is None else messages.load_reply(replay.shown_mail).objects
                 self._lost[env_id] = shown, objects or [None] * self._obs.num_objects
         elif outcome.kind == "unproven" or (replay.mark and outcome.kind == "replayed"):
             self._marks[env_id] = outcome.kind
         self._host(env_id)
         if self._keeping is not None:
             self._keeping.resume(env_id, env, is_fresh=is_lost)
-        self._slot.mail(messages.dump_answer(messages.Answer(step_id, env_id, outcome=outcome)))
+        self._slot.send_message(messages.dump_reply(messages.Reply(step_id, env_id, outcome=outcome)))
 
     def _answer_lost(self, env_id: int, shown: list[Array], objects: list[Any]) -> None:
         """End an episode that could not be brought back: truncated, with what was seen last.
@@ -390,8 +390,8 @@ class Host:
     def _note_draw(self, env_id: int) -> None:
         if self._streams.is_threaded:
             self._slot.watch((), None)
-            answer = messages.Answer(0, env_id, warnings=[("global generators", _THREADED_DRAW)])
-            self._slot.mail(messages.dump_answer(answer))
+            reply = messages.Reply(0, env_id, warnings=[("global generators", _THREADED_DRAW)])
+            self._slot.send_message(messages.dump_reply(reply))
         else:
             self._streams.note_draw(env_id)
             self._host(env_id)
@@ -428,15 +428,15 @@ class Host:
         if no_mail and self._slot.publish(exact_obs, reward_given, *ends, info, flags, exact_final, final_info):
             return
         env_id, step_id = self._current
-        answer = messages.Answer(
-            step_id, env_id, info=thawed(info), final_info=thawed(final_info), warnings=self._warnings[:]
+        reply = messages.Reply(
+            step_id, env_id, info=writable_copy(info), final_info=writable_copy(final_info), warnings=self._warnings[:]
         )
         self._warnings.clear()
         if self._obs.num_objects:
-            answer.objects = thawed(self._obs.objects(obs))
-            answer.final_objects = None if final_obs is None else thawed(self._obs.objects(final_obs))
-        self._slot.mail(self._dump_answer(answer))
-        flags |= RowFlag.MAIL
+            reply.objects = writable_copy(self._obs.objects(obs))
+            reply.final_objects = None if final_obs is None else writable_copy(self._obs.objects(final_obs))
+        self._slot.send_message(self._dump_reply(reply))
+        flags |= RowFlag.MESSAGE
         written = self._slot.publish(exact_obs, reward_given, *ends, None, flags, exact_final)
         assert written, "a row of conforming values was refused"
 
@@ -447,11 +447,11 @@ class Host:
 
     def _answer_error(self, op: int, error: BaseException) -> None:
         env_id, step_id = self._current
-        self._slot.mail(messages.dump_answer(messages.Answer(step_id, env_id, error=messages.pack_error(error))))
+        self._slot.send_message(messages.dump_reply(messages.Reply(step_id, env_id, error=messages.pack_error(error))))
         if op == Op.CALL:
             self._slot.finish()
         else:
-            flags = RowFlag.MAIL | RowFlag.ERROR | (RowFlag.RESET if op == Op.RESET else 0)
+            flags = RowFlag.MESSAGE | RowFlag.ERROR | (RowFlag.RESET if op == Op.RESET else 0)
             self._slot.publish(None, self._no_reward, False, False, None, flags, None)
 
     def _wanted(self, info: Any, is_end: bool) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Keeper(Protocol):
 class ReplaySlot(Protocol):
     """What a replay needs of a slot."""
 
-    def absorb(
+    def add_to_digest(
         self,
         env_id: int,
         step_id: int,
@@ -230,7 +230,7 @@ class Replayer:
     ) -> None:
         start, entries, kept = attempt
         answered = [step_id for step_id, _ in self._slot.records(env_id)[1:]]
-        entries = [one for one in entries if not one.flags & CommandFlag.GIVEN_UP or one.step_id in answered]
+        entries = [one for one in entries if not one.flags & CommandFlag.CANCELLED or one.step_id in answered]
         pace = _Pace(seconds, len(entries))
         self._needs_reset = False
         for entry in kept:
@@ -260,11 +260,11 @@ class Replayer:
             raise ReplayError(f"what it was asked up to command {check[0]} was not kept")
 
     def _step_or_reset(self, env_id: int, env: Any, entry: Entry, resets_only: bool) -> None:
-        starts = bool(entry.flags & (CommandFlag.START | CommandFlag.SEED)) or resets_only
-        letter = messages.load(entry.payload) if isinstance(entry.payload, bytes) else None
+        starts = bool(entry.flags & (CommandFlag.NEW_DIGEST | CommandFlag.SEED)) or resets_only
+        payload = messages.load(entry.payload) if isinstance(entry.payload, bytes) else None
         try:
             if entry.op == Op.RESET:
-                kwargs = dict(letter.kwargs) if letter else {}
+                kwargs = dict(payload.kwargs) if payload else {}
                 if entry.flags & CommandFlag.SEED:
                     kwargs["seed"] = entry.argument
                 self._slot.touch(Op.RESET)
@@ -277,7 +277,7 @@ class Replayer:
                 self._absorb(env_id, entry, obs, flag, starts=starts)
             else:
                 self._slot.touch(Op.STEP)
-                self._step(env_id, env, entry, letter.action if letter else self._action_of(entry), starts)
+                self._step(env_id, env, entry, payload.action if payload else self._action_of(entry), starts)
                 return
         except ReplayError:
             raise
@@ -320,7 +320,8 @@ class Replayer:
             obs = self._conform(obs)
         exact = self._reward(np.zeros(self._plan.reward_shape) if reward is None else reward)
         step_id = entry.step_id
-        if not self._slot.absorb(env_id, step_id, obs, exact, terminated, truncated, int(flags), final_obs, starts):
+        answer = obs, exact, terminated, truncated, int(flags), final_obs
+        if not self._slot.add_to_digest(env_id, step_id, *answer, starts):
             raise ReplayError(f"its answer to command {step_id} does not fit its spaces when it is repeated")
 
     def _call(self, env_id: int, env: Any, entry: Entry) -> None:

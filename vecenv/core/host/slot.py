@@ -1,6 +1,6 @@
 """Slot: what the host asks of the worker's end of the rows, and the events that it gets from there.
 
-Two classes have it: `_native.Slot` and `twin_slot.TwinSlot`.
+Two classes have it: `_native.Slot` and `fallback.slot.FallbackSlot`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STOP, IDLE, COMMAND, RESULT, RAISED = range(5)
 
 
 class Slot(ReplaySlot, Protocol):
-    """The worker's end of the rows: `_native.Slot` or `twin_slot.TwinSlot`."""
+    """The worker's end of the rows: `_native.Slot` or `fallback.slot.FallbackSlot`."""
 
     def serve(self) -> SlotEvent:
         """Step envs until something needs the host; return that."""
@@ -50,8 +50,8 @@ class Slot(ReplaySlot, Protocol):
     def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
         """Step env_id by this function from now on, and autoreset it by `env.reset()`."""
 
-    def watch(self, words: Watched, drew: Callable[[int], object] | None, /) -> None:
-        """Call drew(env_id) right after a step or autoreset that changed one of these words."""
+    def watch(self, words: Watched, on_draw: Callable[[int], object] | None, /) -> None:
+        """Call on_draw(env_id) right after a step or autoreset that changed one of these words."""
 
     def count_step(self) -> None:
         """Count a step that the host has made."""
@@ -59,23 +59,23 @@ class Slot(ReplaySlot, Protocol):
     def set_seed(self, env_id: int, seed: int) -> None:
         """Record the seed of the episode that begins."""
 
-    def mail(self, data: bytes) -> None:
+    def send_message(self, data: bytes) -> None:
         """Send a message up."""
 
-    def letter(self) -> bytes | bytearray:
-        """Read the letter of the command under way."""
+    def take_payload(self) -> bytes | bytearray:
+        """Read the payload of the command under way."""
 
-    def keep_records(self, final_offset: int, look: Callable[[int, int], None], /) -> None:
+    def keep_records(self, final_offset: int, take_snapshot: Callable[[int, int], None], /) -> None:
         """Keep records of the answers of every env from now on.
 
-        Autoresets that the slot makes itself it begins by look(env_id, step_id) where `is_look_due`.
+        Autoresets that the slot makes itself it begins by take_snapshot(env_id, step_id) where `is_snapshot_due`.
         """
 
     def start_digest(self, env_id: int) -> None:
         """Begin the env's digest with its next row."""
 
-    def look_after(self, env_id: int, busy_ns: int) -> None:
+    def schedule_snapshot(self, env_id: int, busy_ns: int) -> None:
         """Have the env looked at before the first autoreset after so much of its own time."""
 
-    def is_look_due(self, env_id: int) -> bool:
+    def is_snapshot_due(self, env_id: int) -> bool:
         """Tell whether that time has come."""

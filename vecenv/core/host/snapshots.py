@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..layout.messages import Answer
+from ..layout.messages import Reply
 from ..system.clock import now_ns
 from .global_rngs import Streams
 from .replay import Keeper
@@ -36,9 +36,9 @@ def look_now(env: Any) -> None:
 class _Slot(Protocol):
     def start_digest(self, env_id: int) -> None: ...
 
-    def look_after(self, env_id: int, busy_ns: int) -> None: ...
+    def schedule_snapshot(self, env_id: int, busy_ns: int) -> None: ...
 
-    def is_look_due(self, env_id: int) -> bool: ...
+    def is_snapshot_due(self, env_id: int) -> bool: ...
 
 
 class Keeping:
@@ -57,7 +57,7 @@ class Keeping:
         slot: _Slot,
         keeper: Keeper | None,
         streams: Streams,
-        post: Callable[[Answer], None],
+        post: Callable[[Reply], None],
         warn: Callable[[str, str], None],
     ) -> None:
         self._slot = slot
@@ -86,13 +86,13 @@ class Keeping:
             self._slot.start_digest(env_id)
         spans = self._spans[env_id] or self._streams.has_drawn(env_id)
         is_start = seeded and not spans
-        if is_new or is_start or not (seeded or forced or self._slot.is_look_due(env_id)):
+        if is_new or is_start or not (seeded or forced or self._slot.is_snapshot_due(env_id)):
             return
         self._look(env_id, step_id, env, is_fresh)
 
     def amid_episode(self, env_id: int, step_id: int, env: Any, *, forced: bool) -> None:
         """Look at an env between two of its steps, if that is due or `forced`."""
-        if env_id in self._spans and env_id not in self._blind and (forced or self._slot.is_look_due(env_id)):
+        if env_id in self._spans and env_id not in self._blind and (forced or self._slot.is_snapshot_due(env_id)):
             self._look(env_id, step_id, env, is_fresh=False, is_amid=True)
 
     def resume(self, env_id: int, env: Any, *, is_fresh: bool) -> None:
@@ -107,7 +107,7 @@ class Keeping:
 
     def _begin(self, env_id: int, env: Any) -> None:
         self._spans[env_id] = self._keeper is not None and self._keeper.spans_episodes(env)
-        self._slot.look_after(env_id, _LEAST_NS if self._keeper else 0)
+        self._slot.schedule_snapshot(env_id, _LEAST_NS if self._keeper else 0)
 
     def _look(self, env_id: int, step_id: int, env: Any, is_fresh: bool, is_amid: bool = False) -> None:
         is_first = env_id not in self._costs  # which also works out what there is to look at
@@ -124,14 +124,14 @@ class Keeping:
                 )
         if snapshot is None:
             self._blind.add(env_id)
-            self._slot.look_after(env_id, 0)
+            self._slot.schedule_snapshot(env_id, 0)
             return
         state = self._streams.keep_with(env_id, snapshot.state)
         # What has only been built holds nothing yet that could be missed.
-        self._post(Answer(step_id, env_id, start=(state, snapshot.is_complete or is_fresh, is_amid)))
+        self._post(Reply(step_id, env_id, snapshot=(state, snapshot.is_complete or is_fresh, is_amid)))
         self._slot.start_digest(env_id)
         # One during which the system ran something else would put off the next for seconds, and all those commands
         # would have to be kept and repeated: what a look takes grows by a quarter at most from one to the next.
         took = now_ns() - began
         cost = self._costs[env_id] = min(took, 5 * self._costs.get(env_id, took) // 4)
-        self._slot.look_after(env_id, _LEAST_NS if is_first else max(_LEAST_NS, _SHARE * cost))
+        self._slot.schedule_snapshot(env_id, _LEAST_NS if is_first else max(_LEAST_NS, _SHARE * cost))

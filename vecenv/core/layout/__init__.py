@@ -1,11 +1,11 @@
 """The contents of a row, and the address of each value in shared memory.
 
-    spec            nested observation spaces as named arrays
-    arena           the layout of the shared segment
-    rows            flags, operations and places of rows
-    info_cells      numbers of an info dict in the columns of a row
-    messages        pickled values that have no column
-    commands        the calls of one env, as recovery repeats them
-    copies          copies of nested values
-    native          the choice between C and Python
+spec            nested observation spaces as named arrays
+arena           the layout of the shared segment
+rows            flags, operations and places of rows
+info_cells      numbers of an info dict in the columns of a row
+messages        pickled values that have no column
+commands        the calls of one env, as recovery repeats them
+copies          copies of nested values
+native          the choice between C and Python
 """

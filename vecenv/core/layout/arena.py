@@ -26,7 +26,7 @@ import numpy as np
 from ...errors import ConfigError
 from .spec import Array, Spec
 
-__all__ = ["ABI", "ASIDE", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "ArenaPlan", "BlockViews"]
+__all__ = ["ABI", "CHAIN", "HEADER_WORDS", "INFO_KEYS", "LINE", "SAVED_ROWS", "ArenaPlan", "BlockViews"]
 
 MAGIC = 0x766E6365766E6501
 ABI = 7
@@ -37,29 +37,30 @@ INFO_KEY_NBYTES = 64
 CONTROL_NBYTES = 4 * LINE
 SLOT_NBYTES = 3 * LINE
 COMMAND_NBYTES = 32
-MAIL_NBYTES = 1 << 16
+BYTE_RING_NBYTES = 1 << 16
 #: No block of the arena.
-ASIDE = -1
+SAVED_ROWS = -1
 #: Open blocks that are linked ahead of the parent (native/shm/ring.h).
 CHAIN = 3
 #: Blocks beyond those the caller holds: the chain and its next link, one ordered request,
-#: one being put together from pieces, one partly delivered, and two for late writers.
+#: one being put together from pieces, one partly delivered, and two for stragglers.
 SPARE_BLOCKS = CHAIN + 1 + 1 + 1 + 1 + 2
 
-#: What fits into the bits of a place (native/shm/layout.h).
+#: What fits into the bits of a row_ref (native/shm/layout.h).
 MAX_ROWS, MAX_BLOCKS, MAX_SLOTS = 65535, 255, 65533
 
 #: Names of the header's words, in the order of the enum in native/shm/layout.h.
 HEADER_WORDS = (
-    "magic", "abi", "total_nbytes", "num_envs", "num_slots", "num_blocks", "rows", "queue_size", "mail_nbytes",
-    "reward_size", "has_final", "control", "info_keys", "slots", "queues", "newest", "mail_up", "mail_down", "records",
+    "magic", "abi", "total_nbytes", "num_envs", "num_slots", "num_blocks", "rows", "queue_size", "byte_ring_nbytes",
+    "reward_size", "has_final", "control", "info_keys", "slots", "queues", "newest", "byte_rings_up", "byte_rings_down",
+    "records",
     "blocks", "block_stride", "link", "owner", "cell", "step_id", "env_id", "reward", "terminated", "truncated",
-    "flags", "tally", "info_tags", "info_values", "seconds", "final_tags",
+    "flags", "episode_counters", "info_tags", "info_values", "seconds", "final_tags",
     "final_values",
 )  # fmt: skip
 
 #: A row's place in its episode, as in native/shm/layout.h; each field is a column of its own to readers.
-_TALLY = np.dtype([("episode", "<i8"), ("length", "<i8"), ("seed", "<i8"), ("return", "<f8")])
+_EPISODE_COUNTERS = np.dtype([("episode", "<i8"), ("length", "<i8"), ("seed", "<i8"), ("return", "<f8")])
 
 #: One of an env's two records, as in native/shm/layout.h.
 _RECORD = np.dtype(
@@ -74,7 +75,7 @@ _RECORD = np.dtype(
 #: Columns of every row beside observations: name -> dtype and values per row. `reward` is widened by the plan.
 _COLUMNS: dict[str, tuple[Any, int]] = {
     "owner": ("<u8", 1), "cell": ("<u8", 1), "step_id": ("<u8", 1), "env_id": ("<i8", 1), "reward": ("<f8", 1),
-    "terminated": ("?", 1), "truncated": ("?", 1), "flags": ("<u4", 1), "tally": (_TALLY, 1),
+    "terminated": ("?", 1), "truncated": ("?", 1), "flags": ("<u4", 1), "episode_counters": (_EPISODE_COUNTERS, 1),
     "info_tags": ("u1", INFO_KEYS), "info_values": ("<u8", INFO_KEYS), "seconds": ("<f8", 1),
 }  # fmt: skip
 
@@ -117,7 +118,7 @@ class ArenaPlan:
         words = dict.fromkeys(HEADER_WORDS, 0)
         words.update(magic=MAGIC, abi=ABI, num_envs=self.num_envs, num_slots=self.num_slots)
         num_blocks = self.depth + SPARE_BLOCKS + self.leases
-        words.update(rows=self.num_envs, num_blocks=num_blocks, mail_nbytes=MAIL_NBYTES)
+        words.update(rows=self.num_envs, num_blocks=num_blocks, byte_ring_nbytes=BYTE_RING_NBYTES)
         words.update(reward_size=self.reward_size, has_final=int(self.has_final))
         # a step, the reset that supersedes it and calls may wait for each env of a slot
         words["queue_size"] = 1 << (8 * self.envs_per_slot + 8).bit_length()
@@ -159,8 +160,8 @@ class ArenaPlan:
         words["slots"] = group(self.num_slots * SLOT_NBYTES)
         words["queues"] = group(self.num_slots * words["queue_size"] * COMMAND_NBYTES)
         words["newest"] = group(self.num_envs * 8)
-        words["mail_up"] = group(self.num_slots * MAIL_NBYTES)
-        words["mail_down"] = group(self.num_slots * MAIL_NBYTES)
+        words["byte_rings_up"] = group(self.num_slots * BYTE_RING_NBYTES)
+        words["byte_rings_down"] = group(self.num_slots * BYTE_RING_NBYTES)
         words["records"] = group(self.num_envs * 2 * LINE)
         self.action_offsets = [group(self.num_envs * leaf.nbytes) for leaf in self.action.leaves]
         words["blocks"] = group(0, PAGE)
@@ -200,9 +201,10 @@ class ArenaPlan:
         finals = [(offset, leaf.nbytes) for offset, leaf in zip(self.final_offsets, self.obs.leaves)]
         return tuple(pair for pair in named + leaves + finals if pair[1] > 0)
 
-    def aside_columns(self) -> tuple[tuple[int, int], ...]:
+    def saved_columns(self) -> tuple[tuple[int, int], ...]:
         """The same of what is kept of the row that was shown last of an env: who, of which episode, and what."""
-        named = [(self.words[name], np.dtype(_COLUMNS[name][0]).itemsize) for name in ("step_id", "env_id", "tally")]
+        names = ("step_id", "env_id", "episode_counters")
+        named = [(self.words[name], np.dtype(_COLUMNS[name][0]).itemsize) for name in names]
         leaves = [(offset, leaf.nbytes) for offset, leaf in zip(self.obs_offsets, self.obs.leaves)]
         return tuple(pair for pair in named + leaves if pair[1] > 0)
 
@@ -223,7 +225,7 @@ class ArenaPlan:
         ]
 
     def records(self, memory: Any) -> Array:
-        """Return the two records of each env, (num_envs, 2), with fields step_id, digest and those of `tally`."""
+        """Return the two records of each env, (num_envs, 2): step_id, digest and the fields of `episode_counters`."""
         return self.view(memory, self.words["records"], _RECORD, (self.num_envs, 2))
 
 
@@ -231,9 +233,9 @@ class BlockViews:
     """All columns of one block as arrays of `rows` rows.
 
     Attributes:
-        number: of the block; `ASIDE`: one that is in no arena, but fills `memory`.
+        number: of the block; `SAVED_ROWS`: one that is in no arena, but fills `memory`.
         data: its bytes, uint8; all other arrays are views of this one, as are views of them.
-        columns: name -> array (rows, ...), as in `HEADER_WORDS`, and the fields of `tally`.
+        columns: name -> array (rows, ...), as in `HEADER_WORDS`, and the fields of `episode_counters`.
         obs, final: one array (rows, *S) per observation leaf.
     """
 
@@ -242,7 +244,7 @@ class BlockViews:
     def __init__(self, plan: ArenaPlan, memory: Any, block: int) -> None:
         self.number = block
         stride = plan.words["block_stride"]
-        start = 0 if block == ASIDE else plan.words["blocks"] + block * stride
+        start = 0 if block == SAVED_ROWS else plan.words["blocks"] + block * stride
         self.data: Array = np.frombuffer(memory, np.uint8, stride, start)
         rows = plan.words["rows"]
         self.columns: dict[str, Array] = {}
@@ -251,8 +253,8 @@ class BlockViews:
             if name == "reward":
                 shape = (rows, *plan.reward_shape)
             self.columns[name] = self._view(plan.words[name], dtype, shape)
-        tally = self.columns["tally"]
-        self.columns.update({name: tally[name] for name in _TALLY.names or ()})
+        episode_counters = self.columns["episode_counters"]
+        self.columns.update({name: episode_counters[name] for name in _EPISODE_COUNTERS.names or ()})
         leaves = plan.obs.leaves
         self.obs = [self._view(at, leaf.dtype, (rows, *leaf.shape)) for at, leaf in zip(plan.obs_offsets, leaves)]
         self.final = [self._view(at, leaf.dtype, (rows, *leaf.shape)) for at, leaf in zip(plan.final_offsets, leaves)]

@@ -14,7 +14,7 @@ __all__ = ["Attempt", "Entry", "History", "Start"]
 
 
 class Entry(NamedTuple):
-    """One command to one env; `payload` is its letter, or the bytes of each action leaf."""
+    """One command to one env; `payload` is a pickled `Payload`, or the bytes of each action leaf."""
 
     step_id: int
     op: int

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["copy_arrays", "copy_objects", "thawed"]
+__all__ = ["copy_arrays", "copy_objects", "writable_copy"]
 
 
 def copy_arrays(value: Any, copies: dict[int, Any] | None = None) -> Any:
@@ -49,16 +49,16 @@ def copy_objects(value: Any) -> Any:
         return copy_arrays(value)
 
 
-def thawed(value: Any) -> Any:
+def writable_copy(value: Any) -> Any:
     """Return a nested value whose arrays can be written to: a pickle keeps those of an env that cannot as they are."""
-    return copy_arrays(value) if _is_frozen(value, set()) else value
+    return copy_arrays(value) if _has_read_only_array(value, set()) else value
 
 
-def _is_frozen(value: Any, seen: set[int]) -> bool:
+def _has_read_only_array(value: Any, seen: set[int]) -> bool:
     """Whether there is such an array in a value; not again in the dicts and lists that have been seen, by their id."""
     if isinstance(value, np.ndarray):
         return not value.flags.writeable
     if not isinstance(value, dict | tuple | list) or id(value) in seen:
         return False
     seen.add(id(value))
-    return any(_is_frozen(part, seen) for part in (value.values() if isinstance(value, dict) else value))
+    return any(_has_read_only_array(part, seen) for part in (value.values() if isinstance(value, dict) else value))

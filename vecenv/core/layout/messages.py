@@ -5,10 +5,10 @@ observations without layout, exceptions, results of calls. Downwards it belongs 
 options of a reset, odd actions, calls. Bytes travel in the rings of
 native/shm/byte_ring.h, without C over the control socket.
 
-    up      step_id, env_id (int64 each) | pickle of an Answer
-    down    pickle of a Letter
+    up      step_id, env_id (int64 each) | pickle of a Reply
+    down    pickle of a Payload
 
-What stands before an answer says whose it is, should its pickle be one that cannot be read here.
+What stands before a reply says whose it is, should its pickle be one that cannot be read here.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ import cloudpickle
 from ...errors import EnvError
 
 __all__ = [
-    "Answer",
-    "Letter",
     "Outcome",
+    "Payload",
     "RemoteTraceback",
+    "Reply",
     "dump",
-    "dump_answer",
+    "dump_reply",
     "load",
-    "load_answer",
+    "load_reply",
     "pack_error",
     "unpack_error",
 ]
 
-#: What stands before an answer: step_id and env_id.
+#: What stands before a reply: step_id and env_id.
 _HEAD = struct.Struct("<qq")
 #: Names of the main script mean something else in a worker.
 _MAIN = b"__main__"
 
 
 @dataclass
-class Answer:
+class Reply:
     """One message up: everything about step `step_id` of an env that has no column.
 
-    `value` is the result of a call; `warnings` are (key, text) to be shown once per key; `start`
+    `value` is the result of a call; `warnings` are (key, text) to be shown once per key; `snapshot`
     is (state, whether it is complete, whether amid an episode) of the env before the reset that this step makes, or
     before this call; `outcome` says how an env was brought to where it was before its worker died; `is_unread`: the
-    `error` is of this side, which could not make sense of the answer.
+    `error` is of this side, which could not make sense of the reply.
     """
 
     step_id: int
@@ -61,7 +61,7 @@ class Answer:
     final_objects: list[Any] | None = None
     error: tuple[bytes | None, str, str, str] | None = None
     value: Any = None
-    start: tuple[bytes, bool, bool] | None = None
+    snapshot: tuple[bytes, bool, bool] | None = None
     outcome: Outcome | None = None
     warnings: list[tuple[str, str]] = field(default_factory=list)
     is_unread: bool = False
@@ -72,7 +72,7 @@ class Outcome:
     """How bringing an env to where it was ended.
 
     Attributes:
-        kind: 'replayed'; 'unproven', from a state that may lack something, though all answers agree;
+        kind: 'replayed'; 'unproven', from a state that may lack something, though all replies agree;
             'truncated'; 'restarted': the same, but the episode was over; or 'fresh': nothing was to be repeated.
         num_steps: commands repeated.
         reason: why it was truncated or restarted, in words.
@@ -85,7 +85,7 @@ class Outcome:
 
 
 @dataclass
-class Letter:
+class Payload:
     """One message down, the payload of a command.
 
     A reset has `kwargs`, a step an `action`, a call a function of the env.
@@ -124,16 +124,16 @@ def load(data: bytes | bytearray) -> Any:
     return pickle.loads(data)
 
 
-def dump_answer(answer: Answer) -> bytes:
+def dump_reply(reply: Reply) -> bytes:
     """Pickle a message up."""
-    return _HEAD.pack(answer.step_id, answer.env_id) + dump(answer)
+    return _HEAD.pack(reply.step_id, reply.env_id) + dump(reply)
 
 
-def load_answer(data: bytes | bytearray) -> Answer:
-    """Undo `dump_answer`; of a pickle that cannot be read here, make an answer with an error that says so."""
+def load_reply(data: bytes | bytearray) -> Reply:
+    """Undo `dump_reply`; of a pickle that cannot be read here, make a reply with an error that says so."""
     step_id, env_id = _HEAD.unpack_from(data)
     try:
-        answer: Answer = pickle.loads(memoryview(data)[_HEAD.size :])
+        reply: Reply = pickle.loads(memoryview(data)[_HEAD.size :])
     except Exception as error:  # of a class that cannot be made again here, say
         what = f"{type(error).__name__}: {error}"
         told = EnvError(
@@ -142,8 +142,8 @@ def load_answer(data: bytes | bytearray) -> Answer:
             step_id=step_id,
         )
         told.__cause__ = error
-        return Answer(step_id, env_id, error=pack_error(told), is_unread=True)
-    return answer
+        return Reply(step_id, env_id, error=pack_error(told), is_unread=True)
+    return reply
 
 
 def pack_error(error: BaseException) -> tuple[bytes | None, str, str, str]:

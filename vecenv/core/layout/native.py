@@ -15,11 +15,11 @@ from typing import Any
 from ...errors import ConfigError
 from . import arena
 
-__all__ = ["IMPLEMENTATIONS", "implementation", "load", "say_nothing"]
+__all__ = ["IMPLEMENTATIONS", "implementation", "load", "suppress_missing_warning"]
 
 IMPLEMENTATIONS = ("native", "python")
 _VARIABLE = "VECENV_IMPLEMENTATION"
-_has_told = False  # that the extension is missing; said once in a process
+_has_warned = False  # that the extension is missing; said once in a process
 
 
 def load() -> Any:
@@ -56,21 +56,21 @@ def implementation() -> str:
     if wanted == "native" and not built:
         raise ConfigError(f"{_VARIABLE}=native, but the extension was not built; install with a C compiler")
     if not wanted and not built:
-        _tell()
+        _warn_missing()
     return wanted or ("native" if built else "python")
 
 
-def say_nothing() -> None:
+def suppress_missing_warning() -> None:
     """Log nothing about a missing extension in this process: it is a worker, and its caller has been told."""
-    global _has_told
-    _has_told = True
+    global _has_warned
+    _has_warned = True
 
 
-def _tell() -> None:
+def _warn_missing() -> None:
     import logging  # which few workers need
 
-    if not _has_told:
-        say_nothing()
+    if not _has_warned:
+        suppress_missing_warning()
         logging.getLogger("vecenv").warning(
             "the extension vecenv._native was not built, so the work of a step is done in Python, which is slower; "
             f"install vecenv again with a C compiler, or ask for this with {_VARIABLE}=python"

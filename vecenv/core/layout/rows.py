@@ -7,7 +7,7 @@ from typing import Protocol
 
 from .spec import Array
 
-__all__ = ["Autoreset", "Column", "CommandFlag", "FORM_MASK", "Form", "Op", "Rows", "RowFlag", "Run"]
+__all__ = ["Autoreset", "Column", "CommandFlag", "FORM_MASK", "Form", "Op", "Rows", "RowFlag", "RowRange"]
 
 
 class Op(IntEnum):
@@ -36,7 +36,7 @@ class RowFlag:
     RESET = 0x01  #: the answer to a reset
     AUTORESET = 0x02  #: NEXT_STEP: the first observation of a new episode
     FINAL = 0x04  #: SAME_STEP: there is the observation that ended the episode, too
-    MAIL = 0x08  #: mail with this step_id was written before
+    MESSAGE = 0x08  #: mail with this step_id was written before
     ERROR = 0x10  #: the env raised; the mail holds the exception
     INFO = 0x20  #: cells hold values of the info
     VOID = 0x40  #: superseded: nobody waits for this row
@@ -46,11 +46,11 @@ class RowFlag:
 class CommandFlag:
     """What comes with a command beside the form of its action: bits of an int."""
 
-    LETTER = 0x10  #: further values come by mail
+    PAYLOAD = 0x10  #: further values come by mail
     SEED = 0x20  #: the argument is a seed
-    STATE = 0x40  #: a reset overtook a step: look at the env's state before it
-    GIVEN_UP = 0x100  #: in a journal only: cancelled, so it was made and answered, or not
-    START = 0x80  #: in a journal only: the checksum of the env's answers starts anew
+    SNAPSHOT = 0x40  #: a reset superseded a step: look at the env's state before it
+    CANCELLED = 0x100  #: in a journal only: cancelled, so it was made and answered, or not
+    NEW_DIGEST = 0x80  #: in a journal only: the checksum of the env's answers starts anew
 
 
 #: The bits of a command's flags that hold the `Form` of its action.
@@ -86,7 +86,7 @@ class Rows(Protocol):
         """Return a leaf of the observations that ended episodes (where flagged FINAL)."""
 
 
-class Run:
+class RowRange:
     """Rows start .. stop of one block, as views."""
 
     __slots__ = ("_views", "count", "start", "stop")
@@ -116,7 +116,7 @@ class Run:
 
 
 class BlockArrays(Protocol):
-    """What `Run` needs of a block; `arena.BlockViews` has it."""
+    """What `RowRange` needs of a block; `arena.BlockViews` has it."""
 
     number: int
     columns: dict[str, Array]

@@ -1,8 +1,8 @@
 """The parent's end: actions out, batches in.
 
-    hub             all slots of a pool: requests out, rows in
-    batch           views of the rows that one receive delivers
-    leases          blocks that the caller may keep
-    inbox           messages of workers, by command
-    watchdog        commands that exceed their limit
+hub             all slots of a pool: requests out, rows in
+batch           views of the rows that one receive delivers
+leases          blocks that the caller may keep
+inbox           messages of workers, by command
+watchdog        commands that exceed their limit
 """

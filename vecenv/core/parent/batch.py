@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import StateError, add_notes
 from ..layout.info_cells import Column, InfoColumns
-from ..layout.messages import Answer, unpack_error
+from ..layout.messages import Reply, unpack_error
 from ..layout.rows import RowFlag, Rows
 from ..layout.spec import Array, Leaf, NoneNode, ObjectNode, Spec
 
@@ -46,14 +46,14 @@ class Batch:
         flags: union of the flags of all rows; 0 means nothing but plain steps.
     """
 
-    __slots__ = ("_answers", "_expired", "_infos", "_spec", "flags", "rows")
+    __slots__ = ("_expired", "_infos", "_replies", "_spec", "flags", "rows")
 
-    def __init__(self, rows: Rows, flags: int, spec: Spec, infos: InfoColumns, answers: dict[int, Answer]) -> None:
+    def __init__(self, rows: Rows, flags: int, spec: Spec, infos: InfoColumns, replies: dict[int, Reply]) -> None:
         self.rows = rows
         self.flags = flags
         self._spec = spec
         self._infos = infos
-        self._answers = answers
+        self._replies = replies
         self._expired = False
 
     def __len__(self) -> int:
@@ -139,8 +139,8 @@ class Batch:
                 return (None,) * len(self)
             found = []
             for step_id in self.step_ids.tolist():
-                answer = self._answers.get(step_id)
-                values = None if answer is None else getattr(answer, name)
+                reply = self._replies.get(step_id)
+                values = None if reply is None else getattr(reply, name)
                 found.append(None if values is None else values[node.index])
             return tuple(found)
 
@@ -156,17 +156,17 @@ class Batch:
     def infos(self) -> list[dict[str, Any]]:
         """Return each row's info as the dict that its env returned."""
         result = self._read_cells(INFO_CELLS)
-        for row, answer in self.mailed().items():
-            if answer.info:
-                result[row].update(answer.info)
+        for row, reply in self.replies().items():
+            if reply.info:
+                result[row].update(reply.info)
         return result
 
     def final_infos(self) -> list[dict[str, Any]]:
         """Return the info of the step that ended an episode for each row flagged FINAL, {} for others."""
         result = self._read_cells(FINAL_CELLS)
-        for row, answer in self.mailed().items():
-            if answer.final_info:
-                result[row].update(answer.final_info)
+        for row, reply in self.replies().items():
+            if reply.final_info:
+                result[row].update(reply.final_info)
         return result
 
     def _read_cells(self, cells: CellColumns) -> list[dict[str, Any]]:
@@ -183,24 +183,24 @@ class Batch:
                             _put(info, column.path, value)
         return result
 
-    def mailed(self) -> dict[int, Answer]:
+    def replies(self) -> dict[int, Reply]:
         """Return {row: mail} of the rows that have any."""
-        if not self.flags & RowFlag.MAIL:
+        if not self.flags & RowFlag.MESSAGE:
             return {}
-        mailed = np.flatnonzero(self.row_flags & RowFlag.MAIL).tolist()
+        with_message = np.flatnonzero(self.row_flags & RowFlag.MESSAGE).tolist()
         step_ids = self.step_ids
-        return {row: self._answers[int(step_ids[row])] for row in mailed}
+        return {row: self._replies[int(step_ids[row])] for row in with_message}
 
     def errors(self) -> dict[int, Exception]:
         """Return {env_id: exception} of the envs that raised; their other columns mean nothing."""
         if not self.flags & RowFlag.ERROR:
             return {}
         found = {}
-        for row, answer in self.mailed().items():
-            if answer.error is not None:
+        for row, reply in self.replies().items():
+            if reply.error is not None:
                 op = "reset" if int(self.row_flags[row]) & RowFlag.RESET else "step"
-                where = {"env_ids": (answer.env_id,), "op": op, "step_id": answer.step_id}
-                found[answer.env_id] = unpack_error(answer.error, **where)
+                where = {"env_ids": (reply.env_id,), "op": op, "step_id": reply.step_id}
+                found[reply.env_id] = unpack_error(reply.error, **where)
         return found
 
     def raise_errors(self) -> None:
@@ -213,7 +213,7 @@ class Batch:
         """Return a batch of some rows, by their indices, with arrays of its own."""
         rows = PickedRows(self.rows, index)
         flags = int(np.bitwise_or.reduce(rows.column("flags"))) if len(index) else 0
-        return Batch(rows, flags, self._spec, self._infos, self._answers)
+        return Batch(rows, flags, self._spec, self._infos, self._replies)
 
     # ---- validity -----------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class Batch:
         """Return a batch with arrays of its own."""
         if not self.is_valid():
             raise StateError("the batch has expired: copy it before `depth - 1` more batches are received")
-        return Batch(CopiedRows(self.rows, self._spec), self.flags, self._spec, self._infos, self._answers)
+        return Batch(CopiedRows(self.rows, self._spec), self.flags, self._spec, self._infos, self._replies)
 
 
 def _put(info: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

@@ -1,7 +1,7 @@
 """Hub: the parent's end of the rows. Actions go in, runs of rows come out.
 
-`NativeHub` adds to `_native.Hub` what is easier in Python: letters larger than their ring, which are written in parts,
-and messages that came in parts. Without C `twin_hub.TwinHub` stands in its place.
+`NativeHub` adds to `_native.Hub` what is easier in Python: payloads larger than their ring, which are written in parts,
+and messages that came in parts. Without C `fallback.hub.FallbackHub` stands in its place.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..layout.arena import ASIDE, MAIL_NBYTES, ArenaPlan, BlockViews
+from ..layout.arena import BYTE_RING_NBYTES, SAVED_ROWS, ArenaPlan, BlockViews
 from ..layout.native import load
-from ..layout.rows import Form, Op, RowFlag, Rows, Run
+from ..layout.rows import Form, Op, RowFlag, RowRange, Rows
 from ..layout.spec import Array
 from ..system.clock import now_ns
 from ..system.signals import held
@@ -30,7 +30,7 @@ class Refusal(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What ended a wait without rows: 'timeout', 'descriptor', 'mail' or 'no_block'.
+    """What ended a wait without rows: 'timeout', 'descriptor', 'message' or 'no_block'.
 
     `late_ns`: how long after its deadline a wait that timed out has ended.
     """
@@ -43,7 +43,7 @@ class Event(NamedTuple):
 class SlotState(NamedTuple):
     """What a slot is doing; `op` is NONE between commands.
 
-    `blocked`: it waits for room for its mail, or for the rest of a letter; `given_ns`: when the
+    `blocked`: it waits for room for its mail, or for the rest of a payload; `unblocked_ns`: when the
     parent last made such room or wrote such a rest, 0: never.
     """
 
@@ -53,7 +53,7 @@ class SlotState(NamedTuple):
     started_ns: int
     blocked: int
     num_steps: int
-    given_ns: int = 0
+    unblocked_ns: int = 0
 
 
 class Hub(Protocol):
@@ -65,7 +65,7 @@ class Hub(Protocol):
         """Step envs (None: all) with one array (n, *S) per action leaf; return why not, as in a `Refusal`."""
 
     def command(
-        self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool
+        self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
     ) -> int | Refusal:
         """Queue one operation per env; return the step_id of the first, they count up."""
 
@@ -76,12 +76,12 @@ class Hub(Protocol):
         """
 
     def pump(self) -> bool:
-        """Go on writing letters larger than their ring; tell whether some are left."""
+        """Go on writing payloads larger than their ring; tell whether some are left."""
 
     def wait(self, deadline_ns: int, /) -> Event:
         """Sleep until anything happens."""
 
-    def mail(self, slot: int) -> list[bytes]:
+    def take_messages(self, slot: int) -> list[bytes]:
         """Return the messages that have arrived from a slot."""
 
     def outstanding(self) -> int:
@@ -96,28 +96,28 @@ class Hub(Protocol):
     def reap(self, slot: int) -> None:
         """Clear up after the process of a slot has ended."""
 
-    def revive(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
+    def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags).
 
         `unanswered`: step_ids of the calls whose answers are not in; of any slot.
         """
 
-    def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
-        """Give the successor of a slot the letters of what `revive` returned; None: has none."""
+    def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
+        """Give the successor of a slot the payloads of what `requeue` returned; None: has none."""
 
     def move(self, env_id: int, slot: int) -> None:
         """Serve an env by another slot from now on; both are between two processes."""
 
-    def seen(self, env_id: int, before: int) -> list[Array] | None:
+    def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
         """Return a copy of the newest observation of an env before a step_id; None: there was none."""
 
-    def seed_seen(self, env_id: int, before: int) -> int | None:
+    def last_delivered_seed(self, env_id: int, before: int) -> int | None:
         """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
 
-    def put_aside(self, rows: Rows) -> None:
-        """Keep what `seen` needs of rows that are about to be written over, as debug mode does it; nobody else need."""
+    def save_rows(self, rows: Rows) -> None:
+        """Keep what `last_delivered_obs` needs of rows that debug mode is about to overwrite."""
 
-    def adopt(self, worker: Any) -> None:
+    def attach_worker(self, worker: Any) -> None:
         """Take over a replacement of a worker, or one more, before anything is sent to it."""
 
     def state(self, slot: int) -> SlotState:
@@ -158,13 +158,13 @@ class NativeHub:
         native: Any = load()
         self._slots = list(slots)
         self._views = tuple(BlockViews(plan, memory, block) for block in range(plan.words["num_blocks"]))
-        aside = np.zeros(plan.words["block_stride"], np.uint8)  # costs memory once it is used
-        self._aside = BlockViews(plan, aside, ASIDE)
+        saved_rows = np.zeros(plan.words["block_stride"], np.uint8)  # costs memory once it is used
+        self._saved_rows = BlockViews(plan, saved_rows, SAVED_ROWS)
         self._hub = native.Hub(
             memory,
             plan.row_columns(),
-            aside,
-            plan.aside_columns(),
+            saved_rows,
+            plan.saved_columns(),
             plan.action_columns(),
             tuple(slots),
             plan.depth,
@@ -174,18 +174,18 @@ class NativeHub:
             soon_spin_ns,
             np.ndarray,
             self._views,
-            Run,
+            RowRange,
             Event,
         )
-        self._pieces: dict[int, bytearray] = {}
-        self._letters: dict[int, deque[memoryview]] = {}
-        self._delayed: set[int] = set()  # slots whose ring had no room for all of their letters
-        self._given_ns = [0] * plan.num_slots
+        self._fragments: dict[int, bytearray] = {}
+        self._payloads: dict[int, deque[memoryview]] = {}
+        self._delayed: set[int] = set()  # slots whose ring had no room for all of their payloads
+        self._unblocked_ns = [0] * plan.num_slots
         self.send = self._hub.send
         self.recv = self._hub.recv
         self.wait = self._hub.wait
         self.outstanding = self._hub.outstanding
-        self.num_late = self._hub.num_late
+        self.num_stragglers = self._hub.num_stragglers
         self.owed = self._hub.owed
         self.cancel = self._hub.cancel
         self.pending = self._hub.pending
@@ -194,84 +194,84 @@ class NativeHub:
         self.add_info_key = self._hub.add_info_key
 
     def command(
-        self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool
+        self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
     ) -> int | Refusal:
         """Queue one operation per env; return the step_id of the first, they count up."""
         result = self._hub.command(op, env_ids, seeds, flags, ordered)
         if not isinstance(result, int):
             return Refusal(*result)
-        for env_id, letter in zip(env_ids.tolist(), letters):
-            if letter is not None:
-                self._post(self._slots[env_id], letter)
+        for env_id, payload in zip(env_ids.tolist(), payloads):
+            if payload is not None:
+                self._queue_payload(self._slots[env_id], payload)
         return result
 
-    def _post(self, slot: int, letter: bytes) -> None:
-        self._letters.setdefault(slot, deque()).append(memoryview(letter))
+    def _queue_payload(self, slot: int, payload: bytes) -> None:
+        self._payloads.setdefault(slot, deque()).append(memoryview(payload))
         self.pump()
 
     def pump(self) -> bool:
-        """Write what fits of the letters that are under way; tell whether some are left.
+        """Write what fits of the payloads that are under way; tell whether some are left.
 
-        A worker that waits for the rest of a letter is blocked, not late.
+        A worker that waits for the rest of a payload is blocked, not late.
         """
-        if not self._letters:
+        if not self._payloads:
             return False
         with held():
             self._pump()
-        return bool(self._letters)
+        return bool(self._payloads)
 
     def _pump(self) -> None:
-        for slot, letters in list(self._letters.items()):
-            while letters:
-                taken = self._hub.post(slot, letters[0])
+        for slot, payloads in list(self._payloads.items()):
+            while payloads:
+                taken = self._hub.write_payload(slot, payloads[0])
                 if taken < 0:
                     break
                 if slot in self._delayed:
-                    self._given_ns[slot] = now_ns()
-                letters[0] = letters[0][taken:]
-                if not len(letters[0]):
-                    letters.popleft()
-            if letters:
+                    self._unblocked_ns[slot] = now_ns()
+                payloads[0] = payloads[0][taken:]
+                if not len(payloads[0]):
+                    payloads.popleft()
+            if payloads:
                 self._delayed.add(slot)
             else:
-                del self._letters[slot]
+                del self._payloads[slot]
                 self._delayed.discard(slot)
 
-    def mail(self, slot: int) -> list[bytes]:
+    def take_messages(self, slot: int) -> list[bytes]:
         """Return the messages that have arrived from a slot."""
         messages: list[bytes] = []
         nbytes = 0
-        while (record := self._hub.take_mail(slot)) is not None:
+        while (record := self._hub.take_fragment(slot)) is not None:
             data, is_last = record
-            nbytes += len(data) if is_last and slot not in self._pieces else MAIL_NBYTES
+            nbytes += len(data) if is_last and slot not in self._fragments else BYTE_RING_NBYTES
             if not is_last:
-                self._pieces.setdefault(slot, bytearray()).extend(data)
-            elif slot in self._pieces:
-                messages.append(bytes(self._pieces.pop(slot) + data))
+                self._fragments.setdefault(slot, bytearray()).extend(data)
+            elif slot in self._fragments:
+                messages.append(bytes(self._fragments.pop(slot) + data))
             else:
                 messages.append(data)
-        if nbytes > MAIL_NBYTES // 2:  # the ring was full, perhaps, and the slot waited
-            self._given_ns[slot] = now_ns()
+        if nbytes > BYTE_RING_NBYTES // 2:  # the ring was full, perhaps, and the slot waited
+            self._unblocked_ns[slot] = now_ns()
         return messages
 
-    def adopt(self, worker: Any) -> None:
+    def attach_worker(self, worker: Any) -> None:
         """Nothing to do: a replacement maps the same arena."""
 
     def reap(self, slot: int) -> None:
         """Clear up after the process of a slot has ended."""
-        self._pieces.pop(slot, None)
-        self._letters.pop(slot, None)
+        self._fragments.pop(slot, None)
+        self._payloads.pop(slot, None)
         self._delayed.discard(slot)
         self._hub.reap(slot)
 
-    def revive(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
+    def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
         """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
         op, _, step_id = self._hub.pending(slot)  # only the first may have been answered
         is_answered = op == Op.CALL and step_id not in unanswered
-        self._pieces.pop(slot, None)
-        self._letters.pop(slot, None)
+        self._fragments.pop(slot, None)
+        self._payloads.pop(slot, None)
         self._delayed.discard(slot)
-        left: list[tuple[int, int, int, int]] = self._hub.revive(slot, is_answered)
+        left: list[tuple[int, int, int, int]] = self._hub.requeue(slot, is_answered)
         return left
 
     def move(self, env_id: int, slot: int) -> None:
@@ -279,18 +279,18 @@ class NativeHub:
         self._hub.move(env_id, slot)
         self._slots[env_id] = slot
 
-    def repost(self, slot: int, letters: Sequence[bytes | None]) -> None:
-        """Give the successor of a slot the letters of what `revive` returned."""
-        for letter in letters:
-            if letter is not None:
-                self._post(slot, letter)
+    def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
+        """Give the successor of a slot the payloads of what `requeue` returned."""
+        for payload in payloads:
+            if payload is not None:
+                self._queue_payload(slot, payload)
 
-    def seen(self, env_id: int, before: int) -> list[Array] | None:
+    def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
         """Return a copy of the newest observation of an env before a step_id; None: there was none."""
         found = self._newest_row(env_id, before)
         return None if found is None else [column[found[1]].copy() for column in found[0].obs]
 
-    def seed_seen(self, env_id: int, before: int) -> int | None:
+    def last_delivered_seed(self, env_id: int, before: int) -> int | None:
         """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
         found = self._newest_row(env_id, before)
         seed = -1 if found is None else int(found[0].columns["seed"][found[1]])
@@ -298,7 +298,7 @@ class NativeHub:
 
     def _newest_row(self, env_id: int, before: int) -> tuple[BlockViews, int] | None:
         best, found = 0, None
-        for views in (self._aside, *self._views):  # first, since a row in the ring may be half written over
+        for views in (self._saved_rows, *self._views):  # first, since a row in the ring may be half written over
             step_ids, env_ids = views.columns["step_id"], views.columns["env_id"]
             has_obs = views.columns["flags"] & RowFlag.ERROR == 0  # else what another row has left there
             for row in np.flatnonzero((env_ids == env_id) & (step_ids != 0) & has_obs).tolist():
@@ -306,18 +306,18 @@ class NativeHub:
                     best, found = int(step_ids[row]), (views, row)
         return found
 
-    def put_aside(self, rows: Rows) -> None:
-        """Keep what `seen` needs of rows that are about to be written over."""
+    def save_rows(self, rows: Rows) -> None:
+        """Keep what `last_delivered_obs` needs of rows that are about to be written over."""
         step_ids, env_ids = rows.column("step_id").tolist(), rows.column("env_id").tolist()
         for row, (step_id, env_id) in enumerate(zip(step_ids, env_ids)):
             # They are the caller's by now, whatever it wrote there.
-            if not 0 <= env_id < len(self._slots) or step_id == 0 or step_id != self._hub.shown(env_id):
+            if not 0 <= env_id < len(self._slots) or step_id == 0 or step_id != self._hub.last_delivered(env_id):
                 continue
-            for name in ("step_id", "env_id", "tally"):
-                self._aside.columns[name][env_id] = rows.column(name)[row]
-            for leaf, column in enumerate(self._aside.obs):
+            for name in ("step_id", "env_id", "episode_counters"):
+                self._saved_rows.columns[name][env_id] = rows.column(name)[row]
+            for leaf, column in enumerate(self._saved_rows.obs):
                 column[env_id] = rows.obs(leaf)[row]
 
     def state(self, slot: int) -> SlotState:
         """Return what a slot is doing."""
-        return SlotState(*self._hub.state(slot))._replace(given_ns=self._given_ns[slot])
+        return SlotState(*self._hub.state(slot))._replace(unblocked_ns=self._unblocked_ns[slot])

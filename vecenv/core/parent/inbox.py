@@ -11,7 +11,7 @@ from ...errors import warn_caller
 from ..layout import messages
 from ..layout.commands import Start
 from ..layout.info_cells import InfoColumns
-from ..layout.messages import Answer, Outcome
+from ..layout.messages import Outcome, Reply
 from ..layout.rows import RowFlag, Rows
 from ..system.signals import held
 from .hub import Hub
@@ -35,134 +35,134 @@ class Inbox:
     Attributes:
         infos: the cells that infos have; new ones are given here.
         num_slots: how many slots, from 0 on, may send mail.
-        letters: of each call that has not been answered, by step_id, also of those given up: its env and its
-            letter. Empty without a listener: nobody is told twice then.
+        payloads: of each call that has not been answered, by step_id, also of those given up: its env and its
+            payload. Empty without a listener: nobody is told twice then.
     """
 
     def __init__(self, hub: Hub, num_slots: int, listener: Listener | None = None) -> None:
         self._hub = hub
         self._listener = listener
         self.num_slots = num_slots
-        self._answers: dict[int, Answer] = {}
-        # Answers with observations that have no column, as they came, since the caller may write into his:
+        self._replies: dict[int, Reply] = {}
+        # Replies with observations that have no column, as they came, since the caller may write into his:
         self._packed: dict[int, bytes] = {}  # of rows, by step_id
-        self._shown: dict[int, bytes] = {}  # of the last row of each env that was delivered
+        self._last_delivered: dict[int, bytes] = {}  # of the last row of each env that was delivered
         self._calls: range = range(0)
-        self.letters: dict[int, tuple[int, bytes]] = {}
-        self._untold: list[tuple[str, str]] = []
+        self.payloads: dict[int, tuple[int, bytes]] = {}
+        self._queued_warnings: list[tuple[str, str]] = []
         self._warned: set[str] = set()
         self.infos = InfoColumns()
 
-    def drain(self, delivered: Collection[int] = ()) -> None:
+    def poll(self, delivered: Collection[int] = ()) -> None:
         """Take all mail that has arrived, for what is owed, called for, or just `delivered`.
 
         Raises nothing, since it is called when workers are being replaced and when rows have been delivered:
-        what cannot be unpickled is an error of its env, and warnings wait for `tell`.
+        what cannot be unpickled is an error of its env, and warnings wait for `emit_warnings`.
         """
         with held():  # what has been taken is to be kept
             for slot in range(self.num_slots):
-                for data in self._hub.mail(slot):
+                for data in self._hub.take_messages(slot):
                     self._take(data, delivered)
 
     def _take(self, data: bytes, delivered: Collection[int]) -> None:
-        answer = messages.load_answer(data)
-        self._untold += answer.warnings
-        if answer.start is not None or answer.outcome is not None:
-            self._tell(answer)
+        reply = messages.load_reply(data)
+        self._queued_warnings += reply.warnings
+        if reply.snapshot is not None or reply.outcome is not None:
+            self._notify_listener(reply)
             return
-        self.letters.pop(answer.step_id, None)
-        if self._is_wanted(answer, delivered):
-            self._answers[answer.step_id] = answer
-            if answer.objects is not None and self._listener is not None:
-                self._packed[answer.step_id] = data
-            self.infos.learn(answer.info, self._hub.add_info_key)
-            self.infos.learn(answer.final_info, self._hub.add_info_key)
+        self.payloads.pop(reply.step_id, None)
+        if self._is_awaited(reply, delivered):
+            self._replies[reply.step_id] = reply
+            if reply.objects is not None and self._listener is not None:
+                self._packed[reply.step_id] = data
+            self.infos.learn(reply.info, self._hub.add_info_key)
+            self.infos.learn(reply.final_info, self._hub.add_info_key)
 
-    def tell(self) -> None:
+    def emit_warnings(self) -> None:
         """Show the warnings that came with the mail; they may be errors to the caller, so what is lost then is one."""
-        while self._untold:
-            key, text = self._untold.pop(0)
+        while self._queued_warnings:
+            key, text = self._queued_warnings.pop(0)
             self.warn_once(key, text, UserWarning)
 
-    def _is_wanted(self, answer: Answer, delivered: Collection[int]) -> bool:
-        step_id = answer.step_id
-        return step_id in delivered or step_id in self._calls or self._hub.owed(answer.env_id)[1] == step_id
+    def _is_awaited(self, reply: Reply, delivered: Collection[int]) -> bool:
+        step_id = reply.step_id
+        return step_id in delivered or step_id in self._calls or self._hub.owed(reply.env_id)[1] == step_id
 
-    def _tell(self, answer: Answer) -> None:
+    def _notify_listener(self, reply: Reply) -> None:
         if self._listener is None:
             return
-        if answer.start is not None:
-            is_answered = self._hub.owed(answer.env_id)[1] != answer.step_id
-            self._listener.note_state(answer.env_id, Start(answer.step_id, *answer.start), is_answered)
-        if answer.outcome is not None:
-            self._listener.note_outcome(answer.env_id, answer.outcome)
+        if reply.snapshot is not None:
+            is_answered = self._hub.owed(reply.env_id)[1] != reply.step_id
+            self._listener.note_state(reply.env_id, Start(reply.step_id, *reply.snapshot), is_answered)
+        if reply.outcome is not None:
+            self._listener.note_outcome(reply.env_id, reply.outcome)
 
-    def expect_calls(self, step_ids: range, env_ids: Sequence[int], letters: Sequence[bytes | None]) -> None:
-        """Keep the answers to these calls when they come, and until then their letters."""
+    def register_calls(self, step_ids: range, env_ids: Sequence[int], payloads: Sequence[bytes | None]) -> None:
+        """Keep the replies to these calls when they come, and until then their payloads."""
         self._calls = step_ids
         if self._listener is not None:
-            self.letters.update(
-                (step_id, (env_id, letter)) for step_id, env_id, letter in zip(step_ids, env_ids, letters) if letter
+            self.payloads.update(
+                (step_id, (env_id, payload)) for step_id, env_id, payload in zip(step_ids, env_ids, payloads) if payload
             )
 
-    def forget_letters(self, env_ids: Collection[int]) -> None:
-        """Drop the letters of all calls of these envs: they will not be made."""
-        for step_id in [step_id for step_id, (env_id, _) in self.letters.items() if env_id in env_ids]:
-            del self.letters[step_id]
+    def forget_payloads(self, env_ids: Collection[int]) -> None:
+        """Drop the payloads of all calls of these envs: they will not be made."""
+        for step_id in [step_id for step_id, (env_id, _) in self.payloads.items() if env_id in env_ids]:
+            del self.payloads[step_id]
 
     def has_call(self, step_id: int) -> bool:
         """Tell whether an expected call has been answered."""
-        return step_id in self._calls and step_id in self._answers
+        return step_id in self._calls and step_id in self._replies
 
-    def answer_call(self, answer: Answer) -> None:
+    def reply_to_call(self, reply: Reply) -> None:
         """Answer an expected call in the place of a worker."""
-        self._answers[answer.step_id] = answer
+        self._replies[reply.step_id] = reply
 
     def has_all_calls(self) -> bool:
         """Tell whether every expected call has been answered."""
-        return all(step_id in self._answers for step_id in self._calls)
+        return all(step_id in self._replies for step_id in self._calls)
 
-    def take_calls(self) -> list[Answer]:
-        """Return the answers to the expected calls, in their order."""
-        answers = [self._answers.pop(step_id) for step_id in self._calls]
+    def take_calls(self) -> list[Reply]:
+        """Return the replies to the expected calls, in their order."""
+        replies = [self._replies.pop(step_id) for step_id in self._calls]
         self._calls = range(0)
-        return answers
+        return replies
 
     def forget_calls(self) -> None:
-        """Drop what has come of calls that were given up; later answers are dropped on arrival."""
+        """Drop what has come of calls that were given up; later replies are dropped on arrival."""
         for step_id in self._calls:
-            self._answers.pop(step_id, None)
+            self._replies.pop(step_id, None)
         self._calls = range(0)
 
     def forget(self, step_id: int) -> None:
         """Drop the mail of an operation that was superseded or cancelled."""
-        self._answers.pop(step_id, None)
+        self._replies.pop(step_id, None)
         self._packed.pop(step_id, None)
 
-    def take_rows(self, rows: Rows) -> dict[int, Answer]:
-        """Return {step_id: mail} of the rows flagged MAIL; their mail was written before them.
+    def take_rows(self, rows: Rows) -> dict[int, Reply]:
+        """Return {step_id: mail} of the rows flagged MESSAGE; their mail was written before them.
 
         A row whose mail could not be read is flagged ERROR.
         """
-        step_ids = _mailed(rows)
-        self.drain(set(step_ids))
-        answers = {step_id: self._answers.pop(step_id) for step_id in step_ids}
+        step_ids = _step_ids_with_message(rows)
+        self.poll(set(step_ids))
+        replies = {step_id: self._replies.pop(step_id) for step_id in step_ids}
         if self._packed:
-            for step_id, answer in answers.items():
+            for step_id, reply in replies.items():
                 if step_id in self._packed:
-                    self._shown[answer.env_id] = self._packed.pop(step_id)
-        unread = [step_id for step_id, answer in answers.items() if answer.is_unread]
+                    self._last_delivered[reply.env_id] = self._packed.pop(step_id)
+        unread = [step_id for step_id, reply in replies.items() if reply.is_unread]
         if unread:
             flags = rows.column("flags")
             flags[np.isin(rows.column("step_id"), unread)] |= np.uint32(RowFlag.ERROR)
-        return answers
+        return replies
 
-    def shown(self, env_id: int) -> bytes | None:
+    def last_delivered_message(self, env_id: int) -> bytes | None:
         """Return the mail with what has no column in the last delivered observation of an env; None: there is none.
 
         As it came: what can be read here is not always something that can be sent back.
         """
-        return self._shown.get(env_id)
+        return self._last_delivered.get(env_id)
 
     def warn_once(self, key: str, text: str, category: type[Warning]) -> None:
         """Warn the first time that `key` is seen."""
@@ -171,7 +171,7 @@ class Inbox:
             warn_caller(text, category)
 
 
-def _mailed(rows: Rows) -> list[int]:
-    has_mail = (rows.column("flags") & RowFlag.MAIL) != 0
+def _step_ids_with_message(rows: Rows) -> list[int]:
+    has_mail = (rows.column("flags") & RowFlag.MESSAGE) != 0
     step_ids: list[int] = rows.column("step_id")[has_mail].tolist()
     return step_ids

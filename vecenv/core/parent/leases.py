@@ -20,12 +20,12 @@ from sys import getrefcount
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..layout.arena import ArenaPlan, BlockViews
-from ..layout.rows import Rows, Run
+from ..layout.rows import RowRange, Rows
 
-__all__ = ["LEAST_NBYTES", "Leases"]
+__all__ = ["Leases", "MIN_NBYTES"]
 
 #: Smaller observations of a batch are copied in less time than it takes to lend them.
-LEAST_NBYTES = 16 << 10
+MIN_NBYTES = 16 << 10
 
 _Views = TypeVar("_Views")
 
@@ -45,9 +45,9 @@ class _Lease(Generic[_Views]):
 
     __slots__ = ("_block", "_num_references", "number", "views")
 
-    def __init__(self, block: BlockViews, look: Callable[[Rows], _Views]) -> None:
+    def __init__(self, block: BlockViews, make_views: Callable[[Rows], _Views]) -> None:
         self.number = block.number
-        self.views = look(Run(block, 0, len(block.columns["env_id"])))
+        self.views = make_views(RowRange(block, 0, len(block.columns["env_id"])))
         self._block = block  # all that was there while references were counted stays
         self._num_references = getrefcount(block.data)
 
@@ -65,15 +65,15 @@ class Leases(Generic[_Views]):
     Args:
         hub: of the pool whose batches these are.
         plan, memory: its arena; `plan.leases` blocks may be lent at the same time.
-        look: makes views of the rows of a block; called once per block.
+        make_views: makes views of the rows of a block; called once per block.
     """
 
-    def __init__(self, hub: Lender, plan: ArenaPlan, memory: mmap.mmap, look: Callable[[Rows], _Views]) -> None:
+    def __init__(self, hub: Lender, plan: ArenaPlan, memory: mmap.mmap, make_views: Callable[[Rows], _Views]) -> None:
         self._hub = hub
         self._plan = plan
         self._memory = memory
-        self._look = look
-        self._least_count = -(-LEAST_NBYTES // max(1, sum(leaf.nbytes for leaf in plan.obs.leaves)))
+        self._make_views = make_views
+        self._min_count = -(-MIN_NBYTES // max(1, sum(leaf.nbytes for leaf in plan.obs.leaves)))
         self._known: dict[int, _Lease[_Views]] = {}
         self._lent: list[_Lease[_Views]] = []
         self._shared: set[int] = set()  # numbers of blocks that a forked child may look at
@@ -86,17 +86,18 @@ class Leases(Generic[_Views]):
             rows: of a batch that is valid.
 
         Returns:
-            What `look` made of the whole block, the same whenever it is the turn of this one. The caller gets views of
-            that, and the lease is over when they go. None: rows are too few, not in a block, or too many are lent.
+            What `make_views` made of the whole block, the same whenever it is the turn of this one. The caller gets
+            views of that, and the lease is over when they go. None: rows are too few, not in a block, or too many are
+            lent.
         """
         for over in [lease for lease in self._lent if lease.is_over() and lease.number not in self._shared]:
             self._lent.remove(over)
             self._hub.take_back(over.number)
-        if len(self._lent) == self._plan.leases or type(rows) is not Run or rows.count < self._least_count:
+        if len(self._lent) == self._plan.leases or type(rows) is not RowRange or rows.count < self._min_count:
             return None
         lease = self._known.get(rows.block)
         if lease is None:
-            lease = self._known[rows.block] = _Lease(BlockViews(self._plan, self._memory, rows.block), self._look)
+            lease = self._known[rows.block] = _Lease(BlockViews(self._plan, self._memory, rows.block), self._make_views)
         if not self._hub.lend(lease.number):
             return None  # the batch is not valid any more
         self._lent.append(lease)

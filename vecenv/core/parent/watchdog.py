@@ -3,7 +3,7 @@
 The parent judges, by its own monotonic clock and the times that slots publish: that works for
 code that holds the GIL and for stopped processes. An operation's clock starts when its slot
 starts it, and several envs in one worker are timed one by one. It starts anew when the parent has
-taken mail or written letters that the slot had to wait for. What a slot does not even begin, as
+taken mail or written payloads that the slot had to wait for. What a slot does not even begin, as
 in a process that is stopped, is timed from when the parent has seen it waiting.
 """
 
@@ -18,20 +18,20 @@ from ..system.clock import Deadline, now_ns
 from .hub import Hub, SlotState
 from .inbox import Inbox
 
-__all__ = ["LOOK_NS", "Places", "Watchdog"]
+__all__ = ["POLL_NS", "Watchdog", "WorkerDirectory"]
 
 _NS = 1_000_000_000
 #: Longest sleep between two looks while any limit is set, and without limits.
-LOOK_NS = 50_000_000
-_LAZY_LOOK_NS = 5 * _NS
+POLL_NS = 50_000_000
+_LAZY_POLL_NS = 5 * _NS
 #: Without a limit, warn once about an operation that has run this long (seconds).
 OVERDUE_WARNING = 60.0
 
 
-class Places(Protocol):
+class WorkerDirectory(Protocol):
     """Names of slots for messages."""
 
-    def place(self, slot: int) -> str:
+    def describe_worker(self, slot: int) -> str:
         """Name a slot's worker, such as 'worker 3 (envs 12-15)'."""
 
     def worker_of(self, slot: int) -> int | None:
@@ -45,14 +45,14 @@ class Watchdog:
     """Deadlines of one pool.
 
     Attributes:
-        look_ns: longest time that a wait may sleep before it calls `check`.
+        poll_interval_ns: longest time that a wait may sleep before it calls `check`.
         num_slots: how many slots, from 0 on, are looked at.
     """
 
-    def __init__(self, hub: Hub, num_slots: int, limits: Limits, places: Places, inbox: Inbox) -> None:
+    def __init__(self, hub: Hub, num_slots: int, limits: Limits, workers: WorkerDirectory, inbox: Inbox) -> None:
         self._hub = hub
         self.num_slots = num_slots
-        self._places = places
+        self._workers = workers
         self._inbox = inbox
         self._grace: dict[int, int] = {}
         self._waiting: dict[int, tuple[int, int]] = {}  # slot -> step_id not begun yet, since when we know
@@ -62,7 +62,7 @@ class Watchdog:
     def set_limits(self, limits: Limits) -> None:
         """Judge by these limits from now on."""
         self._limits = limits
-        self.look_ns = LOOK_NS if limits.has_any() else _LAZY_LOOK_NS
+        self.poll_interval_ns = POLL_NS if limits.has_any() else _LAZY_POLL_NS
 
     def notice_gap(self, late_ns: int, deadline: Deadline) -> None:
         """Extend every deadline if this process woke much later than planned, by so many nanoseconds.
@@ -70,7 +70,7 @@ class Watchdog:
         Then it was itself stopped (SIGSTOP, a debugger, a suspended machine), and what its
         workers owe says nothing about them.
         """
-        if late_ns > 2 * LOOK_NS:
+        if late_ns > 2 * POLL_NS:
             deadline.extend(late_ns)
             running = {state.step_id for _, state in self._running()}
             self._grace = {step_id: self._grace.get(step_id, 0) + late_ns for step_id in running}
@@ -83,21 +83,21 @@ class Watchdog:
             WorkerTimeoutError: an operation is over its limit.
         """
         now = now_ns()
-        next_look = now + self.look_ns
+        next_poll = now + self.poll_interval_ns
         running = self._running()
         late: list[WorkerTimeoutError] = []
         for slot, state in running:
             # A slot that was blocked has been waiting for us. It is our turn no more once its mail
-            # is taken and its letter written, which waits do before they look here.
-            began_ns = max(state.started_ns, state.given_ns)
-            next_look = min(next_look, self._judge(slot, state, now - began_ns, now, "did not finish", late))
+            # is taken and its payload written, which waits do before they look here.
+            began_ns = max(state.started_ns, state.unblocked_ns)
+            next_poll = min(next_poll, self._judge(slot, state, now - began_ns, now, "did not finish", late))
         for slot, state in self._not_begun(running, now):
-            next_look = min(next_look, self._judge(slot, state, now - state.started_ns, now, "has not begun", late))
+            next_poll = min(next_poll, self._judge(slot, state, now - state.started_ns, now, "has not begun", late))
         if late:
             add_notes(late[0], map(str, late[1:]))
             raise late[0]
         self._checked_ns = now
-        return next_look
+        return next_poll
 
     def _judge(
         self, slot: int, state: SlotState, age: int, now: int, verdict: str, late: list[WorkerTimeoutError]
@@ -108,7 +108,7 @@ class Watchdog:
         if limit is None:
             if age > OVERDUE_WARNING * _NS:
                 self._warn(slot, state, age)
-            return now + self.look_ns
+            return now + self.poll_interval_ns
         if age >= limit * _NS:
             late.append(self._error_of(slot, state, limit, verdict))
         return now + int(limit * _NS) - age
@@ -119,22 +119,22 @@ class Watchdog:
         A process that is stopped between two operations runs none that would be late. Where
         another thread of the same worker is at work, that one is judged.
         """
-        if now - self._checked_ns > 4 * self.look_ns:
+        if now - self._checked_ns > 4 * self.poll_interval_ns:
             self._waiting.clear()  # nobody has looked for a while: that one did not begin since is no news
-        busy = {self._places.worker_of(slot) for slot, _ in running}
+        busy = {self._workers.worker_of(slot) for slot, _ in running}
         slots = {slot for slot, _ in running}
         found = []
         for slot in range(self.num_slots):
             op, env_id, step_id = self._hub.pending(slot) if slot not in slots else (int(Op.NONE), 0, 0)
-            if op == Op.NONE or self._places.worker_of(slot) in busy or not self._places.is_alive(slot):
+            if op == Op.NONE or self._workers.worker_of(slot) in busy or not self._workers.is_alive(slot):
                 self._waiting.pop(slot, None)
                 continue
             known, since_ns = self._waiting.get(slot, (0, 0))
             if known != step_id:
                 since_ns = now
                 self._waiting[slot] = (step_id, since_ns)
-            given_ns = self._hub.state(slot).given_ns
-            found.append((slot, SlotState(op, env_id, step_id, max(since_ns, given_ns), 0, 0)))
+            unblocked_ns = self._hub.state(slot).unblocked_ns
+            found.append((slot, SlotState(op, env_id, step_id, max(since_ns, unblocked_ns), 0, 0)))
         return found
 
     def describe(self) -> str:
@@ -143,29 +143,30 @@ class Watchdog:
         for slot, state in self._running():
             seconds = (now_ns() - state.started_ns) / _NS
             op = Op(state.op).name.lower()
-            busy.append(f"{self._places.place(slot)} has been at {op} of env {state.env_id} for {seconds:.3g} s")
+            worker = self._workers.describe_worker(slot)
+            busy.append(f"{worker} has been at {op} of env {state.env_id} for {seconds:.3g} s")
         return "; ".join(busy) or "all workers are idle"
 
     def _running(self) -> list[tuple[int, SlotState]]:
         states = [(slot, self._hub.state(slot)) for slot in range(self.num_slots)]
-        return [(slot, state) for slot, state in states if state.op != Op.NONE and self._places.is_alive(slot)]
+        return [(slot, state) for slot, state in states if state.op != Op.NONE and self._workers.is_alive(slot)]
 
     def _warn(self, slot: int, state: SlotState, age: int) -> None:
         op = Op(state.op).name.lower()
         self._inbox.warn_once(
             f"overdue {state.step_id}",
-            f"{self._places.place(slot)}: {op} of env {state.env_id} (command {state.step_id}) has been running for "
-            f"{age / _NS:.0f} s; no {op}_timeout is set",
+            f"{self._workers.describe_worker(slot)}: {op} of env {state.env_id} (command {state.step_id}) "
+            f"has been running for {age / _NS:.0f} s; no {op}_timeout is set",
             RuntimeWarning,
         )
 
     def _error_of(self, slot: int, state: SlotState, limit: float, verdict: str) -> WorkerTimeoutError:
         op = Op(state.op).name.lower()
         return WorkerTimeoutError(
-            f"{self._places.place(slot)} {verdict} {op} of env {state.env_id} (command {state.step_id}) "
+            f"{self._workers.describe_worker(slot)} {verdict} {op} of env {state.env_id} (command {state.step_id}) "
             f"within {limit} s; it is alive. Raise {op}_timeout if the env needs longer",
             timeout=limit,
-            worker_id=self._places.worker_of(slot),
+            worker_id=self._workers.worker_of(slot),
             env_ids=(state.env_id,),
             op=op,
             step_id=state.step_id,

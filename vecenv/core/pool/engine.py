@@ -22,7 +22,7 @@ from ..options import Limits, PoolOptions, check_env_fns, check_options
 from ..parent.batch import Batch
 from ..parent.hub import Hub
 from ..parent.inbox import Inbox
-from ..parent.leases import LEAST_NBYTES, Leases
+from ..parent.leases import MIN_NBYTES, Leases
 from ..parent.watchdog import Watchdog
 from ..processes.worker_main import reward_shape_of
 from ..recovery.journal import Journal
@@ -78,7 +78,7 @@ class Waist(Life):
         self._called: dict[int, int] = {}  # step_ids of the calls under way, by env
         self._ids = np.arange(self.num_envs, dtype=np.int64)
         self._is_debug = self.options.debug
-        self._attention = False  # set while a plain receive will not do: letters, dead workers
+        self._attention = False  # set while a plain receive will not do: payloads, dead workers
         self.properties: dict[str, Any] = {}
         self.implementation = "python"
 
@@ -132,7 +132,7 @@ class Waist(Life):
         """Tell whether a worker is dead, so that waits must ask whose answers can still come."""
 
     @abstractmethod
-    def place(self, slot: int) -> str:
+    def describe_worker(self, slot: int) -> str:
         """Name a slot's worker in messages."""
 
     @abstractmethod
@@ -170,7 +170,7 @@ class Waist(Life):
         num_slots = self._plan.num_slots - self._num_spares
         self._inbox = Inbox(self._hub, num_slots, self._recovery)
         if self._journal is not None:
-            self._journal.gather_starts = self._inbox.drain
+            self._journal.gather_starts = self._inbox.poll
         self._watchdog = Watchdog(self._hub, num_slots, self.options.limits, self, self._inbox)
         self._infos = self._inbox.infos
 
@@ -206,7 +206,7 @@ class Waist(Life):
     def _count_leases(self) -> int:
         """Return how many blocks may be lent: none in debug mode, which writes over old ones."""
         nbytes = self.num_envs * sum(leaf.nbytes for leaf in self.obs_spec.leaves)
-        is_worth_it = nbytes >= LEAST_NBYTES and not self.obs_spec.num_objects
+        is_worth_it = nbytes >= MIN_NBYTES and not self.obs_spec.num_objects
         return self.options.leases if is_worth_it and not self.options.debug else 0
 
     # ---- numbers and limits --------------------------------------------------------------

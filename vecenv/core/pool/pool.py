@@ -21,7 +21,7 @@ import numpy as np
 from ...errors import StateError
 from ..host.snapshots import look_if_due, look_now
 from ..layout import messages
-from ..layout.messages import Letter, unpack_error
+from ..layout.messages import Payload, unpack_error
 from ..layout.rows import Op
 from ..layout.spec import Array
 from ..parent.batch import raise_first
@@ -122,13 +122,13 @@ class Pool(ReceivingPool):
             ids = self._ids if chosen is None else chosen
             check_count("call", "functions", functions, len(ids))
             by_id = {id(function): function for function in functions}
-            pickles = {key: messages.dump(Letter(function=function)) for key, function in by_id.items()}
-            letters = [pickles[id(function)] for function in functions]
+            pickles = {key: messages.dump(Payload(function=function)) for key, function in by_id.items()}
+            payloads = [pickles[id(function)] for function in functions]
             numbers = np.zeros(len(ids), np.int64)
             names = ["" if pure else name] * len(ids)
             try:
                 with held():
-                    first = self._command("call", Op.CALL, ids, numbers, 0, letters, False, names=names)
+                    first = self._command("call", Op.CALL, ids, numbers, 0, payloads, False, names=names)
                     self._called = dict(zip(ids.tolist(), range(first, first + len(ids))))
             except BaseException:  # interrupted, once it was held no longer: the caller does not know that they began
                 self._drop_calls()
@@ -188,31 +188,31 @@ class Pool(ReceivingPool):
 
     def _collect_calls(self, count: int, timeout: float | None) -> list[Any]:
         deadline = Deadline(timeout)
-        next_look = self._next_look(deadline)
+        next_poll = self._next_poll(deadline)
         while True:
             self._work()
-            self._inbox.drain()
-            self._inbox.tell()
+            self._inbox.poll()
+            self._inbox.emit_warnings()
             if self._inbox.has_all_calls():
                 break
             self._check_alive()
-            tick = min(next_look, now_ns() + self._look(), deadline.at_ns)
+            tick = min(next_poll, now_ns() + self._look(), deadline.at_ns)
             event = self._hub.wait(tick)
             self._handle(event)
             if event.kind == "timeout":
                 self._watchdog.notice_gap(event.late_ns, deadline)
                 if deadline.is_over():
                     self._raise_patience(count, timeout, "The calls are given up: their results will be dropped")
-                next_look = min(self._judge(), self._next_look(deadline))
-        answers = self._inbox.take_calls()
-        for answer in answers:
-            if answer.error is not None and not answer.is_unread and self._journal is not None:
-                self._journal.forget_call(answer.env_id, answer.step_id)
+                next_poll = min(self._judge(), self._next_poll(deadline))
+        replies = self._inbox.take_calls()
+        for reply in replies:
+            if reply.error is not None and not reply.is_unread and self._journal is not None:
+                self._journal.forget_call(reply.env_id, reply.step_id)
         errors: dict[int, Exception] = {}
-        for answer in answers:
-            if answer.error is not None:
-                where = {"env_ids": (answer.env_id,), "op": "call", "step_id": answer.step_id}
-                errors[answer.env_id] = unpack_error(answer.error, **where)
+        for reply in replies:
+            if reply.error is not None:
+                where = {"env_ids": (reply.env_id,), "op": "call", "step_id": reply.step_id}
+                errors[reply.env_id] = unpack_error(reply.error, **where)
         if errors:
             raise_first(errors)
-        return [answer.value for answer in answers]
+        return [reply.value for reply in replies]

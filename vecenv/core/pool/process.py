@@ -314,7 +314,7 @@ class ProcessPool(MortalPool):
             self._attach(worker, slots, replays)
             self._await_ready([worker])
             with held():
-                self._hub.adopt(worker)
+                self._hub.attach_worker(worker)
                 self._watch(worker)
                 then(worker)
                 serves = True
@@ -338,7 +338,7 @@ class ProcessPool(MortalPool):
         if state.op == Op.STEP and not self._steps_by_letter:
             rows = [column[state.env_id : state.env_id + 1].copy() for column in self._plan.actions(self._memory)]
             actions = (load_action(self._plan.action.root, rows, 0, Form.NATIVE),)
-        return self._hub.seed_seen(state.env_id, state.step_id), actions
+        return self._hub.last_delivered_seed(state.env_id, state.step_id), actions
 
     def _reproduce(self, env_id: int, op: int, step_id: int) -> reproducer.Account:
         """Tell what an env was asked until it failed."""

@@ -1,4 +1,4 @@
-"""Sending: operations of envs on their way to the hub, checked, given letters, and noted in the journal."""
+"""Sending: operations of envs on their way to the hub, checked, given payloads, and noted in the journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import ConfigError, SpaceError, StateError
 from ..layout import messages
-from ..layout.messages import Letter
+from ..layout.messages import Payload
 from ..layout.rows import CommandFlag, Form, Op
 from ..layout.spec import Array, split_batch
 from ..parent.hub import Refusal
@@ -110,13 +110,13 @@ class SendingPool(Waist):
     def _send_each(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
         if len(actions) != len(ids):
             raise SpaceError(f"actions: expected {len(ids)}, one per env, got {len(actions)}", path="actions")
-        letters = [self._dump_letter(Letter(action=action)) for action in actions]
+        payloads = [self._dump_payload(Payload(action=action)) for action in actions]
         self._steps_by_letter = True
         with held():
-            self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), 0, letters, ordered)
+            self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), 0, payloads, ordered)
 
-    def _dump_letter(self, letter: Letter) -> bytes:
-        return messages.dump(letter)
+    def _dump_payload(self, payload: Payload) -> bytes:
+        return messages.dump(payload)
 
     def reset(
         self,
@@ -152,7 +152,7 @@ class SendingPool(Waist):
                 self._recycle()
             chosen = self._check_ids(env_ids)
             ids = self._ids if chosen is None else chosen
-            overtaken = self._owed_by(ids)
+            superseded = self._owed_by(ids)
             check_count("reset", "seeds", seeds, len(ids))
             check_count("reset", "kwargs", kwargs, len(ids))
             if seeds is not None:
@@ -161,7 +161,7 @@ class SendingPool(Waist):
                 seeds = self._draw_seeds(ids, seeds, kwargs)
             numbers = np.zeros(len(ids), np.int64)
             flags = np.zeros(len(ids), np.uint8)
-            letters: list[bytes | None] = [None] * len(ids)
+            payloads: list[bytes | None] = [None] * len(ids)
             seeded = [False] * len(ids)
             asked: list[Any] = []
             for i in range(len(ids)):
@@ -173,21 +173,21 @@ class SendingPool(Waist):
                     numbers[i], flags[i] = seed, CommandFlag.SEED
                 elif seed is not None:
                     extra["seed"] = seed
-                if self._journal is not None and (overtaken or self._journal.is_in_doubt(int(ids[i]))):
-                    flags[i] |= CommandFlag.STATE
+                if self._journal is not None and (superseded or self._journal.is_in_doubt(int(ids[i]))):
+                    flags[i] |= CommandFlag.SNAPSHOT
                 if extra:
-                    letters[i] = self._dump_letter(Letter(kwargs=extra))
+                    payloads[i] = self._dump_payload(Payload(kwargs=extra))
                     seed = extra.get("seed", seed)
                 seeded[i] = seed is not None
                 asked.append(seed)
             with held():
-                self._command("reset", Op.RESET, ids, numbers, flags, letters, ordered, seeded=seeded)
+                self._command("reset", Op.RESET, ids, numbers, flags, payloads, ordered, seeded=seeded)
                 self._unseeded[ids] = False
                 self._takes_seeds[ids] |= seeded
                 for env_id, seed in zip(ids.tolist(), asked):
                     self._lost_seeds.pop(env_id, None)
                     self._asked_seeds[env_id] = seed
-                for step_id in overtaken:
+                for step_id in superseded:
                     self._inbox.forget(step_id)
         finally:
             self._busy = False
@@ -217,21 +217,21 @@ class SendingPool(Waist):
         ids: Array,
         numbers: Array,
         flags: Array | int,
-        letters: Sequence[bytes | None],
+        payloads: Sequence[bytes | None],
         ordered: bool,
         *,
         seeded: Sequence[bool] = (),
         names: Sequence[str | None] = (),
     ) -> int:
-        """Called with handlers of signals held: who has been told is to get the letter, too, and it is noted."""
+        """Called with handlers of signals held: who has been told is to get the payload, too, and it is noted."""
         bits = flags if isinstance(flags, np.ndarray) else np.full(len(ids), flags, np.uint8)
-        bits = bits | np.array([CommandFlag.LETTER if letter else 0 for letter in letters], np.uint8)
-        result = self._hub.command(op, ids, numbers, bits, letters, ordered)
+        bits = bits | np.array([CommandFlag.PAYLOAD if payload else 0 for payload in payloads], np.uint8)
+        result = self._hub.command(op, ids, numbers, bits, payloads, ordered)
         if isinstance(result, Refusal):
             self._refuse(what, result)
-        self._attention = self._attention or any(letters)
+        self._attention = self._attention or any(payloads)
         if op == Op.CALL:  # before anything below takes in mail: the answer may be there already
-            self._inbox.expect_calls(range(result, result + len(ids)), ids.tolist(), letters)
+            self._inbox.register_calls(range(result, result + len(ids)), ids.tolist(), payloads)
         if self._journal is not None:
             count = len(ids)
             self._journal.note_commands(
@@ -240,7 +240,7 @@ class SendingPool(Waist):
                 ids.tolist(),
                 numbers.tolist(),
                 bits.tolist(),
-                letters,
+                payloads,
                 names or [None] * count,
                 seeded or [False] * count,
             )

@@ -17,7 +17,7 @@ from typing import Any
 from ...errors import SpaceError
 from ..host.global_rngs import Streams
 from ..host.host import Host, close_all
-from ..layout.messages import Answer, dump_answer
+from ..layout.messages import Reply, dump_reply
 from ..layout.native import implementation
 from ..layout.rows import Op
 from ..layout.spec import Array
@@ -34,9 +34,9 @@ _AT_ONCE_SECONDS = 1e-6
 
 
 class LocalMail:
-    """Letters and mail within one process instead of rings, which would have to wait.
+    """Payloads and mail within one process instead of rings, which would have to wait.
 
-    A letter is found by the step_id of its command: one that an interrupt has left unread is not the next one's.
+    A payload is found by the step_id of its command: one that an interrupt has left unread is not the next one's.
     """
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ class _LocalSlot:
         self.serve, self.publish, self.finish = slot.serve, slot.publish, slot.finish
         self.host, self.set_seed, self.action = slot.host, slot.set_seed, slot.action
         self.watch, self.count_step = slot.watch, slot.count_step
-        self.mail = box.up.append
-        self.letter = lambda: box.down[hub.pending(0)[2]]
+        self.send_message = box.up.append
+        self.take_payload = lambda: box.down[hub.pending(0)[2]]
 
 
 class _LocalHub(NativeHub):
@@ -63,19 +63,19 @@ class _LocalHub(NativeHub):
         self._box = box
 
     def command(
-        self, op: Op, env_ids: Array, seeds: Array, flags: Array, letters: Sequence[bytes | None], ordered: bool
+        self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
     ) -> int | Refusal:
         """Queue one operation per env; return the step_id of the first, they count up."""
         under_way, _, first = self.pending(0)
         down = self._box.down
         for step_id in [one for one in down if under_way == Op.NONE or one < first]:
             del down[step_id]
-        result = super().command(op, env_ids, seeds, flags, [None] * len(letters), ordered)
+        result = super().command(op, env_ids, seeds, flags, [None] * len(payloads), ordered)
         if isinstance(result, int):
-            down.update((result + i, letter) for i, letter in enumerate(letters) if letter is not None)
+            down.update((result + i, payload) for i, payload in enumerate(payloads) if payload is not None)
         return result
 
-    def mail(self, slot: int) -> list[bytes]:
+    def take_messages(self, slot: int) -> list[bytes]:
         """Return the messages that have arrived."""
         messages = list(self._box.up)
         self._box.up.clear()
@@ -118,11 +118,11 @@ class SerialPool(Pool):
         self._host = Host(
             *(slot, self._envs, self._plan, options.autoreset, self._streams, options.infos),
             is_callers=True,
-            dump_answer=self._dump_answer,
+            dump_reply=self._dump_reply,
         )
 
-    def _dump_answer(self, answer: Answer) -> bytes:
-        return dump_answer(answer)
+    def _dump_reply(self, reply: Reply) -> bytes:
+        return dump_reply(reply)
 
     def _make_ends(self, attach: Attach, memory: Any) -> tuple[Hub, Any]:
         slots = [0] * self.num_envs
@@ -194,7 +194,7 @@ class SerialPool(Pool):
             host.is_ending = True
             hub.stop()
 
-    def place(self, slot: int) -> str:
+    def describe_worker(self, slot: int) -> str:
         return "this process"
 
     def worker_of(self, slot: int) -> int | None:

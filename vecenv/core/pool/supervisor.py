@@ -23,7 +23,7 @@ from typing import Any
 from ...errors import VecenvError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes, describe_exit
 from ..host.replay import Replay
 from ..layout import messages
-from ..layout.messages import Answer, Letter
+from ..layout.messages import Payload, Reply
 from ..layout.rows import CommandFlag, Op
 from ..parent.hub import SlotState
 from ..processes.worker import Worker, any_ready
@@ -79,7 +79,7 @@ class MortalPool(Pool):
     def _has_dead(self) -> bool:
         return any(worker.is_dead for worker in self._crew.workers)
 
-    def place(self, slot: int) -> str:
+    def describe_worker(self, slot: int) -> str:
         """Name a slot's worker in messages."""
         return self._crew.workers[self._worker_of_slot[slot]].name
 
@@ -103,7 +103,7 @@ class MortalPool(Pool):
         with held():  # else an interrupt leaves one that nobody hears of again
             self._unwatch(worker)
             worker.bury()
-            self._inbox.drain()
+            self._inbox.poll()
             if self._recovery is not None:
                 self._lose(worker, self._death_of(worker), worker.exitcode)
         self._check_alive()
@@ -127,7 +127,7 @@ class MortalPool(Pool):
             raise error
         with held():
             self._end_worker(worker)
-            self._inbox.drain()
+            self._inbox.poll()
             self._lose(worker, error, None)
         self._check_alive()
 
@@ -247,9 +247,13 @@ class MortalPool(Pool):
         with held():
             queued: list[Queued] = []
             for slot in worker.slots:
-                queued += self._hub.revive(slot, self._inbox.letters)
+                queued += self._hub.requeue(slot, self._inbox.payloads)
             replays = recovery.plan(
-                worker.env_ids, queued, self._hub.seen, seen_mail=self._inbox.shown, mark=loss.is_failure
+                worker.env_ids,
+                queued,
+                self._hub.last_delivered_obs,
+                seen_mail=self._inbox.last_delivered_message,
+                mark=loss.is_failure,
             )
             for env_id, replay in replays.items():
                 replay.fresh_seed = secrets.randbits(31) if self._takes_seeds[env_id] else None
@@ -264,7 +268,7 @@ class MortalPool(Pool):
             self._note_birth(successor)
             for slot in successor.slots:
                 commands = [command for command in queued if self._slot_of[command[1]] == slot]
-                self._hub.repost(slot, [self._letter_of(*command) for command in commands])
+                self._hub.resend_payloads(slot, [self._payload_of(*command) for command in commands])
             del self._lost[successor.worker_id]
             if successor.worker_id == parts[-1].worker_id:
                 recovery.begin(loss.told, loss.began_ns, replays, is_failure=loss.is_failure)
@@ -303,7 +307,7 @@ class MortalPool(Pool):
             parts.append(dataclasses.replace(worker, worker_id=number, env_ids=env_ids, slots=slots, boot=boot))
         self._crew.workers[worker.worker_id] = parts[0]
         self._crew.workers.append(parts[1])
-        self._hub.adopt(parts[1])  # it has a place there even if no successor can be started
+        self._hub.attach_worker(parts[1])  # it has a place there even if no successor can be started
         self._recovery.note_added()
         return parts
 
@@ -320,7 +324,7 @@ class MortalPool(Pool):
         for worker, reason in self._recycler.due(workers, [self._owes_rows(worker) for worker in workers]):
             with held():
                 self._end_worker(worker)
-                self._inbox.drain()
+                self._inbox.poll()
                 told = WorkerError(f"{worker.name} was recycled {reason}", worker_id=worker.worker_id)
                 self._lose(worker, told, None, is_failure=False)
             self._replace_lost()
@@ -341,14 +345,14 @@ class MortalPool(Pool):
                 failures += 1
                 self._recovery.judge_start(error, failures)
 
-    def _letter_of(self, op: int, env_id: int, step_id: int, flags: int) -> bytes | None:
-        if not flags & CommandFlag.LETTER:
+    def _payload_of(self, op: int, env_id: int, step_id: int, flags: int) -> bytes | None:
+        if not flags & CommandFlag.PAYLOAD:
             return None
         if op == Op.CALL:
-            return self._inbox.letters[step_id][1]
+            return self._inbox.payloads[step_id][1]
         assert self._journal is not None
-        # A command that is not the env's last has been overtaken: what it does is no matter, but a letter must come.
-        return self._journal.letter(env_id, step_id) or messages.dump(Letter())
+        # A command that is not the env's last has been superseded: what it does is no matter, but a payload must come.
+        return self._journal.payload(env_id, step_id) or messages.dump(Payload())
 
     def kill(self, worker_id: int) -> None:
         """End a worker that does not answer, with all that its envs started; `close` need not wait for it then."""
@@ -380,7 +384,7 @@ class MortalPool(Pool):
             self._begin("restart")
             old = self._crew.workers[worker_id]
             self._end_worker(old)
-            self._inbox.drain()
+            self._inbox.poll()
             self._lose_calls(old)
             for slot in old.slots:
                 self._hub.reap(slot)
@@ -409,8 +413,8 @@ class MortalPool(Pool):
                     op="call",
                     step_id=step_id,
                 )
-                self._inbox.answer_call(Answer(step_id, env_id, error=messages.pack_error(lost)))
-        self._inbox.forget_letters(worker.env_ids)
+                self._inbox.reply_to_call(Reply(step_id, env_id, error=messages.pack_error(lost)))
+        self._inbox.forget_payloads(worker.env_ids)
 
     def _watch(self, worker: Worker) -> None:
         assert self._crew.epoll is not None

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from ...errors import ClosedError, ConfigError, StateError, WorkerTimeoutError
-from ..layout.messages import Answer
+from ..layout.messages import Reply
 from ..layout.rows import Form, Op, RowFlag, Rows
 from ..layout.spec import Array
 from ..parent.batch import Batch
 from ..parent.hub import Event, NativeHub, Refusal
 from ..parent.leases import Leases
-from ..parent.watchdog import LOOK_NS
+from ..parent.watchdog import POLL_NS
 from ..system.clock import NEVER_NS, Deadline, check_timeout, now_ns
 from ..system.signals import held
 from .lifecycle import this_process
@@ -21,12 +21,12 @@ from .requests import SendingPool
 
 __all__ = ["ReceivingPool"]
 
-#: Longest sleep of a wait while parts of a letter are still to be written.
-_LETTER_LOOK_NS = 1_000_000
+#: Longest sleep of a wait while parts of a payload are still to be written.
+_PAYLOAD_POLL_NS = 1_000_000
 #: What `recv` is usually given.
 _COUNTS, _TIMES = (int, type(None)), (float, int, type(None))
 _Views = TypeVar("_Views")
-_NO_ANSWERS: dict[int, Answer] = {}
+_NO_REPLIES: dict[int, Reply] = {}
 
 
 class ReceivingPool(SendingPool):
@@ -64,7 +64,7 @@ class ReceivingPool(SendingPool):
         if op == Op.RESET and self._asked_seeds.get(env_id) is not None:
             self._lost_seeds[env_id] = self._asked_seeds[env_id]
         if self._journal is not None:
-            self._journal.give_up(env_id, step_id)
+            self._journal.note_cancelled(env_id, step_id)
 
     def outstanding(self) -> int:
         """Return how many envs owe an answer."""
@@ -126,11 +126,12 @@ class ReceivingPool(SendingPool):
             self._explain("recv")
         return batch
 
-    def lend(self, look: Callable[[Batch], _Views]) -> Leases[_Views] | None:
+    def lend(self, make_views: Callable[[Batch], _Views]) -> Leases[_Views] | None:
         """Return what gives batches away instead of copies of them; once per pool.
 
         Args:
-            look: makes views of a batch that fills a block; called once per block. It is kept as long as the pool.
+            make_views: makes views of a batch that fills a block; called once per block. It is kept as long as the
+                pool.
 
         Returns:
             None: the pool has no blocks for that. `options.leases` asks for some; there are none for small
@@ -148,7 +149,7 @@ class ReceivingPool(SendingPool):
             return None
 
         def look_at(rows: Rows) -> _Views:
-            return look(Batch(rows, 0, spec, infos, _NO_ANSWERS))
+            return make_views(Batch(rows, 0, spec, infos, _NO_REPLIES))
 
         self._leases = leases = Leases(hub, self._plan, self._memory, look_at)
         return leases
@@ -184,12 +185,12 @@ class ReceivingPool(SendingPool):
         if self._works_here:
             self._work()
         if timeout is None and not self._attention:
-            got = self._hub.recv(least, most, -self._watchdog.look_ns)
+            got = self._hub.recv(least, most, -self._watchdog.poll_interval_ns)
             if not isinstance(got, Event):
                 rows, flags = got
-                if flags & RowFlag.MAIL or self._is_debug:
+                if flags & RowFlag.MESSAGE or self._is_debug:
                     return self._make_batch(rows, flags)
-                return Batch(rows, flags, self.obs_spec, self._infos, _NO_ANSWERS)
+                return Batch(rows, flags, self.obs_spec, self._infos, _NO_REPLIES)
             self._handle(got)
             if got.kind == "timeout":
                 self._watchdog.notice_gap(got.late_ns, Deadline(None))
@@ -198,10 +199,10 @@ class ReceivingPool(SendingPool):
     def _wait_for_rows(self, least: int, most: int, timeout: float | None) -> tuple[Rows, int]:
         deadline = Deadline(timeout)
         self._check_alive()
-        next_look = self._next_look(deadline)
+        next_poll = self._next_poll(deadline)
         while True:
             self._work()
-            tick = min(next_look, now_ns() + self._look(), deadline.at_ns)
+            tick = min(next_poll, now_ns() + self._look(), deadline.at_ns)
             got = self._hub.recv(least, most, tick)
             if not isinstance(got, Event):
                 return got
@@ -210,16 +211,16 @@ class ReceivingPool(SendingPool):
                 self._watchdog.notice_gap(got.late_ns, deadline)
                 if deadline.is_over():
                     self._raise_patience(least, timeout)
-                next_look = min(self._judge(), self._next_look(deadline))
+                next_poll = min(self._judge(), self._next_poll(deadline))
 
-    def _next_look(self, deadline: Deadline) -> int:
+    def _next_poll(self, deadline: Deadline) -> int:
         """Return when a wait that goes on is to look around.
 
         How late it does so tells whether this process was stopped: by that a deadline is extended, which therefore is
         not to come first.
         """
-        usual = self._watchdog.look_ns
-        return now_ns() + (usual if deadline.at_ns == NEVER_NS else min(usual, LOOK_NS))
+        usual = self._watchdog.poll_interval_ns
+        return now_ns() + (usual if deadline.at_ns == NEVER_NS else min(usual, POLL_NS))
 
     def _judge(self) -> int:
         """Look who is over a limit; return when to look again."""
@@ -227,26 +228,26 @@ class ReceivingPool(SendingPool):
             return self._watchdog.check()
         except WorkerTimeoutError as error:
             self._overdue(error)
-            return now_ns() + self._watchdog.look_ns
+            return now_ns() + self._watchdog.poll_interval_ns
 
     def _overdue(self, error: WorkerTimeoutError) -> None:
         """Deal with an operation over its limit: raise, or make it good."""
         raise error
 
     def _look(self) -> int:
-        """Return how long a wait may sleep before it looks around; writes letters on the way."""
+        """Return how long a wait may sleep before it looks around; writes payloads on the way."""
         if self._hub.pump():
-            return _LETTER_LOOK_NS
+            return _PAYLOAD_POLL_NS
         self._attention = self._has_dead()
-        return self._watchdog.look_ns
+        return self._watchdog.poll_interval_ns
 
     def _handle(self, event: Event) -> None:
         """Deal with what ended a wait, deadlines apart."""
         self._stay_if_retired()
         if self._closing:
             raise ClosedError("the pool was closed while it waited")
-        self._inbox.drain()
-        self._inbox.tell()
+        self._inbox.poll()
+        self._inbox.emit_warnings()
         if event.kind == "descriptor":
             self._hear(event.descriptor)
         elif event.kind == "no_block":
@@ -263,18 +264,18 @@ class ReceivingPool(SendingPool):
         )
 
     def _make_batch(self, rows: Rows, flags: int) -> Batch:
-        answers = _NO_ANSWERS
-        if flags & RowFlag.MAIL:
-            answers = self._inbox.take_rows(rows)
-            self._inbox.tell()
-            if any(answer.is_unread for answer in answers.values()):
+        replies = _NO_REPLIES
+        if flags & RowFlag.MESSAGE:
+            replies = self._inbox.take_rows(rows)
+            self._inbox.emit_warnings()
+            if any(reply.is_unread for reply in replies.values()):
                 flags |= RowFlag.ERROR
-        batch = Batch(rows, flags, self.obs_spec, self._infos, answers)
+        batch = Batch(rows, flags, self.obs_spec, self._infos, replies)
         if self._is_debug:
             self._held.append(batch)
             if len(self._held) > self.options.depth - 1:
                 expired = self._held.popleft()
-                self._hub.put_aside(expired.rows)
+                self._hub.save_rows(expired.rows)
                 expired.expire()
         return batch
 

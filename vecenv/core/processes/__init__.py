@@ -1,8 +1,8 @@
 """Start, end and kill worker processes.
 
-    worker_main     the process around hosts
-    worker          one worker, as its parent has it
-    worker_group    all workers of a pool, with their descriptors and memory
-    preload         modules that the fork server imports once
-    registrations   entries of the caller's Gymnasium registry, for the workers
+worker_main     the process around hosts
+worker          one worker, as its parent has it
+worker_group    all workers of a pool, with their descriptors and memory
+preload         modules that the fork server imports once
+registrations   entries of the caller's Gymnasium registry, for the workers
 """

@@ -37,7 +37,7 @@ from ..host.replay import Keeper, Replay
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.info_cells import Infos
-from ..layout.native import load, say_nothing
+from ..layout.native import load, suppress_missing_warning
 from ..layout.rows import Autoreset
 from ..system.affinity import settle_on
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
@@ -242,7 +242,7 @@ def _settle_in(boot: Boot) -> None:
     """Become like the parent where envs can tell: environment, folder, search path."""
     global _modules_of_pool
     _modules_of_pool = boot.makers
-    say_nothing()
+    suppress_missing_warning()
     os.environ.clear()
     os.environ.update(boot.environ)
     cap_environment(boot.num_threads)

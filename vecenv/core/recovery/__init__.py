@@ -1,8 +1,8 @@
 """The log of the calls of each env, and the decisions after the failure of a worker.
 
-    journal         the calls of each env since its last restore point
-    action_pages    memory of the logged actions
-    policy          whether to restore, to truncate or to raise
-    recycling       replacement of workers that are well
-    reproducer      a file that repeats a failure in one process
+journal         the calls of each env since its last restore point
+action_pages    memory of the logged actions
+policy          whether to restore, to truncate or to raise
+recycling       replacement of workers that are well
+reproducer      a file that repeats a failure in one process
 """

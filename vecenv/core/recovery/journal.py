@@ -66,8 +66,8 @@ class Journal:
         self._candidates: dict[int, Start] = {}  # starts whose command has not been answered yet
         self._given_up: dict[int, set[int]] = {}  # by env: step_ids that were cancelled, made or not
         self._floor = np.zeros(num_envs, np.int64)  # first step_id still needed, per env
-        #: by env: step_id and letter of the last reset or step that had one; kept whatever else is given up
-        self._letters: dict[int, tuple[int, bytes]] = {}
+        #: by env: step_id and payload of the last reset or step that had one; kept whatever else is given up
+        self._payloads: dict[int, tuple[int, bytes]] = {}
         self._next_step_id = 1
         self._dropped = 0  # commands below to envs without a start may have been dropped
         self._spares: list[Page] = []  # dropped, to be written again: new memory costs a fault per 4 KiB
@@ -157,11 +157,11 @@ class Journal:
         env_ids: Sequence[int],
         arguments: Sequence[int],
         flags: Sequence[int],
-        letters: Sequence[bytes | None],
+        payloads: Sequence[bytes | None],
         names: Sequence[str | None],
         seeded: Sequence[bool],
     ) -> None:
-        """Note a request of resets, calls or steps by letter.
+        """Note a request of resets, calls or steps by payload.
 
         Args:
             op: one operation for all.
@@ -174,12 +174,12 @@ class Journal:
         for i, env_id in enumerate(env_ids):
             if op != Op.CALL:
                 self._confirm_one(env_id)
-                if (letter := letters[i]) is not None:
-                    self._letters[env_id] = first + i, letter
+                if (payload := payloads[i]) is not None:
+                    self._payloads[env_id] = first + i, payload
             name = names[i]
             if name == "":
                 continue
-            entry = Entry(first + i, int(op), int(flags[i]), int(arguments[i]), letters[i])
+            entry = Entry(first + i, int(op), int(flags[i]), int(arguments[i]), payloads[i])
             if name is not None:
                 self._kept[env_id].setdefault(name, []).append(entry)
             self._rare[env_id].append(entry)
@@ -212,7 +212,7 @@ class Journal:
         if is_answered:
             self._confirm_one(env_id)
 
-    def give_up(self, env_id: int, step_id: int) -> None:
+    def note_cancelled(self, env_id: int, step_id: int) -> None:
         """Note that a command was cancelled: it may have been made or not, so nothing can begin with it."""
         self._given_up.setdefault(env_id, set()).add(step_id)
         candidate = self._candidates.get(env_id)
@@ -251,10 +251,11 @@ class Journal:
         self._starts[env_id] = start
 
     def _is_barrier(self, env_id: int, start: Start) -> bool:
-        """Tell whether a start is a reset that overtook a step: nobody knows whether that step was made, so nothing
+        """Tell whether a start is a reset that superseded a step: nobody knows whether that step was made, so nothing
         before it can be repeated.
         """
-        return any(entry.step_id == start.step_id and entry.flags & CommandFlag.STATE for entry in self._rare[env_id])
+        resets = [entry for entry in self._rare[env_id] if entry.flags & CommandFlag.SNAPSHOT]
+        return any(entry.step_id == start.step_id for entry in resets)
 
     def _drop_older(self, env_id: int) -> None:
         self._uncertain.pop(env_id, None)
@@ -381,12 +382,12 @@ class Journal:
         entries = [entry for entry in self._entries(env_id, oldest) if entry.step_id not in queued]
         doubtful = self._given_up.get(env_id, ())
         entries = [
-            entry._replace(flags=entry.flags | CommandFlag.GIVEN_UP) if entry.step_id in doubtful else entry
+            entry._replace(flags=entry.flags | CommandFlag.CANCELLED) if entry.step_id in doubtful else entry
             for entry in entries
         ]
         again = {_first_answer(start, entries) for start in starts}.union(self._uncertain.get(env_id, ()))
         entries = [
-            entry._replace(flags=entry.flags | CommandFlag.START) if entry.step_id in again else entry
+            entry._replace(flags=entry.flags | CommandFlag.NEW_DIGEST) if entry.step_id in again else entry
             for entry in entries
         ]
         for start in starts:
@@ -407,11 +408,11 @@ class Journal:
         for calls in self._kept[env_id].values():
             calls[:] = [entry for entry in calls if entry.step_id != step_id]
 
-    def letter(self, env_id: int, step_id: int) -> bytes | None:
-        """Return the letter of a reset or step; None where it has been given up, which the env's last one never is."""
-        known, letter = self._letters.get(env_id, (0, b""))
+    def payload(self, env_id: int, step_id: int) -> bytes | None:
+        """Return the payload of a reset or step; None where it has been given up, which the env's last one never is."""
+        known, payload = self._payloads.get(env_id, (0, b""))
         if known == step_id:
-            return letter
+            return payload
         for entry in reversed(self._rare[env_id]):
             if entry.step_id == step_id and isinstance(entry.payload, bytes):
                 return entry.payload

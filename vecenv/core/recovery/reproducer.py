@@ -299,7 +299,7 @@ def account(episode: Reproducer, op: int, spec: Spec, records: Array, folder: st
 
     answered = (*records["step_id"].tolist(), episode.step_id)
     episode.entries = [
-        one for one in episode.entries if not one.flags & CommandFlag.GIVEN_UP or one.step_id in answered
+        one for one in episode.entries if not one.flags & CommandFlag.CANCELLED or one.step_id in answered
     ]
 
     def save(why: str) -> str:

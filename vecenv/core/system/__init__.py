@@ -1,12 +1,12 @@
 """The operating system: clock, shared memory, signals, sockets, processes. No file here knows an env.
 
-    clock           monotonic time and deadlines
-    segment         one named shared-memory mapping
-    signals         sections that no signal handler interrupts
-    worker_socket   messages and descriptors over the control socket of a worker
-    start_process   start a worker by fork, forkserver or spawn
-    stack_dump      Python stacks of a worker that hangs or dies
-    blas_threads    limits for the threads of numeric libraries
-    module_paths    files of modules that no search path leads to
-    affinity        the core that a worker prefers
+clock           monotonic time and deadlines
+segment         one named shared-memory mapping
+signals         sections that no signal handler interrupts
+worker_socket   messages and descriptors over the control socket of a worker
+start_process   start a worker by fork, forkserver or spawn
+stack_dump      Python stacks of a worker that hangs or dies
+blas_threads    limits for the threads of numeric libraries
+module_paths    files of modules that no search path leads to
+affinity        the core that a worker prefers
 """

@@ -22,7 +22,7 @@ def settle_on(core: int, ends: Sequence[Any]) -> None:
     """
     usual = os.sched_getaffinity(0)
     for end in ends:
-        end.set_home(core, len(ends))
+        end.set_preferred_core(core, len(ends))
 
     def leave(event: str, _: object) -> None:
         if event in _STARTS and os.sched_getaffinity(0) == {core}:

@@ -1,4 +1,4 @@
-"""Twin ledger: who owes what and which rows may be delivered, without C; the rules of native/shm/ring.h."""
+"""Twin outstanding: who owes what and which rows may be delivered, without C; the rules of native/shm/ring.h."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import deque
 from ..layout.rows import Op
 from ..parent.hub import Refusal
 
-__all__ = ["Ledger"]
+__all__ = ["Outstanding"]
 
 
-class Ledger:
+class Outstanding:
     """Who owes what, and which rows have arrived: the same rules as native/shm/ring.h.
 
         owed -> arrived -> ready -> delivered      rows of unordered requests
@@ -48,7 +48,7 @@ class Ledger:
             return Refusal("busy", next(i for i in env_ids if i in seen or seen.add(i)))  # type: ignore[func-returns-value]
         return Refusal("mixed", env_ids[-1]) if ordered and self.num_owed > superseded else None
 
-    def enter(self, op: int, env_ids: list[int], first: int, ordered: bool) -> None:
+    def add(self, op: int, env_ids: list[int], first: int, ordered: bool) -> None:
         """Note that each env owes an answer: first, first + 1, ... in request order."""
         for env_id in env_ids:
             self.forget(env_id)
@@ -83,7 +83,7 @@ class Ledger:
         else:
             self._arrived[step_id] = env_id
 
-    def give_up(self, env_ids: set[int]) -> None:
+    def stop_waiting_for(self, env_ids: set[int]) -> None:
         """Let an ordered request go on without the rows of these envs, which still owe them."""
         for step_id in [step_id for step_id in self._missing if self._ordered[step_id] in env_ids]:
             self._missing.discard(step_id)

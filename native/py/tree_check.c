@@ -24,10 +24,10 @@ gather(node *tree, const Py_buffer *buffer)
 
 /* An array of the type and dtype that fitted before, whose elements lie together. */
 static int
-hold_array(const node *tree, PyObject *value, held_leaf *leaf)
+check_array(const node *tree, PyObject *value, checked_leaf *leaf)
 {
     if (tree->dtype == NULL || !Py_IS_TYPE(value, tree->array_type)) {
-        return TREE_ODD;
+        return TREE_INEXACT;
     }
     const vecenv_ndarray *array = (const void *)value;
     int fits = array->dtype == tree->dtype && array->ndim == tree->ndim
@@ -36,7 +36,7 @@ hold_array(const node *tree, PyObject *value, held_leaf *leaf)
         fits = array->shape[i] == tree->shape[i];
     }
     if (!fits) {
-        return TREE_ODD;
+        return TREE_INEXACT;
     }
     leaf->source = array->data;
     leaf->array = Py_NewRef(value);
@@ -44,14 +44,14 @@ hold_array(const node *tree, PyObject *value, held_leaf *leaf)
 }
 
 static int
-hold_buffer(node *tree, PyObject *value, held_leaf *leaf)
+check_buffer(node *tree, PyObject *value, checked_leaf *leaf)
 {
     if (!PyObject_CheckBuffer(value)) {
-        return TREE_ODD;
+        return TREE_INEXACT;
     }
     if (PyObject_GetBuffer(value, &leaf->buffer, PyBUF_STRIDES | PyBUF_FORMAT) < 0) {
         PyErr_Clear(); /* a dtype without a format: converted later */
-        return TREE_ODD;
+        return TREE_INEXACT;
     }
     const Py_buffer *buffer = &leaf->buffer;
     int fits = buffer->ndim == tree->ndim && buffer->itemsize == (Py_ssize_t)tree->itemsize
@@ -61,7 +61,7 @@ hold_buffer(node *tree, PyObject *value, held_leaf *leaf)
     }
     if (!fits) {
         PyBuffer_Release(&leaf->buffer);
-        return TREE_ODD;
+        return TREE_INEXACT;
     }
     leaf->source = buffer->buf;
     if (!PyBuffer_IsContiguous(buffer, 'C')) { /* transposed, or a part of an array */
@@ -80,26 +80,26 @@ hold_buffer(node *tree, PyObject *value, held_leaf *leaf)
 
 /* A Python int or numpy integer for an integer leaf of shape (). */
 static int
-hold_integer(const node *tree, PyObject *value, held_leaf *leaf)
+check_integer(const node *tree, PyObject *value, checked_leaf *leaf)
 {
     if ((tree->type_kind != 'i' && tree->type_kind != 'u') || !PyLong_Check(value)) {
-        return TREE_ODD;
+        return TREE_INEXACT;
     }
     int overflow;
     long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
     if (overflow != 0 || (number == -1 && PyErr_Occurred())) {
         PyErr_Clear();
-        return TREE_ODD;
+        return TREE_INEXACT;
     }
     if (tree->itemsize < 8) {
         int bits = (int)tree->itemsize * 8;
         long long low = tree->type_kind == 'i' ? -(1LL << (bits - 1)) : 0;
         long long high = tree->type_kind == 'i' ? (1LL << (bits - 1)) - 1 : (1LL << bits) - 1;
         if (number < low || number > high) {
-            return TREE_ODD;
+            return TREE_INEXACT;
         }
     } else if (tree->type_kind == 'u' && number < 0) {
-        return TREE_ODD;
+        return TREE_INEXACT;
     }
     leaf->inline_value = number; /* little-endian: the low bytes come first */
     leaf->source = &leaf->inline_value;
@@ -107,41 +107,41 @@ hold_integer(const node *tree, PyObject *value, held_leaf *leaf)
 }
 
 int
-tree_hold(node *tree, PyObject *value, held_leaf *held, size_t *count)
+tree_check(node *tree, PyObject *value, checked_leaf *checked, size_t *count)
 {
     switch (tree->kind) {
     case NODE_OBJECT:
         return TREE_OK;
     case NODE_ARRAY:
     case NODE_SCALAR: {
-        held_leaf *leaf = &held[*count];
+        checked_leaf *leaf = &checked[*count];
         leaf->has_buffer = 0;
         leaf->array = NULL;
         leaf->offset = tree->offset;
         leaf->nbytes = tree->nbytes;
-        int status = TREE_ODD;
+        int status = TREE_INEXACT;
         if (tree->kind == NODE_SCALAR) {
-            status = hold_integer(tree, value, leaf);
+            status = check_integer(tree, value, leaf);
         }
-        if (status == TREE_ODD) {
-            status = hold_array(tree, value, leaf);
+        if (status == TREE_INEXACT) {
+            status = check_array(tree, value, leaf);
         }
-        if (status == TREE_ODD) {
-            status = hold_buffer(tree, value, leaf);
+        if (status == TREE_INEXACT) {
+            status = check_buffer(tree, value, leaf);
         }
         *count += status == TREE_OK;
         return status;
     }
     case NODE_DICT:
         if (!PyDict_Check(value) || PyDict_GET_SIZE(value) != tree->num_children) {
-            return TREE_ODD;
+            return TREE_INEXACT;
         }
         for (Py_ssize_t i = 0; i < tree->num_children; i++) {
             PyObject *item = PyDict_GetItemWithError(value, PyTuple_GET_ITEM(tree->keys, i));
             if (item == NULL) {
-                return PyErr_Occurred() ? TREE_ERROR : TREE_ODD;
+                return PyErr_Occurred() ? TREE_ERROR : TREE_INEXACT;
             }
-            int status = tree_hold(&tree->children[i], item, held, count);
+            int status = tree_check(&tree->children[i], item, checked, count);
             if (status != TREE_OK) {
                 return status;
             }
@@ -149,36 +149,37 @@ tree_hold(node *tree, PyObject *value, held_leaf *held, size_t *count)
         return TREE_OK;
     case NODE_TUPLE:
         if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != tree->num_children) {
-            return TREE_ODD;
+            return TREE_INEXACT;
         }
         for (Py_ssize_t i = 0; i < tree->num_children; i++) {
-            int status = tree_hold(&tree->children[i], PyTuple_GET_ITEM(value, i), held, count);
+            int status = tree_check(&tree->children[i], PyTuple_GET_ITEM(value, i), checked, count);
             if (status != TREE_OK) {
                 return status;
             }
         }
         return TREE_OK;
     }
-    return TREE_ODD;
+    return TREE_INEXACT;
 }
 
 void
-tree_store(const held_leaf *held, size_t count, uint8_t *base, size_t row)
+tree_store(const checked_leaf *checked, size_t count, uint8_t *base, size_t row)
 {
     for (size_t i = 0; i < count; i++) {
-        memcpy(base + held[i].offset + row * held[i].nbytes, held[i].source, held[i].nbytes);
+        memcpy(base + checked[i].offset + row * checked[i].nbytes, checked[i].source,
+               checked[i].nbytes);
     }
 }
 
 void
-tree_release(held_leaf *held, size_t count)
+tree_release(checked_leaf *checked, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        if (held[i].has_buffer) {
-            PyBuffer_Release(&held[i].buffer);
-            held[i].has_buffer = 0;
+        if (checked[i].has_buffer) {
+            PyBuffer_Release(&checked[i].buffer);
+            checked[i].has_buffer = 0;
         }
-        Py_CLEAR(held[i].array);
+        Py_CLEAR(checked[i].array);
     }
 }
 
@@ -189,13 +190,13 @@ reward_from_buffer(PyObject *value, double *out, size_t size)
 {
     Py_buffer buffer;
     if (!PyObject_CheckBuffer(value)) {
-        return TREE_ODD;
+        return TREE_INEXACT;
     }
     if (PyObject_GetBuffer(value, &buffer, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) {
         PyErr_Clear();
-        return TREE_ODD;
+        return TREE_INEXACT;
     }
-    int status = TREE_ODD;
+    int status = TREE_INEXACT;
     if (format_kind(buffer.format) == 'f' && buffer.itemsize > 0
         && (size_t)(buffer.len / buffer.itemsize) == size) {
         if (buffer.itemsize == sizeof(double)) {
@@ -224,7 +225,7 @@ reward_read(PyObject *value, double *out, size_t size)
             *out = PyLong_AsDouble(value);
             if (*out == -1.0 && PyErr_Occurred()) {
                 PyErr_Clear();
-                return TREE_ODD;
+                return TREE_INEXACT;
             }
             return TREE_OK;
         }

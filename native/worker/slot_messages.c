@@ -1,0 +1,157 @@
+/* Slot's mail: messages up and payloads down, for what has no column. */
+#include "worker/slot.h"
+
+#include "shm/byte_ring.h"
+
+/* A slot that waits for the parent looks at signals and at the stop word this often. */
+#define PARENT_WAIT_SLICE_NS INT64_C(100000000)
+
+enum { WAIT_OVER, WAIT_STOPPED, WAIT_RAISED };
+
+/* Wait without the GIL until the parent has moved `word` on from `expected`. Meanwhile the slot
+ * counts as blocked: not late, but kept waiting. `wakes_parent`: it has to be told first.
+ * WAIT_STOPPED: the pool ends; WAIT_RAISED: a signal handler raised. */
+static int
+wait_for_parent(Slot *self, vecenv_word *word, uint64_t expected, int wakes_parent)
+{
+    int status = WAIT_OVER;
+    store_release32(&lines_of(self)->blocked, 1);
+    Py_BEGIN_ALLOW_THREADS
+    if (wakes_parent) { /* the parent's drain stores `read`, fences, looks at blocked */
+        full_fence();
+        vecenv_wake_parent_now(&self->arena, self->event_fd);
+    }
+    if (load_acquire(word) == expected) {
+        vecenv_wait_word(word, expected, PARENT_WAIT_SLICE_NS);
+    }
+    Py_END_ALLOW_THREADS
+    if (PyErr_CheckSignals() < 0) {
+        status = WAIT_RAISED;
+    } else if (load_acquire32(&self->arena.control->stop)) {
+        status = WAIT_STOPPED;
+    }
+    return status;
+}
+
+/* What was raised amid a message: it waits until that is whole, for the next one stands right
+ * behind it. */
+typedef struct {
+    PyObject *type, *value, *trace;
+} raised;
+
+static void
+defer(raised *deferred)
+{
+    if (deferred->type == NULL) {
+        PyErr_Fetch(&deferred->type, &deferred->value, &deferred->trace);
+    } else {
+        PyErr_Clear(); /* the first one is told */
+    }
+}
+
+PyObject *
+vecenv_slot_send_message(PyObject *op, PyObject *arg)
+{
+    Slot *self = (Slot *)op;
+    Py_buffer data;
+    if (PyObject_GetBuffer(arg, &data, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    vecenv_byte_ring ring = vecenv_byte_ring_up(&self->arena, self->slot);
+    const uint8_t *next = data.buf;
+    size_t left = (size_t)data.len;
+    raised deferred = {NULL, NULL, NULL};
+    int status = WAIT_OVER;
+    while (status != WAIT_STOPPED) { /* stopped: nobody reads any more, the rest is dropped */
+        uint64_t expected = load_acquire(ring.read);
+        ptrdiff_t taken = vecenv_byte_ring_put(&ring, next, left);
+        if (taken >= 0 && (size_t)taken == left) {
+            break;
+        }
+        if (taken > 0) {
+            next += taken;
+            left -= (size_t)taken;
+        } else {
+            status = wait_for_parent(self, ring.read, expected, 1);
+            if (status == WAIT_RAISED) {
+                defer(&deferred);
+            }
+        }
+    }
+    store_release32(&lines_of(self)->blocked, 0);
+    PyBuffer_Release(&data);
+    if (deferred.type != NULL) {
+        PyErr_Restore(deferred.type, deferred.value, deferred.trace);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+const char vecenv_slot_send_message_doc[] = PyDoc_STR(
+"send_message($self, data, /)\n--\n\n"
+"Write one message for the parent; waits, deadlines suspended, while the ring is full.\n\n"
+"What a signal handler raises meanwhile is raised once all of it has been written.");
+
+/* Take the next payload whole; a bytearray, which is of no use once something was raised. NULL: the
+ * pool ends, or there is no memory. */
+static PyObject *
+take_payload(Slot *self, raised *deferred)
+{
+    vecenv_byte_ring ring = vecenv_byte_ring_down(&self->arena, self->slot);
+    PyObject *payload = PyByteArray_FromStringAndSize(NULL, 0);
+    while (payload != NULL) {
+        size_t nbytes;
+        uint64_t expected = load_acquire(ring.written);
+        int kind = vecenv_byte_ring_peek(&ring, &nbytes);
+        if (kind == VECENV_BYTE_RING_NONE) { /* the parent is writing the next fragment */
+            int status = wait_for_parent(self, ring.written, expected, 0);
+            if (status == WAIT_RAISED) {
+                defer(deferred);
+            } else if (status == WAIT_STOPPED) {
+                PyErr_SetString(PyExc_InterruptedError, "stopped within a payload");
+                Py_CLEAR(payload);
+            }
+            continue;
+        }
+        Py_ssize_t have = deferred->type == NULL ? PyByteArray_GET_SIZE(payload) : 0;
+        if (PyByteArray_Resize(payload, have + (Py_ssize_t)nbytes) < 0) {
+            defer(deferred); /* a fragment has room where the payload has none */
+            have = 0;
+            if (PyByteArray_Resize(payload, (Py_ssize_t)nbytes) < 0) {
+                Py_CLEAR(payload);
+                break;
+            }
+        }
+        vecenv_byte_ring_take(&ring, PyByteArray_AS_STRING(payload) + have);
+        if (kind == VECENV_BYTE_RING_LAST) {
+            break;
+        }
+    }
+    return payload;
+}
+
+PyObject *
+vecenv_slot_take_payload(PyObject *op, PyObject *Py_UNUSED(ignored))
+{
+    Slot *self = (Slot *)op;
+    raised deferred = {NULL, NULL, NULL};
+    PyObject *payload = take_payload(self, &deferred);
+    /* that one was of a command that has ended */
+    while (payload != NULL && self->num_unread_payloads > 0) {
+        self->num_unread_payloads--;
+        Py_SETREF(payload, take_payload(self, &deferred));
+    }
+    self->has_unread_payload = 0;
+    store_release32(&lines_of(self)->blocked, 0);
+    if (deferred.type != NULL) {
+        Py_CLEAR(payload);
+        PyErr_Restore(deferred.type, deferred.value, deferred.trace);
+    }
+    return payload;
+}
+
+const char vecenv_slot_take_payload_doc[] = PyDoc_STR(
+"take_payload($self, /)\n--\n\n"
+"Take the payload of the command under way (a bytearray).\n\n"
+"What a signal handler raises meanwhile is raised once all of it has been taken: the next payload\n"
+"stands right behind it.");
