@@ -43,8 +43,8 @@ PyDoc_STRVAR(timesteps_doc,
 "of the rows of obs and rewards.\n\n"
 "obs, rewards: sequences of one length. type: a tuple type of four fields.");
 
-PyDoc_STRVAR(kind_of_doc,
-"kind_of(values, /)\n--\n\n"
+PyDoc_STRVAR(common_type_doc,
+"common_type(values, /)\n--\n\n"
 "Return the type that all items of a list have, None if there is no such type.");
 
 PyDoc_STRVAR(trees_doc,
@@ -141,7 +141,7 @@ static PyMethodDef module_methods[] = {
     {"fill_info_buffer", (PyCFunction)(void (*)(void))vecenv_fill_info_buffer, METH_FASTCALL,
      fill_info_buffer_doc},
     {"reads", reads, METH_O, reads_doc},
-    {"kind_of", vecenv_kind_of, METH_O, kind_of_doc},
+    {"common_type", vecenv_common_type, METH_O, common_type_doc},
     {"trees", vecenv_trees, METH_VARARGS, trees_doc},
     {"counted", vecenv_counted, METH_VARARGS, counted_doc},
     {"watch_parent", watch_parent, METH_VARARGS, watch_parent_doc},

@@ -78,8 +78,8 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def patient_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the stack of a hung worker waited for, however crowded the machine is."""
-    monkeypatch.setattr(stack_dump, "_PATIENCE_SECONDS", 20.0)
-    monkeypatch.setattr(stack_dump, "_NAP_SECONDS", 0.2)  # it is whole when it has not grown for so long
+    monkeypatch.setattr(stack_dump, "_REPLY_SECONDS", 20.0)
+    monkeypatch.setattr(stack_dump, "_POLL_SECONDS", 0.2)  # it is whole when it has not grown for so long
 
 
 @pytest.fixture(autouse=True)

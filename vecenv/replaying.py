@@ -17,7 +17,7 @@ __all__ = ["is_replaying"]
 #: In the process environment while an env of this process repeats what it did in a worker that died.
 REPLAYING = "VECENV_REPLAYING"
 
-_here = threading.local()
+_thread_state = threading.local()
 _lock = threading.Lock()
 _num_threads = 0
 
@@ -30,20 +30,20 @@ def is_replaying() -> bool:
     >>> is_replaying()
     False
     """
-    return getattr(_here, "depth", 0) > 0
+    return getattr(_thread_state, "depth", 0) > 0
 
 
 @contextmanager
 def replaying() -> Iterator[None]:
     """Let envs in this thread see that they only repeat."""
-    depth = getattr(_here, "depth", 0)
-    _here.depth = depth + 1
+    depth = getattr(_thread_state, "depth", 0)
+    _thread_state.depth = depth + 1
     if not depth:
         _count(1)
     try:
         yield
     finally:
-        _here.depth = depth
+        _thread_state.depth = depth
         if not depth:
             _count(-1)
 
@@ -58,7 +58,7 @@ def _count(change: int) -> None:
             os.environ.pop(REPLAYING, None)
 
 
-def _forget_others() -> None:
+def _reset_in_child() -> None:
     """A forked child has one thread, whose mark goes on."""
     global _lock, _num_threads
     _lock = threading.Lock()
@@ -66,4 +66,4 @@ def _forget_others() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_others)
+    os.register_at_fork(after_in_child=_reset_in_child)

@@ -65,10 +65,10 @@ vecenv_timesteps(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssi
 }
 
 PyObject *
-vecenv_kind_of(PyObject *Py_UNUSED(module), PyObject *values)
+vecenv_common_type(PyObject *Py_UNUSED(module), PyObject *values)
 {
     if (!PyList_Check(values)) {
-        PyErr_SetString(PyExc_TypeError, "kind_of: expected a list");
+        PyErr_SetString(PyExc_TypeError, "common_type: expected a list");
         return NULL;
     }
     PyTypeObject *kind = NULL;

@@ -12,8 +12,8 @@
  * done, info. */
 PyObject *vecenv_timesteps(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 
-/* kind_of(values): the type that all items of a list have, None if there is no such type. */
-PyObject *vecenv_kind_of(PyObject *module, PyObject *values);
+/* common_type(values): the type that all items of a list have, None if there is no such type. */
+PyObject *vecenv_common_type(PyObject *module, PyObject *values);
 
 /* trees(type, slot, count, names, columns) -> `count` objects of `type` whose `slot` holds
  * {name: item of its column}. A column is a list of `count` items or an array (count,). */

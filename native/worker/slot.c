@@ -215,7 +215,7 @@ slot_watch(PyObject *op, PyObject *args)
 PyDoc_STRVAR(watch_doc,
 "watch($self, words, on_draw, /)\n--\n\n"
 "Call on_draw(env_id) right after a step or autoreset that changed one of at most four words.\n\n"
-"words: ((address of a uint32, its value), ...). drew owns their memory; it puts the values\n"
+"words: ((address of a uint32, its value), ...). on_draw owns their memory; it puts the values\n"
 "back, or watches others.");
 
 static PyObject *

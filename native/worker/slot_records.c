@@ -11,14 +11,14 @@
  * place, since the C path and the host hold them in different orders. The first row of a
  * digest counts its observation alone: what ended the episode before is not repeated. */
 static uint64_t
-digest_of(const Slot *self, uint64_t digest, int starts, const vecenv_reply *reply,
+digest_of(const Slot *self, uint64_t digest, int starts_digest, const vecenv_reply *reply,
           size_t num_checked, uint64_t step_id)
 {
     uint32_t what = reply->flags & ESSENTIAL;
     uint64_t sum = 0;
     for (size_t i = 0; i < num_checked; i++) {
         const checked_leaf *leaf = &self->checked[i];
-        if (starts && leaf->offset >= self->final_offset) {
+        if (starts_digest && leaf->offset >= self->final_offset) {
             continue;
         }
         /* whole where an episode begins or ends, which costs little */
@@ -27,8 +27,8 @@ digest_of(const Slot *self, uint64_t digest, int starts, const vecenv_reply *rep
         sum += is_whole ? digest_bytes(begin, leaf->source, leaf->nbytes)
                         : digest_sample(begin, leaf->source, leaf->nbytes, step_id);
     }
-    digest = digest_mix(starts ? 0 : digest, sum);
-    if (!starts) {
+    digest = digest_mix(starts_digest ? 0 : digest, sum);
+    if (!starts_digest) {
         digest = digest_bytes(digest, self->reward, self->arena.reward_size * sizeof(double));
         digest = digest_mix(digest, what | (uint64_t)(reply->terminated != 0) << 32
                                         | (uint64_t)(reply->truncated != 0) << 33);
@@ -129,10 +129,10 @@ vecenv_slot_add_to_digest(PyObject *op, PyObject *args)
     Slot *self = (Slot *)op;
     PyObject *env_id, *obs, *reward, *final_obs;
     unsigned long long step_id;
-    int starts;
+    int starts_digest;
     vecenv_reply reply = {0};
     if (!PyArg_ParseTuple(args, "OKOOppIOp:add_to_digest", &env_id, &step_id, &obs, &reward,
-                          &reply.terminated, &reply.truncated, &reply.flags, &final_obs, &starts)) {
+                          &reply.terminated, &reply.truncated, &reply.flags, &final_obs, &starts_digest)) {
         return NULL;
     }
     hosted_env *env = parse_env(self, env_id);
@@ -145,7 +145,7 @@ vecenv_slot_add_to_digest(PyObject *op, PyObject *args)
     size_t num_checked = 0;
     int status = vecenv_slot_check(self, &reply, &num_checked);
     if (status == TREE_OK) {
-        env->digest = digest_of(self, env->digest, starts, &reply, num_checked, step_id);
+        env->digest = digest_of(self, env->digest, starts_digest, &reply, num_checked, step_id);
     }
     tree_release(self->checked, num_checked);
     return status == TREE_ERROR ? NULL : PyBool_FromLong(status == TREE_OK);
@@ -153,7 +153,7 @@ vecenv_slot_add_to_digest(PyObject *op, PyObject *args)
 
 const char vecenv_slot_add_to_digest_doc[] = PyDoc_STR(
 "add_to_digest($self, env_id, step_id, obs, reward, terminated, truncated, flags, final_obs,\n"
-"       starts, /)\n--\n\n"
+"       starts_digest, /)\n--\n\n"
 "Count a repeated answer into the env's digest as its row was counted, without a row.\n\n"
 "False: a value needs conversion, as for `publish`.");
 

@@ -1561,12 +1561,12 @@ def test_answers_to_calls_that_come_while_the_journal_is_pruned_are_kept() -> No
     options = PoolOptions(num_workers=1, failures=FailurePolicy(on_failure="recover"))
     with ProcessPool([toys.CountEnv], options) as pool:
         pool.start()
-        gather = pool._journal.gather_starts  # type: ignore[union-attr]
+        gather = pool._journal.gather_restore_points  # type: ignore[union-attr]
 
         def late_gather() -> None:
             pool._hub.wait(now_ns() + 10**9)  # until the answer is there
             gather()
 
-        pool._journal.gather_starts = late_gather  # type: ignore[union-attr]
+        pool._journal.gather_restore_points = late_gather  # type: ignore[union-attr]
         pool._journal._until_prune = 1  # type: ignore[union-attr]
         assert pool.call(lambda env: 7, timeout=20.0) == [7]

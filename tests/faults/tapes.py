@@ -29,7 +29,7 @@ from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
 from vecenv.envs.adapt import adapt_built
-from vecenv.envs.state.state import KEEPER
+from vecenv.envs.state.state import SNAPSHOTTER
 
 ESSENTIAL = RowFlag.RESET | RowFlag.AUTORESET | RowFlag.FINAL | RowFlag.ERROR
 
@@ -186,7 +186,7 @@ def mortal(env_fns: Sequence[Callable[[], Any]], **options: Any) -> ProcessPool:
     policy = {name: options.pop(name) for name in list(options) if name in FailurePolicy.__dataclass_fields__}
     failures = FailurePolicy(**{"on_failure": "recover", "max_restarts": 100, **policy})
     merged = PoolOptions(**{"num_workers": 2, "failures": failures, **options})
-    return ProcessPool(env_fns, merged, adapt=adapt_built, keeper=KEEPER)
+    return ProcessPool(env_fns, merged, adapt=adapt_built, snapshotter=SNAPSHOTTER)
 
 
 def undisturbed(env_fns: Sequence[Callable[[], Any]], rounds: int, **options: Any) -> Tapes:

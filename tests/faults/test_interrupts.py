@@ -15,7 +15,7 @@ import pytest
 from tests.core.recovery.journals import steps, told, two_envs
 from tests.faults.tapes import kill, mortal
 from vecenv.core.host.host import Host
-from vecenv.core.layout.commands import Start
+from vecenv.core.layout.commands import RestorePoint
 from vecenv.core.pool.serial import SerialPool
 from vecenv.core.recovery.action_pages import Page
 from vecenv.core.recovery.journal import Journal
@@ -90,9 +90,9 @@ def test_steps_are_noted_if_they_were_sent() -> None:
     with ctrl_c_in(Journal.note_steps):
         steps(journal, [13, 23])
     leaves = (np.array([13, 23]),)
-    journal.mend(7, leaves, None, 0)  # the last that the env was sent is an earlier one
+    journal.note_interrupted(7, leaves, None, 0)  # the last that the env was sent is an earlier one
     assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12])]
-    journal.mend(9, leaves, None, 0)
+    journal.note_interrupted(9, leaves, None, 0)
     assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13])]
 
 
@@ -101,10 +101,10 @@ def test_nothing_before_steps_that_were_not_noted_is_a_start() -> None:
     journal = two_envs()
     with ctrl_c_in(Page.add):
         steps(journal, [13, 23])
-    journal.mend(9, (np.array([13, 23]),), None, 0)
-    journal.note_state(0, Start(7, b"state"), True)
+    journal.note_interrupted(9, (np.array([13, 23]),), None, 0)
+    journal.note_restore_point(0, RestorePoint(7, b"state"), True)
     assert told(journal, 0) == []
-    journal.note_state(0, Start(11, b"state"), True)
+    journal.note_restore_point(0, RestorePoint(11, b"state"), True)
     steps(journal, [14, 24])
     assert told(journal, 0) == [(11, [14])]
 

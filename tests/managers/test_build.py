@@ -50,8 +50,8 @@ def test_numbers_of_a_tree_are_views_that_can_be_written_to(builder):
 
 
 def test_the_kind_of_a_list_is_what_all_items_are(builder):
-    assert builder.kind_of([1, 2]) is int and builder.kind_of([np.int64(1)]) is np.int64
-    assert builder.kind_of([1, True]) is None and builder.kind_of([]) is None
+    assert builder.common_type([1, 2]) is int and builder.common_type([np.int64(1)]) is np.int64
+    assert builder.common_type([1, True]) is None and builder.common_type([]) is None
 
 
 def test_no_rows_and_no_names(builder):
@@ -80,7 +80,7 @@ def test_nothing_is_leaked_and_nothing_freed_twice(builder):
         lambda native: native.timesteps(BaseEnvTimestep, (), 1),
         lambda native: native.timesteps(BaseEnvTimestep, ()),
         lambda native: native.timesteps(1, (), ()),
-        lambda native: native.kind_of((1, 2)),
+        lambda native: native.common_type((1, 2)),
         lambda native: native.trees(TreeArray, None, 1, (), ()),
         lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], 2, ("a",), ([1],)),
         lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], 1, ("a",), ([1, 2],)),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.managers.fakes import IN_PROCESS, ActorEnv, actors
 from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, EnvState, SyncSubprocessEnvManager
-from vecenv.managers.env_driver import EnvMaker, ManagedKeeper, Orders, Settings
+from vecenv.managers.env_driver import EnvMaker, ManagedSnapshotter, Orders, Settings
 
 FACES = [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager]
 
@@ -124,9 +124,9 @@ def test_a_state_kept_without_an_env_gives_the_same_successor(tmp_path):
     managed.reset(orders=Orders({}, seed=(5, True)))
     with pytest.raises(OSError, match="no licence"):
         managed.renew()
-    snapshot = ManagedKeeper().capture(managed)
+    snapshot = ManagedSnapshotter().capture(managed)
     twin = EnvMaker(functools.partial(build, tmp_path / "b", {}), 0, settings)()
-    ManagedKeeper().restore(twin, snapshot.state)
+    ManagedSnapshotter().restore(twin, snapshot.state)
     unused = twin.env.env
     managed.reset()
     twin.reset()

@@ -195,7 +195,7 @@ def test_deaths_right_after_a_state_was_kept() -> None:
         envs.reset(seed=5), twin.reset(seed=5)
         for i in range(1, 46):
             if i in (20, 40):
-                envs._pool.keep_states()  # the log is half full, so it is done at once
+                envs._pool.take_snapshots()  # the log is half full, so it is done at once
             with stopped([envs.worker_pids[0]] if i in (20, 21, 40) else []):
                 envs.step_async(zeros)
                 if i in (20, 21, 40):

@@ -21,24 +21,24 @@ __all__ = ["Packer", "packer_of"]
 
 #: Takes one action per env asked, in request order.
 Packer: TypeAlias = Callable[[list[Any]], "tuple[Any, Form] | None"]
-KindOf: TypeAlias = Callable[[list[Any]], "type | None"]
+CommonType: TypeAlias = Callable[[list[Any]], "type | None"]
 
 
-def packer_of(spec: Spec, kind_of: KindOf) -> Packer:
+def packer_of(spec: Spec, common_type: CommonType) -> Packer:
     """Return what makes (batch, form) for `Pool.send` of actions, or None if they have to travel as objects.
 
     Args:
         spec: the pool's action spec.
-        kind_of: see `build.Builder`.
+        common_type: see `build.Builder`.
     """
     root = spec.root
     if isinstance(root, Leaf):
-        return partial(_pack_scalars, root.dtype, kind_of) if root.shape == () else partial(_pack_arrays, root)
-    return _pack_nothing if spec.num_objects else partial(_pack_tree, root, kind_of)
+        return partial(_pack_scalars, root.dtype, common_type) if root.shape == () else partial(_pack_arrays, root)
+    return _pack_nothing if spec.num_objects else partial(_pack_tree, root, common_type)
 
 
-def _pack_scalars(dtype: np.dtype[Any], kind_of: KindOf, actions: list[Any]) -> tuple[Any, Form] | None:
-    kind = kind_of(actions)
+def _pack_scalars(dtype: np.dtype[Any], common_type: CommonType, actions: list[Any]) -> tuple[Any, Form] | None:
+    kind = common_type(actions)
     if kind is dtype.type:
         return np.array(actions, dtype), Form.NATIVE
     if kind is int and dtype.type is np.int64:
@@ -58,8 +58,8 @@ def _pack_arrays(leaf: Leaf, actions: list[Any]) -> tuple[Any, Form] | None:
     return None if batch is None else (batch, Form.NATIVE)
 
 
-def _pack_tree(root: Node, kind_of: KindOf, actions: list[Any]) -> tuple[Any, Form] | None:
-    batch = _pack_nested(root, kind_of, actions)
+def _pack_tree(root: Node, common_type: CommonType, actions: list[Any]) -> tuple[Any, Form] | None:
+    batch = _pack_nested(root, common_type, actions)
     return None if batch is None else (batch, Form.NATIVE)
 
 
@@ -74,20 +74,22 @@ def _stack(leaf: Leaf, values: list[Any]) -> Any:
     return np.array(values)
 
 
-def _pack_nested(node: Node, kind_of: KindOf, values: list[Any]) -> Any:
+def _pack_nested(node: Node, common_type: CommonType, values: list[Any]) -> Any:
     """Stack nested actions leaf by leaf; None as soon as one is not exactly what its leaf holds."""
     if isinstance(node, Leaf):
         if node.shape != ():
             return _stack(node, values)
-        packed = _pack_scalars(node.dtype, kind_of, values)
+        packed = _pack_scalars(node.dtype, common_type, values)
         return packed[0] if packed is not None and packed[1] == Form.NATIVE else None
     if isinstance(node, DictNode):
         if any(type(value) is not dict or tuple(value) != node.keys for value in values):
             return None
-        parts = [_pack_nested(child, kind_of, [v[key] for v in values]) for key, child in zip(node.keys, node.children)]
+        parts = [
+            _pack_nested(child, common_type, [v[key] for v in values]) for key, child in zip(node.keys, node.children)
+        ]
         return None if any(part is None for part in parts) else dict(zip(node.keys, parts))
     assert isinstance(node, TupleNode)
     if any(type(value) is not tuple or len(value) != len(node.children) for value in values):
         return None
-    parts = [_pack_nested(child, kind_of, [value[i] for value in values]) for i, child in enumerate(node.children)]
+    parts = [_pack_nested(child, common_type, [value[i] for value in values]) for i, child in enumerate(node.children)]
     return None if any(part is None for part in parts) else tuple(parts)

@@ -32,13 +32,13 @@ class Builder(NamedTuple):
     Attributes:
         timesteps: rows of observations and of rewards, lists or arrays -> (timesteps that go on, their empty
             infos, the observations, the rewards), as lists.
-        kind_of: a list -> the type that all its items have, None if there is no such type.
+        common_type: a list -> the type that all its items have, None if there is no such type.
         trees: (count, names, columns) -> `count` trees with the children {name: item of its column}; a column is a
             list, or an array (count,) of which trees get views of shape ().
     """
 
     timesteps: Callable[[Any, Any], Timesteps]
-    kind_of: Callable[[list[Any]], type | None]
+    common_type: Callable[[list[Any]], type | None]
     trees: Callable[[int, tuple[str, ...], tuple[Any, ...]], list[TreeArray]]
 
 
@@ -49,7 +49,7 @@ def _timesteps(obs: Any, rewards: Any) -> Timesteps:
     return list(made), infos, obs, rewards
 
 
-def _kind_of(values: list[Any]) -> type | None:
+def _common_type(values: list[Any]) -> type | None:
     kinds = {*map(type, values)}
     return kinds.pop() if len(kinds) == 1 else None
 
@@ -66,12 +66,12 @@ def numbers_of(column: Any) -> list[Any]:
     return [column[row, ...] for row in range(len(column))]
 
 
-python_builder = Builder(_timesteps, _kind_of, _trees)
+python_builder = Builder(_timesteps, _common_type, _trees)
 
 
 def _make_native_builder(native: Any) -> Builder:
     timesteps = partial(native.timesteps, BaseEnvTimestep)
-    return Builder(timesteps, native.kind_of, partial(native.trees, TreeArray, _SLOT))
+    return Builder(timesteps, native.common_type, partial(native.trees, TreeArray, _SLOT))
 
 
 def builder_of(implementation: str) -> Builder:

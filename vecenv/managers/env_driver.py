@@ -23,7 +23,7 @@ from ..envs.adapt import AdaptedEnv, adapt_built, has_generator, reward_space_of
 from ..envs.own import get_own
 from ..envs.seeding import EpisodeSeeds, episode_seed
 from ..envs.spaces import LooseSpace
-from ..envs.state.state import KEEPER, Snapshot
+from ..envs.state.state import SNAPSHOTTER, Snapshot
 from ..envs.video import EpisodeRecorder, enable_own, unique_name
 from ..errors import ConfigError, EnvError
 from .side_values import ABNORMAL, set_reward_aside
@@ -31,7 +31,7 @@ from .side_values import ABNORMAL, set_reward_aside
 __all__ = [
     "EnvMaker",
     "ManagedEnv",
-    "ManagedKeeper",
+    "ManagedSnapshotter",
     "Orders",
     "Settings",
 ]
@@ -83,7 +83,7 @@ _BOOKS = (
 )
 
 
-class ManagedKeeper:
+class ManagedSnapshotter:
     """Captures and restores managed envs between episodes, for `Pool`; see `envs.state`."""
 
     def spans_episodes(self, managed: ManagedEnv) -> bool:
@@ -94,7 +94,7 @@ class ManagedKeeper:
         """Take the state out; None if there is no way."""
         if managed.is_gone:  # what comes is made from nothing but the books
             return Snapshot(cloudpickle.dumps((managed.get_books(), None)), True)
-        inner = KEEPER.capture(managed.env)
+        inner = SNAPSHOTTER.capture(managed.env)
         if inner is None:
             return None
         return Snapshot(cloudpickle.dumps((managed.get_books(), inner.state)), inner.is_complete)
@@ -104,7 +104,7 @@ class ManagedKeeper:
         books, inner = cloudpickle.loads(state)
         managed.set_books(books)
         if inner is not None:
-            KEEPER.restore(managed.env, inner)
+            SNAPSHOTTER.restore(managed.env, inner)
 
 
 class EnvMaker:

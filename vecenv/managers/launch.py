@@ -27,7 +27,7 @@ from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, Work
 from .actions import packer_of
 from .build import builder_of
 from .calls import CallMethod, ReadAttribute, leave_resets
-from .env_driver import EnvMaker, ManagedKeeper, Orders, Settings
+from .env_driver import EnvMaker, ManagedSnapshotter, Orders, Settings
 from .episode_counts import EnvBooks
 from .held import HeldCall, HoldingPool
 from .last_obs import Shown
@@ -186,7 +186,7 @@ class EnvLife(EnvBooks):
             self._env_episode_count[env_id] = self._episodes_begun[env_id] = 0
             self._set_state(env_id, EnvState.INIT)
         builder = builder_of(pool.implementation)
-        self._pack = packer_of(pool.action_spec, builder.kind_of)
+        self._pack = packer_of(pool.action_spec, builder.common_type)
         self._layout = Layout(
             pool.obs_spec,
             _shape_of_rewards(pool.reward_space),
@@ -229,7 +229,7 @@ class EnvLife(EnvBooks):
         )
         self._makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
         autoreset = Autoreset.SAME_STEP if self._worker_resets else Autoreset.DISABLED
-        return self._pool_class()(self._makers, pool_options(self._cfg, autoreset), keeper=ManagedKeeper())
+        return self._pool_class()(self._makers, pool_options(self._cfg, autoreset), snapshotter=ManagedSnapshotter())
 
     def _pool_class(self) -> type[Pool]:
         return HoldingPool

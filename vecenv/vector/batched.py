@@ -24,7 +24,7 @@ from ..core.layout.spec import Array, Leaf
 from ..core.options import Limits, PoolOptions
 from ..core.parent.batch import Batch
 from ..envs.batched import Inner, adapt_batched, have_generators, inner_of
-from ..envs.state.state import KEEPER
+from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
 from .arguments import read_failures, read_mask, read_seeds
 from .batched_calling import CallableBatches
@@ -131,7 +131,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
             failures=policy,
         )
-        pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched, keeper=KEEPER)
+        pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched, snapshotter=SNAPSHOTTER)
         self._start()
         self.metadata = dict(pool.properties.get("metadata") or {})
         self.render_mode = pool.properties.get("render_mode")
@@ -241,7 +241,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         """Return actions of N envs as rows of W batches, for the step that comes now."""
         self._num_steps += 1
         if self._num_steps % _KEEP_EVERY == 0 and not self._pool.outstanding():  # else it is refused at once
-            self._pool.keep_states()
+            self._pool.take_snapshots()
         if type(actions) is np.ndarray and actions.shape == self._plain_shape:
             return actions.reshape(self._row_shape)
         return split_actions(self.single_action_space, actions, self.batch_size, self.num_envs)

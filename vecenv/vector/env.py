@@ -27,7 +27,7 @@ from ..core.layout.rows import Autoreset, Op
 from ..core.options import Limits, PoolOptions
 from ..core.parent.batch import Batch
 from ..envs.adapt import adapt_built
-from ..envs.state.state import KEEPER
+from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
 from .arguments import (
     combine_spaces,
@@ -181,7 +181,7 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
             failures=read_failures(on_failure, failures),
         )
         adapt = adapt_built if is_same else disguise
-        pool = self._make_pool(backend, env_fns, options, adapt=adapt, keeper=KEEPER)
+        pool = self._make_pool(backend, env_fns, options, adapt=adapt, snapshotter=SNAPSHOTTER)
         self.num_envs = pool.num_envs
         self.batch_size = read_count("batch_size", batch_size, self.num_envs)
         self._start(is_same, has_statistics)

@@ -30,7 +30,7 @@ from vecenv.alf import (
     TimeLimit,
     load,
 )
-from vecenv.envs.state.state import KEEPER, describe
+from vecenv.envs.state.state import SNAPSHOTTER, describe
 from vecenv.envs.toys import ToyEnv
 from vecenv.errors import ConfigError
 from vecenv.wrappers.base import own_generator
@@ -415,7 +415,7 @@ def test_the_task_under_way_is_that_of_a_new_env_too():
     env, twin = tasks(), tasks()
     env.reset()
     env.step({"task_id": 1, "action": 0})
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     assert twin.reset().prev_action["task_id"] == 1
 
 
@@ -510,7 +510,7 @@ def test_what_lasts_from_one_episode_to_the_next_can_be_moved_to_a_new_env(make)
     env.seed(3)
     for _ in range(2):
         env.reset()
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     action = np.zeros(env.batch_size if env.batched else (), np.int64)
     action = {"task_id": np.int64(1), "action": action} if make is tasks else action
     assert_same(env.reset(), twin.reset())
@@ -528,7 +528,7 @@ def test_what_a_curriculum_has_learned_can_be_moved_to_a_new_env():
     env.reset()
     for _ in range(30):
         env.step(action)
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     assert_same(env.reset(), twin.reset())
     for _ in range(30):
         assert_same(env.step(action), twin.step(action))

@@ -20,7 +20,7 @@ from vecenv.core.fallback import words
 from vecenv.core.fallback.local import make_local_pair
 from vecenv.core.fallback.socket import SocketHub, make_socket_slots
 from vecenv.core.host import slot as events
-from vecenv.core.host.global_rngs import Streams
+from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.host import Host
 from vecenv.core.layout.arena import ArenaPlan
 from vecenv.core.layout.native import load
@@ -33,7 +33,7 @@ from vecenv.core.pool.serial import SerialPool
 from vecenv.core.processes.worker_main import Attach, make_slot
 from vecenv.core.system.clock import now_ns
 from vecenv.core.system.segment import private_segment
-from vecenv.core.system.worker_socket import Control
+from vecenv.core.system.worker_socket import ControlSocket
 from vecenv.envs.toys import CountEnv, ExitAtStep, HangAtStep, HugeInfo, RaiseAtStep, WrongDtype
 from vecenv.errors import WorkerDiedError, WorkerTimeoutError
 
@@ -529,7 +529,7 @@ def two_slots():
     ours, theirs = multiprocessing.Pipe()
 
     class OneWorker:
-        worker_id, slots, control, pidfd, goodbye = 0, [0, 1], Control(ours), -1, None
+        worker_id, slots, control, pidfd, exit_report = 0, [0, 1], ControlSocket(ours), -1, None
 
     hub = SocketHub(attach.plan, memory, [0, 1, 1], [OneWorker()])
     slots = make_socket_slots(attach, memory, theirs)
@@ -624,7 +624,7 @@ def test_a_serial_pool_runs_where_there_is_no_linux():
 def test_a_host_serves_over_the_twin_until_it_is_idle():
     attach = attach_for(obs=CountEnv().observation_space, action=CountEnv().action_space, num_envs=1)
     hub, slot = local_pair(attach)
-    serving = Host(slot, {0: CountEnv()}, attach.plan, attach.autoreset, Streams())
+    serving = Host(slot, {0: CountEnv()}, attach.plan, attach.autoreset, GlobalRngs())
     reset(hub, [0])
     assert serving.serve() == events.IDLE
     rows, flags = hub.recv(1, 1, FAR)

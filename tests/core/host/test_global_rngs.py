@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from vecenv.core.host import global_rngs as streams_module
-from vecenv.core.host.global_rngs import Streams
+from vecenv.core.host import global_rngs as rngs_module
+from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.layout.native import load
 from vecenv.core.layout.rows import Autoreset
 from vecenv.core.options import FailurePolicy, PoolOptions
@@ -91,7 +91,7 @@ def play(pool: Any, steps: int = 15, before: Callable[[int], None] = lambda step
 def some_envs(seed: int, count: int = 3) -> list[Callable[[], Draws]]:
     rng = random.Random(seed)
     moments = ["construct", "reset", "step", "call", "nothing", "reset step", "construct step call"]
-    both = rng.choice(list(KINDS))  # two that meet in the idle state, and others
+    both = rng.choice(list(KINDS))  # two that meet in the neutral state, and others
     chosen = [(both, "step"), (both, "step"), *((rng.choice(list(KINDS)), rng.choice(moments)) for _ in range(count))]
     return [
         functools.partial(Draws, kind, moment, rng.randint(1, 6), rng.randint(1, 3), length=rng.randint(2, 9))
@@ -186,23 +186,23 @@ def test_a_quick_call_that_draws_and_raises_leaves_the_idle_state_as_it_was() ->
     def fail() -> None:
         raise LookupError(random.random())
 
-    with Streams() as streams:
-        values = [streams.quick(0, random.random)]
+    with GlobalRngs() as rngs:
+        values = [rngs.call_lazily(0, random.random)]
         with pytest.raises(LookupError) as caught:
-            streams.quick(1, fail)
-        values += [*caught.value.args, streams.quick(2, random.random)]
-        assert streams.has_drawn(1) and len(set(values)) == 1
+            rngs.call_lazily(1, fail)
+        values += [*caught.value.args, rngs.call_lazily(2, random.random)]
+        assert rngs.has_drawn(1) and len(set(values)) == 1
         with pytest.raises(LookupError) as caught:
-            streams.quick(1, fail)
+            rngs.call_lazily(1, fail)
         assert caught.value.args[0] != values[0], "the second is the env's own"
 
 
 def test_streams_go_on_from_a_state() -> None:
-    streams, others = Streams(), Streams()
-    with streams, streams.of(3):
+    rngs, others = GlobalRngs(), GlobalRngs()
+    with rngs, rngs.of(3):
         random.gauss(0, 1), np.random.normal()
-    assert others.take_from(5, streams.keep_with(3, b"state")) == b"state"
-    with streams, streams.of(3):
+    assert others.unpack_state(5, rngs.pack_state(3, b"state")) == b"state"
+    with rngs, rngs.of(3):
         expected = random.gauss(0, 1), np.random.normal(), random.random()
     with others, others.of(5):
         assert (random.gauss(0, 1), np.random.normal(), random.random()) == expected
@@ -210,32 +210,32 @@ def test_streams_go_on_from_a_state() -> None:
 
 
 def test_a_second_gaussian_is_nobody_elses() -> None:
-    with Streams() as streams:
-        alone = streams.quick(1, random.gauss, 0, 1)
+    with GlobalRngs() as rngs:
+        alone = rngs.call_lazily(1, random.gauss, 0, 1)
     random.gauss(0, 1)
-    with Streams() as streams:
-        assert streams.quick(2, random.gauss, 0, 1) == alone, "the caller has one left over"
-    with Streams() as streams:
-        streams.command(0, random.gauss, 0, 1)
-        assert streams.quick(1, random.gauss, 0, 1) == alone, "env 0 has one left over"
+    with GlobalRngs() as rngs:
+        assert rngs.call_lazily(2, random.gauss, 0, 1) == alone, "the caller has one left over"
+    with GlobalRngs() as rngs:
+        rngs.call_swapped(0, random.gauss, 0, 1)
+        assert rngs.call_lazily(1, random.gauss, 0, 1) == alone, "env 0 has one left over"
 
 
 def test_an_env_that_is_forgotten_draws_what_it_drew_first() -> None:
     drawn = []
-    with Streams() as streams:
+    with GlobalRngs() as rngs:
         for _ in range(2):
-            drawn.append(streams.command(0, random.random))
-            assert streams.has_drawn(0)
-            streams.forget(0)
-            assert not streams.has_drawn(0)
+            drawn.append(rngs.call_swapped(0, random.random))
+            assert rngs.has_drawn(0)
+            rngs.forget(0)
+            assert not rngs.has_drawn(0)
     assert drawn[0] == drawn[1]
 
 
 def test_pools_within_the_envs_of_a_pool_leave_their_streams_alone() -> None:
-    outer, inner = Streams(), Streams()
+    outer, inner = GlobalRngs(), GlobalRngs()
     with outer, outer.of(0):
         expected = [random.random(), random.random()]
-    again = Streams()
+    again = GlobalRngs()
     with again, again.of(0):
         got = [random.random()]
         with inner, inner.of(0):
@@ -247,10 +247,10 @@ def test_pools_within_the_envs_of_a_pool_leave_their_streams_alone() -> None:
 def test_a_second_thread_goes_without() -> None:
     state = random.getstate()
     entered: list[bool] = []
-    with Streams():
+    with GlobalRngs():
 
         def enter() -> None:
-            with Streams() as second:
+            with GlobalRngs() as second:
                 entered.append(second.is_active)
 
         thread = threading.Thread(target=enter)
@@ -265,7 +265,7 @@ def test_workers_forked_beside_a_thread_that_serves_have_their_streams() -> None
     inside, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with Streams():
+        with GlobalRngs():
             inside.set()
             done.wait()
 
@@ -282,18 +282,18 @@ def test_workers_forked_beside_a_thread_that_serves_have_their_streams() -> None
 def test_generators_of_another_layout_are_swapped_by_their_own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     env_fns = [functools.partial(Draws, kind, "construct reset step call", length=4) for kind in KINDS]
     expected = play(SerialPool(env_fns))
-    streams_module._idle_state.cache_clear()
-    monkeypatch.setattr(streams_module, "_gauss_offset", lambda: None)
+    rngs_module._neutral_state.cache_clear()
+    monkeypatch.setattr(rngs_module, "_gauss_offset", lambda: None)
     try:
-        assert not streams_module.is_exact() and Streams().watched == ()
+        assert not rngs_module.is_exact() and GlobalRngs().watched_words == ()
         assert play(SerialPool(env_fns)) == expected
     finally:
-        streams_module._idle_state.cache_clear()
+        rngs_module._neutral_state.cache_clear()
 
 
 @pytest.mark.native
 def test_the_layout_is_known_here() -> None:
-    assert streams_module.is_exact() and len(Streams().watched) == 4
+    assert rngs_module.is_exact() and len(GlobalRngs().watched_words) == 4
 
 
 def test_threads_that_draw_are_warned_about_once() -> None:
@@ -368,7 +368,7 @@ class Kept(NamedTuple):
     is_complete: bool = True
 
 
-class DrawsKeeper:
+class DrawsSnapshotter:
     """Keeps all of a `Draws` that draws in every step: a seeded reset would do but for the global generators."""
 
     def spans_episodes(self, env: Any) -> bool:
@@ -405,6 +405,6 @@ def test_a_worker_that_is_killed_draws_on_where_it_was(autoreset: Autoreset, mom
 
     alone = SerialPool(env_fns, options)
     expected = play(alone, 30, functools.partial(reset_sometimes, alone))
-    mortal = ProcessPool(env_fns, replace(options, num_workers=2, failures=failures), keeper=DrawsKeeper())
+    mortal = ProcessPool(env_fns, replace(options, num_workers=2, failures=failures), snapshotter=DrawsSnapshotter())
     assert play(mortal, 30, functools.partial(kill_sometimes, mortal)) == expected
     assert len(set(killed)) == 5

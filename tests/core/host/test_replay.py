@@ -15,8 +15,8 @@ import pytest
 from gymnasium import spaces
 
 from tests.faults.tapes import kill, mortal, play, wait_until
-from vecenv.core.host.global_rngs import Streams
-from vecenv.core.host.replay import Replayer
+from vecenv.core.host.global_rngs import GlobalRngs
+from vecenv.core.host.replay import Restorer
 from vecenv.core.layout.rows import Autoreset
 from vecenv.envs.toys import ToyEnv
 from vecenv.replaying import REPLAYING, is_replaying, replaying
@@ -148,10 +148,10 @@ def test_answers_are_compared_at_the_newest_one_before_the_command() -> None:
     """A worker may die between the record of an answer and its row: then the command is made again."""
     records: list[Any] = [(0, 0), (0, 0)]
     slot: Any = SimpleNamespace(records=lambda env_id: (99, *records))
-    replayer = Replayer(slot, *[None] * 5, Streams())  # type: ignore[arg-type]
-    assert replayer.last_record(0, 5) == (0, 0)
+    restorer = Restorer(slot, *[None] * 5, GlobalRngs())  # type: ignore[arg-type]
+    assert restorer.last_record(0, 5) == (0, 0)
     records[:] = (5, 50), (4, 40)
-    assert replayer.last_record(0, 5) == (4, 40) and replayer.last_record(0, 6) == (5, 50)
+    assert restorer.last_record(0, 5) == (4, 40) and restorer.last_record(0, 6) == (5, 50)
 
 
 def test_the_mark_in_the_environment_is_taken_away() -> None:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from vecenv.core.host.global_rngs import Streams
-from vecenv.core.host.snapshots import Keeping
+from vecenv.core.host.global_rngs import GlobalRngs
+from vecenv.core.host.snapshots import Snapshots
 from vecenv.core.layout.messages import Reply
 
 
@@ -17,11 +17,11 @@ class Slot:
 
     def __init__(self) -> None:
         self.due = False
-        self.started: list[int] = []
+        self.digests_started: list[int] = []
         self.after: list[tuple[int, int]] = []
 
     def start_digest(self, env_id: int) -> None:
-        self.started.append(env_id)
+        self.digests_started.append(env_id)
 
     def schedule_snapshot(self, env_id: int, busy_ns: int) -> None:
         self.after.append((env_id, busy_ns))
@@ -30,149 +30,149 @@ class Slot:
         return self.due
 
 
-class Kept(NamedTuple):
+class Saved(NamedTuple):
     state: bytes
     is_complete: bool
 
 
-class Keeper:
+class Snapshotter:
     def __init__(self, spans: bool = False, *, complete: bool = True, error: Exception | None = None) -> None:
         self.spans, self.complete, self.error = spans, complete, error
-        self.num_looks = 0
+        self.num_captures = 0
 
     def spans_episodes(self, env: Any) -> bool:
         return self.spans
 
-    def capture(self, env: Any) -> Kept | None:
-        self.num_looks += 1
+    def capture(self, env: Any) -> Saved | None:
+        self.num_captures += 1
         if self.error is not None:
             raise self.error
-        return None if env is None else Kept(pickle.dumps(env), self.complete)
+        return None if env is None else Saved(pickle.dumps(env), self.complete)
 
     def restore(self, env: Any, state: bytes) -> None:
         raise AssertionError("nothing is restored here")
 
 
 class Scene:
-    """A Keeping with what it talks to."""
+    """A Snapshots with what it talks to."""
 
-    def __init__(self, keeper: Keeper | None) -> None:
-        self.slot, self.keeper = Slot(), keeper
-        self.posted: list[Reply] = []
+    def __init__(self, snapshotter: Snapshotter | None) -> None:
+        self.slot, self.snapshotter = Slot(), snapshotter
+        self.sent: list[Reply] = []
         self.warned: list[tuple[str, str]] = []
-        self.streams = Streams()
-        self.keeping = Keeping(
-            self.slot, keeper, self.streams, self.posted.append, lambda key, text: self.warned.append((key, text))
+        self.rngs = GlobalRngs()
+        self.snapshots = Snapshots(
+            self.slot, snapshotter, self.rngs, self.sent.append, lambda key, text: self.warned.append((key, text))
         )
 
     def reset(self, step_id: int, env: Any = 5, **how: bool) -> None:
-        self.keeping.before_reset(0, step_id, env, **{"seeded": False, **how})
+        self.snapshots.before_reset(0, step_id, env, **{"seeded": False, **how})
 
 
 def test_the_first_reset_is_a_start_by_itself() -> None:
-    scene = Scene(Keeper())
+    scene = Scene(Snapshotter())
     scene.reset(1, seeded=True)
-    assert scene.posted == [] and scene.slot.started == [0] and scene.keeper.num_looks == 0
+    assert scene.sent == [] and scene.slot.digests_started == [0] and scene.snapshotter.num_captures == 0
     assert scene.slot.after[0][1] > 0, "later autoresets are to be looked at"
 
 
 def test_an_autoreset_is_looked_at_when_that_is_due() -> None:
-    scene = Scene(Keeper())
+    scene = Scene(Snapshotter())
     scene.reset(1, seeded=True)
     scene.reset(2)
-    assert scene.posted == []
+    assert scene.sent == []
     scene.slot.due = True
     scene.reset(3)
-    (reply,) = scene.posted
+    (reply,) = scene.sent
     assert (reply.step_id, reply.env_id) == (3, 0) and reply.snapshot is not None and reply.snapshot[1]
-    assert scene.slot.started == [0, 0], "the digest begins with this episode"
+    assert scene.slot.digests_started == [0, 0], "the digest begins with this episode"
 
 
 def test_a_seeded_reset_is_enough_for_envs_that_do_not_span_episodes() -> None:
-    scene = Scene(Keeper(spans=False))
+    scene = Scene(Snapshotter(spans=False))
     for step_id in (1, 2, 3):
         scene.reset(step_id, seeded=True)
-    assert scene.posted == [] and scene.slot.started == [0, 0, 0]
+    assert scene.sent == [] and scene.slot.digests_started == [0, 0, 0]
 
 
 def test_envs_that_span_episodes_are_looked_at_before_seeded_resets_too() -> None:
-    scene = Scene(Keeper(spans=True))
+    scene = Scene(Snapshotter(spans=True))
     scene.reset(1, seeded=True)
-    assert scene.posted == [], "there is nothing before the first"
+    assert scene.sent == [], "there is nothing before the first"
     scene.reset(2, seeded=True)
-    assert [reply.step_id for reply in scene.posted] == [2]
+    assert [reply.step_id for reply in scene.sent] == [2]
 
 
 def test_an_env_that_draws_from_the_global_generators_spans_episodes() -> None:
-    scene = Scene(Keeper(spans=False))
-    with scene.streams:
-        scene.streams.of(0)
+    scene = Scene(Snapshotter(spans=False))
+    with scene.rngs:
+        scene.rngs.of(0)
         scene.reset(1, seeded=True)
-        scene.streams.note_draw(0)
+        scene.rngs.note_draw(0)
         scene.reset(2, seeded=True)
-    assert [reply.step_id for reply in scene.posted] == [2]
+    assert [reply.step_id for reply in scene.sent] == [2]
 
 
 def test_a_reset_that_overtakes_a_step_forces_a_look() -> None:
-    scene = Scene(Keeper())
+    scene = Scene(Snapshotter())
     scene.reset(1, seeded=True)
     scene.reset(2, forced=True)
-    assert [reply.step_id for reply in scene.posted] == [2]
+    assert [reply.step_id for reply in scene.sent] == [2]
 
 
 def test_an_env_is_looked_at_amid_its_episode_when_that_is_due_or_forced() -> None:
-    scene = Scene(Keeper())
-    scene.keeping.amid_episode(0, 1, 5, forced=True)
-    assert scene.posted == [], "it has not been reset"
+    scene = Scene(Snapshotter())
+    scene.snapshots.within_episode(0, 1, 5, forced=True)
+    assert scene.sent == [], "it has not been reset"
     scene.reset(1, seeded=True)
-    scene.keeping.amid_episode(0, 2, 5, forced=False)
-    assert scene.posted == []
-    scene.keeping.amid_episode(0, 3, 5, forced=True)
+    scene.snapshots.within_episode(0, 2, 5, forced=False)
+    assert scene.sent == []
+    scene.snapshots.within_episode(0, 3, 5, forced=True)
     scene.slot.due = True
-    scene.keeping.amid_episode(0, 4, 5, forced=False)
-    assert [(reply.step_id, reply.snapshot and reply.snapshot[2]) for reply in scene.posted] == [(3, True), (4, True)]
-    scene.keeping.amid_episode(0, 5, None, forced=True)
-    scene.keeping.amid_episode(0, 6, 5, forced=True)
-    assert len(scene.posted) == 2, "after one look that showed nothing there is no other"
+    scene.snapshots.within_episode(0, 4, 5, forced=False)
+    assert [(reply.step_id, reply.snapshot and reply.snapshot[2]) for reply in scene.sent] == [(3, True), (4, True)]
+    scene.snapshots.within_episode(0, 5, None, forced=True)
+    scene.snapshots.within_episode(0, 6, 5, forced=True)
+    assert len(scene.sent) == 2, "after one look that showed nothing there is no other"
 
 
 def test_an_env_that_was_brought_back_is_not_new() -> None:
-    scene = Scene(Keeper())
-    scene.keeping.resume(0, 5, is_fresh=False)
+    scene = Scene(Snapshotter())
+    scene.snapshots.resume(0, 5, is_newly_built=False)
     scene.reset(7, forced=True)
-    assert [reply.step_id for reply in scene.posted] == [7]
+    assert [reply.step_id for reply in scene.sent] == [7]
 
 
 def test_the_state_of_an_env_that_has_only_been_built_is_all_there_is() -> None:
-    scene = Scene(Keeper(complete=False))
-    scene.keeping.resume(0, 5, is_fresh=True)
+    scene = Scene(Snapshotter(complete=False))
+    scene.snapshots.resume(0, 5, is_newly_built=True)
     scene.reset(7, forced=True)
     scene.reset(8, forced=True)
-    assert [reply.snapshot and reply.snapshot[1] for reply in scene.posted] == [True, False]
+    assert [reply.snapshot and reply.snapshot[1] for reply in scene.sent] == [True, False]
 
 
 def test_states_that_may_not_be_all_are_said_to_be_so() -> None:
-    scene = Scene(Keeper(complete=False))
+    scene = Scene(Snapshotter(complete=False))
     scene.reset(1, seeded=True)
     scene.reset(2, forced=True)
-    assert scene.posted[0].start is not None and scene.posted[0].start[1] is False
+    assert scene.sent[0].snapshot is not None and scene.sent[0].snapshot[1] is False
 
 
 def test_an_env_that_is_where_the_other_one_was_may_hold_more_than_its_state() -> None:
-    scene = Scene(Keeper(complete=False))
-    scene.keeping.resume(0, 5, is_fresh=False)
+    scene = Scene(Snapshotter(complete=False))
+    scene.snapshots.resume(0, 5, is_newly_built=False)
     scene.reset(7, forced=True)
-    assert [reply.snapshot and reply.snapshot[1] for reply in scene.posted] == [False]
+    assert [reply.snapshot and reply.snapshot[1] for reply in scene.sent] == [False]
 
 
 @pytest.mark.parametrize("error", [None, ValueError("no state")])
 def test_an_env_that_cannot_be_looked_into_is_left_alone(error: Exception | None) -> None:
-    scene = Scene(Keeper(error=error))
+    scene = Scene(Snapshotter(error=error))
     env = None if error is None else 5
     scene.reset(1, env, seeded=True)
     for step_id in (2, 3):
         scene.reset(step_id, env, forced=True)
-    assert scene.posted == [] and scene.keeper.num_looks == 1
+    assert scene.sent == [] and scene.snapshotter.num_captures == 1
     assert scene.slot.after[-1] == (0, 0), "its autoresets need not come here"
     assert len(scene.warned) == (error is not None)
     if error:
@@ -183,12 +183,12 @@ def test_without_a_keeper_only_seeded_resets_are_starts() -> None:
     scene = Scene(None)
     scene.reset(1, seeded=True)
     scene.reset(2, forced=True)
-    assert scene.posted == [] and scene.slot.started == [0] and scene.slot.after[0] == (0, 0)
+    assert scene.sent == [] and scene.slot.digests_started == [0] and scene.slot.after[0] == (0, 0)
     assert scene.warned == [], "that was to be so"
 
 
 def test_a_look_that_the_system_held_up_does_not_put_off_the_next_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(Keeper())
+    scene = Scene(Snapshotter())
     scene.reset(1, seeded=True)
     scene.slot.due = True
     clock = [0, 0]  # now, and how far a look moves it
@@ -209,7 +209,7 @@ def test_a_look_that_the_system_held_up_does_not_put_off_the_next_for_long(monke
 def test_the_first_look_which_finds_out_what_there_is_does_not_put_off_the_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scene = Scene(Keeper())
+    scene = Scene(Snapshotter())
     scene.reset(1, seeded=True)
     clock = [0]
 

@@ -30,10 +30,10 @@ def call(journal: Journal, first: int, env_id: int, name: str | None) -> None:
     journal.note_commands(Op.CALL, first, [env_id], [0], [0], [f"payload {first}".encode()], [name], [False])
 
 
-def told(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int, list[Any]]]:
+def repeated(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int, list[Any]]]:
     """Return (start, [what is repeated]) of each attempt: actions as numbers, commands by name."""
     found = []
-    for start, entries, _ in journal.history(env_id, queued).attempts:
+    for point, entries, _ in journal.history(env_id, queued).attempts:
         parts: list[Any] = []
         for entry in entries:
             if entry.op == Op.STEP:
@@ -41,13 +41,13 @@ def told(journal: Journal, env_id: int, queued: Any = ()) -> list[tuple[int, lis
                 parts.append(int(np.frombuffer(entry.payload[0], np.int64)[0]))
             else:
                 parts.append(f"{Op(entry.op).name.lower()} {entry.step_id}")
-        found.append((start.step_id, parts))
+        found.append((point.step_id, parts))
     return found
 
 
-def kept(journal: Journal, attempt: int = 0) -> list[int]:
+def persistent(journal: Journal, attempt: int = 0) -> list[int]:
     """Return the calls that are made again before the start of an attempt, for env 0."""
-    return [entry.step_id for entry in journal.history(0, ()).attempts[attempt].kept]
+    return [entry.step_id for entry in journal.history(0, ()).attempts[attempt].persistent_calls]
 
 
 def two_envs() -> Journal:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.core.recovery.journals import MANY, call, kept, reset, steps, told, two_envs
-from vecenv.core.layout.commands import Start
+from tests.core.recovery.journals import MANY, call, persistent, repeated, reset, steps, two_envs
+from vecenv.core.layout.commands import RestorePoint
 from vecenv.core.layout.rows import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
 
 def test_a_history_begins_with_the_seeded_reset_and_has_each_envs_own_actions() -> None:
     journal = two_envs()
-    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12])]
-    assert told(journal, 1) == [(2, ["reset 2", 20, 21, 22])]
+    assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12])]
+    assert repeated(journal, 1) == [(2, ["reset 2", 20, 21, 22])]
 
 
 def test_what_is_queued_is_not_repeated() -> None:
-    assert told(two_envs(), 1, [8]) == [(2, ["reset 2", 20, 21])]
-    assert told(two_envs(), 1, [6, 8]) == [(2, ["reset 2", 20])]
+    assert repeated(two_envs(), 1, [8]) == [(2, ["reset 2", 20, 21])]
+    assert repeated(two_envs(), 1, [6, 8]) == [(2, ["reset 2", 20])]
 
 
 def test_actions_are_copied() -> None:
@@ -27,7 +27,7 @@ def test_actions_are_copied() -> None:
     actions = np.array([3])
     journal.note_steps((actions,), None, 0)
     actions[:] = 4
-    assert told(journal, 0) == [(0, [3])]
+    assert repeated(journal, 0) == [(0, [3])]
 
 
 def test_requests_of_some_envs_in_any_order() -> None:
@@ -36,9 +36,9 @@ def test_requests_of_some_envs_in_any_order() -> None:
     steps(journal, [20, 10], [2, 1])
     steps(journal, [21], [2])
     steps(journal, [5, 11, 22], [0, 1, 2])
-    assert told(journal, 0) == [(1, ["reset 1", 5])]
-    assert told(journal, 1) == [(2, ["reset 2", 10, 11])]
-    assert told(journal, 2) == [(3, ["reset 3", 20, 21, 22])]
+    assert repeated(journal, 0) == [(1, ["reset 1", 5])]
+    assert repeated(journal, 1) == [(2, ["reset 2", 10, 11])]
+    assert repeated(journal, 2) == [(3, ["reset 3", 20, 21, 22])]
 
 
 def test_each_request_has_its_own_form() -> None:
@@ -52,20 +52,20 @@ def test_each_request_has_its_own_form() -> None:
 def test_a_seeded_reset_is_a_start_once_it_has_been_answered() -> None:
     journal = two_envs()
     reset(journal, 9, [0], [7])
-    assert told(journal, 0, [9]) == [(1, ["reset 1", 10, 11, 12])], "it is still to be done"
-    assert told(journal, 0) == [(9, ["reset 9"]), (1, ["reset 1", 10, 11, 12, "reset 9"])]
+    assert repeated(journal, 0, [9]) == [(1, ["reset 1", 10, 11, 12])], "it is still to be done"
+    assert repeated(journal, 0) == [(9, ["reset 9"]), (1, ["reset 1", 10, 11, 12, "reset 9"])]
     steps(journal, [30], [0])
-    assert told(journal, 0) == [(9, ["reset 9", 30])]
+    assert repeated(journal, 0) == [(9, ["reset 9", 30])]
 
 
 def test_a_reset_without_a_seed_is_part_of_the_history() -> None:
     journal = two_envs()
     reset(journal, 9, [0], [None])
     steps(journal, [30], [0])
-    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])]
+    assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])]
 
 
-def doubtful(journal: Journal, env_id: int) -> list[int]:
+def cancelled(journal: Journal, env_id: int) -> list[int]:
     (attempt,) = journal.history(env_id, ()).attempts
     return [entry.step_id for entry in attempt.entries if entry.flags & CommandFlag.CANCELLED]
 
@@ -73,14 +73,14 @@ def doubtful(journal: Journal, env_id: int) -> list[int]:
 def test_what_was_cancelled_is_marked_until_there_is_a_new_start() -> None:
     journal = two_envs()
     journal.note_cancelled(0, 7)
-    assert doubtful(journal, 0) == [7] and doubtful(journal, 1) == []
-    assert journal.is_in_doubt(0) and not journal.is_in_doubt(1)
+    assert cancelled(journal, 0) == [7] and cancelled(journal, 1) == []
+    assert journal.has_cancelled(0) and not journal.has_cancelled(1)
     steps(journal, [30], [0])
-    assert doubtful(journal, 0) == [7] and told(journal, 0) == [(1, ["reset 1", 10, 11, 12, 30])]
+    assert cancelled(journal, 0) == [7] and repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, 30])]
     reset(journal, 10, [0], [5])
     steps(journal, [40], [0])
-    assert told(journal, 0) == [(10, ["reset 10", 40])]
-    assert doubtful(journal, 0) == [] and not journal.is_in_doubt(0)
+    assert repeated(journal, 0) == [(10, ["reset 10", 40])]
+    assert cancelled(journal, 0) == [] and not journal.has_cancelled(0)
 
 
 def test_nothing_begins_with_what_was_cancelled() -> None:
@@ -88,62 +88,64 @@ def test_nothing_begins_with_what_was_cancelled() -> None:
     reset(journal, 9, [0], [7])
     journal.note_cancelled(0, 9)
     steps(journal, [30], [0])
-    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])] and doubtful(journal, 0) == [9]
+    assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])] and cancelled(journal, 0) == [9]
     journal.note_cancelled(0, 10)
-    journal.note_state(0, Start(10, b"state"), True)  # it was on its way already
-    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])] and doubtful(journal, 0) == [9, 10]
+    journal.note_restore_point(0, RestorePoint(10, b"state"), True)  # it was on its way already
+    assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, "reset 9", 30])] and cancelled(journal, 0) == [9, 10]
 
 
 def test_a_state_is_a_start() -> None:
     journal = two_envs()
-    journal.note_state(0, Start(7, b"state"), is_answered=False)
-    assert told(journal, 0)[0] == (7, [12])
-    assert told(journal, 0, [7]) == [(1, ["reset 1", 10, 11])], "its command was not answered: the look is made again"
+    journal.note_restore_point(0, RestorePoint(7, b"state"), is_answered=False)
+    assert repeated(journal, 0)[0] == (7, [12])
+    assert repeated(journal, 0, [7]) == [(1, ["reset 1", 10, 11])], (
+        "its command was not answered: the look is made again"
+    )
     steps(journal, [13, 23])
-    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13])], "and that look has been forgotten"
-    journal.note_state(0, Start(9, b"state"), is_answered=True)
-    assert told(journal, 0) == [(9, [13])]
+    assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13])], "and that look has been forgotten"
+    journal.note_restore_point(0, RestorePoint(9, b"state"), is_answered=True)
+    assert repeated(journal, 0) == [(9, [13])]
     steps(journal, [14, 24])
-    assert told(journal, 0) == [(9, [13, 14])]
+    assert repeated(journal, 0) == [(9, [13, 14])]
 
 
 def test_a_state_amid_an_episode_begins_the_digest_with_the_step_after_it() -> None:
     journal = two_envs()
     call(journal, 9, 0, "")
-    journal.note_state(0, Start(9, b"state", is_amid=True), is_answered=True)
-    assert told(journal, 0) == [(9, [])]
+    journal.note_restore_point(0, RestorePoint(9, b"state", is_mid_episode=True), is_answered=True)
+    assert repeated(journal, 0) == [(9, [])]
     call(journal, 10, 0, None)
     steps(journal, [13, 23])  # commands 11, 12
     steps(journal, [14, 24])
     (attempt,) = journal.history(0, ()).attempts
     begins = [entry.step_id for entry in attempt.entries if entry.flags & CommandFlag.NEW_DIGEST]
-    assert attempt.start.is_amid and begins == [11]
-    assert told(journal, 0) == [(9, ["call 10", 13, 14])]
-    assert told(journal, 1) == [(2, ["reset 2", 20, 21, 22, 23, 24])]
+    assert attempt.restore_point.is_mid_episode and begins == [11]
+    assert repeated(journal, 0) == [(9, ["call 10", 13, 14])]
+    assert repeated(journal, 1) == [(2, ["reset 2", 20, 21, 22, 23, 24])]
 
 
 def test_a_state_that_is_older_than_a_start_is_nothing_new() -> None:
     journal = two_envs()
     reset(journal, 9, [0], [7])
     steps(journal, [30], [0])
-    journal.note_state(0, Start(5, b"late"), is_answered=True)
-    assert told(journal, 0) == [(9, ["reset 9", 30])]
+    journal.note_restore_point(0, RestorePoint(5, b"late"), is_answered=True)
+    assert repeated(journal, 0) == [(9, ["reset 9", 30])]
 
 
 def test_a_state_that_is_read_after_the_next_seeded_reset_was_sent_is_a_start_for_that() -> None:
     """Else the digest, which began anew at the state, would not agree with what is repeated from before it."""
     journal = two_envs()
     reset(journal, 9, [0], [7])
-    journal.note_state(0, Start(7, b"late"), is_answered=True)
-    assert told(journal, 0, [9]) == [(7, [12])]
+    journal.note_restore_point(0, RestorePoint(7, b"late"), is_answered=True)
+    assert repeated(journal, 0, [9]) == [(7, [12])]
     steps(journal, [30], [0])
-    assert told(journal, 0) == [(9, ["reset 9", 30])], "once that is answered, it is the start"
+    assert repeated(journal, 0) == [(9, ["reset 9", 30])], "once that is answered, it is the start"
 
 
 def test_a_state_whose_command_is_done_again_is_no_start_of_the_digest() -> None:
     journal = two_envs()
-    journal.note_state(0, Start(7, b"a", False), is_answered=False)
-    assert told(journal, 0, [7]) == [(1, ["reset 1", 10, 11])], "a crash before the answer: without another look"
+    journal.note_restore_point(0, RestorePoint(7, b"a", False), is_answered=False)
+    assert repeated(journal, 0, [7]) == [(1, ["reset 1", 10, 11])], "a crash before the answer: without another look"
     steps(journal, [13, 23])
     entries = journal.history(0, ()).attempts[0].entries
     marked = [entry.step_id for entry in entries if entry.flags & CommandFlag.NEW_DIGEST]
@@ -152,9 +154,9 @@ def test_a_state_whose_command_is_done_again_is_no_start_of_the_digest() -> None
 
 def test_a_call_is_not_asked_because_an_answer_is_in() -> None:
     journal = two_envs()
-    journal.note_state(0, Start(7, b"state"), is_answered=False)
+    journal.note_restore_point(0, RestorePoint(7, b"state"), is_answered=False)
     call(journal, 9, 0, None)
-    assert told(journal, 0, [7, 9]) == [(1, ["reset 1", 10, 11])]
+    assert repeated(journal, 0, [7, 9]) == [(1, ["reset 1", 10, 11])]
 
 
 def test_the_last_letter_of_an_env_is_there_whatever_else_is_given_up() -> None:
@@ -167,17 +169,17 @@ def test_the_last_letter_of_an_env_is_there_whatever_else_is_given_up() -> None:
 
 def test_a_start_that_may_not_be_all_keeps_the_one_before_it() -> None:
     journal = two_envs()
-    journal.note_state(0, Start(7, b"a", False), is_answered=True)
-    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12]), (7, [12])]
+    journal.note_restore_point(0, RestorePoint(7, b"a", False), is_answered=True)
+    assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12]), (7, [12])]
     steps(journal, [13, 23])
-    journal.note_state(0, Start(9, b"b", False), is_answered=True)
-    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13]), (9, [13])], "the certain one, then the newest"
+    journal.note_restore_point(0, RestorePoint(9, b"b", False), is_answered=True)
+    assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13]), (9, [13])], "the certain one, then the newest"
     entries = journal.history(0, ()).attempts[0].entries
     marked = [entry.step_id for entry in entries if entry.flags & CommandFlag.NEW_DIGEST]
     assert marked == [1, 7, 9], "the digest began anew at each of them"
     steps(journal, [14, 24])
-    journal.note_state(0, Start(11, b"c", True), is_answered=True)
-    assert told(journal, 0) == [(11, [14])], "a certain one ends that"
+    journal.note_restore_point(0, RestorePoint(11, b"c", True), is_answered=True)
+    assert repeated(journal, 0) == [(11, [14])], "a certain one ends that"
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
@@ -185,10 +187,10 @@ def test_nothing_before_a_reset_that_overtook_a_step_is_repeated(is_answered: bo
     """Whether that step was made is not known, so the state seen then is all there is, complete or not."""
     journal = two_envs()
     journal.note_commands(Op.RESET, 9, [0], [0], [CommandFlag.SNAPSHOT], [None], [None], [False])
-    journal.note_state(0, Start(9, b"a", False), is_answered=is_answered)
-    assert told(journal, 0) == [(9, ["reset 9"])]
+    journal.note_restore_point(0, RestorePoint(9, b"a", False), is_answered=is_answered)
+    assert repeated(journal, 0) == [(9, ["reset 9"])]
     steps(journal, [13, 23])
-    assert told(journal, 0) == [(9, ["reset 9", 13])]
+    assert repeated(journal, 0) == [(9, ["reset 9", 13])]
 
 
 def test_only_the_last_call_of_a_name_is_kept_and_for_good() -> None:
@@ -198,12 +200,12 @@ def test_only_the_last_call_of_a_name_is_kept_and_for_good() -> None:
     call(journal, 11, 0, "set_attr x")
     call(journal, 12, 0, None)
     call(journal, 13, 0, "")
-    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, "call 9", "call 10", "call 11", "call 12"])]
-    assert kept(journal) == []
+    assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, "call 9", "call 10", "call 11", "call 12"])]
+    assert persistent(journal) == []
     reset(journal, 14, [0], [7])
     steps(journal, [30], [0])
-    assert told(journal, 0) == [(14, ["reset 14", 30])]
-    assert kept(journal) == [10, 11]
+    assert repeated(journal, 0) == [(14, ["reset 14", 30])]
+    assert persistent(journal) == [10, 11]
 
 
 def test_a_later_call_does_not_replace_one_from_before_the_start() -> None:
@@ -213,19 +215,19 @@ def test_a_later_call_does_not_replace_one_from_before_the_start() -> None:
     reset(journal, 10, [0], [7])
     steps(journal, [30], [0])
     call(journal, 12, 0, "set_attr x")
-    assert kept(journal) == [9]
-    assert told(journal, 0) == [(10, ["reset 10", 30, "call 12"])]
-    assert [entry.step_id for entry in journal.history(0, ()).lasting] == [12]
-    assert [entry.step_id for entry in journal.history(0, [12]).lasting] == [9]
+    assert persistent(journal) == [9]
+    assert repeated(journal, 0) == [(10, ["reset 10", 30, "call 12"])]
+    assert [entry.step_id for entry in journal.history(0, ()).persistent_calls] == [12]
+    assert [entry.step_id for entry in journal.history(0, [12]).persistent_calls] == [9]
 
 
 def test_each_start_has_the_calls_from_before_it() -> None:
     journal = two_envs()
     call(journal, 9, 0, "set_attr x")
-    journal.note_state(0, Start(10, b"a", False), is_answered=True)
+    journal.note_restore_point(0, RestorePoint(10, b"a", False), is_answered=True)
     steps(journal, [13], [0])
-    assert kept(journal, 0) == [] and kept(journal, 1) == [9]
-    assert "call 9" in told(journal, 0)[0][1]
+    assert persistent(journal, 0) == [] and persistent(journal, 1) == [9]
+    assert "call 9" in repeated(journal, 0)[0][1]
 
 
 def test_what_lasts_is_known_without_any_start() -> None:
@@ -234,7 +236,7 @@ def test_what_lasts_is_known_without_any_start() -> None:
     call(journal, 2, 0, "set_attr x")
     steps(journal, [1])
     history = journal.history(0, ())
-    assert history.attempts == [] and [entry.step_id for entry in history.lasting] == [2]
+    assert history.attempts == [] and [entry.step_id for entry in history.persistent_calls] == [2]
 
 
 def test_a_call_that_raised_does_not_last() -> None:
@@ -243,7 +245,7 @@ def test_a_call_that_raised_does_not_last() -> None:
     journal.forget_call(0, 9)
     reset(journal, 10, [0], [7])
     steps(journal, [30], [0])
-    assert kept(journal) == []
+    assert persistent(journal) == []
 
 
 def test_letters_are_found() -> None:
@@ -259,29 +261,29 @@ def test_an_env_that_is_forgotten_begins_anew() -> None:
     journal.forget(0)
     reset(journal, 10, [0], [8])
     steps(journal, [30], [0])
-    assert told(journal, 0) == [(10, ["reset 10", 30])]
-    assert kept(journal) == []
-    assert told(journal, 1) == [(2, ["reset 2", 20, 21, 22])]
+    assert repeated(journal, 0) == [(10, ["reset 10", 30])]
+    assert persistent(journal) == []
+    assert repeated(journal, 1) == [(2, ["reset 2", 20, 21, 22])]
 
 
 def test_an_env_that_is_forgotten_does_not_go_back_to_an_older_start() -> None:
     journal = two_envs()
-    journal.note_state(0, Start(7, b"a", False), is_answered=True)
+    journal.note_restore_point(0, RestorePoint(7, b"a", False), is_answered=True)
     journal.forget(0)
     reset(journal, 9, [0], [None])
     steps(journal, [30], [0])
-    assert told(journal, 0) == [(9, ["reset 9", 30])]
+    assert repeated(journal, 0) == [(9, ["reset 9", 30])]
 
 
 def test_a_state_before_a_seeded_reset_that_is_still_to_be_done_is_no_start_yet() -> None:
     journal = two_envs()
     reset(journal, 9, [0], [7])
-    journal.note_state(0, Start(9, b"state"), False)
-    assert told(journal, 0, [9]) == [(1, ["reset 1", 10, 11, 12])]
+    journal.note_restore_point(0, RestorePoint(9, b"state"), False)
+    assert repeated(journal, 0, [9]) == [(1, ["reset 1", 10, 11, 12])]
 
 
 def test_a_start_outlives_what_was_given_up_before_it() -> None:
     journal = two_envs()
-    journal.note_state(0, Start(9, b"state"), False)
+    journal.note_restore_point(0, RestorePoint(9, b"state"), False)
     journal.note_cancelled(0, 7)
-    assert told(journal, 0)[0] == (9, [])
+    assert repeated(journal, 0)[0] == (9, [])

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.core.recovery.journals import MANY, call, reset, steps, told, two_envs
-from vecenv.core.layout.commands import Start
+from tests.core.recovery.journals import MANY, call, repeated, reset, steps, two_envs
+from vecenv.core.layout.commands import RestorePoint
 from vecenv.core.layout.rows import CommandFlag, Op
 from vecenv.core.recovery.journal import Journal
 
@@ -26,7 +26,7 @@ def test_what_every_env_has_left_behind_is_dropped() -> None:
         next_id += 102
         sizes.append(journal.nbytes)
     assert max(sizes) == max(sizes[:40]), "it grows no more"
-    assert len(told(journal, 0)[0][1]) == 51
+    assert len(repeated(journal, 0)[0][1]) == 51
 
 
 def test_pages_that_are_written_again_hold_nothing_of_before() -> None:
@@ -40,9 +40,9 @@ def test_pages_that_are_written_again_hold_nothing_of_before() -> None:
             next_id += 2
         steps(journal, [number, -number])
         next_id += 2
-        dropped.update(map(id, journal._spares))
+        dropped.update(map(id, journal._free_pages))
     assert dropped.intersection(map(id, journal._pages)), "no page was written again"
-    assert told(journal, 1)[0][1][1:] == [-number for number in range(12_000, 20_000)]
+    assert repeated(journal, 1)[0][1][1:] == [-number for number in range(12_000, 20_000)]
 
 
 @pytest.mark.parametrize("other", [np.full(1, 1.5, np.float32), np.full((1, 3), 1)], ids=["dtype", "shape"])
@@ -64,7 +64,7 @@ def test_pages_are_written_again_with_actions_of_another_form() -> None:
         reset(journal, journal._next_step_id, [0], [1])
         for _ in range(1_000):
             journal.note_steps((np.full(1, 1),), None, form)
-            dropped.update(map(id, journal._spares))
+            dropped.update(map(id, journal._free_pages))
     assert dropped.intersection(map(id, journal._pages)), "no page was written again"
     assert {entry.flags for entry in journal.history(0, ()).attempts[0].entries[1:]} == {2}
 
@@ -78,8 +78,8 @@ def test_dropped_pages_are_kept_to_be_written_again_in_half_of_the_room() -> Non
         if number % 3_000 == 2_999:  # after 3 MB
             reset(journal, journal._next_step_id, [0, 1], [1, 2])
         journal.note_steps((action,), None, 0)
-        spare = sum(page.nbytes for page in journal._spares)
-        spares.add(len(journal._spares))
+        spare = sum(page.nbytes for page in journal._free_pages)
+        spares.add(len(journal._free_pages))
         assert spare <= 2 << 20
     assert max(spares) > 20 and 0 in spares
 
@@ -135,9 +135,9 @@ def test_a_page_that_is_not_full_does_not_hold_up_those_behind_it(is_whole: bool
         for number in range(2_000):
             steps(journal, [number, number], [0, 1] if is_whole else None)
             assert not journal.is_half_full()
-    assert told(journal, 1)[0][1][1:] == list(range(2_000))
+    assert repeated(journal, 1)[0][1][1:] == list(range(2_000))
     steps(journal, [9, 9], None if is_whole else [0, 1])
-    assert told(journal, 1)[0][1][-1] == 9, "it was written to the page that is dropped"
+    assert repeated(journal, 1)[0][1][-1] == 9, "it was written to the page that is dropped"
 
 
 def test_one_env_with_a_long_episode_does_not_keep_what_others_left_behind() -> None:
@@ -150,8 +150,8 @@ def test_one_env_with_a_long_episode_does_not_keep_what_others_left_behind() -> 
         if number % 10 == 9:
             reset(journal, next_id, [1], [number])
             next_id += 1
-    assert len(told(journal, 0)[0][1]) == 121, "env 0 has lost nothing"
-    assert len(told(journal, 1)[-1][1]) <= 12
+    assert len(repeated(journal, 0)[0][1]) == 121, "env 0 has lost nothing"
+    assert len(repeated(journal, 1)[-1][1]) <= 12
     assert journal.nbytes <= 60_000
 
 
@@ -170,7 +170,7 @@ def test_the_longest_history_goes_first_and_comes_back_with_its_next_start() -> 
     assert journal.nbytes <= 20_000
     reset(journal, next_id, [0], [4])
     steps(journal, [9], [0])
-    assert told(journal, 0)[-1] == (next_id, [f"reset {next_id}", 9])
+    assert repeated(journal, 0)[-1] == (next_id, [f"reset {next_id}", 9])
 
 
 def test_histories_as_long_as_each_other_go_together() -> None:
@@ -189,12 +189,12 @@ def test_histories_as_long_as_each_other_go_together() -> None:
 
 @pytest.mark.parametrize("num_ending", [0, 1, 32, 63])
 def test_looking_for_room_is_rare_however_long_episodes_are(num_ending: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal, looks = Journal(64, MANY), 0
+    journal, compactions = Journal(64, MANY), 0
     compact = journal._compact
 
     def count() -> None:
-        nonlocal looks
-        looks += 1
+        nonlocal compactions
+        compactions += 1
         compact()
 
     monkeypatch.setattr(journal, "_compact", count)
@@ -204,7 +204,7 @@ def test_looking_for_room_is_rare_however_long_episodes_are(num_ending: int, mon
         steps(journal, [1] * 64)
         if num_ending and number % 50 == 0:
             reset(journal, journal._next_step_id, list(range(num_ending)), [number] * num_ending)
-    assert 0 < looks <= 100, "five times per filling, at most"
+    assert 0 < compactions <= 100, "five times per filling, at most"
     assert journal.nbytes <= MANY
 
 
@@ -213,13 +213,13 @@ def test_what_came_before_a_start_that_may_lack_something_goes_before_that_start
     reset(journal, 1, [0], [5])
     while not journal.is_half_full():
         steps(journal, [7])
-    later = Start(journal._next_step_id - 1, b"state", is_complete=False)
-    journal.note_state(0, later, is_answered=True)
-    assert [start.step_id for start, _, _ in journal.history(0, ()).attempts] == [1, later.step_id]
+    later = RestorePoint(journal._next_step_id - 1, b"state", is_complete=False)
+    journal.note_restore_point(0, later, is_answered=True)
+    assert [point.step_id for point, _, _ in journal.history(0, ()).attempts] == [1, later.step_id]
     while len(attempts := journal.history(0, ()).attempts) == 2:
         steps(journal, [7])
-    ((start, entries, _),) = attempts
-    assert start == later
+    ((point, entries, _),) = attempts
+    assert point == later
     assert [entry.step_id for entry in entries] == list(range(later.step_id, journal._next_step_id))
 
 
@@ -268,7 +268,9 @@ def test_the_size_is_that_of_what_is_there(monkeypatch: pytest.MonkeyPatch) -> N
             next_id += 1
         else:
             is_complete = bool(rng.integers(2))
-            journal.note_state(env_id, Start(next_id - 1, b"x" * int(rng.integers(500)), is_complete), True)
+            journal.note_restore_point(
+                env_id, RestorePoint(next_id - 1, b"x" * int(rng.integers(500)), is_complete), True
+            )
     claimed = journal.nbytes
     journal._prune()
     pruned = journal.nbytes
@@ -283,7 +285,7 @@ def test_of_states_that_may_not_be_all_only_the_newest_takes_room() -> None:
     journal = two_envs()
     before = journal.nbytes
     for step_id in (3, 5, 7):
-        journal.note_state(0, Start(step_id, b"x" * 1000, False), is_answered=True)
+        journal.note_restore_point(0, RestorePoint(step_id, b"x" * 1000, False), is_answered=True)
         assert journal.nbytes == before + 1000
 
 
@@ -293,9 +295,9 @@ def test_starts_in_mail_are_gathered_before_anything_is_dropped() -> None:
     newest = [0]
 
     def gather() -> None:
-        journal.note_state(0, Start(newest[0], b"s"), is_answered=True)
+        journal.note_restore_point(0, RestorePoint(newest[0], b"s"), is_answered=True)
 
-    journal.gather_starts = gather
+    journal.gather_restore_points = gather
     for number in range(200):
         newest[0] = number + 2
         steps(journal, [number])
@@ -311,12 +313,12 @@ def test_a_reset_that_is_too_large_to_keep_is_no_start(num_steps: int) -> None:
     journal.note_commands(Op.RESET, 1, [0, 1], [5, 6], [CommandFlag.SEED] * 2, options, [None] * 2, [True] * 2)
     for number in range(num_steps):
         steps(journal, [10 + number, 20 + number])
-    assert told(journal, 0) == [] == told(journal, 1)
+    assert repeated(journal, 0) == [] == repeated(journal, 1)
     assert journal.nbytes <= 10_000
     next_id = journal._next_step_id
     reset(journal, next_id, [0], [7])
     steps(journal, [30], [0])
-    assert told(journal, 0) == [(next_id, [f"reset {next_id}", 30])], "the next one is"
+    assert repeated(journal, 0) == [(next_id, [f"reset {next_id}", 30])], "the next one is"
 
 
 def test_a_reset_that_still_fits_is_kept_when_what_came_before_it_goes() -> None:
@@ -327,9 +329,9 @@ def test_a_reset_that_still_fits_is_kept_when_what_came_before_it_goes() -> None
     first = journal._next_step_id
     options = [b"x" * 1_000]
     journal.note_commands(Op.RESET, first, [0], [5], [CommandFlag.SEED], options, [None], [True])
-    assert told(journal, 0) == [(first, [f"reset {first}"])] and journal.nbytes <= 3_000
+    assert repeated(journal, 0) == [(first, [f"reset {first}"])] and journal.nbytes <= 3_000
     steps(journal, [2])
-    assert told(journal, 0) == [(first, [f"reset {first}", 2])]
+    assert repeated(journal, 0) == [(first, [f"reset {first}", 2])]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -339,7 +341,7 @@ def test_what_is_repeated_has_no_gaps_whatever_was_given_up(seed: int) -> None:
     journal = Journal(3, 4_000)
     noted: list[list[int]] = [[], [], []]
     last_op = [Op.RESET] * 3
-    num_attempts = num_given_up = 0
+    num_attempts = num_dropped = 0
 
     def note(env_ids: list[int], op: Op) -> int:
         first = journal._next_step_id
@@ -350,11 +352,11 @@ def test_what_is_repeated_has_no_gaps_whatever_was_given_up(seed: int) -> None:
 
     def check(env_id: int, queued: list[int]) -> int:
         attempts = copy.deepcopy(journal).history(env_id, queued).attempts
-        for start, entries, _ in attempts:
-            expected = [number for number in noted[env_id] if number >= start.step_id and number not in queued]
+        for point, entries, _ in attempts:
+            expected = [number for number in noted[env_id] if number >= point.step_id and number not in queued]
             assert [entry.step_id for entry in entries] == expected
-            if start.step_id > 0:  # else it begins when it is built
-                assert start.state is not None or expected[:1] == [start.step_id], "it would not be reset"
+            if point.step_id > 0:  # else it begins when it is built
+                assert point.state is not None or expected[:1] == [point.step_id], "it would not be reset"
         return len(attempts)
 
     for number in range(400):
@@ -371,22 +373,22 @@ def test_what_is_repeated_has_no_gaps_whatever_was_given_up(seed: int) -> None:
         elif kind < 3:
             call(journal, note(env_ids[:1], Op.CALL), env_ids[0], None)
         elif kind < 5 and last_op[env_ids[0]] != Op.CALL:
-            start = Start(noted[env_ids[0]][-1], b"x" * int(rng.integers(800)), bool(rng.random() < 0.5))
-            journal.note_state(env_ids[0], start, is_answered=bool(rng.integers(2)))
+            point = RestorePoint(noted[env_ids[0]][-1], b"x" * int(rng.integers(800)), bool(rng.random() < 0.5))
+            journal.note_restore_point(env_ids[0], point, is_answered=bool(rng.integers(2)))
         else:
             note(env_ids, Op.STEP)
             steps(journal, [number] * len(env_ids), env_ids)
         for env_id in range(3):
             found = check(env_id, [])
-            num_attempts, num_given_up = num_attempts + found, num_given_up + (not found)
+            num_attempts, num_dropped = num_attempts + found, num_dropped + (not found)
             check(env_id, noted[env_id][-1:])
-    assert num_attempts > 100 and num_given_up > 100, "it was about nothing"
+    assert num_attempts > 100 and num_dropped > 100, "it was about nothing"
 
 
 def test_calls_of_an_env_without_a_start_take_no_room_from_others() -> None:
     journal = Journal(2, 20_000)
     reset(journal, 1, [0, 1], [5, 6])
-    while told(journal, 0):
+    while repeated(journal, 0):
         steps(journal, [1], [0])
     first = journal._next_step_id
     reset(journal, first, [1], [7])
@@ -395,48 +397,48 @@ def test_calls_of_an_env_without_a_start_take_no_room_from_others() -> None:
         call(journal, journal._next_step_id, 0, "gain")
         steps(journal, [1], [0])
         assert journal.nbytes <= 20_000
-    assert told(journal, 1) == [(first, [f"reset {first}", 8])] and told(journal, 0) == []
-    (last,) = journal.history(0, ()).lasting
+    assert repeated(journal, 1) == [(first, [f"reset {first}", 8])] and repeated(journal, 0) == []
+    (last,) = journal.history(0, ()).persistent_calls
     assert last.step_id == journal._next_step_id - 2, "what lasts is known"
-    assert sum(map(len, journal._kept[0].values())) < 100
+    assert sum(map(len, journal._persistent_calls[0].values())) < 100
 
 
 def test_a_start_that_is_to_come_is_kept_when_what_came_before_it_goes() -> None:
     journal = Journal(1, 3_000)
     reset(journal, 1, [0], [5])
-    while told(journal, 0):
+    while repeated(journal, 0):
         steps(journal, [1])
     call(journal, journal._next_step_id, 0, None)
     first = journal._next_step_id
     reset(journal, first, [0], [6])
     journal._prune()
-    assert [entry.step_id for entry in journal._rare[0]] == [first]
+    assert [entry.step_id for entry in journal._rare_entries[0]] == [first]
     steps(journal, [2])
-    assert told(journal, 0) == [(first, [f"reset {first}", 2])]
+    assert repeated(journal, 0) == [(first, [f"reset {first}", 2])]
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_an_env_without_a_start_begins_again_with_its_next_state(is_answered: bool) -> None:
     journal = Journal(2, 3_000)
     reset(journal, 1, [0, 1], [5, 6])
-    while told(journal, 0):
+    while repeated(journal, 0):
         steps(journal, [1, 2])
     asked = journal._next_step_id
     steps(journal, [3, 4])  # of env 0 this is an autoreset, before which it is looked at
-    journal.note_state(0, Start(asked, b"s"), is_answered=is_answered)
+    journal.note_restore_point(0, RestorePoint(asked, b"s"), is_answered=is_answered)
     for number in range(5):
         journal._prune()
         steps(journal, [10 + number, 20 + number])
-    assert told(journal, 0) == [(asked, [3, 10, 11, 12, 13, 14])] and told(journal, 1) == []
+    assert repeated(journal, 0) == [(asked, [3, 10, 11, 12, 13, 14])] and repeated(journal, 1) == []
 
 
 def test_a_state_from_before_everything_was_dropped_is_no_start() -> None:
     journal = Journal(1, 3_000)
     reset(journal, 1, [0], [5])
     asked = 0
-    while told(journal, 0):
+    while repeated(journal, 0):
         asked = journal._next_step_id
         steps(journal, [1])
-    journal.note_state(0, Start(asked, b"s"), is_answered=True)
+    journal.note_restore_point(0, RestorePoint(asked, b"s"), is_answered=True)
     steps(journal, [2])
-    assert told(journal, 0) == [], "the command that followed it is gone"
+    assert repeated(journal, 0) == [], "the command that followed it is gone"

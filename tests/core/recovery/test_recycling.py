@@ -27,7 +27,7 @@ SECOND = 1_000_000_000
 LENGTH = 4
 
 
-class Look:
+class Scene:
     """A Recycler of two workers with two envs each, with a clock that goes on by a second for each look."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, pid: int | None = None, **limits: float) -> None:
@@ -37,8 +37,8 @@ class Look:
         plan = ArenaPlan(4, 2, spec, spec, (), 3, False, 2)
         memory = private_segment(plan.nbytes)
         self.records = plan.records(memory)
-        self.seconds_back = 0.0
-        self.recycler = Recycler(limits, plan, memory, lambda env_ids: self.seconds_back)
+        self.restore_seconds = 0.0
+        self.recycler = Recycler(limits, plan, memory, lambda env_ids: self.restore_seconds)
         pid = os.getpid() if pid is None else pid
         self.workers: list[Any] = [
             SimpleNamespace(
@@ -53,69 +53,69 @@ class Look:
 
 
 def test_one_env_is_enough_and_its_newest_record_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = Look(monkeypatch, episodes=3)
-    look.records["episode"][3] = 2, 1
-    assert look.due() == []
-    look.records["episode"][3] = 2, 3
-    assert look.due() == [(1, "after 3 episodes of an env")]
+    scene = Scene(monkeypatch, episodes=3)
+    scene.records["episode"][3] = 2, 1
+    assert scene.due() == []
+    scene.records["episode"][3] = 2, 3
+    assert scene.due() == [(1, "after 3 episodes of an env")]
 
 
 def test_a_successor_starts_from_where_its_envs_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = Look(monkeypatch, episodes=3)
-    look.records["episode"][:2] = [[3, 4], [7, 6]]
-    assert look.due() == [(0, "after 7 episodes of an env")]
-    look.recycler.note_birth(look.workers[0])
-    assert look.due() == []
-    look.records["episode"][:2] = [[5, 6], [9, 9]]
-    assert look.due() == []
-    look.records["episode"][0] = 7, 6
-    assert look.due() == [(0, "after 3 episodes of an env")]
+    scene = Scene(monkeypatch, episodes=3)
+    scene.records["episode"][:2] = [[3, 4], [7, 6]]
+    assert scene.due() == [(0, "after 7 episodes of an env")]
+    scene.recycler.note_worker_started(scene.workers[0])
+    assert scene.due() == []
+    scene.records["episode"][:2] = [[5, 6], [9, 9]]
+    assert scene.due() == []
+    scene.records["episode"][0] = 7, 6
+    assert scene.due() == [(0, "after 3 episodes of an env")]
 
 
 def test_a_worker_whose_envs_leak_again_as_they_come_back_lives_a_while(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was replaced once more at each look, and nothing else was done."""
-    look = Look(monkeypatch, rss_mb=1)
-    assert [number for number, _ in look.due()] == [0, 1]
-    look.recycler.note_birth(look.workers[0])
-    look.seconds_back = 0.5
-    assert [number for number, _ in look.due()] == [1], "which has not been replaced"
-    assert look.due(after_ns=8 * SECOND)[0][0] == 1 and len(caplog.messages) == 1
+    scene = Scene(monkeypatch, rss_mb=1)
+    assert [number for number, _ in scene.due()] == [0, 1]
+    scene.recycler.note_worker_started(scene.workers[0])
+    scene.restore_seconds = 0.5
+    assert [number for number, _ in scene.due()] == [1], "which has not been replaced"
+    assert scene.due(after_ns=8 * SECOND)[0][0] == 1 and len(caplog.messages) == 1
     assert "worker 0 has " in caplog.text and "get_state()" in caplog.text
-    assert [number for number, _ in look.due()] == [0, 1]
+    assert [number for number, _ in scene.due()] == [0, 1]
     assert len(caplog.messages) == 1
 
 
 def test_a_worker_is_looked_at_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = Look(monkeypatch, episodes=1)
-    look.records["episode"] = 1
-    assert look.due(after_ns=SECOND - 1) == []
-    assert len(look.due(after_ns=1)) == 2
-    assert look.due(after_ns=SECOND - 1) == []
-    assert len(look.due(after_ns=1)) == 2
+    scene = Scene(monkeypatch, episodes=1)
+    scene.records["episode"] = 1
+    assert scene.due(after_ns=SECOND - 1) == []
+    assert len(scene.due(after_ns=1)) == 2
+    assert scene.due(after_ns=SECOND - 1) == []
+    assert len(scene.due(after_ns=1)) == 2
 
 
 def test_a_busy_worker_is_waited_for_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = Look(monkeypatch, episodes=1)
-    look.records["episode"] = 1
+    scene = Scene(monkeypatch, episodes=1)
+    scene.records["episode"] = 1
     for _ in range(2):  # what a worker was waited for is not put to its successor's account
-        assert [len(look.due(busy=True)) for _ in range(6)] == [0, 0, 0, 0, 0, 2]
-        for worker in look.workers:
-            look.recycler.note_birth(worker)
-        look.records["episode"] += 1
+        assert [len(scene.due(busy=True)) for _ in range(6)] == [0, 0, 0, 0, 0, 2]
+        for worker in scene.workers:
+            scene.recycler.note_worker_started(worker)
+        scene.records["episode"] += 1
 
 
 def test_a_worker_that_is_known_to_be_dead_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = Look(monkeypatch, episodes=1)
-    look.records["episode"] = 1
-    look.workers[0].is_dead = True
-    assert [worker_id for worker_id, _ in look.due()] == [1]
+    scene = Scene(monkeypatch, episodes=1)
+    scene.records["episode"] = 1
+    scene.workers[0].is_dead = True
+    assert [worker_id for worker_id, _ in scene.due()] == [1]
 
 
 @pytest.mark.parametrize(("rss_mb", "is_due"), [(1, True), (1 << 20, False)])
 def test_memory_is_looked_at(rss_mb: int, is_due: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Look(monkeypatch, rss_mb=rss_mb, episodes=1).due()
+    found = Scene(monkeypatch, rss_mb=rss_mb, episodes=1).due()
     assert [worker_id for worker_id, _ in found] == ([0, 1] if is_due else [])
     assert all(why.startswith("at ") and why.endswith(" MiB") for _, why in found)
 
@@ -123,7 +123,7 @@ def test_memory_is_looked_at(rss_mb: int, is_due: bool, monkeypatch: pytest.Monk
 def test_a_worker_that_has_just_died_uses_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    assert Look(monkeypatch, pid=process.pid, rss_mb=1).due() == []
+    assert Scene(monkeypatch, pid=process.pid, rss_mb=1).due() == []
 
 
 # ---- in a pool ----------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def count_envs() -> list[Any]:
 @pytest.fixture
 def at_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at workers before each request."""
-    monkeypatch.setattr(recycling, "_LOOK_NS", 0)
+    monkeypatch.setattr(recycling, "_POLL_NS", 0)
 
 
 @pytest.mark.usefixtures("at_every_request")

@@ -52,7 +52,7 @@ def test_an_episode_is_repeated_as_it_was(autoreset: Autoreset, tmp_path: Any) -
 
 
 def test_an_episode_is_repeated_from_a_state(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_LEAST_NS", 1)  # looked at as soon as the first episode ends
+    monkeypatch.setattr(snapshots, "_MIN_INTERVAL_NS", 1)  # looked at as soon as the first episode ends
     env_fn = functools.partial(toys.CountEnv, 4)
     expected = undisturbed([env_fn], 8).rows[0]
     with mortal([env_fn], context="fork", reproducer_dir=str(tmp_path)) as pool:
@@ -120,9 +120,9 @@ def test_actions_of_any_space(tmp_path: Any) -> None:
         with mortal([functools.partial(toys.KeepsAction, space)], reproducer_dir=str(tmp_path)) as pool:
             got = play(pool, 5)
             path = file_of(pool)
-        told = [dict(event.info) for event in events_of(path)]
-        assert len(told) == len(got.rows[0]) == 6
-        assert all(info["action_type"] == ("dict" if space is action else "ndarray") for info in told[1:])
+        infos = [dict(event.info) for event in events_of(path)]
+        assert len(infos) == len(got.rows[0]) == 6
+        assert all(info["action_type"] == ("dict" if space is action else "ndarray") for info in infos[1:])
 
 
 def test_an_env_draws_what_it_drew_and_the_process_keeps_its_own_generators(tmp_path: Any) -> None:
@@ -300,8 +300,8 @@ def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
         for action in (0, 1, 0, 1, 1):
             pool.send(np.array([action]))
             pool.recv()
-        told, under_way = pool._reproduce(0, Op.STEP, 7), pool._reproduce(0, Op.STEP, 6)
-        events = events_of(told.save("because"))
+        context, under_way = pool._reproduce(0, Op.STEP, 7), pool._reproduce(0, Op.STEP, 6)
+        events = events_of(context.save("because"))
     assert [(event.op, event.seed, event.action) for event in events[:4]] == [
         ("reset", 17, None),
         ("step", None, 0),
@@ -309,7 +309,7 @@ def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
         ("step", None, 0),
     ]
     assert [(event.op, event.action) for event in events[4:]] == [("autoreset", None), ("step", 1)]
-    assert (told.seed, told.actions) == (None, (1,)), "the episode began with an autoreset"
+    assert (context.seed, context.actions) == (None, (1,)), "the episode began with an autoreset"
     assert under_way.actions == (1,), "of the step that failed there is no answer"
 
 
@@ -384,10 +384,10 @@ def test_the_newest_actions_are_told(tmp_path: Any) -> None:
 def test_of_an_episode_that_was_not_kept_there_is_no_file(tmp_path: Any) -> None:
     with mortal([toys.CountEnv], max_log_bytes=1, reproducer_dir=str(tmp_path)) as pool:
         play(pool, 3, seeds=[17])
-        told = pool._reproduce(0, Op.STEP, 5)
-        assert (told.seed, told.actions) == (17, ())
+        context = pool._reproduce(0, Op.STEP, 5)
+        assert (context.seed, context.actions) == (17, ())
         with pytest.raises(ValueError, match="max_log_bytes"):
-            told.save("because")
+            context.save("because")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -156,12 +156,12 @@ def test_a_queue_that_moves_full_of_what_was_given_up_is_written_no_further(ends
 # ---- records ---------------------------------------------------------------------------------
 
 
-def digest_of(ends: Ends, *, before: float = 5.0, starts: bool = False, **changes: Any) -> int:
+def digest_of(ends: Ends, *, before: float = 5.0, starts_digest: bool = False, **changes: Any) -> int:
     """Return the digest of one answer of env 0 after another one with this reward."""
     slot = slot_of(ends)
     assert slot.add_to_digest(0, 1, None, before, False, False, 0, None, False)
     answer = {"step_id": 2, "obs": obs_of(1), "reward": 1.0, "terminated": False, "truncated": False, "flags": 0}
-    assert slot.add_to_digest(0, *{**answer, "final_obs": None, **changes}.values(), starts)
+    assert slot.add_to_digest(0, *{**answer, "final_obs": None, **changes}.values(), starts_digest)
     return int(slot.records(0)[0])
 
 
@@ -184,10 +184,10 @@ def test_an_answer_that_differs_has_another_digest(ends: Ends, change: dict[str,
 
 
 def test_a_digest_that_starts_counts_the_observation_alone(ends: Ends) -> None:
-    one = digest_of(ends, starts=True)
-    assert one == digest_of(ends, starts=True, before=6.0, reward=2.0, terminated=True)
-    assert one != digest_of(ends, starts=True, obs=obs_of(2))
-    final = {"starts": True, "flags": RowFlag.FINAL}
+    one = digest_of(ends, starts_digest=True)
+    assert one == digest_of(ends, starts_digest=True, before=6.0, reward=2.0, terminated=True)
+    assert one != digest_of(ends, starts_digest=True, obs=obs_of(2))
+    final = {"starts_digest": True, "flags": RowFlag.FINAL}
     assert digest_of(ends, final_obs=obs_of(3), **final) == digest_of(ends, final_obs=obs_of(4), **final)
 
 

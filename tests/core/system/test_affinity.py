@@ -52,23 +52,23 @@ def fall_asleep(pool: ProcessPool) -> list[set[int]]:
     return [os.sched_getaffinity(pid) for pid in pool.worker_pids]
 
 
-def go_home(pool: ProcessPool) -> list[set[int]]:
+def sleep_pinned(pool: ProcessPool) -> list[set[int]]:
     """Step until all workers sleep at home: this process must have got to sleep soon enough, in a busy system too."""
     deadline = time.monotonic() + 60.0
     while True:
         rewards = pool.step(np.zeros(pool.num_envs, np.int64)).rewards
         assert set(rewards.tolist()) == {float(len(os.sched_getaffinity(0)))}, "an env sees a worker's home"
-        homes = fall_asleep(pool)
-        if all(len(home) == 1 for home in homes):
-            return homes
-        assert time.monotonic() < deadline, homes
+        masks = fall_asleep(pool)
+        if all(len(mask) == 1 for mask in masks):
+            return masks
+        assert time.monotonic() < deadline, masks
 
 
 @needs_cores
 def test_workers_sleep_each_on_a_core_of_its_own_and_work_on_all() -> None:
     with open_pool(2) as pool:
         for _ in range(3):
-            assert set.union(*go_home(pool)) == os.sched_getaffinity(0)
+            assert set.union(*sleep_pinned(pool)) == os.sched_getaffinity(0)
 
 
 @needs_cores
@@ -82,8 +82,8 @@ def test_an_affinity_that_an_env_has_chosen_is_left_alone() -> None:
 @needs_cores
 def test_an_affinity_that_somebody_else_has_chosen_meanwhile_is_left_alone() -> None:
     with open_pool(1) as pool:
-        (home, *_) = go_home(pool)
-        other = {max(os.sched_getaffinity(0) - home)}
+        (mask, *_) = sleep_pinned(pool)
+        other = {max(os.sched_getaffinity(0) - mask)}
         os.sched_setaffinity(pool.worker_pids[0], other)
         for _ in range(3):
             assert pool.step(np.zeros(pool.num_envs, np.int64)).rewards[0] == 1.0
@@ -120,8 +120,8 @@ def test_threads_whose_envs_wait_stay_on_one_core_and_what_they_start_does_not()
         for _ in range(2):
             step_until(pool, 1.0)
             threads = [thread.id for pid in pool.worker_pids for thread in psutil.Process(pid).threads()]
-            homes = {frozenset(os.sched_getaffinity(thread)) for thread in threads}
-            assert {core for home in homes if len(home) == 1 for core in home} == os.sched_getaffinity(0)
+            masks = {frozenset(os.sched_getaffinity(thread)) for thread in threads}
+            assert {core for mask in masks if len(mask) == 1 for core in mask} == os.sched_getaffinity(0)
             told = pool.step(np.full(pool.num_envs, 2)).rewards
             assert set(told.tolist()) == {float(count)}
 
@@ -142,5 +142,5 @@ def test_only_where_each_core_has_one_worker(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores)
     monkeypatch.setattr(worker, "usable_cores", lambda: usable)
-    assert [worker.own_core(worker_id, num_workers) for worker_id in range(num_workers)] == expected
-    assert worker.own_core(num_workers, num_workers) is None, "a worker added behind the others"
+    assert [worker.preferred_core(worker_id, num_workers) for worker_id in range(num_workers)] == expected
+    assert worker.preferred_core(num_workers, num_workers) is None, "a worker added behind the others"

@@ -14,7 +14,7 @@ from types import FrameType
 
 import pytest
 
-from vecenv.core.system.signals import _came, _let_go, _put, held
+from vecenv.core.system.signals import _pending_signals, _restore_handlers, _set_handler, signals_deferred
 
 
 class Cut(Exception):
@@ -22,7 +22,7 @@ class Cut(Exception):
 
 
 @pytest.fixture
-def heard() -> Iterator[list[int]]:
+def delivered() -> Iterator[list[int]]:
     """The signals whose handlers have been called; that of SIGUSR2 raises."""
     calls: list[int] = []
 
@@ -46,67 +46,67 @@ def handlers() -> dict[int, object]:
     return {signum: signal.getsignal(signum) for signum in signal.valid_signals()}
 
 
-def test_handlers_are_called_when_the_work_is_done(heard: list[int]) -> None:
+def test_handlers_are_called_when_the_work_is_done(delivered: list[int]) -> None:
     before = handlers()
-    with held():
+    with signals_deferred():
         signal.raise_signal(signal.SIGUSR1)
-        with held():
+        with signals_deferred():
             signal.raise_signal(signal.SIGUSR1)
-        assert heard == []
-    assert heard == [signal.SIGUSR1] * 2 and handlers() == before
+        assert delivered == []
+    assert delivered == [signal.SIGUSR1] * 2 and handlers() == before
 
 
-def test_all_are_heard_although_one_raises(heard: list[int]) -> None:
+def test_all_are_heard_although_one_raises(delivered: list[int]) -> None:
     before = handlers()
     done = False
-    with pytest.raises(Cut), held():
+    with pytest.raises(Cut), signals_deferred():
         for signum in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR1):
             signal.raise_signal(signum)
         done = True
-    assert done and heard == [signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR1] and handlers() == before
+    assert done and delivered == [signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR1] and handlers() == before
 
 
 def test_ctrl_c_comes_after_an_error_of_the_work() -> None:
-    with pytest.raises(KeyboardInterrupt) as caught, held():
+    with pytest.raises(KeyboardInterrupt) as caught, signals_deferred():
         signal.raise_signal(signal.SIGINT)
         raise ValueError("of the work")
     assert isinstance(caught.value.__context__, ValueError)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_those_that_came_are_heard_though_one_more_raises_as_they_are_let_go(heard: list[int]) -> None:
+def test_those_that_came_are_heard_though_one_more_raises_as_they_are_let_go(delivered: list[int]) -> None:
     def one_more(frame: FrameType, event: str, _: object) -> None:
-        if event == "return" and frame.f_code is _let_go.__code__:
+        if event == "return" and frame.f_code is _restore_handlers.__code__:
             signal.raise_signal(signal.SIGUSR2)
 
     try:
-        with pytest.raises(Cut), held():
+        with pytest.raises(Cut), signals_deferred():
             signal.raise_signal(signal.SIGUSR1)
             sys.setprofile(one_more)
     finally:
         sys.setprofile(None)
-    assert heard == [signal.SIGUSR2, signal.SIGUSR1]
+    assert delivered == [signal.SIGUSR2, signal.SIGUSR1]
 
 
 @pytest.mark.parametrize("number", range(1, 13))
-def test_all_are_back_whenever_one_raises(number: int, heard: list[int]) -> None:
+def test_all_are_back_whenever_one_raises(number: int, delivered: list[int]) -> None:
     """As each of three handlers is about to be held, has been, is about to be let go, and has been."""
     before, seen = handlers(), 0
 
     def interrupt(frame: FrameType, event: str, _: object) -> None:
         nonlocal seen
-        if frame.f_code is _put.__code__ and event in ("call", "return"):
+        if frame.f_code is _set_handler.__code__ and event in ("call", "return"):
             seen += 1
             if seen == number:
                 signal.raise_signal(signal.SIGINT)
 
     try:
         sys.setprofile(interrupt)
-        with pytest.raises(KeyboardInterrupt), held():
+        with pytest.raises(KeyboardInterrupt), signals_deferred():
             pass
     finally:
         sys.setprofile(None)
-    assert seen >= number and handlers() == before and not _came
+    assert seen >= number and handlers() == before and not _pending_signals
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_signal_goes_where_the_handler_of_an_earlier_one_has_left_it(
 ) -> None:
     def child() -> int:
         signal.signal(signal.SIGUSR1, lambda signum, frame: signal.signal(signum, left_to))
-        with held():
+        with signals_deferred():
             signal.raise_signal(signal.SIGUSR1)
             signal.raise_signal(signal.SIGUSR1)
         return 0
@@ -127,25 +127,25 @@ def test_a_signal_goes_where_the_handler_of_an_earlier_one_has_left_it(
     assert in_a_child(child) == ends_with
 
 
-def test_what_stands_before_the_handlers_of_python_stays_there(heard: list[int], tmp_path: Path) -> None:
+def test_what_stands_before_the_handlers_of_python_stays_there(delivered: list[int], tmp_path: Path) -> None:
     with open(tmp_path / "stacks", "w+") as stacks:
         faulthandler.register(signal.SIGUSR1, stacks, all_threads=False, chain=True)
         try:
-            with held():
+            with signals_deferred():
                 signal.raise_signal(signal.SIGUSR1)
             signal.raise_signal(signal.SIGUSR1)
         finally:
             faulthandler.unregister(signal.SIGUSR1)
         stacks.seek(0)
         assert stacks.read().count("most recent call first") == 2
-    assert heard == [signal.SIGUSR1] * 2
+    assert delivered == [signal.SIGUSR1] * 2
 
 
-def test_a_signal_that_interrupts_no_system_call_interrupts_none_later(heard: list[int]) -> None:
+def test_a_signal_that_interrupts_no_system_call_interrupts_none_later(delivered: list[int]) -> None:
     """As asyncio has it for the signals that its loops hear."""
     signal.siginterrupt(signal.SIGUSR1, False)
     before = action_at(signal.SIGUSR1)
-    with held():
+    with signals_deferred():
         assert action_at(signal.SIGUSR1) == before
     assert action_at(signal.SIGUSR1) == before
     signal.siginterrupt(signal.SIGUSR1, True)
@@ -159,19 +159,19 @@ def action_at(signum: int) -> bytes:
     return action.raw[:8] + action.raw[136:140]
 
 
-def test_signals_without_a_handler_are_left_alone(heard: list[int]) -> None:
+def test_signals_without_a_handler_are_left_alone(delivered: list[int]) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    with held():
+    with signals_deferred():
         assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_another_thread_has_nothing_to_hold(heard: list[int]) -> None:
+def test_another_thread_has_nothing_to_hold(delivered: list[int]) -> None:
     before = handlers()
     inside: list[bool] = []
 
     def work() -> None:
-        with held():
+        with signals_deferred():
             inside.append(handlers() == before)
 
     thread = threading.Thread(target=work)
@@ -180,33 +180,33 @@ def test_another_thread_has_nothing_to_hold(heard: list[int]) -> None:
     assert inside == [True]
 
 
-def test_a_forked_process_gives_them_back(heard: list[int]) -> None:
+def test_a_forked_process_gives_them_back(delivered: list[int]) -> None:
     before = handlers()
 
     def child() -> int:
         signal.raise_signal(signal.SIGUSR1)
-        return int(handlers() != before or heard != [signal.SIGUSR1])
+        return int(handlers() != before or delivered != [signal.SIGUSR1])
 
-    with held():
+    with signals_deferred():
         exitcode = in_a_child(child)
-    assert exitcode == 0 and heard == []
+    assert exitcode == 0 and delivered == []
 
 
-def test_what_another_thread_forks_meanwhile_hears_signals(heard: list[int]) -> None:
+def test_what_another_thread_forks_meanwhile_hears_signals(delivered: list[int]) -> None:
     exitcodes: list[int] = []
 
     def child() -> int:
         signal.raise_signal(signal.SIGUSR1)
-        with held():
+        with signals_deferred():
             pass
-        return int(heard != [signal.SIGUSR1])
+        return int(delivered != [signal.SIGUSR1])
 
     thread = threading.Thread(target=lambda: exitcodes.append(in_a_child(child)))
-    with held():
+    with signals_deferred():
         signal.raise_signal(signal.SIGINT)  # of the parent only
         thread.start()
         thread.join()
-        _came.clear()
+        _pending_signals.clear()
     assert exitcodes == [0]
 
 

@@ -16,8 +16,8 @@ from vecenv.core.system.stack_dump import StackFile
 
 PROGRAM = """
 import ctypes, os, signal, sys, threading
-from vecenv.core.system.stack_dump import arm
-arm(int(sys.argv[1]))
+from vecenv.core.system.stack_dump import enable_stack_dumps
+enable_stack_dumps(int(sys.argv[1]))
 def busy_loop():
     sys.stdout.write("ready\\n"); sys.stdout.flush()
     while True: pass
@@ -74,7 +74,7 @@ def test_a_process_that_hangs_shows_its_stack_and_lives_on(what: str, scene: Sce
     pid = scene.start(what)
     scene.wait_until_ready()
     for _ in range(3):
-        assert f"in {what}" in scene.file.ask(pid)
+        assert f"in {what}" in scene.file.request(pid)
     assert scene.process is not None and scene.process.poll() is None
 
 
@@ -100,23 +100,23 @@ def test_a_process_that_has_no_core_is_waited_for(scene: Scene, crowd: int, monk
     scene.wait_until_ready()
     os.sched_setaffinity(pid, {crowd})
     for _ in range(10):
-        assert "in busy_loop" in scene.file.ask(pid)
+        assert "in busy_loop" in scene.file.request(pid)
 
 
 @pytest.mark.usefixtures("patient_stacks")
 def test_each_answer_is_the_newest(scene: Scene) -> None:
     pid = scene.start("waits_in_python")
     scene.wait_until_ready()
-    told = [scene.file.ask(pid) for _ in range(3)]
+    told = [scene.file.request(pid) for _ in range(3)]
     assert [stack.count("in waits_in_python") for stack in told] == [1] * 3
     assert scene.file.read().count("in waits_in_python") == 3, "the file has them all"
 
 
 def test_of_several_notes_the_last_one_counts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_dump, "_armed", scene.file.fd)
+    monkeypatch.setattr(stack_dump, "_dump_fd", scene.file.fd)
     assert scene.file.last_note() is None
     for env_id in (3, 4):
-        stack_dump.note("construct", env_id)
+        stack_dump.note_phase("construct", env_id)
         found = scene.file.last_note()
         assert found is not None and (found.phase, found.env_id) == ("construct", env_id)
     assert scene.file.read() == "", "they are no stack"
@@ -144,14 +144,14 @@ def test_a_stopped_process_is_told_in_words(scene: Scene) -> None:
     scene.wait_until_ready()
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
-    assert scene.file.ask(pid) == "no stack: the process is stopped by a signal"
+    assert scene.file.request(pid) == "no stack: the process is stopped by a signal"
     assert scene.file.read() == "", "it was not even asked"
 
 
 def test_a_dead_process_is_told_in_words(scene: Scene) -> None:
     pid = scene.start("aborts")
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert scene.file.ask(pid) == "no stack: the process is dead and not reaped"
+    assert scene.file.request(pid) == "no stack: the process is dead and not reaped"
 
 
 def test_a_process_that_has_been_reaped_is_not_asked(scene: Scene) -> None:
@@ -159,7 +159,7 @@ def test_a_process_that_has_been_reaped_is_not_asked(scene: Scene) -> None:
     pid = scene.start("aborts")
     assert scene.process is not None
     scene.process.wait()
-    assert scene.file.ask(pid) == ""
+    assert scene.file.request(pid) == ""
 
 
 def test_without_a_file_nothing_is_asked(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_without_a_file_nothing_is_asked(scene: Scene, monkeypatch: pytest.Monke
     assert file.fd == -1 and file.read() == ""
     pid: Any = scene.start("busy_loop")
     scene.wait_until_ready()
-    assert file.ask(pid) == ""
+    assert file.request(pid) == ""
     assert scene.process is not None and scene.process.poll() is None, "an unarmed process would have died of it"
     file.close()
 

@@ -21,7 +21,7 @@ from vecenv.core.pool.process import ProcessPool
 from vecenv.core.system import start_process
 from vecenv.envs import toys
 from vecenv.envs.adapt import adapt_built
-from vecenv.envs.state.state import KEEPER
+from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError
 
 LOOK = "import os, sys; open({path!r}, 'w').write(' '.join([str(os.getppid()), *sys.modules]))"
@@ -129,7 +129,13 @@ def test_a_forked_child_keeps_no_server_alive(servers, tmp_path):
 
 def test_only_modules_of_this_package_are_loaded_early():
     """What others do when they are imported, a process that forks may not survive."""
-    values = adapt_built, KEEPER, None, functools.partial(print), test_only_modules_of_this_package_are_loaded_early
+    values = (
+        adapt_built,
+        SNAPSHOTTER,
+        None,
+        functools.partial(print),
+        test_only_modules_of_this_package_are_loaded_early,
+    )
     assert start_process.modules_of(*values) == {"vecenv.envs.adapt", "vecenv.envs.state.state"}
     assert start_process.modules_of() == frozenset()
     assert all(name in sys.modules for name in start_process.modules_of(*values))

@@ -29,14 +29,14 @@ from tests.faults.tapes import kill, mortal, play, stopped, wait_until
 from vecenv.core.options import Limits
 from vecenv.core.processes.worker import Worker
 from vecenv.core.system.clock import Deadline
-from vecenv.core.system.worker_socket import Control, wait_a_moment
+from vecenv.core.system.worker_socket import ControlSocket, poll_briefly
 from vecenv.envs import toys
 from vecenv.errors import WorkerTimeoutError
 
 MESSAGE = os.urandom(3_000_000)  # a socket holds some 200 KB
 PATIENCE = 30.0  # of waits that are over at once, unless they never are
 
-Ends = tuple[Control, Connection]
+Ends = tuple[ControlSocket, Connection]
 
 
 @pytest.fixture
@@ -44,15 +44,15 @@ def ends() -> Iterator[Ends]:
     """The parent's end, and the worker's."""
     ours, theirs = multiprocessing.Pipe()
     with theirs:
-        control = Control(ours)
+        control = ControlSocket(ours)
         yield control, theirs
         control.close()
 
 
-def pump(control: Control) -> None:
+def pump(control: ControlSocket) -> None:
     deadline = Deadline(PATIENCE)
     while control.has_unsent():
-        wait_a_moment([control], deadline)
+        poll_briefly([control], deadline)
         control.pump()
         assert not deadline.is_over()
 
@@ -62,10 +62,10 @@ def pump(control: Control) -> None:
 
 def test_a_message_that_nobody_reads_waits_on_this_side(ends: Ends) -> None:
     control, theirs = ends
-    control.post(MESSAGE)
+    control.send_frame(MESSAGE)
     assert control.has_unsent()
     assert not control.pump()  # no room
-    assert wait_a_moment([control], Deadline(0.0)) == set()
+    assert poll_briefly([control], Deadline(0.0)) == set()
 
 
 def test_a_default_timeout_of_the_program_is_no_matter(ends: Ends) -> None:
@@ -74,7 +74,7 @@ def test_a_default_timeout_of_the_program_is_no_matter(ends: Ends) -> None:
     socket.setdefaulttimeout(PATIENCE)
     try:
         began = time.monotonic()
-        control.post(MESSAGE)
+        control.send_frame(MESSAGE)
         assert control.has_unsent()
         assert time.monotonic() - began < PATIENCE
     finally:
@@ -96,8 +96,8 @@ def test_messages_and_descriptors_arrive_in_order(ends: Ends) -> None:
     for number, (_, write_end) in enumerate(pipes):
         os.write(write_end, bytes([number]))
         os.close(write_end)
-    control.post(MESSAGE, [read_end for read_end, _ in pipes])
-    control.post(b"")
+    control.send_frame(MESSAGE, [read_end for read_end, _ in pipes])
+    control.send_frame(b"")
     reader = threading.Thread(target=read)
     reader.start()
     pump(control)
@@ -109,18 +109,18 @@ def test_messages_and_descriptors_arrive_in_order(ends: Ends) -> None:
 
 def test_nothing_is_kept_for_a_worker_that_is_gone(ends: Ends) -> None:
     control, theirs = ends
-    control.post(MESSAGE)
+    control.send_frame(MESSAGE)
     for _ in range(2):
         theirs.send_bytes(b"word")
-    assert control.take() == b"word"
+    assert control.take_frame() == b"word"
     theirs.close()
     control.pump()
     assert not control.has_unsent()
-    control.post(MESSAGE)
+    control.send_frame(MESSAGE)
     assert not control.has_unsent()
     control.close()
-    assert control.take() is None
-    control.append(MESSAGE)
+    assert control.take_frame() is None
+    control.queue_bytes(MESSAGE)
     assert not control.pump()
     assert not control.has_unsent()
 
@@ -128,11 +128,11 @@ def test_nothing_is_kept_for_a_worker_that_is_gone(ends: Ends) -> None:
 def test_a_worker_that_is_gone_ends_no_program_that_has_given_sigpipe_back() -> None:
     program = """
 import multiprocessing, signal
-from vecenv.core.system.worker_socket import Control
+from vecenv.core.system.worker_socket import ControlSocket
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 ours, theirs = multiprocessing.Pipe()
 theirs.close()
-Control(ours).post(b"anybody?", [0])
+ControlSocket(ours).send_frame(b"anybody?", [0])
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
@@ -143,7 +143,7 @@ def test_a_descriptor_that_cannot_be_passed_on_is_an_error(ends: Ends) -> None:
     os.close(read_end)
     os.close(write_end)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        control.post(b"", [read_end])
+        control.send_frame(b"", [read_end])
 
 
 # ---- from the worker ------------------------------------------------------------------------
@@ -162,15 +162,15 @@ def test_a_frame_is_taken_once_it_has_come_whole(ends: Ends, message: bytes) -> 
         for part in (frame[:3], frame[3:4], frame[4 : len(frame) // 2], frame[len(frame) // 2 : -1], frame[-1:]):
             if not part or taken is not None:
                 continue
-            assert control.take() is None
+            assert control.take_frame() is None
             rest = memoryview(part)
             while rest:
                 rest = rest[writer.send(rest[:100_000]) :]
-                assert not rest or control.take() is None
-            taken = control.take()
+                assert not rest or control.take_frame() is None
+            taken = control.take_frame()
     assert taken == message
     assert not control.is_readable()
-    assert not control.is_silent()
+    assert not control.is_at_eof()
 
 
 def test_a_long_frame_has_a_longer_head(ends: Ends) -> None:
@@ -182,22 +182,22 @@ def test_a_long_frame_has_a_longer_head(ends: Ends) -> None:
             assert not control.has_frame()
         writer.send(b"d")
     assert control.has_frame()
-    assert control.take() == b"word"
+    assert control.take_frame() == b"word"
 
 
 def test_frames_that_came_together_are_taken_one_by_one(ends: Ends) -> None:
     control, theirs = ends
-    for word in (b"one", b"two"):
-        theirs.send_bytes(word)
+    for original in (b"one", b"two"):
+        theirs.send_bytes(original)
     assert control.is_readable()
-    assert control.take() == b"one"
+    assert control.take_frame() == b"one"
     assert control.is_readable()  # although the socket is empty
-    assert wait_a_moment([control], Deadline(None)) == {control}
+    assert poll_briefly([control], Deadline(None)) == {control}
     theirs.close()
-    assert control.take() == b"two"
-    assert not control.is_silent()  # nobody has looked yet
-    assert control.take() is None
-    assert control.is_silent()
+    assert control.take_frame() == b"two"
+    assert not control.is_at_eof()  # nobody has looked yet
+    assert control.take_frame() is None
+    assert control.is_at_eof()
 
 
 def test_half_a_frame_of_a_worker_that_is_gone_is_none(ends: Ends) -> None:
@@ -205,10 +205,10 @@ def test_half_a_frame_of_a_worker_that_is_gone_is_none(ends: Ends) -> None:
     with raw(theirs) as writer:
         writer.send(struct.pack("!i", 10) + b"half")
     theirs.close()
-    assert control.take() is None
-    assert control.take() is None
-    assert control.is_silent()
-    assert wait_a_moment([control], Deadline(0.0)) == set()  # it has nothing more to say
+    assert control.take_frame() is None
+    assert control.take_frame() is None
+    assert control.is_at_eof()
+    assert poll_briefly([control], Deadline(0.0)) == set()  # it has nothing more to say
 
 
 def test_a_wait_ends_with_a_word_an_end_or_room(ends: Ends) -> None:
@@ -216,14 +216,14 @@ def test_a_wait_ends_with_a_word_an_end_or_room(ends: Ends) -> None:
     read_end, write_end = os.pipe()
     with ExitStack() as stack:
         stack.callback(os.close, read_end)
-        assert wait_a_moment([control, read_end], Deadline(0.0)) == set()
+        assert poll_briefly([control, read_end], Deadline(0.0)) == set()
         os.close(write_end)
-        assert wait_a_moment([control, read_end], Deadline(None)) == {read_end}
+        assert poll_briefly([control, read_end], Deadline(None)) == {read_end}
     theirs.send_bytes(b"word")
-    assert wait_a_moment([control], Deadline(None)) == {control}
-    control.take()
-    control.append(b"room")
-    assert wait_a_moment([control], Deadline(None)) == {control}
+    assert poll_briefly([control], Deadline(None)) == {control}
+    control.take_frame()
+    control.queue_bytes(b"room")
+    assert poll_briefly([control], Deadline(None)) == {control}
 
 
 # ---- workers that are stopped ---------------------------------------------------------------
@@ -246,19 +246,19 @@ def heavy() -> Callable[[], Any]:
 
 @contextmanager
 def stops(method: str) -> Iterator[list[int]]:
-    """Have the next worker stopped before it is told what `brief` or `hand_over` tell; yields where its pid will be."""
+    """Have the next worker stopped before `send_boot` or `send_attach` sends; yields where its pid will be."""
     pids: list[int] = []
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        tell = getattr(Worker, method)
+        send = getattr(Worker, method)
 
-        def tell_stopped(worker: Worker, *args: Any) -> None:
+        def send_stopped(worker: Worker, *args: Any) -> None:
             patch.undo()
             pids.append(worker.pid)
             stack.enter_context(stopped([worker.pid]))
-            tell(worker, *args)
+            send(worker, *args)
 
-        patch.setattr(Worker, method, tell_stopped)
+        patch.setattr(Worker, method, send_stopped)
         yield pids
 
 
@@ -266,7 +266,7 @@ def stops(method: str) -> Iterator[list[int]]:
 def test_a_worker_that_is_stopped_before_it_hears_what_to_do_is_late(context: str, implementation: str) -> None:
     pool = mortal([heavy()] * 2, context=context, limits=Limits(construct=0.5))
     late = r"worker 0 \(env 0\) did not finish construct of its envs within 0.5 s; it is alive"
-    with stops("brief"), pytest.raises(WorkerTimeoutError, match=late):
+    with stops("send_boot"), pytest.raises(WorkerTimeoutError, match=late):
         pool.start()
     pool.close()
 
@@ -275,7 +275,7 @@ def test_a_successor_that_is_stopped_before_it_hears_what_to_do_is_replaced(impl
     """What it is handed over tells all that its env was asked: here 12 MB."""
     with mortal([heavy()] * 2, limits=Limits(construct=4.0)) as pool:
         play(pool, 30)
-        with stops("hand_over") as pids:
+        with stops("send_attach") as pids:
             kill(pool, 0)
             pool.send(np.zeros((2, 100_000), np.float32))
             batch = pool.recv(timeout=PATIENCE)
@@ -287,26 +287,26 @@ def test_a_successor_that_is_stopped_before_it_hears_what_to_do_is_replaced(impl
 def test_a_worker_that_is_stopped_amid_its_report_is_late(implementation: str) -> None:
     """Its spaces are more than the socket holds."""
     pool = mortal([heavy()] * 2, limits=Limits(construct=4.0), num_workers=1)
-    word = Worker.has_word
+    original = Worker.has_message
     seen: list[int] = []
 
-    def has_word(worker: Worker) -> bool:
+    def has_message(worker: Worker) -> bool:
         if not seen and not worker.control.has_unsent():
-            wait_until(lambda: unread(worker.control) > 100_000)
+            wait_until(lambda: num_unread(worker.control) > 100_000)
             os.kill(worker.pid, signal.SIGSTOP)
             wait_until(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED)
             seen.append(worker.pid)
-        return word(worker)
+        return original(worker)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Worker, "has_word", has_word)
+        patch.setattr(Worker, "has_message", has_message)
         with pytest.raises(WorkerTimeoutError, match="did not finish .* within 4.0 s; it is alive"):
             pool.start()
     assert seen
     pool.close()
 
 
-def unread(control: Control) -> int:
+def num_unread(control: ControlSocket) -> int:
     """Count the bytes that a socket holds for this side."""
     count = struct.Struct("i")
     return int(count.unpack(fcntl.ioctl(control.fileno(), termios.FIONREAD, bytes(count.size)))[0])

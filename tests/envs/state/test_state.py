@@ -34,11 +34,11 @@ from vecenv.envs.base import BaseEnv
 from vecenv.envs.batched import BatchedEnv
 from vecenv.envs.seeding import EpisodeSeeds, episode_seed
 from vecenv.envs.state.known import KNOWN, UNCOVERED
-from vecenv.envs.state.state import KEEPER, Keeper, describe, dotted_name
+from vecenv.envs.state.state import SNAPSHOTTER, Snapshotter, describe, dotted_name
 from vecenv.envs.state.state import state as state_module
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
 from vecenv.envs.video import EpisodeRecorder
-from vecenv.managers.env_driver import EnvMaker, ManagedKeeper, Orders, Settings
+from vecenv.managers.env_driver import EnvMaker, ManagedSnapshotter, Orders, Settings
 from vecenv.vector.inside import disguise
 
 HAS_ATARI = importlib.util.find_spec("ale_py") is not None and importlib.util.find_spec("cv2") is not None
@@ -219,13 +219,13 @@ def test_a_fresh_env_goes_on_bit_for_bit(name):
     make_stack = {**STACKS, **UNKNOWN_STACKS}[name]
     env, twin = make_stack(), make_stack()
     first_episode(env)
-    snapshot = KEEPER.capture(env)
-    KEEPER.restore(twin, snapshot.state)
+    snapshot = SNAPSHOTTER.capture(env)
+    SNAPSHOTTER.restore(twin, snapshot.state)
     assert snapshot.is_complete == (name in STACKS), describe(env)
     assert continue_run(twin) == continue_run(env)
     # and once more, from an env that has been restored itself
     third = make_stack()
-    KEEPER.restore(third, KEEPER.capture(twin).state)
+    SNAPSHOTTER.restore(third, SNAPSHOTTER.capture(twin).state)
     assert continue_run(third, 30) == continue_run(env, 30)
     close(env, twin, third)
 
@@ -246,7 +246,7 @@ def test_generators_alone_are_not_enough(adapters, name):
         register_state_adapter(cls, lambda layer: None, lambda layer, state: None)
     env, twin = STACKS[name](), STACKS[name]()
     first_episode(env)
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     assert continue_run(twin) != continue_run(env)
     close(env, twin)
 
@@ -254,7 +254,7 @@ def test_generators_alone_are_not_enough(adapters, name):
 def restore_and_continue(jobs, connection):
     for name, snapshot in jobs:
         env = STACKS[name]()
-        KEEPER.restore(env, snapshot)
+        SNAPSHOTTER.restore(env, snapshot)
         connection.send((name, continue_run(env)))
         env.close()
     connection.close()
@@ -265,7 +265,7 @@ def test_an_env_in_a_spawned_process_goes_on_bit_for_bit():
     for name, make_stack in STACKS.items():
         env = make_stack()
         first_episode(env)
-        jobs.append((name, KEEPER.capture(env).state))
+        jobs.append((name, SNAPSHOTTER.capture(env).state))
         expected[name] = continue_run(env)
         env.close()
     context = multiprocessing.get_context("spawn")
@@ -293,9 +293,9 @@ def test_atari_default_goes_on_after_a_life_loss(name):
     while "was_real_done" not in vars(layer):
         layer = layer.env
     assert not layer.was_real_done  # else this tests nothing
-    snapshot = KEEPER.capture(env)
-    assert snapshot.is_complete and KEEPER.spans_episodes(env)
-    KEEPER.restore(twin, snapshot.state)
+    snapshot = SNAPSHOTTER.capture(env)
+    assert snapshot.is_complete and SNAPSHOTTER.spans_episodes(env)
+    SNAPSHOTTER.restore(twin, snapshot.state)
     assert continue_run(twin, 400) == continue_run(env, 400)
     close(env, twin)
 
@@ -304,7 +304,7 @@ def test_atari_default_goes_on_after_a_life_loss(name):
 def test_an_action_that_may_be_repeated_is_in_no_state_so_none_is_called_complete():
     env = make("ALE/Pong-v5", repeat_action_probability=0.25)
     env.reset(seed=1)
-    assert not KEEPER.capture(env).is_complete
+    assert not SNAPSHOTTER.capture(env).is_complete
     assert "repeat_action_probability" in describe(env)[0]
     env.close()
 
@@ -312,10 +312,10 @@ def test_an_action_that_may_be_repeated_is_in_no_state_so_none_is_called_complet
 def test_lives_of_an_env_that_cannot_be_stopped_midway_are_not_called_complete():
     env = vecenv.wrappers.EpisodicLifeWrapper(make("CartPole-v1"))
     env.reset(seed=1)
-    assert not KEEPER.capture(env).is_complete
+    assert not SNAPSHOTTER.capture(env).is_complete
     assert "CartPoleEnv" in describe(env)[0]
     env.was_real_done = True
-    assert KEEPER.capture(env).is_complete
+    assert SNAPSHOTTER.capture(env).is_complete
     env.close()
 
 
@@ -344,9 +344,9 @@ def test_a_managers_env_goes_on_with_its_seeds(env_fn, seed):
     for action in actions_of(env, 60, seed=4):
         if any(env.step(action)[2:4]):
             env.reset()
-    keeper = ManagedKeeper()
-    assert keeper.spans_episodes(env)
-    keeper.restore(twin, keeper.capture(env).state)
+    snapshotter = ManagedSnapshotter()
+    assert snapshotter.spans_episodes(env)
+    snapshotter.restore(twin, snapshotter.capture(env).state)
     assert play(twin, 100) == play(env, 100)
     close(env, twin)
 
@@ -377,7 +377,7 @@ class Lazy(BaseEnv):
 def test_an_env_that_makes_its_env_at_the_first_reset_is_made_and_goes_on():
     env, twin = adapt(Lazy()), adapt(Lazy())
     env.reset(seed=3)
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     assert twin.env._seed == 3
     assert continue_run(twin) == continue_run(env)
     close(env, twin)
@@ -385,10 +385,10 @@ def test_an_env_that_makes_its_env_at_the_first_reset_is_made_and_goes_on():
 
 def test_an_env_not_made_yet_is_not_called_complete():
     env = DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
-    assert not KEEPER.capture(env).is_complete
+    assert not SNAPSHOTTER.capture(env).is_complete
     assert "not made its env yet" in describe(env)[0]
     env.reset()
-    assert KEEPER.capture(env).is_complete
+    assert SNAPSHOTTER.capture(env).is_complete
     env.close()
 
 
@@ -403,8 +403,8 @@ def test_a_recording_goes_on_under_the_same_name(tmp_path):
     env.reset(orders=Orders({}, seed=(3, True), replay_path=str(tmp_path)))
     first_run = [env.step(1) for _ in range(30) if env.env.recording]
     assert any(first_run[-1][2:4])
-    keeper = ManagedKeeper()
-    keeper.restore(twin, keeper.capture(env).state)
+    snapshotter = ManagedSnapshotter()
+    snapshotter.restore(twin, snapshotter.capture(env).state)
     twin.reset()
     while twin.env.recording:
         twin.step(1)
@@ -428,8 +428,8 @@ def test_a_managers_reset_parameters_and_budget_of_episodes_go_on():
     maker = EnvMaker(make_cart_pole, 0, Settings(autoresets=True, abnormal_ends=False))
     env, twin = maker(), maker()
     env.reset(orders=Orders({"options": {"low": 0.03, "high": 0.04}}, seed=(3, None), episodes_left=2))
-    keeper = ManagedKeeper()
-    keeper.restore(twin, keeper.capture(env).state)
+    snapshotter = ManagedSnapshotter()
+    snapshotter.restore(twin, snapshotter.capture(env).state)
     first = twin.reset()[0]
     assert (first >= 0.03).all() and (first <= 0.04).all()
     np.testing.assert_array_equal(first, env.reset()[0])
@@ -444,7 +444,7 @@ def test_a_managers_reset_parameters_and_budget_of_episodes_go_on():
 def test_a_seeded_reset_is_enough_unless_state_spans_episodes(name):
     env, twin = STACKS[name](), STACKS[name]()
     first_episode(env)
-    if not KEEPER.spans_episodes(env):
+    if not SNAPSHOTTER.spans_episodes(env):
         env.reset(seed=5), twin.reset(seed=5)
         inner = env.action_space, twin.action_space
         assert inner[0] == inner[1]
@@ -469,15 +469,15 @@ def test_spans_episodes(name, spans):
         pytest.skip("needs ale-py or mujoco")
     env = STACKS[name]()
     first_episode(env)
-    assert KEEPER.spans_episodes(env) is spans
+    assert SNAPSHOTTER.spans_episodes(env) is spans
     env.close()
 
 
 def test_a_sampled_space_spans_episodes():
     env = make("CartPole-v1")
-    assert not KEEPER.spans_episodes(env)
+    assert not SNAPSHOTTER.spans_episodes(env)
     env.action_space.sample()
-    assert KEEPER.spans_episodes(env)
+    assert SNAPSHOTTER.spans_episodes(env)
     env.close()
 
 
@@ -539,9 +539,9 @@ def adapters(monkeypatch):
 def test_a_hook_is_used():
     env, twin = Hooked(make("CartPole-v1")), Hooked(make("CartPole-v1"))
     first_episode(env)
-    snapshot = KEEPER.capture(env)
-    assert snapshot.is_complete and KEEPER.spans_episodes(env)
-    KEEPER.restore(twin, snapshot.state)
+    snapshot = SNAPSHOTTER.capture(env)
+    assert snapshot.is_complete and SNAPSHOTTER.spans_episodes(env)
+    SNAPSHOTTER.restore(twin, snapshot.state)
     assert twin.steps_ever == env.steps_ever > 0
     assert continue_run(twin) == continue_run(env)
     close(env, twin)
@@ -561,7 +561,7 @@ def test_a_hook_of_the_env_inside_is_not_taken_for_the_wrappers():
 def test_an_unknown_class_is_named_and_not_complete(cls):
     env = cls(make("CartPole-v1"))
     env.reset(seed=1)
-    snapshot = KEEPER.capture(env)
+    snapshot = SNAPSHOTTER.capture(env)
     assert not snapshot.is_complete
     assert describe(env) == [f"{dotted_name(cls)}: {state_module._UNKNOWN}"]
     env.close()
@@ -575,9 +575,9 @@ def test_a_registered_adapter_is_used_for_subclasses_too(adapters, by_name):
     )
     env, twin = OddHook(make("CartPole-v1")), OddHook(make("CartPole-v1"))
     first_episode(env)
-    snapshot = KEEPER.capture(env)
-    assert snapshot.is_complete and KEEPER.spans_episodes(env) and describe(env) == []
-    KEEPER.restore(twin, snapshot.state)
+    snapshot = SNAPSHOTTER.capture(env)
+    assert snapshot.is_complete and SNAPSHOTTER.spans_episodes(env) and describe(env) == []
+    SNAPSHOTTER.restore(twin, snapshot.state)
     assert continue_run(twin) == continue_run(env)
     close(env, twin)
 
@@ -585,7 +585,7 @@ def test_a_registered_adapter_is_used_for_subclasses_too(adapters, by_name):
 def test_an_adapter_whose_state_a_seed_sets_anew_does_not_span(adapters):
     register_state_adapter(Tired, lambda layer: 0, lambda layer, state: None, spans=False)
     env = Tired(make("CartPole-v1"))
-    assert not KEEPER.spans_episodes(env)
+    assert not SNAPSHOTTER.spans_episodes(env)
     env.close()
 
 
@@ -593,10 +593,10 @@ def test_a_stack_registered_for_pickling_goes_on_with_all_that_is_inside(adapter
     register_pickled_state(OddHook)
     env, twin = OddHook(Tired(make("CartPole-v1"))), OddHook(Tired(make("CartPole-v1")))
     first_episode(env)
-    snapshot = KEEPER.capture(env)
-    assert snapshot.is_complete and KEEPER.spans_episodes(env) and describe(env) == []
+    snapshot = SNAPSHOTTER.capture(env)
+    assert snapshot.is_complete and SNAPSHOTTER.spans_episodes(env) and describe(env) == []
     identity, twin.late = id(twin), "what the other has not"
-    KEEPER.restore(twin, snapshot.state)
+    SNAPSHOTTER.restore(twin, snapshot.state)
     assert not hasattr(twin, "late")
     assert id(twin) == identity and twin.env.steps_ever == env.env.steps_ever > 0
     assert continue_run(twin) == continue_run(env)
@@ -610,7 +610,7 @@ def test_what_pickle_builds_anew_is_not_called_complete(adapters):
     env.close()
     env = Tired(Rebuilt(make("CartPole-v1")))
     env.reset(seed=1)
-    assert not KEEPER.capture(env).is_complete
+    assert not SNAPSHOTTER.capture(env).is_complete
     assert describe(env) == [
         f"{dotted_name(Tired)}: pickle builds the Rebuilt inside it anew from its arguments (EzPickle)"
     ]
@@ -620,11 +620,11 @@ def test_what_pickle_builds_anew_is_not_called_complete(adapters):
 def test_an_adapter_missing_on_the_other_side_is_an_error(adapters):
     register_state_adapter(Tired, lambda layer: 0, lambda layer, state: None)
     env = Tired(make("CartPole-v1"))
-    snapshot = KEEPER.capture(env)
+    snapshot = SNAPSHOTTER.capture(env)
     state_module._registered.clear()
     state_module._plans.clear()
     with pytest.raises(StateError, match="no adapter is registered"):
-        KEEPER.restore(env, snapshot.state)
+        SNAPSHOTTER.restore(env, snapshot.state)
     env.close()
 
 
@@ -644,9 +644,9 @@ def test_a_hook_that_fails_is_reported_once_and_then_left_alone(adapters, cls, s
     env = cls(make("CartPole-v1"))
     env.reset(seed=1)
     with pytest.warns(RuntimeWarning, match=says) as caught:
-        assert not KEEPER.capture(env).is_complete
+        assert not SNAPSHOTTER.capture(env).is_complete
     assert caught[0].filename == __file__
-    assert not KEEPER.capture(env).is_complete
+    assert not SNAPSHOTTER.capture(env).is_complete
     assert says in describe(env)[0]
     env.close()
 
@@ -671,7 +671,7 @@ def test_what_an_unknown_wrapper_may_go_on_with_is_kept():
     env, twin = (Tired(wrappers.TimeLimit(make("CartPole-v1"), 10)) for _ in range(2))
     env.reset(seed=0)
     env.step(0)
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     assert twin.env._elapsed_steps == 1  # its reset may be a step, as after a life lost
     close(env, twin)
 
@@ -680,7 +680,7 @@ def test_what_an_unknown_wrapper_may_go_on_with_is_kept():
 def test_a_class_that_a_later_gymnasium_may_have_is_not_called_complete(base, says):
     later = type("Later", (base,), {"__module__": "gymnasium.wrappers.later"})
     env = later(make("CartPole-v1"), *([5] if base is wrappers.TimeLimit else []))
-    assert says in describe(env)[0] and not KEEPER.capture(env).is_complete
+    assert says in describe(env)[0] and not SNAPSHOTTER.capture(env).is_complete
     env.close()
 
 
@@ -695,7 +695,7 @@ class Nothing:
 
 
 def test_nothing_to_keep_gives_no_snapshot():
-    assert KEEPER.capture(adapt(Nothing())) is None
+    assert SNAPSHOTTER.capture(adapt(Nothing())) is None
 
 
 def test_generators_that_are_one_object_stay_one():
@@ -704,11 +704,11 @@ def test_generators_that_are_one_object_stay_one():
             self.rng = self.np_random
 
     env, twin = Shares(), Shares()
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     assert twin.rng is twin.np_random
     # A seed replaces np_random; the other place keeps the old generator.
     gymnasium.Env.reset(env, seed=3)
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     assert twin.rng is not twin.np_random
     assert (twin.rng.random(), twin.np_random.random()) == (env.rng.random(), env.np_random.random())
     assert twin.np_random_seed == env.np_random_seed == 3
@@ -723,7 +723,7 @@ def test_seeds_of_episodes_stay_the_object_that_others_hold():
     env, twin = Shares(), Shares()
     env.seeds.seed(5)
     env.next_seed()
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     assert twin.next_seed() == env.next_seed() == episode_seed(5, 1)
 
 
@@ -731,32 +731,32 @@ def test_seeds_of_episodes_stay_the_object_that_others_hold():
 def test_any_bit_generator_is_restored(bits):
     env, twin = ToyEnv(), ToyEnv()
     env.np_random = np.random.Generator(getattr(np.random, bits)(3))
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     assert type(twin.np_random.bit_generator).__name__ == bits
     assert twin.np_random.random(5).tolist() == env.np_random.random(5).tolist()
 
 
 def test_an_env_never_seeded_is_given_its_generator_and_reproduced():
     env, twin = make("CartPole-v1"), make("CartPole-v1")
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     np.testing.assert_array_equal(env.reset()[0], twin.reset()[0])
     close(env, twin)
 
 
 def test_another_stack_is_refused():
     env = make("CartPole-v1")
-    state = KEEPER.capture(env).state
+    state = SNAPSHOTTER.capture(env).state
     for other in (make("Acrobot-v1"), env.env, wrappers.ClipReward(env, 0, 1), Tired(env.unwrapped)):
         with pytest.raises(StateError, match="restore of .*: "):
-            KEEPER.restore(other, state)
+            SNAPSHOTTER.restore(other, state)
         other.close()
 
 
 def test_a_map_drawn_by_the_constructor_is_refused():
     env, twin = make("FrozenLake-v1", desc=None, map_name=None), make("FrozenLake-v1")
-    state = KEEPER.capture(env).state
+    state = SNAPSHOTTER.capture(env).state
     with pytest.raises(StateError, match="another map"):
-        KEEPER.restore(twin, state)
+        SNAPSHOTTER.restore(twin, state)
     close(env, twin)
 
 
@@ -776,7 +776,7 @@ def test_a_transform_by_a_function_with_memory_is_named():
 
 
 def test_the_keeper_travels_by_value():
-    assert isinstance(pickle.loads(pickle.dumps(KEEPER)), Keeper)
+    assert isinstance(pickle.loads(pickle.dumps(SNAPSHOTTER)), Snapshotter)
 
 
 @pytest.mark.parametrize(("name", "most"), [("CartPole", 1000), ("HalfCheetah", 1000), ("Pong", 32_000)])
@@ -785,7 +785,7 @@ def test_states_are_small(name, most):
         pytest.skip("needs ale-py or mujoco")
     env = STACKS[name]()
     first_episode(env)
-    assert len(KEEPER.capture(env).state) < most
+    assert len(SNAPSHOTTER.capture(env).state) < most
     env.close()
 
 
@@ -848,9 +848,9 @@ def test_every_mujoco_env_needs_its_generator_only(name):
     pytest.importorskip("mujoco")
     env, twin = make(name), make(name)
     first_episode(env, max_steps=100)
-    snapshot = KEEPER.capture(env)
+    snapshot = SNAPSHOTTER.capture(env)
     assert snapshot.is_complete
-    KEEPER.restore(twin, snapshot.state)
+    SNAPSHOTTER.restore(twin, snapshot.state)
     assert continue_run(twin, 60) == continue_run(env, 60)
     close(env, twin)
 
@@ -882,15 +882,15 @@ def test_a_vector_env_goes_on_amid_its_episodes(make_envs):
     env, twin = BatchedEnv(make_envs()), BatchedEnv(make_envs())
     env.reset(seed=3)
     play_vectors(env.env, 1, 17)
-    snapshot = KEEPER.capture(env)
+    snapshot = SNAPSHOTTER.capture(env)
     assert snapshot.is_complete and describe(env) == []
-    KEEPER.restore(twin, snapshot.state)
+    SNAPSHOTTER.restore(twin, snapshot.state)
     assert play_vectors(twin.env, 2, 40) == play_vectors(env.env, 2, 40)
 
 
 def test_a_vector_env_that_has_not_been_reset_has_its_generator():
     env, twin = BatchedEnv(vectorised()), BatchedEnv(vectorised())
-    KEEPER.restore(twin, KEEPER.capture(env).state)
+    SNAPSHOTTER.restore(twin, SNAPSHOTTER.capture(env).state)
     np.testing.assert_array_equal(twin.reset()[0][0], env.reset()[0][0])
 
 
@@ -899,4 +899,4 @@ def test_of_a_vector_env_half_a_state_is_none(env_class):
     """A single env in it may be amid its episode, where only its generator is known."""
     env = BatchedEnv(gymnasium.vector.SyncVectorEnv([env_class] * 2))
     env.reset(seed=3)
-    assert KEEPER.capture(env) is None
+    assert SNAPSHOTTER.capture(env) is None

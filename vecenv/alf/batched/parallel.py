@@ -46,7 +46,7 @@ from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
 from vecenv.core.system.clock import now_ns
 from vecenv.envs.seeding import check_seed
-from vecenv.envs.state.state import KEEPER
+from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, SpaceError
 from vecenv.vector.infos import InfoReader
 
@@ -144,7 +144,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         options.setdefault("num_threads", check_whole("torch_num_threads_per_env", torch_num_threads_per_env, 1))
         env_fns = [EnvMaker(constructor, env_id) for env_id, constructor in enumerate(constructors)]
         fixed = pool_options(options, autoreset=Autoreset.NEXT_STEP)
-        self._pool = _BACKENDS[backend](env_fns, fixed, adapt=carry, keeper=KEEPER)
+        self._pool = _BACKENDS[backend](env_fns, fixed, adapt=carry, snapshotter=SNAPSHOTTER)
         self._pool.start()
         try:
             self._learn()

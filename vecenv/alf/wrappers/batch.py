@@ -16,7 +16,7 @@ from vecenv.alf.base.nests import map_structure
 from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper
 from vecenv.core.host.host import close_all
-from vecenv.envs.state.state import KEEPER
+from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, StateError
 
 __all__ = ["BatchEnvironmentWrapper", "BatchedTensorWrapper", "TensorWrapper"]
@@ -221,7 +221,7 @@ def states_of(envs: Sequence[AlfEnvironment]) -> list[bytes]:
     """
     states = []
     for env in envs:
-        snapshot = KEEPER.capture(env)
+        snapshot = SNAPSHOTTER.capture(env)
         if snapshot is None:
             raise StateError(f"{type(env).__name__}: nothing is known of its state")
         states.append(snapshot.state)
@@ -231,7 +231,7 @@ def states_of(envs: Sequence[AlfEnvironment]) -> list[bytes]:
 def restore_states(envs: Sequence[AlfEnvironment], states: Sequence[bytes]) -> None:
     """Put states of `states_of` into new envs."""
     for env, state in zip(envs, states, strict=True):
-        KEEPER.restore(env, state)
+        SNAPSHOTTER.restore(env, state)
 
 
 class BatchOfOne:

@@ -12,7 +12,7 @@ from ..layout.rows import Form, Op, RowFlag, Rows
 from ..layout.spec import Array
 from ..parent.hub import Event, Refusal, SlotState
 from ..system.clock import now_ns
-from ..system.signals import held
+from ..system.signals import signals_deferred
 from .outstanding import Outstanding
 from .words import BLOCKED_WORD, MESSAGE_FRAME, OP_WORD, ROW_FRAME, Command, SharedWords, WorkerLike
 
@@ -101,7 +101,7 @@ class FallbackHub:
                 raise ValueError("an action leaf has the wrong size")
             column[rows] = values
         none = [0] * len(ids)
-        with held():  # who is asked is told, too
+        with signals_deferred():  # who is asked is told, too
             self._queue(Op.STEP, ids, none, [int(form)] * len(ids), [None] * len(ids), ordered)
         return None
 
@@ -152,7 +152,7 @@ class FallbackHub:
             event = self._wait_for_frame(deadline_ns)
             if event is not None and not self._outstanding.gather(min_count):
                 return event
-        with held():
+        with signals_deferred():
             rows = GatheredRows(self._words.rows, self._outstanding.take(max_count))
         return rows, int(np.bitwise_or.reduce(rows.column("flags")))
 

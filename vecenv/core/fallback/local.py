@@ -10,7 +10,7 @@ from typing import Any
 from ..layout.arena import ArenaPlan
 from ..parent.hub import Event
 from ..system.clock import now_ns
-from ..system.signals import held
+from ..system.signals import signals_deferred
 from .hub import FallbackHub
 from .slot import FallbackSlot
 from .words import LOCAL_SLICE_NS, AttachLike, Command, SharedWords
@@ -40,7 +40,7 @@ class LocalHub(FallbackHub):
 
     def send_frame(self, frame: tuple[Any, ...]) -> None:
         """Take in what the slot says."""
-        with held():
+        with signals_deferred():
             self.take_frame(frame)
 
 

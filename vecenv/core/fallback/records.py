@@ -48,7 +48,7 @@ class Records:
     def digest_of(
         self,
         digest: int,
-        starts: bool,
+        starts_digest: bool,
         checked: CheckedLeaves,
         reward: Array,
         terminated: bool,
@@ -56,13 +56,13 @@ class Records:
         flags: int,
     ) -> int:
         """Return a digest with one more answer; leaves of the observation stand first in `checked`."""
-        kept = checked[: self._num_obs_leaves] if starts else checked
+        kept = checked[: self._num_obs_leaves] if starts_digest else checked
         if flags & RowFlag.ERROR:
             kept = []
-        value = zlib.crc32(b"", 0 if starts else digest)
+        value = zlib.crc32(b"", 0 if starts_digest else digest)
         for column, part in kept:
             value = zlib.crc32(np.ascontiguousarray(np.asarray(part, column.dtype)).tobytes(), value)
-        if not starts:
+        if not starts_digest:
             value = zlib.crc32(reward.tobytes(), value)
             value = zlib.crc32(bytes((flags & _ESSENTIAL, terminated, truncated)), value)
         return value

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..host.global_rngs import Watched
+from ..host.global_rngs import WatchedWords
 from ..host.slot import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
 from ..layout.info_cells import is_wanted
 from ..layout.rows import FORM_MASK, Autoreset, Op, RowFlag
 from ..layout.spec import Array
 from ..system.clock import now_ns
-from ..system.signals import held
+from ..system.signals import signals_deferred
 from .parent_watch import MAYBE_STOPPED_NS, check_parent
 from .records import RecordedState, Records
 from .values import check_leaves, load_action, read_reward
@@ -249,8 +249,10 @@ class FallbackSlot:
             _begin_episode(env)
             env.seed = -1
         if self._records.is_kept:
-            starts, env.starts_digest = env.starts_digest, False
-            env.digest = self._records.digest_of(env.digest, starts, checked, reward, terminated, truncated, flags)
+            starts_digest, env.starts_digest = env.starts_digest, False
+            env.digest = self._records.digest_of(
+                env.digest, starts_digest, checked, reward, terminated, truncated, flags
+            )
             is_over = not flags & RowFlag.FINAL and self._is_over_after(env, terminated, truncated, flags)
             self._records.write(row, command.step_id, env, is_over)
 
@@ -263,7 +265,7 @@ class FallbackSlot:
         else:
             self._envs[env_id] = _HostedEnv(step=step)
 
-    def watch(self, words: Watched, on_draw: Callable[[int], object] | None, /) -> None:
+    def watch(self, words: WatchedWords, on_draw: Callable[[int], object] | None, /) -> None:
         """Call on_draw(env_id) right after a step that changed one of these words, (address, value)."""
         self._watched = [(ctypes.c_uint32.from_address(address), value) for address, value in words]
         self._on_draw = on_draw
@@ -303,14 +305,14 @@ class FallbackSlot:
         truncated: bool,
         flags: int,
         final_obs: Any,
-        starts: bool,
+        starts_digest: bool,
     ) -> bool:
         """Count a repeated answer into the digest; False if a value needs conversion first."""
         exact = self._exact(obs, reward, final_obs)
         if exact is None:
             return False
         env = self._envs[env_id]
-        env.digest = self._records.digest_of(env.digest, starts, *exact, terminated, truncated, flags)
+        env.digest = self._records.digest_of(env.digest, starts_digest, *exact, terminated, truncated, flags)
         return True
 
     def records(self, env_id: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
@@ -362,7 +364,7 @@ class FallbackSlot:
 
     def send_message(self, data: bytes) -> None:
         """Send one message to the parent; waits, deadlines suspended, while it does not read."""
-        with held():  # the next message stands right behind it
+        with signals_deferred():  # the next message stands right behind it
             for start in range(0, max(1, len(data)), FRAGMENT_NBYTES):
                 stop = start + FRAGMENT_NBYTES
                 self._send_frame((MESSAGE_FRAME, self._slot, stop >= len(data), bytes(data[start:stop])))

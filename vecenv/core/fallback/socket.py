@@ -23,7 +23,7 @@ from ..layout.arena import ArenaPlan
 from ..layout.rows import Op
 from ..parent.hub import Event
 from ..system.clock import now_ns
-from ..system.signals import held
+from ..system.signals import signals_deferred
 from .hub import FallbackHub
 from .slot import FallbackSlot
 from .words import BLOCKED_WORD, LONGEST_POLL_MS, MS, AttachLike, Command, SharedWords, WorkerLike
@@ -100,7 +100,7 @@ class SocketHub(FallbackHub):
         for command in commands:
             commands_of.setdefault(self._worker_of[command.slot], []).append(tuple(command))
         for worker_id, own_commands in commands_of.items():
-            self._workers[worker_id].control.append(pickle.dumps(own_commands, protocol=5))
+            self._workers[worker_id].control.queue_bytes(pickle.dumps(own_commands, protocol=5))
         self.pump()
 
     def pump(self) -> bool:
@@ -122,7 +122,7 @@ class SocketHub(FallbackHub):
             self._unblocked_ns[slot] = now
 
     def _wait_for_frame(self, deadline_ns: int) -> Event | None:
-        with_unread = [worker for worker in self._workers if worker.control.has_been_read()]
+        with_unread = [worker for worker in self._workers if worker.control.has_buffered_frame()]
         for worker in with_unread:
             self._take_all(worker)
         if with_unread:
@@ -157,13 +157,13 @@ class SocketHub(FallbackHub):
                 poll.register(worker.pidfd, select.POLLIN)
             if self._can_receive(worker):
                 workers[worker.control.fileno()] = worker
-                poll.register(worker.control.fileno(), worker.control.awaited())
+                poll.register(worker.control.fileno(), worker.control.poll_events())
         if self._event_fd >= 0:
             poll.register(self._event_fd, select.POLLIN)
         return poll, workers
 
     def _can_receive(self, worker: WorkerLike) -> bool:
-        return not (worker.control.is_silent() or worker.control.closed)
+        return not (worker.control.is_at_eof() or worker.control.closed)
 
     def _take_all(self, worker: WorkerLike) -> None:
         """Take in every frame that a worker has sent so far."""
@@ -171,9 +171,9 @@ class SocketHub(FallbackHub):
             pass
 
     def _take_next(self, worker: WorkerLike) -> bool:
-        with held():
+        with signals_deferred():
             blocked = [slot for slot in worker.slots if self._words.progress[slot, BLOCKED_WORD]]
-            frame = worker.control.take()
+            frame = worker.control.take_frame()
             if frame is None:  # its pidfd tells of its end
                 return False
             self._note_unblocked(blocked)
@@ -181,7 +181,7 @@ class SocketHub(FallbackHub):
             if isinstance(word, tuple):
                 self.take_frame(word)
             else:
-                worker.goodbye = word
+                worker.exit_report = word
             return True
 
     def reap(self, slot: int) -> None:
@@ -206,7 +206,7 @@ class SocketHub(FallbackHub):
         for worker in self._workers:
             if not worker.control.closed:
                 self._take_all(worker)
-                worker.control.end_stream()
+                worker.control.shut_down_write()
 
 
 # ---- the worker's end ---------------------------------------------------------------------
@@ -253,7 +253,7 @@ class SocketEnd:
 
     def send_frame(self, frame: tuple[Any, ...]) -> None:
         """Send one frame to the parent."""
-        with held(), self._lock:  # half a frame would take the next one along
+        with signals_deferred(), self._lock:  # half a frame would take the next one along
             self._control.send(frame)
 
 

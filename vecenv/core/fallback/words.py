@@ -28,7 +28,7 @@ from ..layout.arena import LINE, ArenaPlan, BlockViews
 from ..layout.info_cells import Infos
 from ..layout.rows import Autoreset
 from ..layout.spec import Array
-from ..system.worker_socket import Control
+from ..system.worker_socket import ControlSocket
 
 __all__ = [
     "AttachLike",
@@ -98,9 +98,9 @@ class WorkerLike(Protocol):
 
     worker_id: int
     slots: list[int]
-    control: Control
+    control: ControlSocket
     pidfd: int
-    goodbye: Any
+    exit_report: Any
 
 
 class SharedWords:

@@ -8,10 +8,10 @@ import numpy as np
 
 from ...errors import SpaceError
 
-__all__ = ["exact_reward", "kind_of", "no_reward", "pair_of"]
+__all__ = ["exact_reward", "type_name", "zero_reward", "unpack_reset"]
 
 
-def pair_of(result: Any) -> tuple[Any, Any]:
+def unpack_reset(result: Any) -> tuple[Any, Any]:
     """Return the observation and the info of a reset.
 
     Raises:
@@ -20,11 +20,11 @@ def pair_of(result: Any) -> tuple[Any, Any]:
     try:
         obs, info = result
     except (TypeError, ValueError):
-        raise TypeError(f"reset must return (obs, info), got {kind_of(result)}") from None
+        raise TypeError(f"reset must return (obs, info), got {type_name(result)}") from None
     return obs, info
 
 
-def no_reward(shape: tuple[int, ...]) -> Any:
+def zero_reward(shape: tuple[int, ...]) -> Any:
     """Return the reward of what was no step."""
     return 0.0 if shape == () else np.zeros(shape)
 
@@ -51,7 +51,7 @@ def exact_reward(shape: tuple[int, ...], reward: Any) -> Any:
     return np.ascontiguousarray(array)
 
 
-def kind_of(value: Any) -> str:
+def type_name(value: Any) -> str:
     """Say what a value is, for the end of a message."""
     size = f" of {len(value)}" if isinstance(value, tuple | list | dict) else ""
     return f"{type(value).__name__}{size}"

@@ -1,14 +1,14 @@
-"""Streams: global random generators of one's own (`random`, `numpy.random`) for each env of a process.
+"""GlobalRngs: global random generators of one's own (`random`, `numpy.random`) for each env of a process.
 
 Stands around every call into an env. Envs that share a process share these generators too, so what
 one draws would depend on its neighbours. The rules that prevent it:
 
 * Each env has streams of its own, a function of its env_id. While it is constructed, reset by a
-  command, called or closed they are swapped in; afterwards they are put away and the *idle* state
+  command, called or closed they are swapped in; afterwards they are put away and the neutral state
   stands in the process: one constant, the same for every env, pool and process.
-* A plain step or an autoreset is not worth a swap: it starts from the idle state and afterwards a
+* A plain step or an autoreset is not worth a swap: it starts from the neutral state and afterwards a
   few words of memory tell whether anything was drawn (a few ns, in native/worker/serve.c). Nobody draws
-  from the idle state twice: after a draw it is put back. So a first draw has the same value
+  from the neutral state twice: after a draw it is put back. So a first draw has the same value
   whoever stepped before, and how many did.
 * An env that has drawn, at whatever call, has its own streams swapped in around steps and autoresets
   too, from its next call on: about a microsecond each.
@@ -47,25 +47,25 @@ import numpy as np
 
 from ..layout.native import load
 
-__all__ = ["Own", "Streams", "Swapped", "is_exact"]
+__all__ = ["EnvRngs", "GlobalRngs", "RngSwappingEnv", "is_exact"]
 
 _WORDS = 624
 _STATE_NBYTES = 4 * (_WORDS + 1)
 _GAUSS_NBYTES = 16  # has_gauss, padding, gauss
 _HEADER_NBYTES = object.__basicsize__
 
-# Seeds of states are words of this sequence: the idle state's first, then one branch per env_id.
+# Seeds of states are words of this sequence: the neutral state's first, then one branch per env_id.
 _ENTROPY = 0x76656365_6E76
 
-# The idle state is not a seeded one: its positions differ from those that seeding leaves behind, so
+# The neutral state is not a seeded one: its positions differ from those that seeding leaves behind, so
 # that an env which seeds the generators is seen like one which draws.
-_IDLE_DRAWS = 3
+_NEUTRAL_DRAWS = 3
 
-#: The words of both generators, and the second Gaussian of `random`; see `_InMemory` and `_ByCalls`.
+#: The words of both generators, and the second Gaussian of `random`; see `_MemoryAccessor` and `_CallAccessor`.
 State = tuple[Any, Any]
 
 #: (address of a uint32, its value while nobody has drawn)
-Watched = tuple[tuple[int, int], ...]
+WatchedWords = tuple[tuple[int, int], ...]
 
 
 def _global_pair() -> tuple[random.Random, Any]:
@@ -77,11 +77,11 @@ def _seeded_pair(seed: int | tuple[int, ...]) -> tuple[random.Random, Any]:
     return random.Random(int(words[0])), np.random.RandomState(words[1:])
 
 
-def _area(address: int, nbytes: int) -> memoryview:
+def _memory_at(address: int, nbytes: int) -> memoryview:
     return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
 
 
-class _InMemory:
+class _MemoryAccessor:
     """Exchanges the state of a pair of generators by copying memory."""
 
     def __init__(self, python: random.Random, numpy: Any, gauss_offset: int) -> None:
@@ -92,7 +92,7 @@ class _InMemory:
         areas = (start, _STATE_NBYTES), (words, _STATE_NBYTES), (id(numpy) + gauss_offset, _GAUSS_NBYTES)
         native = load()
         if native is None:
-            self._exchange = functools.partial(_exchange, [_area(*area) for area in areas])
+            self._exchange = functools.partial(_exchange, [_memory_at(*area) for area in areas])
         else:
             self._exchange = functools.partial(native.exchange, struct.pack("=6Q", *itertools.chain(*areas)))
         self._positions = start, words + 4 * _WORDS
@@ -114,7 +114,7 @@ class _InMemory:
         gauss, self._python.gauss_next = self._python.gauss_next, state[1]
         return words, gauss
 
-    def watched(self, state: State) -> Watched:
+    def watched_words(self, state: State) -> WatchedWords:
         # A draw moves the position. Seeding, and a draw of a whole lap, may bring it back where it
         # was: those change the first word.
         words = np.frombuffer(state[0], np.uint32)
@@ -135,7 +135,7 @@ def _exchange(areas: list[memoryview], keep: bytearray | None, fill: bytearray |
         start = stop
 
 
-class _ByCalls:
+class _CallAccessor:
     """The same through the generators' own functions, where their memory is laid out in another way."""
 
     def __init__(self, python: random.Random, numpy: Any) -> None:
@@ -155,7 +155,7 @@ class _ByCalls:
         self.load(state)
         return saved
 
-    def watched(self, state: State) -> Watched:
+    def watched_words(self, state: State) -> WatchedWords:
         return ()
 
 
@@ -167,21 +167,21 @@ def _gauss_offset() -> int | None:
     words = python.getstate()[1]
     if type(python).__basicsize__ < _HEADER_NBYTES + _STATE_NBYTES:
         return None
-    if bytes(_area(id(python) + _HEADER_NBYTES, _STATE_NBYTES)) != struct.pack("=625I", words[-1], *words[:-1]):
+    if bytes(_memory_at(id(python) + _HEADER_NBYTES, _STATE_NBYTES)) != struct.pack("=625I", words[-1], *words[:-1]):
         return None
     state = numpy.get_state(legacy=False)
     if state["bit_generator"] != "MT19937":
         return None
     laid_out = state["state"]["key"].tobytes() + struct.pack("=i", state["state"]["pos"])
-    if bytes(_area(numpy._bit_generator.ctypes.state_address, _STATE_NBYTES)) != laid_out:
+    if bytes(_memory_at(numpy._bit_generator.ctypes.state_address, _STATE_NBYTES)) != laid_out:
         return None
     numpy.set_state(("MT19937", state["state"]["key"], 7, 1, 0.123456789))
-    body = bytes(_area(id(numpy), type(numpy).__basicsize__))
+    body = bytes(_memory_at(id(numpy), type(numpy).__basicsize__))
     offset = body.find(struct.pack("=d", 0.123456789)) - 8
     if offset < 0 or body[offset : offset + 4] != struct.pack("=i", 1):
         return None
     numpy.standard_normal()  # hands out the second Gaussian
-    return offset if bytes(_area(id(numpy) + offset, 4)) == bytes(4) else None
+    return offset if bytes(_memory_at(id(numpy) + offset, 4)) == bytes(4) else None
 
 
 def is_exact() -> bool:
@@ -189,115 +189,115 @@ def is_exact() -> bool:
     return _gauss_offset() is not None
 
 
-def _access(python: random.Random, numpy: Any) -> _InMemory | _ByCalls:
+def _accessor_of(python: random.Random, numpy: Any) -> _MemoryAccessor | _CallAccessor:
     offset = _gauss_offset()
     is_known = type(python) is random.Random and type(numpy._bit_generator) is np.random.MT19937
-    return _InMemory(python, numpy, offset) if offset is not None and is_known else _ByCalls(python, numpy)
+    return _MemoryAccessor(python, numpy, offset) if offset is not None and is_known else _CallAccessor(python, numpy)
 
 
 @functools.cache
-def _idle_state() -> State:
+def _neutral_state() -> State:
     python, numpy = _seeded_pair(_ENTROPY)
-    for _ in range(_IDLE_DRAWS):
+    for _ in range(_NEUTRAL_DRAWS):
         python.random(), numpy.random_sample()
-    return _access(python, numpy).save()
+    return _accessor_of(python, numpy).save()
 
 
 # The generators belong to the process: of two threads that serve pools in it one goes without.
-_in_use = threading.RLock()
+_process_lock = threading.RLock()
 
 
-def _free_in_child() -> None:
+def _reset_in_child() -> None:
     """A forked worker has none of the threads that may have held it."""
-    global _in_use
-    _in_use = threading.RLock()
+    global _process_lock
+    _process_lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_in_child)
+    os.register_at_fork(after_in_child=_reset_in_child)
 
 
-class Own:
+class EnvRngs:
     """One env's streams, swapped in by `with`; not re-entrant.
 
     Attributes:
         state: where they stand.
-        has_drawn: whether the env has drawn from them, or at a step from the idle state.
+        has_drawn: whether the env has drawn from them, or at a step from the neutral state.
     """
 
-    def __init__(self, streams: Streams, env_id: int) -> None:
-        self._streams = streams
-        self._generators = streams.generators
-        self.state = _access(*_seeded_pair((_ENTROPY, env_id))).save()
+    def __init__(self, rngs: GlobalRngs, env_id: int) -> None:
+        self._rngs = rngs
+        self._generators = rngs.generators
+        self.state = _accessor_of(*_seeded_pair((_ENTROPY, env_id))).save()
         self.has_drawn = not is_exact()
 
     def __enter__(self) -> None:
-        if self._streams.is_active:
+        if self._rngs.is_active:
             self._generators.load(self.state)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._streams.is_active:
-            state = self._generators.swap(self._streams.idle)
+        if self._rngs.is_active:
+            state = self._generators.swap(self._rngs.neutral_state)
             self.has_drawn = self.has_drawn or state != self.state
             self.state = state
 
 
-class Swapped:
+class RngSwappingEnv:
     """Stands in for an env that draws from the global generators: its own are there while it steps and resets."""
 
-    def __init__(self, env: Any, own: Own) -> None:
+    def __init__(self, env: Any, env_rngs: EnvRngs) -> None:
         self._env = env
-        self._own = own
+        self._env_rngs = env_rngs
 
     def step(self, action: Any) -> Any:
         """Step the env."""
-        with self._own:
+        with self._env_rngs:
             return self._env.step(action)
 
     def reset(self) -> Any:
         """Reset the env."""
-        with self._own:
+        with self._env_rngs:
             return self._env.reset()
 
 
-class Streams:
+class GlobalRngs:
     """The streams of the envs of one process; the rules take effect within `with`.
 
     On leaving, the process's generators are again as they were on entering. If another thread is
     within, this one goes without: its envs draw from whatever state there is.
 
     Attributes:
-        watched: (address of a uint32, value) of words that a draw from the idle state changes; empty
+        watched_words: (address of a uint32, value) of words that a draw from the neutral state changes; empty
             where memory cannot be read.
         is_active: whether the generators are in our hands.
-        is_threaded: whether `give_up` was called.
+        is_threaded: whether `disable_swapping` was called.
 
     Example:
-        >>> streams = Streams()
+        >>> rngs = GlobalRngs()
         >>> before = random.getstate()
-        >>> with streams:
-        ...     with streams.of(3):
+        >>> with rngs:
+        ...     with rngs.of(3):
         ...         value = random.random()
-        >>> streams.has_drawn(3), streams.has_drawn(4), random.getstate() == before
+        >>> rngs.has_drawn(3), rngs.has_drawn(4), random.getstate() == before
         (True, False, True)
     """
 
     def __init__(self) -> None:
-        self.generators = _access(*_global_pair())
-        self.idle = _idle_state()
-        self.watched = self.generators.watched(self.idle)
+        self.generators = _accessor_of(*_global_pair())
+        self.neutral_state = _neutral_state()
+        self.watched_words = self.generators.watched_words(self.neutral_state)
         self.is_active = False
         self.is_threaded = False
-        self._outer: State | None = None
-        self._lock = _in_use
-        self._own: dict[int, Own] = {}
+        self._callers_state: State | None = None
+        self._lock = _process_lock
+        self._env_rngs: dict[int, EnvRngs] = {}
 
-    def __enter__(self) -> Streams:
-        self._lock = _in_use
+    def __enter__(self) -> GlobalRngs:
+        self._lock = _process_lock
         if self._lock.acquire(False):
-            self._outer = self.generators.swap(self.idle)
+            self._callers_state = self.generators.swap(self.neutral_state)
             self.is_active = True
         return self
 
@@ -305,67 +305,67 @@ class Streams:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.is_active:
-            assert self._outer is not None
+            assert self._callers_state is not None
             self.is_active = False
-            self.generators.load(self._outer)
+            self.generators.load(self._callers_state)
             self._lock.release()
 
-    def of(self, env_id: int) -> Own:
+    def of(self, env_id: int) -> EnvRngs:
         """Return the streams of an env, to be entered around a call into it."""
-        own = self._own.get(env_id)
-        if own is None:
-            own = self._own[env_id] = Own(self, env_id)
-        return own
+        env_rngs = self._env_rngs.get(env_id)
+        if env_rngs is None:
+            env_rngs = self._env_rngs[env_id] = EnvRngs(self, env_id)
+        return env_rngs
 
     def has_drawn(self, env_id: int) -> bool:
         """Tell whether the env's streams have to be swapped in at every call."""
         return self.of(env_id).has_drawn
 
     def note_draw(self, env_id: int) -> None:
-        """Take note that an env drew from the idle state, and put that back."""
+        """Take note that an env drew from the neutral state, and put that back."""
         self.of(env_id).has_drawn = True
         if self.is_active:
-            self.generators.load(self.idle)
+            self.generators.load(self.neutral_state)
 
-    def command(self, env_id: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def call_swapped(self, env_id: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Make a call into an env that has its streams in any case."""
         with self.of(env_id):
             return call(*args, **kwargs)
 
-    def quick(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
+    def call_lazily(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
         """Step or autoreset an env by the rules that a slot follows."""
-        own = self.of(env_id)
-        if own.has_drawn:
-            with own:
+        env_rngs = self.of(env_id)
+        if env_rngs.has_drawn:
+            with env_rngs:
                 return call(*args)
         try:
             return call(*args)
         finally:
-            if self.is_active and self.generators.save() != self.idle:
+            if self.is_active and self.generators.save() != self.neutral_state:
                 self.note_draw(env_id)
 
-    def give_up(self, env_id: int) -> None:
+    def disable_swapping(self, env_id: int) -> None:
         """From here on several threads call envs at once: swap nothing, go on from one env's streams, watch for draws.
 
         A swap would hit envs of the other threads, so nothing can be promised to any of them.
         """
         self.is_active, self.is_threaded = False, True
         self.generators.load(self.of(env_id).state)
-        self.watched = self.generators.watched(self.generators.save())
+        self.watched_words = self.generators.watched_words(self.generators.save())
 
     def forget(self, env_id: int) -> None:
         """Begin anew with an env that is built again."""
-        self._own.pop(env_id, None)
+        self._env_rngs.pop(env_id, None)
 
-    def keep_with(self, env_id: int, state: bytes) -> bytes:
+    def pack_state(self, env_id: int, state: bytes) -> bytes:
         """Put an env's streams, if it has drawn from them, beside its state; between two of its calls."""
-        own = self.of(env_id)
-        return pickle.dumps((own.state if own.has_drawn else None, state), protocol=5)
+        env_rngs = self.of(env_id)
+        return pickle.dumps((env_rngs.state if env_rngs.has_drawn else None, state), protocol=5)
 
-    def take_from(self, env_id: int, kept: bytes) -> bytes:
-        """Go on from what `keep_with` gave; return the env's state."""
-        drawn, state = pickle.loads(kept)
+    def unpack_state(self, env_id: int, packed: bytes) -> bytes:
+        """Go on from what `pack_state` gave; return the env's state."""
+        drawn, state = pickle.loads(packed)
         if drawn is not None:
-            own = self.of(env_id)
-            own.state, own.has_drawn = drawn, True
+            env_rngs = self.of(env_id)
+            env_rngs.state, env_rngs.has_drawn = drawn, True
         return bytes(state)

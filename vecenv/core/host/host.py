@@ -23,13 +23,13 @@ from ..layout.copies import copy_arrays, copy_objects, writable_copy
 from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec
-from ..system.stack_dump import note
-from .checks import exact_reward, kind_of, no_reward, pair_of
-from .global_rngs import Streams, Swapped
-from .replay import Keeper, Replay, Replayer
+from ..system.stack_dump import note_phase
+from .checks import exact_reward, type_name, unpack_reset, zero_reward
+from .global_rngs import GlobalRngs, RngSwappingEnv
+from .replay import RestoreJob, Restorer, Snapshotter
 from .shortcut import Shortcut
 from .slot import IDLE, RAISED, RESULT, RESULT_OF_RESET, RESULT_OF_STEP, STOP, Slot
-from .snapshots import Keeping, look_if_due, look_now
+from .snapshots import Snapshots, snapshot_if_due, snapshot_now
 
 __all__ = ["Host", "close_all"]
 
@@ -46,11 +46,11 @@ _THREADED_DRAW = (
 
 
 @dataclass
-class _Comeback:
+class _Restoring:
     """What is left to be brought back; `needs_reset` is of the env that came back last."""
 
-    replays: dict[int, Replay]
-    replayer: Replayer
+    restore_jobs: dict[int, RestoreJob]
+    restorer: Restorer
     rebuild: Callable[[int], Any]
     needs_reset: bool = False
 
@@ -63,7 +63,7 @@ class Host:
         envs: env_id -> env with Gymnasium's calls.
         plan: for the observation spec and the reward's shape.
         autoreset: what to do when an episode ends.
-        streams: the global random generators of these envs.
+        rngs: the global random generators of these envs.
         infos: which infos travel.
         is_callers: whether this is the caller's own process, where a KeyboardInterrupt is the caller's Ctrl-C.
         dump_reply: pickles what envs give, as `mail.dump_reply` does.
@@ -80,7 +80,7 @@ class Host:
         envs: dict[int, Any],
         plan: ArenaPlan,
         autoreset: Autoreset,
-        streams: Streams,
+        rngs: GlobalRngs,
         infos: Infos = Infos.ALL,
         *,
         is_callers: bool = False,
@@ -91,7 +91,7 @@ class Host:
         self._plan = plan
         self._obs: Spec = plan.obs
         self._reward = functools.partial(exact_reward, plan.reward_shape)
-        self._no_reward = no_reward(plan.reward_shape)
+        self._zero_reward = zero_reward(plan.reward_shape)
         self._autoreset = autoreset
         self._infos = infos
         self._is_callers = is_callers
@@ -100,53 +100,53 @@ class Host:
         self.failed_to_close: int | None = None
         self.is_ending = False
         self._current = (0, 0)  # env_id and step_id of the command under way
-        self._keeping: Keeping | None = None
-        self._comeback: _Comeback | None = None
-        self._marks: dict[int, str] = {}  # what the next info of an env says of its recovery
+        self._snapshots: Snapshots | None = None
+        self._restoring: _Restoring | None = None
+        self._recovery_marks: dict[int, str] = {}  # what the next info of an env says of its recovery
         # Envs whose episode is lost, and what was seen last of it: one array per leaf, and what has no column.
-        self._lost: dict[int, tuple[list[Array], list[Any]]] = {}
+        self._abandoned: dict[int, tuple[list[Array], list[Any]]] = {}
         self._fresh_seeds: dict[int, int | None] = {}  # of envs that begin anew, until they are reset
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
-        self._streams = streams
+        self._rngs = rngs
         for env_id in envs:
-            self._host(env_id)
-        slot.watch(streams.watched, self._note_draw)
+            self._register_env(env_id)
+        slot.watch(rngs.watched_words, self._note_draw)
 
-    def keep(self, keeper: Keeper | None, final_offset: int) -> None:
+    def keep_records(self, snapshotter: Snapshotter | None, final_offset: int) -> None:
         """Keep records and states of the envs from now on, so that a crash can be made good."""
-        self._keeping = Keeping(
+        self._snapshots = Snapshots(
             self._slot,
-            keeper,
-            self._streams,
+            snapshotter,
+            self._rngs,
             lambda reply: self._slot.send_message(messages.dump_reply(reply)),
             lambda *w: self._warnings.append(w),
         )
-        self._slot.keep_records(final_offset, self._look)
+        self._slot.keep_records(final_offset, self._take_snapshot)
 
-    def come_back(
+    def restore(
         self,
-        replays: dict[int, Replay],
+        restore_jobs: dict[int, RestoreJob],
         rebuild: Callable[[int], Any],
-        keeper: Keeper | None,
+        snapshotter: Snapshotter | None,
     ) -> None:
         """Bring each of these envs to where it was, right before its first command.
 
         Args:
-            replays: how, by env_id.
+            restore_jobs: how, by env_id.
             rebuild: builds an env anew.
-            keeper: restores states.
+            snapshotter: restores states.
         """
-        replayer = Replayer(
-            self._slot, self._plan, self._obs.conform, self._reward, self._autoreset, keeper, self._streams
+        restorer = Restorer(
+            self._slot, self._plan, self._obs.conform, self._reward, self._autoreset, snapshotter, self._rngs
         )
-        self._comeback = _Comeback(
-            {env_id: replays[env_id] for env_id in self._envs if env_id in replays}, replayer, rebuild
+        self._restoring = _Restoring(
+            {env_id: restore_jobs[env_id] for env_id in self._envs if env_id in restore_jobs}, restorer, rebuild
         )
-        for env_id in self._comeback.replays:
-            self._divert(env_id)
+        for env_id in self._restoring.restore_jobs:
+            self._route_through_host(env_id)
 
-    def _divert(self, env_id: int) -> None:
+    def _route_through_host(self, env_id: int) -> None:
         """Have the env's next command come here: no step of it is plain."""
         self._slot.resume(env_id, 0, True)
         self._slot.host(env_id, self._envs[env_id].step, None)
@@ -186,23 +186,23 @@ class Host:
         close_all(functools.partial(self._close, env_id, env) for env_id, env in envs.items())
 
     def _close(self, env_id: int, env: Any) -> None:
-        note("close", env_id)
+        note_phase("close", env_id)
         try:
-            env = self._undisturbed(env_id, env)
-            self._streams.command(env_id, env.close)
+            env = self._restored_for_close(env_id, env)
+            self._rngs.call_swapped(env_id, env.close)
         except BaseException as error:
             add_notes(error, [f"raised by close of env {env_id}"])
             if self.failed_to_close is None:
                 self.failed_to_close = env_id
             raise
 
-    def _undisturbed(self, env_id: int, env: Any) -> Any:
+    def _restored_for_close(self, env_id: int, env: Any) -> Any:
         """Return an env where it was, if its worker was recycled: it may have something to finish, such as a video."""
-        replay = None if self._comeback is None else self._comeback.replays.pop(env_id, None)
-        if self._comeback is None or replay is None or replay.mark:  # a failure is no reason to stay any longer
+        job = None if self._restoring is None else self._restoring.restore_jobs.pop(env_id, None)
+        if self._restoring is None or job is None or job.marks_recovery:  # a failure is no reason to stay any longer
             return env
         after_all = 2**63 - 1
-        return self._comeback.replayer.run(env_id, env, replay, after_all, self._comeback.rebuild)[0]
+        return self._restoring.restorer.run(env_id, env, job, after_all, self._restoring.rebuild)[0]
 
     # ---- commands ---------------------------------------------------------------------
 
@@ -218,14 +218,14 @@ class Host:
             return
         payload: Any = None if data is None else messages.load(data)
         begins, seed = bool(argument), argument  # of a step, and of a reset
-        if self._comeback is not None and env_id in self._comeback.replays:
-            self._catch_up(env_id)
-            begins = self._comeback.needs_reset
+        if self._restoring is not None and env_id in self._restoring.restore_jobs:
+            self._restore_env(env_id)
+            begins = self._restoring.needs_reset
             self._slot.touch(op)  # what is asked now has its own limit, not that of what was repeated
-        if env_id in self._lost and op != Op.CALL:  # a call does not end an episode
-            shown = self._lost.pop(env_id)
+        if env_id in self._abandoned and op != Op.CALL:  # a call does not end an episode
+            last_delivered = self._abandoned.pop(env_id)
             if op == Op.STEP:
-                self._answer_lost(env_id, *shown)
+                self._answer_abandoned(env_id, *last_delivered)
                 return
         if op == Op.CALL:
             self._answer_call(env_id, payload)
@@ -238,27 +238,27 @@ class Host:
             self._answer_reset(env_id, {}, RowFlag.AUTORESET)
         else:
             action = payload.action if payload is not None else self._slot.action()
-            result = self._quick(env_id, self._envs[env_id].step, action)
+            result = self._call_lazily(env_id, self._envs[env_id].step, action)
             self._slot.count_step()
             self._answer_step(env_id, result)
 
     def _begin_episode(self, env_id: int, *, seeded: bool = False, forced: bool = False) -> None:
         """Do what comes before a reset."""
-        self._look(env_id, self._current[1], seeded=seeded, forced=forced)
+        self._take_snapshot(env_id, self._current[1], seeded=seeded, forced=forced)
 
-    def _look(self, env_id: int, step_id: int, *, seeded: bool = False, forced: bool = False) -> None:
-        if self._keeping is not None:
-            self._keeping.before_reset(env_id, step_id, self._envs[env_id], seeded=seeded, forced=forced)
+    def _take_snapshot(self, env_id: int, step_id: int, *, seeded: bool = False, forced: bool = False) -> None:
+        if self._snapshots is not None:
+            self._snapshots.before_reset(env_id, step_id, self._envs[env_id], seeded=seeded, forced=forced)
 
     def _answer_reset(self, env_id: int, kwargs: dict[str, Any], flag: int, *, forced: bool = False) -> None:
         seed = kwargs.get("seed")
-        forced = forced or self._marks.get(env_id) in (TRUNCATED, RESTARTED)
+        forced = forced or self._recovery_marks.get(env_id) in (TRUNCATED, RESTARTED)
         self._begin_episode(env_id, seeded=seed is not None, forced=forced)
-        call = self._quick if flag == RowFlag.AUTORESET else self._streams.command
-        obs, info = pair_of(self._reset(env_id, call, kwargs))
+        call = self._call_lazily if flag == RowFlag.AUTORESET else self._rngs.call_swapped
+        obs, info = unpack_reset(self._reset(env_id, call, kwargs))
         self._slot.set_seed(env_id, int(seed) if isinstance(seed, int | np.integer) and 0 <= seed < _MANY_SEEDS else -1)
-        self._host(env_id)  # a reset may have put another env behind this one
-        self._publish(obs, self._no_reward, False, False, info, flag)
+        self._register_env(env_id)  # a reset may have put another env behind this one
+        self._publish(obs, self._zero_reward, False, False, info, flag)
 
     def _reset(self, env_id: int, call: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         """Reset an env; one that begins anew may make its generators only when it gets a seed, and raise without."""
@@ -268,7 +268,7 @@ class Host:
         except Exception:
             if fresh_seed is None or "seed" in kwargs:
                 raise
-            result = self._streams.command(env_id, self._envs[env_id].reset, **kwargs, seed=fresh_seed)
+            result = self._rngs.call_swapped(env_id, self._envs[env_id].reset, **kwargs, seed=fresh_seed)
         self._fresh_seeds.pop(env_id, None)  # not before: one that could not be reset at all needs it the next time
         return result
 
@@ -277,28 +277,28 @@ class Host:
         if argument == RESULT_OF_STEP:
             self._answer_step(env_id, result)
         elif argument == RESULT_OF_RESET:
-            obs, info = pair_of(result)
-            self._publish(obs, self._no_reward, False, False, info, RowFlag.AUTORESET)
+            obs, info = unpack_reset(result)
+            self._publish(obs, self._zero_reward, False, False, info, RowFlag.AUTORESET)
         else:  # SAME_STEP: the slot has kept the observation and the info that ended the episode
             reward, terminated, truncated, reset_result = result
-            obs, info = pair_of(reset_result)
+            obs, info = unpack_reset(reset_result)
             self._publish(obs, reward, terminated, truncated, info, RowFlag.FINAL)
 
     def _answer_step(self, env_id: int, result: Any) -> None:
         try:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
-            raise TypeError(f"step of env {env_id} must return five values, got {kind_of(result)}") from None
+            raise TypeError(f"step of env {env_id} must return five values, got {type_name(result)}") from None
         terminated, truncated = bool(terminated), bool(truncated)
         if (terminated or truncated) and self._autoreset == Autoreset.SAME_STEP:
             # before the reset, which may write into the same arrays and dicts
-            info = self._wanted(info, is_end=True)
-            self._check_given(obs)
+            info = self._select_info(info, is_end=True)
+            self._check_has_obs(obs)
             obs = copy_objects(obs) if self._obs.num_objects else copy_arrays(obs)
             info, reward = copy_arrays(info), copy_arrays(self._reward(reward))
             self._begin_episode(env_id)
-            first_obs, first_info = pair_of(self._quick(env_id, self._envs[env_id].reset))
-            self._host(env_id)  # as after any reset
+            first_obs, first_info = unpack_reset(self._call_lazily(env_id, self._envs[env_id].reset))
+            self._register_env(env_id)  # as after any reset
             self._publish(first_obs, reward, terminated, truncated, first_info, RowFlag.FINAL, obs, info)
         else:
             self._publish(obs, reward, terminated, truncated, info, 0)
@@ -306,95 +306,101 @@ class Host:
     def _answer_call(self, env_id: int, payload: messages.Payload) -> None:
         function = payload.function
         assert function is not None
-        if function in (look_if_due, look_now) and self._keeping is not None:
-            self._keeping.amid_episode(env_id, self._current[1], self._envs[env_id], forced=function is look_now)
-        value = self._streams.command(env_id, function, self._envs[env_id])
-        self._host(env_id)  # as after a reset
+        if function in (snapshot_if_due, snapshot_now) and self._snapshots is not None:
+            self._snapshots.within_episode(
+                env_id, self._current[1], self._envs[env_id], forced=function is snapshot_now
+            )
+        value = self._rngs.call_swapped(env_id, function, self._envs[env_id])
+        self._register_env(env_id)  # as after a reset
         self._slot.send_message(self._dump_reply(messages.Reply(self._current[1], env_id, value=value)))
         self._slot.finish()
 
     # ---- coming back ------------------------------------------------------------------
 
-    def _catch_up(self, env_id: int) -> None:
+    def _restore_env(self, env_id: int) -> None:
         """Bring an env to where it was; if that is impossible its episode is lost."""
-        comeback = self._comeback
-        assert comeback is not None
-        replay = comeback.replays.pop(env_id)
+        restoring = self._restoring
+        assert restoring is not None
+        job = restoring.restore_jobs.pop(env_id)
         _, step_id = self._current
-        env, needs_reset, outcome = comeback.replayer.run(env_id, self._envs[env_id], replay, step_id, comeback.rebuild)
+        env, needs_reset, outcome = restoring.restorer.run(env_id, self._envs[env_id], job, step_id, restoring.rebuild)
         self._envs[env_id] = env
-        comeback.needs_reset = needs_reset
-        is_lost = outcome.kind == "truncated"
-        last_id, _ = comeback.replayer.last_record(env_id, step_id)
-        was_over = self._slot.resume(env_id, last_id, needs_reset or is_lost)
-        if comeback.replayer.starts_digest:
+        restoring.needs_reset = needs_reset
+        is_abandoned = outcome.kind == "truncated"
+        last_id, _ = restoring.restorer.last_record(env_id, step_id)
+        was_over = self._slot.resume(env_id, last_id, needs_reset or is_abandoned)
+        if restoring.restorer.starts_digest:
             self._slot.start_digest(env_id)
-        if is_lost:
-            self._fresh_seeds[env_id] = replay.fresh_seed
-            self._marks[env_id] = RESTARTED if was_over else TRUNCATED
+        if is_abandoned:
+            self._fresh_seeds[env_id] = job.fresh_seed
+            self._recovery_marks[env_id] = RESTARTED if was_over else TRUNCATED
             if was_over:  # and its end has been told: there is nothing to lose
                 outcome = replace(outcome, kind=RESTARTED)
             if was_over and self._autoreset == Autoreset.NEXT_STEP:
-                comeback.needs_reset = True
+                restoring.needs_reset = True
             else:
-                shown = replay.shown or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
-                objects = None if replay.shown_mail is None else messages.load_reply(replay.shown_mail).objects
-                self._lost[env_id] = shown, objects or [None] * self._obs.num_objects
-        elif outcome.kind == "unproven" or (replay.mark and outcome.kind == "replayed"):
-            self._marks[env_id] = outcome.kind
-        self._host(env_id)
-        if self._keeping is not None:
-            self._keeping.resume(env_id, env, is_fresh=is_lost)
+                last_delivered = job.last_delivered or [np.zeros(leaf.shape, leaf.dtype) for leaf in self._obs.leaves]
+                objects = (
+                    None
+                    if job.last_delivered_message is None
+                    else messages.load_reply(job.last_delivered_message).objects
+                )
+                self._abandoned[env_id] = last_delivered, objects or [None] * self._obs.num_objects
+        elif outcome.kind == "unproven" or (job.marks_recovery and outcome.kind == "replayed"):
+            self._recovery_marks[env_id] = outcome.kind
+        self._register_env(env_id)
+        if self._snapshots is not None:
+            self._snapshots.resume(env_id, env, is_newly_built=is_abandoned)
         self._slot.send_message(messages.dump_reply(messages.Reply(step_id, env_id, outcome=outcome)))
 
-    def _answer_lost(self, env_id: int, shown: list[Array], objects: list[Any]) -> None:
+    def _answer_abandoned(self, env_id: int, last_delivered: list[Array], objects: list[Any]) -> None:
         """End an episode that could not be brought back: truncated, with what was seen last.
 
         The next one is not the one that would have come, and is a new start.
         """
-        last = self._obs.batch(lambda leaf: shown[leaf.index], lambda node: objects[node.index])
-        self._marks[env_id] = TRUNCATED
+        last = self._obs.batch(lambda leaf: last_delivered[leaf.index], lambda node: objects[node.index])
+        self._recovery_marks[env_id] = TRUNCATED
         if self._autoreset == Autoreset.SAME_STEP:
-            self._marks[env_id] = RESTARTED
+            self._recovery_marks[env_id] = RESTARTED
             self._begin_episode(env_id, forced=True)
-            first_obs, first_info = pair_of(self._reset(env_id, self._quick, {}))
-            told = {"recovered": TRUNCATED}
-            self._publish(first_obs, self._no_reward, False, True, first_info, RowFlag.FINAL, last, told)
-            self._host(env_id)  # the mark is gone: the next episodes are the slot's to begin
+            first_obs, first_info = unpack_reset(self._reset(env_id, self._call_lazily, {}))
+            final_info = {"recovered": TRUNCATED}
+            self._publish(first_obs, self._zero_reward, False, True, first_info, RowFlag.FINAL, last, final_info)
+            self._register_env(env_id)  # the mark is gone: the next episodes are the slot's to begin
             return
-        self._publish(last, self._no_reward, False, True, {}, 0)
-        self._marks[env_id] = RESTARTED
-        self._host(env_id)
+        self._publish(last, self._zero_reward, False, True, {}, 0)
+        self._recovery_marks[env_id] = RESTARTED
+        self._register_env(env_id)
 
-    # ---- global random generators: see `streams` for the rules --------------------------
+    # ---- global random generators: see `global_rngs` for the rules ------------------------
 
-    def _host(self, env_id: int) -> None:
+    def _register_env(self, env_id: int) -> None:
         """Tell the slot what to step: the env, or what stands in for it.
 
         Of an episode that is lost, its end and the autoreset after it come here.
         """
         env = self._envs[env_id]
-        callee = Swapped(env, self._streams.of(env_id)) if self._streams.has_drawn(env_id) else Shortcut.to(env)
-        is_lost = env_id in self._lost or self._marks.get(env_id) == RESTARTED
-        self._slot.host(env_id, callee.step, None if is_lost else callee)
+        callee = RngSwappingEnv(env, self._rngs.of(env_id)) if self._rngs.has_drawn(env_id) else Shortcut.to(env)
+        is_abandoned = env_id in self._abandoned or self._recovery_marks.get(env_id) == RESTARTED
+        self._slot.host(env_id, callee.step, None if is_abandoned else callee)
 
-    def _quick(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
+    def _call_lazily(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
         """Step or autoreset an env as the slot does."""
-        had_drawn = self._streams.has_drawn(env_id)
+        had_drawn = self._rngs.has_drawn(env_id)
         try:
-            return self._streams.quick(env_id, call, *args)
+            return self._rngs.call_lazily(env_id, call, *args)
         finally:
-            if self._streams.has_drawn(env_id) != had_drawn:
-                self._host(env_id)
+            if self._rngs.has_drawn(env_id) != had_drawn:
+                self._register_env(env_id)
 
     def _note_draw(self, env_id: int) -> None:
-        if self._streams.is_threaded:
+        if self._rngs.is_threaded:
             self._slot.watch((), None)
             reply = messages.Reply(0, env_id, warnings=[("global generators", _THREADED_DRAW)])
             self._slot.send_message(messages.dump_reply(reply))
         else:
-            self._streams.note_draw(env_id)
-            self._host(env_id)
+            self._rngs.note_draw(env_id)
+            self._register_env(env_id)
 
     # ---- rows -------------------------------------------------------------------------
 
@@ -409,12 +415,12 @@ class Host:
         final_obs: Any = None,
         final_info: Any = None,
     ) -> None:
-        self._check_given(obs)
+        self._check_has_obs(obs)
         is_final = bool(flags & RowFlag.FINAL)  # then the info is of the reset
-        info = self._wanted(info, is_end=(terminated or truncated) and not is_final)
+        info = self._select_info(info, is_end=(terminated or truncated) and not is_final)
         ends = terminated, truncated
         has_text = bool(final_info) and "recovered" in final_info
-        if self._marks and (mark := self._marks.pop(self._current[0], "")):
+        if self._recovery_marks and (mark := self._recovery_marks.pop(self._current[0], "")):
             info = {**info, "recovered": mark}
             has_text = True
         no_mail = not self._obs.num_objects and not has_text  # Infos.COLUMNS leaves text out
@@ -440,7 +446,7 @@ class Host:
         written = self._slot.publish(exact_obs, reward_given, *ends, None, flags, exact_final)
         assert written, "a row of conforming values was refused"
 
-    def _check_given(self, obs: Any) -> None:
+    def _check_has_obs(self, obs: Any) -> None:
         """Raise SpaceError for None in an observation's place, which to the slot is a row without one."""
         if obs is None:
             self._obs.conform(obs)  # there are spaces that it fits
@@ -452,12 +458,12 @@ class Host:
             self._slot.finish()
         else:
             flags = RowFlag.MESSAGE | RowFlag.ERROR | (RowFlag.RESET if op == Op.RESET else 0)
-            self._slot.publish(None, self._no_reward, False, False, None, flags, None)
+            self._slot.publish(None, self._zero_reward, False, False, None, flags, None)
 
-    def _wanted(self, info: Any, is_end: bool) -> dict[str, Any]:
+    def _select_info(self, info: Any, is_end: bool) -> dict[str, Any]:
         """Return what of an info travels; `is_end`: of a step that ends an episode."""
         if not isinstance(info, dict):
-            raise TypeError(f"info must be a dict, got {kind_of(info)}")
+            raise TypeError(f"info must be a dict, got {type_name(info)}")
         if not is_wanted(self._infos, is_end):
             return {}
         return fitting(info) if self._infos == Infos.COLUMNS else info

@@ -19,15 +19,15 @@ import numpy as np
 from ...replaying import replaying
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.commands import Attempt, Entry
+from ..layout.commands import Entry, RestorePlan
 from ..layout.copies import copy_arrays
 from ..layout.messages import Outcome
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array
 from ..system.clock import Deadline, now_ns
-from .global_rngs import Streams
+from .global_rngs import GlobalRngs
 
-__all__ = ["Keeper", "Replay", "Replayer", "ReplaySlot", "Snapshot"]
+__all__ = ["Snapshotter", "RestoreJob", "Restorer", "RestoreSlot", "Snapshot"]
 
 
 class Snapshot(Protocol):
@@ -35,15 +35,15 @@ class Snapshot(Protocol):
 
     @property
     def state(self) -> bytes:
-        """The state, for `Keeper.restore`."""
+        """The state, for `Snapshotter.restore`."""
 
     @property
     def is_complete(self) -> bool:
         """Whether every layer of the env is known to be covered."""
 
 
-class Keeper(Protocol):
-    """Looks into envs, which the engine does not; `envs.state.KEEPER` is one."""
+class Snapshotter(Protocol):
+    """Looks into envs, which the engine does not; `envs.state.SNAPSHOTTER` is one."""
 
     def spans_episodes(self, env: Any) -> bool:
         """Tell whether the env has state that a seeded reset does not restore."""
@@ -55,7 +55,7 @@ class Keeper(Protocol):
         """Put the state into an env that has just been built."""
 
 
-class ReplaySlot(Protocol):
+class RestoreSlot(Protocol):
     """What a replay needs of a slot."""
 
     def add_to_digest(
@@ -68,7 +68,7 @@ class ReplaySlot(Protocol):
         truncated: bool,
         flags: int,
         final_obs: Any,
-        starts: bool,
+        starts_digest: bool,
     ) -> bool:
         """Count a repeated answer into the digest; False if a value needs conversion first."""
 
@@ -86,27 +86,27 @@ class ReplaySlot(Protocol):
 
 
 @dataclass
-class Replay:
+class RestoreJob:
     """What a new worker is told about one env.
 
     Attributes:
         attempts: starts with the commands to repeat, surest first.
-        lasting: the last call of each name, for an env that begins anew.
-        mark: whether the next answer says that the env was recovered.
-        give_up: why nothing is to be repeated, '' otherwise: the episode ends here.
-        shown: the newest observation that the caller has seen, one array per leaf; None: not
+        persistent_calls: the last call of each name, for an env that begins anew.
+        marks_recovery: whether the next answer says that the env was recovered.
+        abandon_reason: why nothing is to be repeated, '' otherwise: the episode ends here.
+        last_delivered: the newest observation that the caller has seen, one array per leaf; None: not
             known any more.
-        shown_mail: the mail with what of it has no column; None: not known, or there is nothing such.
+        last_delivered_message: the mail with what of it has no column; None: not known, or there is nothing such.
         fresh_seed: for an env that begins anew, if it takes seeds: some make their generators only when they get one.
         seconds: how long all of it may take.
     """
 
-    attempts: list[Attempt] = field(default_factory=list)
-    lasting: list[Entry] = field(default_factory=list)
-    mark: bool = True
-    give_up: str = ""
-    shown: list[Array] | None = None
-    shown_mail: bytes | None = None
+    attempts: list[RestorePlan] = field(default_factory=list)
+    persistent_calls: list[Entry] = field(default_factory=list)
+    marks_recovery: bool = True
+    abandon_reason: str = ""
+    last_delivered: list[Array] | None = None
+    last_delivered_message: bytes | None = None
     fresh_seed: int | None = None
     seconds: float = 60.0
 
@@ -121,7 +121,7 @@ class ReplayError(Exception):
     """The env did not arrive where the original was."""
 
 
-class _Pace:
+class _TimeBudget:
     """Gives a repetition up when it takes too long, or as soon as it is seen that it will."""
 
     def __init__(self, seconds: float, num_entries: int) -> None:
@@ -137,7 +137,7 @@ class _Pace:
             raise ReplayError(f"repeating it takes longer than recovery_timeout allows: {needed:.3g} s")
 
 
-class Replayer:
+class Restorer:
     """Repeats commands of one env.
 
     Args:
@@ -146,8 +146,8 @@ class Replayer:
         conform: gives an observation the exact dtypes and shapes of its space.
         reward: gives a reward its exact form.
         autoreset: what was done when an episode ended.
-        keeper: restores states; None: there are none.
-        streams: the envs' global random generators.
+        snapshotter: restores states; None: there are none.
+        rngs: the envs' global random generators.
 
     Attributes:
         starts_digest: whether the digest of the env that came back last begins with its next answer.
@@ -155,26 +155,26 @@ class Replayer:
 
     def __init__(
         self,
-        slot: ReplaySlot,
+        slot: RestoreSlot,
         plan: ArenaPlan,
         conform: Callable[[Any], Any],
         reward: Callable[[Any], Any],
         autoreset: Autoreset,
-        keeper: Keeper | None,
-        streams: Streams,
+        snapshotter: Snapshotter | None,
+        rngs: GlobalRngs,
     ) -> None:
         self._slot = slot
         self._plan = plan
         self._conform = conform
         self._reward = reward
         self._autoreset = autoreset
-        self._keeper = keeper
-        self._streams = streams
+        self._snapshotter = snapshotter
+        self._rngs = rngs
         self._needs_reset = False
         self.starts_digest = False
 
     def run(
-        self, env_id: int, env: Any, replay: Replay, before: int, rebuild: Callable[[int], Any]
+        self, env_id: int, env: Any, job: RestoreJob, before: int, rebuild: Callable[[int], Any]
     ) -> tuple[Any, bool, Outcome]:
         """Bring an env to where it was.
 
@@ -187,14 +187,14 @@ class Replayer:
             The env (another one if the first attempt failed), whether its next step begins an
             episode (NEXT_STEP), and how it went.
         """
-        deadline, began_ns = Deadline(replay.seconds), now_ns()
-        reason = replay.give_up or "nothing from which the episode could be repeated was kept"
-        for number, attempt in enumerate(replay.attempts, 1):
+        deadline, began_ns = Deadline(job.seconds), now_ns()
+        reason = job.abandon_reason or "nothing from which the episode could be repeated was kept"
+        for number, attempt in enumerate(job.attempts, 1):
             if number > 1:
                 with suppress(BaseException), replaying():  # SystemExit, too: the worker stays
                     env.close()
                 env = rebuild(env_id)
-            share = 1.0 if number == len(replay.attempts) else _SHARE_OF_FIRST
+            share = 1.0 if number == len(job.attempts) else _SHARE_OF_FIRST
             left = deadline.seconds_left()
             try:
                 with replaying():
@@ -204,13 +204,13 @@ class Replayer:
                 reason = str(error)
                 continue
             spent = (now_ns() - began_ns) / 1e9
-            kind = "replayed" if attempt.start.is_complete else "unproven"
-            if not attempt.entries and attempt.start.state is None:
+            kind = "replayed" if attempt.restore_point.is_complete else "unproven"
+            if not attempt.entries and attempt.restore_point.state is None:
                 kind = "fresh"
             return env, self._needs_reset, Outcome(kind, len(attempt.entries), spent)
         self.starts_digest = False
         with replaying():
-            for entry in replay.lasting:
+            for entry in job.persistent_calls:
                 self._call(env_id, env, entry)
         return env, False, Outcome("truncated", reason=reason)
 
@@ -224,28 +224,28 @@ class Replayer:
         self,
         env_id: int,
         env: Any,
-        attempt: Attempt,
+        attempt: RestorePlan,
         check: tuple[int, int],
         seconds: float,
     ) -> None:
-        start, entries, kept = attempt
+        restore_point, entries, persistent_calls = attempt
         answered = [step_id for step_id, _ in self._slot.records(env_id)[1:]]
         entries = [one for one in entries if not one.flags & CommandFlag.CANCELLED or one.step_id in answered]
-        pace = _Pace(seconds, len(entries))
+        budget = _TimeBudget(seconds, len(entries))
         self._needs_reset = False
-        for entry in kept:
+        for entry in persistent_calls:
             self._call(env_id, env, entry)
-        if start.state is not None:
-            assert self._keeper is not None
+        if restore_point.state is not None:
+            assert self._snapshotter is not None
             try:
-                self._keeper.restore(env, self._streams.take_from(env_id, start.state))
+                self._snapshotter.restore(env, self._rngs.unpack_state(env_id, restore_point.state))
             except Exception as error:
                 raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
-        resets_only = start.state is not None and not start.is_amid
-        self.starts_digest = start.is_amid and all(entry.op == Op.CALL for entry in entries)
-        is_checked = check[0] == 0 or check[0] < start.step_id  # no answer yet, or none since the start
+        resets_only = restore_point.state is not None and not restore_point.is_mid_episode
+        self.starts_digest = restore_point.is_mid_episode and all(entry.op == Op.CALL for entry in entries)
+        is_checked = check[0] == 0 or check[0] < restore_point.step_id  # no answer yet, or none since the start
         for number, entry in enumerate(entries):
-            pace.check(number)
+            budget.check(number)
             if entry.op == Op.CALL:
                 self._slot.touch(Op.CALL)
                 self._call(env_id, env, entry)
@@ -260,7 +260,7 @@ class Replayer:
             raise ReplayError(f"what it was asked up to command {check[0]} was not kept")
 
     def _step_or_reset(self, env_id: int, env: Any, entry: Entry, resets_only: bool) -> None:
-        starts = bool(entry.flags & (CommandFlag.NEW_DIGEST | CommandFlag.SEED)) or resets_only
+        starts_digest = bool(entry.flags & (CommandFlag.NEW_DIGEST | CommandFlag.SEED)) or resets_only
         payload = messages.load(entry.payload) if isinstance(entry.payload, bytes) else None
         try:
             if entry.op == Op.RESET:
@@ -268,30 +268,30 @@ class Replayer:
                 if entry.flags & CommandFlag.SEED:
                     kwargs["seed"] = entry.argument
                 self._slot.touch(Op.RESET)
-                obs, _ = self._streams.command(env_id, env.reset, **kwargs)
-                self._absorb(env_id, entry, obs, RowFlag.RESET, starts=starts or "seed" in kwargs)
+                obs, _ = self._rngs.call_swapped(env_id, env.reset, **kwargs)
+                self._absorb(env_id, entry, obs, RowFlag.RESET, starts_digest=starts_digest or "seed" in kwargs)
             elif resets_only or self._needs_reset:
                 self._slot.touch(Op.RESET)
-                obs, _ = self._streams.quick(env_id, env.reset)
+                obs, _ = self._rngs.call_lazily(env_id, env.reset)
                 flag = RowFlag.FINAL if self._autoreset == Autoreset.SAME_STEP else RowFlag.AUTORESET
-                self._absorb(env_id, entry, obs, flag, starts=starts)
+                self._absorb(env_id, entry, obs, flag, starts_digest=starts_digest)
             else:
                 self._slot.touch(Op.STEP)
-                self._step(env_id, env, entry, payload.action if payload else self._action_of(entry), starts)
+                self._step(env_id, env, entry, payload.action if payload else self._action_of(entry), starts_digest)
                 return
         except ReplayError:
             raise
         except BaseException:  # what an env raises is its answer: then, and now again
             flags = RowFlag.ERROR | (RowFlag.RESET if entry.op == Op.RESET else 0)
-            self._absorb(env_id, entry, None, flags, starts=starts)
+            self._absorb(env_id, entry, None, flags, starts_digest=starts_digest)
             if entry.op == Op.STEP:  # an autoreset that raised has begun nothing: the next step tries again
                 begins = resets_only or self._needs_reset
                 self._needs_reset = begins and self._autoreset == Autoreset.NEXT_STEP
                 return
         self._needs_reset = False
 
-    def _step(self, env_id: int, env: Any, entry: Entry, action: Any, starts: bool) -> None:
-        obs, reward, terminated, truncated, _ = self._streams.quick(env_id, env.step, action)
+    def _step(self, env_id: int, env: Any, entry: Entry, action: Any, starts_digest: bool) -> None:
+        obs, reward, terminated, truncated, _ = self._rngs.call_lazily(env_id, env.step, action)
         terminated, truncated = bool(terminated), bool(truncated)
         is_done = terminated or truncated
         final = None
@@ -299,9 +299,9 @@ class Replayer:
         if is_done and self._autoreset == Autoreset.SAME_STEP:
             # the reset that follows may overwrite them
             final, reward = copy_arrays(self._conform(obs)), copy_arrays(self._reward(reward))
-            obs, _ = self._streams.quick(env_id, env.reset)
+            obs, _ = self._rngs.call_lazily(env_id, env.reset)
             flags = RowFlag.FINAL
-        self._absorb(env_id, entry, obs, flags, reward, terminated, truncated, final, starts)
+        self._absorb(env_id, entry, obs, flags, reward, terminated, truncated, final, starts_digest)
         self._needs_reset = is_done and self._autoreset == Autoreset.NEXT_STEP
 
     def _absorb(
@@ -314,14 +314,14 @@ class Replayer:
         terminated: bool = False,
         truncated: bool = False,
         final_obs: Any = None,
-        starts: bool = False,
+        starts_digest: bool = False,
     ) -> None:
         if not flags & RowFlag.ERROR:
             obs = self._conform(obs)
         exact = self._reward(np.zeros(self._plan.reward_shape) if reward is None else reward)
         step_id = entry.step_id
         answer = obs, exact, terminated, truncated, int(flags), final_obs
-        if not self._slot.add_to_digest(env_id, step_id, *answer, starts):
+        if not self._slot.add_to_digest(env_id, step_id, *answer, starts_digest):
             raise ReplayError(f"its answer to command {step_id} does not fit its spaces when it is repeated")
 
     def _call(self, env_id: int, env: Any, entry: Entry) -> None:
@@ -329,7 +329,7 @@ class Replayer:
         assert isinstance(entry.payload, bytes)
         function = messages.load(entry.payload).function
         with suppress(BaseException):  # SystemExit is one, too
-            self._streams.command(env_id, function, env)
+            self._rngs.call_swapped(env_id, function, env)
 
     def _action_of(self, entry: Entry) -> Any:
         """Return a repeated action. Not by way of the env's row: the caller may put the next one there meanwhile."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .global_rngs import Watched
-from .replay import ReplaySlot
+from .global_rngs import WatchedWords
+from .replay import RestoreSlot
 
 __all__ = ["Slot", "SlotEvent"]
 
@@ -25,7 +25,7 @@ RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH = range(3)
 STOP, IDLE, COMMAND, RESULT, RAISED = range(5)
 
 
-class Slot(ReplaySlot, Protocol):
+class Slot(RestoreSlot, Protocol):
     """The worker's end of the rows: `_native.Slot` or `fallback.slot.FallbackSlot`."""
 
     def serve(self) -> SlotEvent:
@@ -50,7 +50,7 @@ class Slot(ReplaySlot, Protocol):
     def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
         """Step env_id by this function from now on, and autoreset it by `env.reset()`."""
 
-    def watch(self, words: Watched, on_draw: Callable[[int], object] | None, /) -> None:
+    def watch(self, words: WatchedWords, on_draw: Callable[[int], object] | None, /) -> None:
         """Call on_draw(env_id) right after a step or autoreset that changed one of these words."""
 
     def count_step(self) -> None:

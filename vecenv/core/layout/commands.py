@@ -1,6 +1,6 @@
 """History: the way of one env to where it is, for another worker to go it again.
 
-    Start ---- Entry, Entry, ... ----> where the env is          an Attempt; several make a History
+    RestorePoint ---- Entry, Entry, ... ----> where the env is          a RestorePlan; several make a History
 
 The journal has all of it, worker and reproducer get what they need.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["Attempt", "Entry", "History", "Start"]
+__all__ = ["RestorePlan", "Entry", "History", "RestorePoint"]
 
 
 class Entry(NamedTuple):
@@ -23,35 +23,35 @@ class Entry(NamedTuple):
     payload: bytes | tuple[bytes, ...] | None
 
 
-class Start(NamedTuple):
+class RestorePoint(NamedTuple):
     """A point from which an env can be brought to where it was.
 
     Attributes:
         step_id: the first command to repeat. With a state, of this command only the reset.
-        state: what `Keeper.capture` returned between two episodes; None: a new env, or one
+        state: what `Snapshotter.capture` returned between two episodes; None: a new env, or one
             that this command resets with a seed, is enough.
         is_complete: whether the state is known to be all that the env carries on.
-        is_amid: the state is one amid an episode, and what comes next a step.
+        is_mid_episode: the state is one amid an episode, and what comes next a step.
     """
 
     step_id: int
     state: bytes | None = None
     is_complete: bool = True
-    is_amid: bool = False
+    is_mid_episode: bool = False
 
 
-class Attempt(NamedTuple):
+class RestorePlan(NamedTuple):
     """One way to bring an env to where it was.
 
     Attributes:
-        start: where to begin.
+        restore_point: where to begin.
         entries: what to repeat after it.
-        kept: calls from before it whose effect lasts: per name the last one, in their order.
+        persistent_calls: calls from before it whose effect lasts: per name the last one, in their order.
     """
 
-    start: Start
+    restore_point: RestorePoint
     entries: list[Entry]
-    kept: list[Entry]
+    persistent_calls: list[Entry]
 
 
 @dataclass
@@ -61,9 +61,9 @@ class History:
     Attributes:
         attempts: to be tried in this order: from a start that is surely all there is, as far back as
             that lies, before a later one that may lack something. None: there is no way.
-        lasting: the last call of each name, wherever it stands: what an env has to be told
+        persistent_calls: the last call of each name, wherever it stands: what an env has to be told
             that begins anew.
     """
 
-    attempts: list[Attempt] = field(default_factory=list)
-    lasting: list[Entry] = field(default_factory=list)
+    attempts: list[RestorePlan] = field(default_factory=list)
+    persistent_calls: list[Entry] = field(default_factory=list)

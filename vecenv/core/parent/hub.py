@@ -17,7 +17,7 @@ from ..layout.native import load
 from ..layout.rows import Form, Op, RowFlag, RowRange, Rows
 from ..layout.spec import Array
 from ..system.clock import now_ns
-from ..system.signals import held
+from ..system.signals import signals_deferred
 
 __all__ = ["Event", "Hub", "NativeHub", "Refusal", "SlotState"]
 
@@ -216,7 +216,7 @@ class NativeHub:
         """
         if not self._payloads:
             return False
-        with held():
+        with signals_deferred():
             self._pump()
         return bool(self._payloads)
 

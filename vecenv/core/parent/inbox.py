@@ -9,11 +9,11 @@ import numpy as np
 
 from ...errors import warn_caller
 from ..layout import messages
-from ..layout.commands import Start
+from ..layout.commands import RestorePoint
 from ..layout.info_cells import InfoColumns
 from ..layout.messages import Outcome, Reply
 from ..layout.rows import RowFlag, Rows
-from ..system.signals import held
+from ..system.signals import signals_deferred
 from .hub import Hub
 
 __all__ = ["Inbox", "Listener"]
@@ -22,7 +22,7 @@ __all__ = ["Inbox", "Listener"]
 class Listener(Protocol):
     """Who wants to hear what workers say about recovery."""
 
-    def note_state(self, env_id: int, start: Start, is_answered: bool) -> None:
+    def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
         """An env was looked at before the reset of a command."""
 
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
@@ -59,7 +59,7 @@ class Inbox:
         Raises nothing, since it is called when workers are being replaced and when rows have been delivered:
         what cannot be unpickled is an error of its env, and warnings wait for `emit_warnings`.
         """
-        with held():  # what has been taken is to be kept
+        with signals_deferred():  # what has been taken is to be kept
             for slot in range(self.num_slots):
                 for data in self._hub.take_messages(slot):
                     self._take(data, delivered)
@@ -93,7 +93,7 @@ class Inbox:
             return
         if reply.snapshot is not None:
             is_answered = self._hub.owed(reply.env_id)[1] != reply.step_id
-            self._listener.note_state(reply.env_id, Start(reply.step_id, *reply.snapshot), is_answered)
+            self._listener.note_restore_point(reply.env_id, RestorePoint(reply.step_id, *reply.snapshot), is_answered)
         if reply.outcome is not None:
             self._listener.note_outcome(reply.env_id, reply.outcome)
 

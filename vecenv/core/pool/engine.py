@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import SpaceError
-from ..host.replay import Keeper
+from ..host.replay import Snapshotter
 from ..layout.arena import ArenaPlan
 from ..layout.rows import Autoreset
 from ..layout.spec import Array, Leaf, Space, Spec
@@ -49,7 +49,7 @@ class Waist(Life):
         options: PoolOptions | None = None,
         *,
         adapt: Callable[[Any], Any] | None = None,
-        keeper: Keeper | None = None,
+        snapshotter: Snapshotter | None = None,
     ) -> None:
         """Check and remember; builds nothing.
 
@@ -57,7 +57,7 @@ class Waist(Life):
             env_fns: one constructor per env.
             options: how to work.
             adapt: makes whatever a constructor returns speak Gymnasium's calls.
-            keeper: looks into envs for what they carry from one episode to the next, so that a
+            snapshotter: looks into envs for what they carry from one episode to the next, so that a
                 worker's death can be made good from there; None: from seeded resets only.
         """
         super().__init__()
@@ -65,7 +65,7 @@ class Waist(Life):
         self.num_envs = len(self.env_fns)
         self.options = check_options(options or PoolOptions())
         self._adapt = adapt or _identity
-        self._keeper = keeper
+        self._snapshotter = snapshotter
         self._recovery: Recovery | None = None
         self._journal: Journal | None = None
         self._recycler: Any = None
@@ -109,7 +109,7 @@ class Waist(Life):
         for name in ("_hub", "_inbox", "_watchdog", "_memory", "_leases"):
             self.__dict__.pop(name, None)
         if self._journal is not None:
-            self._journal.gather_starts = _nothing  # the inbox holds the memory
+            self._journal.gather_restore_points = _nothing  # the inbox holds the memory
         self._held.clear()
 
     @abstractmethod
@@ -170,7 +170,7 @@ class Waist(Life):
         num_slots = self._plan.num_slots - self._num_spares
         self._inbox = Inbox(self._hub, num_slots, self._recovery)
         if self._journal is not None:
-            self._journal.gather_starts = self._inbox.poll
+            self._journal.gather_restore_points = self._inbox.poll
         self._watchdog = Watchdog(self._hub, num_slots, self.options.limits, self, self._inbox)
         self._infos = self._inbox.infos
 

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from ...errors import StateError
-from ..host.snapshots import look_if_due, look_now
+from ..host.snapshots import snapshot_if_due, snapshot_now
 from ..layout import messages
 from ..layout.messages import Payload, unpack_error
 from ..layout.rows import Op
 from ..layout.spec import Array
 from ..parent.batch import raise_first
 from ..system.clock import Deadline, check_timeout, now_ns
-from ..system.signals import held
+from ..system.signals import signals_deferred
 from .requests import check_count
 from .waiter import ReceivingPool
 
@@ -87,7 +87,7 @@ class Pool(ReceivingPool):
         check_timeout("timeout", timeout)
         mine: dict[int, int] | None = None
         try:
-            with held():
+            with signals_deferred():
                 self.post(functions, env_ids, pure=pure, name=name)
                 mine = self._called
             return self.wait_calls(timeout)
@@ -127,7 +127,7 @@ class Pool(ReceivingPool):
             numbers = np.zeros(len(ids), np.int64)
             names = ["" if pure else name] * len(ids)
             try:
-                with held():
+                with signals_deferred():
                     first = self._command("call", Op.CALL, ids, numbers, 0, payloads, False, names=names)
                     self._called = dict(zip(ids.tolist(), range(first, first + len(ids))))
             except BaseException:  # interrupted, once it was held no longer: the caller does not know that they began
@@ -137,7 +137,7 @@ class Pool(ReceivingPool):
             self._busy = False
             self._leave()
 
-    def keep_states(self) -> None:
+    def take_snapshots(self) -> None:
         """Have the state of each env kept here, amid its episode, if there is a way.
 
         For envs whose episodes do not end: a crash is made good from there, and what came before is forgotten. Others
@@ -145,7 +145,7 @@ class Pool(ReceivingPool):
         are young and there is room for what came after them.
         """
         if self._journal is not None:
-            self.call(look_now if self._journal.is_half_full() else look_if_due, pure=True)
+            self.call(snapshot_now if self._journal.is_half_full() else snapshot_if_due, pure=True)
 
     def wait_calls(self, timeout: float | None = None) -> list[Any]:
         """Wait for the calls that `post` began; return and raise as `call` does.
@@ -182,7 +182,7 @@ class Pool(ReceivingPool):
                 self._leave()
 
     def _drop_calls(self) -> None:
-        with held():
+        with signals_deferred():
             self._inbox.forget_calls()
             self._called = {}
 
@@ -196,7 +196,7 @@ class Pool(ReceivingPool):
             if self._inbox.has_all_calls():
                 break
             self._check_alive()
-            tick = min(next_poll, now_ns() + self._look(), deadline.at_ns)
+            tick = min(next_poll, now_ns() + self._poll_interval_ns(), deadline.at_ns)
             event = self._hub.wait(tick)
             self._handle(event)
             if event.kind == "timeout":

@@ -15,7 +15,7 @@ from ..layout.messages import Payload
 from ..layout.rows import CommandFlag, Form, Op
 from ..layout.spec import Array, split_batch
 from ..parent.hub import Refusal
-from ..system.signals import held
+from ..system.signals import signals_deferred
 from .engine import Waist
 from .lifecycle import this_process
 
@@ -86,7 +86,7 @@ class SendingPool(Waist):
         except BaseException:  # also what a signal's handler raises when all has been sent
             if self._journal is not None:
                 first = 0 if ids is None else int(ids[0]) % self.num_envs
-                self._journal.mend(self._hub.owed(first)[1], leaves, ids, form)
+                self._journal.note_interrupted(self._hub.owed(first)[1], leaves, ids, form)
             raise
         if refusal is not None:
             self._refuse("send", Refusal(*refusal))
@@ -112,7 +112,7 @@ class SendingPool(Waist):
             raise SpaceError(f"actions: expected {len(ids)}, one per env, got {len(actions)}", path="actions")
         payloads = [self._dump_payload(Payload(action=action)) for action in actions]
         self._steps_by_letter = True
-        with held():
+        with signals_deferred():
             self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), 0, payloads, ordered)
 
     def _dump_payload(self, payload: Payload) -> bytes:
@@ -173,14 +173,14 @@ class SendingPool(Waist):
                     numbers[i], flags[i] = seed, CommandFlag.SEED
                 elif seed is not None:
                     extra["seed"] = seed
-                if self._journal is not None and (superseded or self._journal.is_in_doubt(int(ids[i]))):
+                if self._journal is not None and (superseded or self._journal.has_cancelled(int(ids[i]))):
                     flags[i] |= CommandFlag.SNAPSHOT
                 if extra:
                     payloads[i] = self._dump_payload(Payload(kwargs=extra))
                     seed = extra.get("seed", seed)
                 seeded[i] = seed is not None
                 asked.append(seed)
-            with held():
+            with signals_deferred():
                 self._command("reset", Op.RESET, ids, numbers, flags, payloads, ordered, seeded=seeded)
                 self._unseeded[ids] = False
                 self._takes_seeds[ids] |= seeded

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import SpaceError
-from ..host.global_rngs import Streams
+from ..host.global_rngs import GlobalRngs
 from ..host.host import Host, close_all
 from ..layout.messages import Reply, dump_reply
 from ..layout.native import implementation
@@ -88,7 +88,7 @@ class SerialPool(Pool):
     _works_here = True
     _host: Host | None = None
     _envs: dict[int, Any] | None = None
-    _streams: Streams | None = None
+    _rngs: GlobalRngs | None = None
     _event_fd = -1
     _epoll: select.epoll | None = None
 
@@ -99,11 +99,11 @@ class SerialPool(Pool):
 
     def _start(self) -> None:
         self._envs = {}
-        self._streams = Streams()
-        with self._streams:  # so that the caller's global generators are never touched
+        self._rngs = GlobalRngs()
+        with self._rngs:  # so that the caller's global generators are never touched
             for env_id, env_fn in enumerate(self.env_fns):
                 self._check_not_closing("start")
-                self._envs[env_id] = build_env(env_fn, self._adapt, self._streams.of(env_id))
+                self._envs[env_id] = build_env(env_fn, self._adapt, self._rngs.of(env_id))
         first = self._envs[0]
         self._adopt_spaces(first.observation_space, first.action_space, getattr(first, "reward_space", None))
         check_same_spaces(self._envs)
@@ -116,7 +116,7 @@ class SerialPool(Pool):
         self._hub, slot = self._make_ends(attach, memory)
         options = self.options
         self._host = Host(
-            *(slot, self._envs, self._plan, options.autoreset, self._streams, options.infos),
+            *(slot, self._envs, self._plan, options.autoreset, self._rngs, options.infos),
             is_callers=True,
             dump_reply=self._dump_reply,
         )
@@ -138,9 +138,9 @@ class SerialPool(Pool):
         return make_local_pair(attach, memory, slots)
 
     def _work(self) -> None:
-        assert self._host is not None and self._streams is not None
+        assert self._host is not None and self._rngs is not None
         try:
-            with self._streams:
+            with self._rngs:
                 self._serve()
             self._check_not_closing("recv")
         except KeyboardInterrupt:
@@ -202,7 +202,7 @@ class SerialPool(Pool):
 
     def _shut_down(self) -> None:
         try:
-            with self._streams or Streams():
+            with self._rngs or GlobalRngs():
                 if self._host is not None:
                     self._host.close()
                 else:

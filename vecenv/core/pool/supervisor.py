@@ -21,32 +21,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import VecenvError, WorkerDiedError, WorkerError, WorkerTimeoutError, add_notes, describe_exit
-from ..host.replay import Replay
+from ..host.replay import RestoreJob
 from ..layout import messages
 from ..layout.messages import Payload, Reply
 from ..layout.rows import CommandFlag, Op
 from ..parent.hub import SlotState
 from ..processes.worker import Worker, any_ready
-from ..processes.worker_group import Crew
-from ..recovery.policy import Queued, say_more
+from ..processes.worker_group import WorkerGroup
+from ..recovery.policy import Queued, append_message
 from ..recovery.reproducer import describe
 from ..system.clock import now_ns
-from ..system.signals import held
+from ..system.signals import signals_deferred
 from .pool import Pool
 
 __all__ = ["MortalPool"]
 
 
 @dataclass(frozen=True)
-class Loss:
+class WorkerFailure:
     """A worker that is to be replaced.
 
     Attributes:
-        told: what has become of it, in words.
+        message: what has become of it, in words.
         is_failure: somebody is to blame.
     """
 
-    told: str
+    message: str
     began_ns: int
     is_failure: bool
 
@@ -54,14 +54,14 @@ class Loss:
 class MortalPool(Pool):
     """A pool whose workers can die."""
 
-    _crew: Crew
+    _group: WorkerGroup
     _worker_of_slot: list[int]
     _slot_of: list[int]
 
-    _lost: dict[int, Loss]  # workers that are to be replaced, by worker_id
+    _lost: dict[int, WorkerFailure]  # workers that are to be replaced, by worker_id
 
     @abstractmethod
-    def _start_again(self, old: Worker, replays: dict[int, Replay], then: Callable[[Worker], None]) -> None:
+    def _start_again(self, old: Worker, restore_jobs: dict[int, RestoreJob], then: Callable[[Worker], None]) -> None:
         """Start a worker in the place of one that has been reaped; it maps the arena and waits for work.
 
         `then` is called with it, uninterrupted, as soon as it serves. Whatever this raises before, the place has a
@@ -74,14 +74,14 @@ class MortalPool(Pool):
         """Workers work by themselves."""
 
     def _interrupt(self) -> None:
-        self._crew.ring()
+        self._group.wake()
 
     def _has_dead(self) -> bool:
-        return any(worker.is_dead for worker in self._crew.workers)
+        return any(worker.is_dead for worker in self._group.workers)
 
     def describe_worker(self, slot: int) -> str:
         """Name a slot's worker in messages."""
-        return self._crew.workers[self._worker_of_slot[slot]].name
+        return self._group.workers[self._worker_of_slot[slot]].name
 
     def worker_of(self, slot: int) -> int | None:
         """Return a slot's worker_id."""
@@ -89,35 +89,35 @@ class MortalPool(Pool):
 
     def is_alive(self, slot: int) -> bool:
         """Tell whether a slot's worker is not known to be dead."""
-        return not self._crew.workers[self._worker_of_slot[slot]].is_dead
+        return not self._group.workers[self._worker_of_slot[slot]].is_dead
 
     def _hear(self, descriptor: int) -> None:
-        for worker in self._crew.workers:
+        for worker in self._group.workers:
             if worker.pidfd == descriptor:
-                self._bury(worker)
+                self._reap(worker)
                 return
 
-    def _bury(self, worker: Worker) -> None:
+    def _reap(self, worker: Worker) -> None:
         """Note a death: after the reap no write of the dead process can still arrive."""
         self._attention = True
-        with held():  # else an interrupt leaves one that nobody hears of again
+        with signals_deferred():  # else an interrupt leaves one that nobody hears of again
             self._unwatch(worker)
-            worker.bury()
+            worker.reap_or_kill()
             self._inbox.poll()
             if self._recovery is not None:
                 self._lose(worker, self._death_of(worker), worker.exitcode)
         self._check_alive()
 
     def _unwatch(self, worker: Worker) -> None:
-        if worker.pidfd >= 0 and self._crew.epoll is not None:
+        if worker.pidfd >= 0 and self._group.epoll is not None:
             with contextlib.suppress(FileNotFoundError):  # never watched: an interrupt ended its start
-                self._crew.epoll.unregister(worker.pidfd)
+                self._group.epoll.unregister(worker.pidfd)
 
     def _overdue(self, error: WorkerTimeoutError) -> None:
         if error.worker_id is None:
             raise error
-        worker = self._crew.workers[error.worker_id]
-        stack = worker.stack.ask(worker.pid)
+        worker = self._group.workers[error.worker_id]
+        stack = worker.stack.request(worker.pid)
         if stack:
             error.args = (f"{error}\n{stack}", *error.args[1:])
         if self._recovery is None or not self._recovery.policy.recover_hangs:
@@ -125,7 +125,7 @@ class MortalPool(Pool):
                 if state.op != Op.NONE and error.env_ids == (state.env_id,):
                     self._tell_asked(error, state)
             raise error
-        with held():
+        with signals_deferred():
             self._end_worker(worker)
             self._inbox.poll()
             self._lose(worker, error, None)
@@ -134,12 +134,12 @@ class MortalPool(Pool):
     def _tell_asked(self, error: WorkerError, state: SlotState) -> None:
         """Have an error that is raised at once say what its env was asked last."""
         if self._recovery is not None:
-            self._recovery.tell(error, state)
+            self._recovery.append_last_actions(error, state)
             return
         error.seed, error.actions = self._asked_last(state)
         asked = describe(error.seed, error.actions)
         if asked:
-            say_more(error, f"; {asked}")
+            append_message(error, f"; {asked}")
 
     @abstractmethod
     def _asked_last(self, state: SlotState) -> tuple[int | None, tuple[Any, ...]]:
@@ -147,10 +147,12 @@ class MortalPool(Pool):
 
     def _check_alive(self) -> None:
         self._replace_lost()
-        dead = [worker for worker in self._crew.workers if worker.is_dead and self._is_asked(worker)]
+        dead = [worker for worker in self._group.workers if worker.is_dead and self._is_asked(worker)]
         if not dead:
             return
-        alive = {worker.pidfd: worker for worker in self._crew.workers if not worker.is_dead and self._is_asked(worker)}
+        alive = {
+            worker.pidfd: worker for worker in self._group.workers if not worker.is_dead and self._is_asked(worker)
+        }
         more = any_ready(list(alive), 0.0)  # they fail in one step and are heard of one by one
         first, *others = (self._death_of(worker) for worker in (*dead, *(alive[pidfd] for pidfd in more)))
         add_notes(first, map(str, others))
@@ -185,15 +187,15 @@ class MortalPool(Pool):
         return self._died(worker, "call" if self._is_called(worker) else "idling", None)
 
     def _died(self, worker: Worker, op: str, env_id: int | None, step_id: int | None = None) -> WorkerDiedError:
-        worker.bury()
+        worker.reap_or_kill()
         exitcode = worker.exitcode
         what = worker.at_work(op)[0] if env_id is None else f"{op} of env {env_id} (command {step_id})"
         if op == "idling":
             what = "idling"
         stack = f"\n{worker.last_stack}" if worker.last_stack else ""
         told = f"{worker.name} died during {what}: {describe_exit(exitcode)}{stack}"
-        if worker.failure:
-            told = f"{worker.name} is gone, for it could not be started again: {worker.failure}"
+        if worker.start_failure:
+            told = f"{worker.name} is gone, for it could not be started again: {worker.start_failure}"
         return WorkerDiedError(
             told,
             exitcode=exitcode,
@@ -219,9 +221,9 @@ class MortalPool(Pool):
         assert self._recovery is not None
         began = now_ns()
         if is_failure:
-            self._recovery.judge(error, exitcode, self._states(worker), functools.partial(self._can_part, worker))
-        told = str(error).partition("\n")[0]
-        self._lost[worker.worker_id] = Loss(told, began, is_failure)
+            self._recovery.judge(error, exitcode, self._states(worker), functools.partial(self._can_isolate, worker))
+        message = str(error).partition("\n")[0]
+        self._lost[worker.worker_id] = WorkerFailure(message, began, is_failure)
 
     def _replace_lost(self) -> None:
         """Replace the workers that are lost and go on as if nothing had happened.
@@ -233,85 +235,85 @@ class MortalPool(Pool):
             WorkerError: what a new worker's start raised.
         """
         while self._lost:
-            worker_id, loss = next(iter(self._lost.items()))
+            worker_id, failure = next(iter(self._lost.items()))
             try:
-                self._replace(self._crew.workers[worker_id], loss)
+                self._replace(self._group.workers[worker_id], failure)
             except Exception as error:
                 if _is_of_a_start(error):
                     self._lost.pop(worker_id, None)
                 raise
 
-    def _replace(self, worker: Worker, loss: Loss) -> None:
+    def _replace(self, worker: Worker, failure: WorkerFailure) -> None:
         assert self._recovery is not None
         recovery = self._recovery
-        with held():
+        with signals_deferred():
             queued: list[Queued] = []
             for slot in worker.slots:
                 queued += self._hub.requeue(slot, self._inbox.payloads)
-            replays = recovery.plan(
+            restore_jobs = recovery.plan(
                 worker.env_ids,
                 queued,
                 self._hub.last_delivered_obs,
-                seen_mail=self._inbox.last_delivered_message,
-                mark=loss.is_failure,
+                last_delivered_message=self._inbox.last_delivered_message,
+                marks_recovery=failure.is_failure,
             )
-            for env_id, replay in replays.items():
-                replay.fresh_seed = secrets.randbits(31) if self._takes_seeds[env_id] else None
-            outcast = recovery.outcast(worker.env_ids) if loss.is_failure else None
-            parts = [worker] if outcast is None else self._part(worker, outcast)
+            for env_id, job in restore_jobs.items():
+                job.fresh_seed = secrets.randbits(31) if self._takes_seeds[env_id] else None
+            isolated_env = recovery.env_to_isolate(worker.env_ids) if failure.is_failure else None
+            parts = [worker] if isolated_env is None else self._isolate(worker, isolated_env)
             if len(parts) == 2:
-                told = f"{loss.told}; env {outcast} has worker {parts[1].worker_id} to itself now"
-                loss = dataclasses.replace(loss, told=told)
-            self._lost.update((part.worker_id, loss) for part in parts)
+                message = f"{failure.message}; env {isolated_env} has worker {parts[1].worker_id} to itself now"
+                failure = dataclasses.replace(failure, message=message)
+            self._lost.update((part.worker_id, failure) for part in parts)
 
         def tell(successor: Worker) -> None:
-            self._note_birth(successor)
+            self._note_worker_started(successor)
             for slot in successor.slots:
                 commands = [command for command in queued if self._slot_of[command[1]] == slot]
                 self._hub.resend_payloads(slot, [self._payload_of(*command) for command in commands])
             del self._lost[successor.worker_id]
             if successor.worker_id == parts[-1].worker_id:
-                recovery.begin(loss.told, loss.began_ns, replays, is_failure=loss.is_failure)
+                recovery.begin_restoring(failure.message, failure.began_ns, restore_jobs, is_failure=failure.is_failure)
 
         for part in parts:
             try:
-                self._start_until_it_lives(part, {env_id: replays[env_id] for env_id in part.env_ids}, tell)
+                self._start_until_it_lives(part, {env_id: restore_jobs[env_id] for env_id in part.env_ids}, tell)
             except Exception as error:
                 if _is_of_a_start(error):
                     self._lost.pop(part.worker_id, None)
                 raise
 
-    def _part(self, worker: Worker, outcast: int) -> list[Worker]:
+    def _isolate(self, worker: Worker, isolated_env: int) -> list[Worker]:
         """Divide a worker that has been reaped in two, the second one for a single env.
 
         The env takes its commands along to a spare slot, unless it has its slot to itself. Without
         a spare slot the worker stays one.
         """
         assert self._recovery is not None and worker.boot is not None
-        if not self._can_part(worker, outcast):
+        if not self._can_isolate(worker, isolated_env):
             return [worker]
-        mates = [env_id for env_id in worker.env_ids if env_id != outcast]
-        slot, worker_id = self._slot_of[outcast], len(self._crew.workers)
-        if self._shares_slot(worker, outcast):
+        mates = [env_id for env_id in worker.env_ids if env_id != isolated_env]
+        slot, worker_id = self._slot_of[isolated_env], len(self._group.workers)
+        if self._shares_slot(worker, isolated_env):
             slot = len(self._worker_of_slot)
-            self._hub.move(outcast, slot)
-            self._slot_of[outcast] = slot
+            self._hub.move(isolated_env, slot)
+            self._slot_of[isolated_env] = slot
             self._worker_of_slot.append(worker_id)
             self._inbox.num_slots = self._watchdog.num_slots = slot + 1
         self._worker_of_slot[slot] = worker_id
         parts = []
-        for number, env_ids in ((worker.worker_id, mates), (worker_id, [outcast])):
+        for number, env_ids in ((worker.worker_id, mates), (worker_id, [isolated_env])):
             slots = [one for one in dict.fromkeys((*worker.slots, slot)) if self._worker_of_slot[one] == number]
             threads = [[env_id for env_id in env_ids if self._slot_of[env_id] == one] for one in slots]
             boot = dataclasses.replace(worker.boot, worker_id=number, env_ids=env_ids, env_ids_by_thread=threads)
             parts.append(dataclasses.replace(worker, worker_id=number, env_ids=env_ids, slots=slots, boot=boot))
-        self._crew.workers[worker.worker_id] = parts[0]
-        self._crew.workers.append(parts[1])
+        self._group.workers[worker.worker_id] = parts[0]
+        self._group.workers.append(parts[1])
         self._hub.attach_worker(parts[1])  # it has a place there even if no successor can be started
-        self._recovery.note_added()
+        self._recovery.note_worker_added()
         return parts
 
-    def _can_part(self, worker: Worker, env_id: int) -> bool:
+    def _can_isolate(self, worker: Worker, env_id: int) -> bool:
         has_spare = len(self._worker_of_slot) < self._plan.num_slots
         return len(worker.env_ids) > 1 and (has_spare or not self._shares_slot(worker, env_id))
 
@@ -320,26 +322,28 @@ class MortalPool(Pool):
         return any(self._slot_of[mate] == slot for mate in worker.env_ids if mate != env_id)
 
     def _recycle(self) -> None:
-        workers = self._crew.workers
+        workers = self._group.workers
         for worker, reason in self._recycler.due(workers, [self._owes_rows(worker) for worker in workers]):
-            with held():
+            with signals_deferred():
                 self._end_worker(worker)
                 self._inbox.poll()
                 told = WorkerError(f"{worker.name} was recycled {reason}", worker_id=worker.worker_id)
                 self._lose(worker, told, None, is_failure=False)
             self._replace_lost()
 
-    def _note_birth(self, worker: Worker) -> None:
+    def _note_worker_started(self, worker: Worker) -> None:
         if self._recycler is not None:
-            self._recycler.note_birth(worker)
+            self._recycler.note_worker_started(worker)
 
-    def _start_until_it_lives(self, worker: Worker, replays: dict[int, Replay], then: Callable[[Worker], None]) -> None:
+    def _start_until_it_lives(
+        self, worker: Worker, restore_jobs: dict[int, RestoreJob], then: Callable[[Worker], None]
+    ) -> None:
         """Start a worker's successor; one that dies or hangs while it builds its envs has a successor too."""
         assert self._recovery is not None
         failures = 0
         while True:
             try:
-                self._start_again(worker, replays, then)
+                self._start_again(worker, restore_jobs, then)
                 return
             except (WorkerDiedError, WorkerTimeoutError) as error:
                 failures += 1
@@ -359,7 +363,7 @@ class MortalPool(Pool):
         self._enter("kill")
         try:
             self._begin("kill")
-            self._end_worker(self._crew.workers[worker_id])
+            self._end_worker(self._group.workers[worker_id])
         finally:
             self._busy = False
             self._leave()
@@ -382,7 +386,7 @@ class MortalPool(Pool):
         self._enter("restart")
         try:
             self._begin("restart")
-            old = self._crew.workers[worker_id]
+            old = self._group.workers[worker_id]
             self._end_worker(old)
             self._inbox.poll()
             self._lose_calls(old)
@@ -396,7 +400,7 @@ class MortalPool(Pool):
                     self._journal.forget(env_id)
             self._plan.records(self._memory)[old.env_ids] = 0  # of envs that are gone: episodes count from 0
             self._lost.pop(worker_id, None)
-            self._start_again(old, {}, self._note_birth)
+            self._start_again(old, {}, self._note_worker_started)
         finally:
             self._busy = False
             self._leave()
@@ -417,8 +421,8 @@ class MortalPool(Pool):
         self._inbox.forget_payloads(worker.env_ids)
 
     def _watch(self, worker: Worker) -> None:
-        assert self._crew.epoll is not None
-        self._crew.epoll.register(worker.pidfd, select.EPOLLIN)
+        assert self._group.epoll is not None
+        self._group.epoll.register(worker.pidfd, select.EPOLLIN)
 
 
 def _is_of_a_start(error: Exception) -> bool:

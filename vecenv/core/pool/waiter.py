@@ -15,7 +15,7 @@ from ..parent.hub import Event, NativeHub, Refusal
 from ..parent.leases import Leases
 from ..parent.watchdog import POLL_NS
 from ..system.clock import NEVER_NS, Deadline, check_timeout, now_ns
-from ..system.signals import held
+from ..system.signals import signals_deferred
 from .lifecycle import this_process
 from .requests import SendingPool
 
@@ -48,7 +48,7 @@ class ReceivingPool(SendingPool):
             for env_id in ids:
                 if not 0 <= env_id < self.num_envs:
                     self._refuse("cancel", Refusal("bad_env", env_id))
-            with held():
+            with signals_deferred():
                 for env_id in ids:
                     self._give_up(env_id, *self._hub.owed(env_id))
         finally:
@@ -202,7 +202,7 @@ class ReceivingPool(SendingPool):
         next_poll = self._next_poll(deadline)
         while True:
             self._work()
-            tick = min(next_poll, now_ns() + self._look(), deadline.at_ns)
+            tick = min(next_poll, now_ns() + self._poll_interval_ns(), deadline.at_ns)
             got = self._hub.recv(least, most, tick)
             if not isinstance(got, Event):
                 return got
@@ -234,7 +234,7 @@ class ReceivingPool(SendingPool):
         """Deal with an operation over its limit: raise, or make it good."""
         raise error
 
-    def _look(self) -> int:
+    def _poll_interval_ns(self) -> int:
         """Return how long a wait may sleep before it looks around; writes payloads on the way."""
         if self._hub.pump():
             return _PAYLOAD_POLL_NS

@@ -26,11 +26,11 @@ from typing import Any
 from ...errors import ConfigError, WorkerError
 from ..layout import messages
 from ..system.clock import Deadline, now_ns
-from ..system.signals import held
-from ..system.stack_dump import Note, StackFile
-from ..system.start_process import NoAnswer, make_process, standard_descriptors
-from ..system.worker_socket import Control
-from .worker_main import Attach, Boot, Goodbye, find_endless_import, started_at, worker_main
+from ..system.signals import signals_deferred
+from ..system.stack_dump import PhaseNote, StackFile
+from ..system.start_process import ForkServerTimeout, make_process, standard_descriptors
+from ..system.worker_socket import ControlSocket
+from .worker_main import Attach, Boot, ExitReport, find_endless_import, started_at, worker_main
 
 __all__ = ["Worker", "kill_tree", "start_worker", "usable_cores"]
 
@@ -41,10 +41,10 @@ _END_SECONDS = 5.0
 #: Descriptors that the start of one process may take at once, that of its fork server included.
 _START_DESCRIPTORS = 10
 #: What a fork server meets that has no place for its socket. A name that is too long has no number: Python refuses it.
-_NO_PLACE = (None, errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
+_NO_FOLDER_ERRNOS = (None, errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
 #: Libraries whose monkey patches the start of workers does not work with -> what puts them in.
 _PATCHES = {"gevent": "gevent.monkey.patch_all", "eventlet": "eventlet.monkey_patch"}
-_PLACE = (
+_SOCKET_FOLDER_HINT = (
     "the fork server's socket needs a folder for temporary files that can be written and whose name is short (some 70 "
     "characters at most); set TMPDIR to such a folder, or use context='spawn'"
 )
@@ -63,23 +63,23 @@ class Worker:
         is_dead: it has been found dead and reaped; then `exitcode` says how it ended, and
             `last_stack` what it was doing, if it could write that, and `last_note` which env
             it was constructing or closing.
-        failure: why it could not be started in the place of another one, which it is dead for; '': it was.
+        start_failure: why it could not be started in the place of another one, which it is dead for; '': it was.
     """
 
     worker_id: int
     env_ids: list[int]
     slots: list[int]
     process: Any
-    control: Control
+    control: ControlSocket
     pid: int
     pidfd: int
     stack: StackFile
     is_dead: bool = False
     exitcode: int | None = None
     last_stack: str = ""
-    last_note: Note | None = None
-    goodbye: Goodbye | None = None
-    failure: str = ""
+    last_note: PhaseNote | None = None
+    exit_report: ExitReport | None = None
+    start_failure: str = ""
     boot: Boot | None = field(default=None, repr=False)
     started: str = field(init=False)
 
@@ -96,7 +96,7 @@ class Worker:
             return f"worker {self.worker_id} (envs {ids[0]}-{ids[-1]})"
         return f"worker {self.worker_id} (envs {', '.join(map(str, ids))})"
 
-    def brief(self) -> None:
+    def send_boot(self) -> None:
         """Tell a new worker its first word: what it is to build, and where it writes its stack.
 
         Raises:
@@ -104,38 +104,38 @@ class Worker:
         """
         assert self.boot is not None
         self.boot.has_stack_file = self.stack.fd >= 0
-        self._tell(pickle.dumps(self.boot), [self.stack.fd] if self.boot.has_stack_file else [])
+        self._send(pickle.dumps(self.boot), [self.stack.fd] if self.boot.has_stack_file else [])
 
-    def hand_over(self, attach: Attach, descriptors: Sequence[int]) -> None:
+    def send_attach(self, attach: Attach, descriptors: Sequence[int]) -> None:
         """Tell the plan, and pass on the descriptors it is mapped from."""
-        self._tell(messages.dump(attach), descriptors)  # keys of a Dict may be of a class of the caller's script
+        self._send(messages.dump(attach), descriptors)  # keys of a Dict may be of a class of the caller's script
 
-    def _tell(self, message: bytes, descriptors: Sequence[int]) -> None:
-        with self._named():
-            self.control.post(message, descriptors)
+    def _send(self, message: bytes, descriptors: Sequence[int]) -> None:
+        with self._start_errors():
+            self.control.send_frame(message, descriptors)
 
-    def has_word(self) -> bool:
+    def has_message(self) -> bool:
         """Go on telling it what it had no room for; tell whether it has sent a whole word, or never will."""
-        with self._named():
+        with self._start_errors():
             self.control.pump()
-        return self.control.has_frame() or self.control.is_silent()
+        return self.control.has_frame() or self.control.is_at_eof()
 
     @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        with held():  # what a handler raises, an alarm's TimeoutError, is none of these errors
+    def _start_errors(self) -> Iterator[None]:
+        with signals_deferred():  # what a handler raises, an alarm's TimeoutError, is none of these errors
             try:
                 yield
             except OSError as error:
-                raise _no_start(self.worker_id, error) from error
+                raise _start_error(self.worker_id, error) from error
 
-    def next_word(self) -> Any:
+    def next_message(self) -> Any:
         """Return what the worker has sent, or, as it has ended, was to send.
 
         Raises:
             EOFError: it died before it could send that.
             WorkerError: it cannot be read here.
         """
-        frame = self.control.take()
+        frame = self.control.take_frame()
         if frame is None:
             raise EOFError
         try:
@@ -151,13 +151,13 @@ class Worker:
             return True
         if self.process.is_alive():  # which reaps; `join` hears a pipe that what a forked worker has forked holds open
             self.process.join(deadline.seconds_left())
-        if self.process.is_alive() and not self._is_lost():
+        if self.process.is_alive() and not self._was_reaped_elsewhere():
             return False
-        self._note_end()
+        self._mark_dead()
         return True
 
-    def _note_end(self) -> None:
-        with held():
+    def _mark_dead(self) -> None:
+        with signals_deferred():
             self.is_dead = True
             self.exitcode = self.process.exitcode
             try:
@@ -165,11 +165,11 @@ class Worker:
             finally:  # behind it: looking for them takes a descriptor
                 self._kill_tree()  # what its envs started outlives it otherwise
 
-    def _is_lost(self) -> bool:
+    def _was_reaped_elsewhere(self) -> bool:
         """Tell whether the process has ended although it seems to run: someone else has waited for it."""
         return self.pidfd >= 0 and bool(any_ready([self.pidfd], 0.0))
 
-    def bury(self) -> None:
+    def reap_or_kill(self) -> None:
         """Reap a process that has ended, as far as one can know; one that has not after all is killed."""
         if not self.reap(Deadline(_END_SECONDS)):
             self.kill()
@@ -186,7 +186,7 @@ class Worker:
         self._send_kill()
         if not self.reap(deadline or Deadline(_END_SECONDS)):
             _LOG.warning("%s (process %d) was killed and has not ended; it is left to the system", self.name, self.pid)
-            self._note_end()
+            self._mark_dead()
 
     def _send_kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -220,12 +220,12 @@ class Worker:
             return f"{phase} of its envs", 0.0
         return f"{phase} of env {found.env_id}", (now_ns() - found.began_ns) / 1e9
 
-    def say_goodbye(self) -> None:
+    def take_exit_report(self) -> None:
         """Take the worker's last word if it is there."""
         with contextlib.suppress(EOFError, pickle.UnpicklingError):
-            while self.goodbye is None and (frame := self.control.take()) is not None:
-                word = pickle.loads(frame)
-                self.goodbye = word if isinstance(word, Goodbye) else None
+            while self.exit_report is None and (frame := self.control.take_frame()) is not None:
+                message = pickle.loads(frame)
+                self.exit_report = message if isinstance(message, ExitReport) else None
 
 
 def end_deadline() -> Deadline:
@@ -291,11 +291,13 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             pid = process.pid or -1
             pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
-            return Worker(boot.worker_id, boot.env_ids, slots, process, Control(ours), pid, pidfd, stack, boot=boot)
+            return Worker(
+                boot.worker_id, boot.env_ids, slots, process, ControlSocket(ours), pid, pidfd, stack, boot=boot
+            )
     except BaseException as error:
         _discard(process, stack, ours)
         if isinstance(error, (OSError, EOFError)):  # a fork server that cannot fork ends
-            raise _no_start(boot.worker_id, error, context) from error
+            raise _start_error(boot.worker_id, error, context) from error
         raise
     finally:
         if theirs is not None:
@@ -316,17 +318,17 @@ def _check_descriptors() -> None:
             os.close(descriptor)
 
 
-def _no_start(worker_id: int, error: OSError | EOFError, context: str = "") -> ConfigError:
-    if isinstance(error, NoAnswer):  # stopped, or hung in an import: nothing has run out
+def _start_error(worker_id: int, error: OSError | EOFError, context: str = "") -> ConfigError:
+    if isinstance(error, ForkServerTimeout):  # stopped, or hung in an import: nothing has run out
         remedy = "context='spawn' does without one"
     else:
-        remedy = _PLACE if _has_no_place(context, error) else _limits()
+        remedy = _SOCKET_FOLDER_HINT if _has_no_folder(context, error) else _limits()
     return ConfigError(f"worker {worker_id} cannot be started: {error}; {remedy}")
 
 
-def _has_no_place(context: str, error: OSError | EOFError) -> bool:
+def _has_no_folder(context: str, error: OSError | EOFError) -> bool:
     """Tell whether a fork server found no place for its socket, rather than that something has run out."""
-    return context == "forkserver" and isinstance(error, OSError) and error.errno in _NO_PLACE
+    return context == "forkserver" and isinstance(error, OSError) and error.errno in _NO_FOLDER_ERRNOS
 
 
 def _discard(process: Any, stack: StackFile | None, control: Connection | None) -> None:
@@ -386,7 +388,7 @@ def usable_cores() -> int:
     return cores
 
 
-def own_core(worker_id: int, num_workers: int) -> int | None:
+def preferred_core(worker_id: int, num_workers: int) -> int | None:
     """Return the core that a worker has to itself where there is one worker for each; None elsewhere.
 
     With fewer workers the system finds a free core for each, and two pools must not both choose the first ones.

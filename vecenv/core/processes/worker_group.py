@@ -1,4 +1,4 @@
-"""Crew: the processes, descriptors and memory of one ProcessPool, and how they end.
+"""WorkerGroup: the processes, descriptors and memory of one ProcessPool, and how they end.
 
 Apart from the pool, so that a finalizer can hold it: whatever happens to the pool, this ends.
 """
@@ -16,18 +16,18 @@ from ...errors import describe_exit
 from ..parent.hub import Hub
 from ..system.clock import Deadline
 from ..system.segment import Segment
-from ..system.signals import held
-from ..system.worker_socket import wait_a_moment
+from ..system.signals import signals_deferred
+from ..system.worker_socket import poll_briefly
 from .worker import Worker, end_deadline
 
-__all__ = ["Crew"]
+__all__ = ["WorkerGroup"]
 
 #: How long the interpreter's end may wait for a thread that is at work with a pool.
 _RETIRE_SECONDS = 5.0
 _LOG = logging.getLogger("vecenv")
 
 
-class Crew:
+class WorkerGroup:
     """What must be ended with the pool, apart from it so that a finalizer can hold it."""
 
     def __init__(self) -> None:
@@ -38,12 +38,12 @@ class Crew:
         self.event_fd = -1
         self.epoll: select.epoll | None = None
         self.close_seconds: float | None = 5.0
-        self.is_gone = False
-        self._bell = threading.RLock()  # entered again by a handler that rings amid a ring
+        self.has_ended = False
+        self._wake_lock = threading.RLock()  # entered again by a handler that rings amid a ring
 
     def end(self) -> None:
         """Stop all workers, kill those that do not end in time, close all descriptors."""
-        if self.is_gone or os.getpid() != self.owner_pid:
+        if self.has_ended or os.getpid() != self.owner_pid:
             return
         deadline = Deadline(self.close_seconds)
         try:
@@ -55,14 +55,14 @@ class Crew:
                 with contextlib.suppress(OSError):
                     self._end_one(worker, deadline)
         finally:
-            with held():
+            with signals_deferred():
                 deadline = end_deadline()
                 for worker in self.workers:
                     worker.kill(deadline)
                 self._release()
-                self.is_gone = True
+                self.has_ended = True
 
-    def end_unclosed(self, find_retire: Callable[[], Callable[[float], None] | None]) -> None:
+    def end_if_unclosed(self, find_retire: Callable[[], Callable[[float], None] | None]) -> None:
         """As `end`, for a pool that nobody has closed: it is garbage, or the interpreter ends.
 
         Args:
@@ -78,37 +78,39 @@ class Crew:
     def _end_one(self, worker: Worker, deadline: Deadline) -> None:
         if worker.is_dead:
             return
-        while worker.goodbye is None and not deadline.is_over():
-            ready = wait_a_moment([worker.control, worker.pidfd], deadline)
-            worker.say_goodbye()  # without C, late rows may come before it
+        while worker.exit_report is None and not deadline.is_over():
+            ready = poll_briefly([worker.control, worker.pidfd], deadline)
+            worker.take_exit_report()  # without C, late rows may come before it
             if worker.pidfd in ready:
                 break
         is_reaped = worker.reap(deadline)
         note = worker.last_note or worker.stack.last_note()
         if note is None or note.phase != "close":
             return  # it never came to closing: what it is at was given up with the pool
-        stack = "" if is_reaped else worker.stack.ask(worker.pid)
+        stack = "" if is_reaped else worker.stack.request(worker.pid)
         if not is_reaped and not worker.reap(Deadline(0.0)):  # else it has ended meanwhile
             if self.close_seconds == 0:  # nobody wanted to wait
                 return
-            what = f"finish {worker.at_work('close')[0]}" if worker.goodbye is None else "end when its envs had closed"
+            what = (
+                f"finish {worker.at_work('close')[0]}" if worker.exit_report is None else "end when its envs had closed"
+            )
             stack = f"\n{stack}" if stack else ""
             _LOG.warning("%s did not %s within %g s; it is killed%s", worker.name, what, self.close_seconds, stack)
-        elif worker.goodbye is None and worker.exitcode:
+        elif worker.exit_report is None and worker.exitcode:
             how = describe_exit(worker.exitcode)
             stack = f"\n{worker.last_stack}" if worker.last_stack else ""
             _LOG.warning("%s died during %s: %s%s", worker.name, worker.at_work("close")[0], how, stack)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the pool's wait, from another thread or a signal handler; does nothing once that is over."""
-        with self._bell:
+        with self._wake_lock:
             if self.event_fd >= 0:
                 os.eventfd_write(self.event_fd, 1)
 
     def _release(self) -> None:
         if self.epoll is not None:
             self.epoll.close()
-        with self._bell:
+        with self._wake_lock:
             event_fd, self.event_fd = self.event_fd, -1
             if event_fd >= 0:
                 os.close(event_fd)

@@ -7,7 +7,7 @@ The life of a worker over its control socket:
     parent -> worker   Attach, then the descriptors of the segment and, for C, of the parent's bell
     worker -> parent   "ready"
     ...                commands and rows through the arena (without C: through the socket)
-    worker -> parent   Goodbye (what closing the envs raised)
+    worker -> parent   ExitReport (what closing the envs raised)
 
 A worker leads a session of its own, so that Ctrl-C in the terminal does not reach it and
 its whole process tree can be killed; a thread that watches the parent ends it with that. It never
@@ -31,18 +31,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..fallback import parent_watch
-from ..host.global_rngs import Own, Streams
+from ..host.global_rngs import EnvRngs, GlobalRngs
 from ..host.host import Host
-from ..host.replay import Keeper, Replay
+from ..host.replay import RestoreJob, Snapshotter
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.info_cells import Infos
 from ..layout.native import load, suppress_missing_warning
 from ..layout.rows import Autoreset
-from ..system.affinity import settle_on
+from ..system.affinity import pin
 from ..system.blas_threads import cap_environment, cap_loaded_libraries
 from ..system.module_paths import import_from
-from ..system.stack_dump import arm, note
+from ..system.stack_dump import enable_stack_dumps, note_phase
 from .registrations import register_missing
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Attach",
     "Boot",
-    "Goodbye",
+    "ExitReport",
     "Report",
     "build_env",
     "find_endless_import",
@@ -75,11 +75,11 @@ class Boot:
         adapt: makes whatever a constructor returns speak Gymnasium's calls.
         registrations: what a fresh process lacks in Gymnasium's registry, as `pickle_registrations` gives it.
         env_ids_by_thread: the ids of `env_ids`, one list per thread that will serve them.
-        keeper: pickled `replay.Keeper` or None.
-        keeps: whether records and states are kept, so that a crash can be made good.
+        snapshotter: pickled `replay.Snapshotter` or None.
+        keeps_records: whether records and states are kept, so that a crash can be made good.
         has_stack_file: whether the descriptor of a file for stacks follows.
         modules: which it will import to build its envs, so that a fork server has them loaded.
-        makers: `running_modules` where the pool was made.
+        pool_modules: `running_modules` where the pool was made.
         sources: files of modules that `path` does not lead to.
     """
 
@@ -96,11 +96,11 @@ class Boot:
     parent_pid: int
     parent_started: str
     implementation: str
-    keeper: bytes = b""
-    keeps: bool = False
+    snapshotter: bytes = b""
+    keeps_records: bool = False
     has_stack_file: bool = False
     modules: frozenset[str] = frozenset()
-    makers: frozenset[str] = frozenset()
+    pool_modules: frozenset[str] = frozenset()
     sources: dict[str, str] = field(default_factory=dict)
 
 
@@ -123,8 +123,8 @@ class Report:
 class Attach:
     """How to serve: the arena's plan and one slot per thread, with the envs of each.
 
-    `replays` says of envs of a worker that died how to bring them to where they were; `core` is where the worker
-    wakes up, where it has one of its own.
+    `restore_jobs` says of envs of a worker that died how to bring them to where they were; `preferred_core` is
+    where the worker wakes up, where it has one of its own.
     """
 
     plan: ArenaPlan
@@ -132,12 +132,12 @@ class Attach:
     autoreset: Autoreset
     spin_ns: int
     infos: Infos = Infos.ALL
-    replays: dict[int, Replay] = field(default_factory=dict)
-    core: int | None = None
+    restore_jobs: dict[int, RestoreJob] = field(default_factory=dict)
+    preferred_core: int | None = None
 
 
 @dataclass
-class Goodbye:
+class ExitReport:
     """The last word: what `close` of an env raised, if anything, and of which."""
 
     error: tuple[bytes | None, str, str, str] | None = None
@@ -147,9 +147,9 @@ class Goodbye:
 # ---- envs -------------------------------------------------------------------------------
 
 
-def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], own: Own) -> Any:
+def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], env_rngs: EnvRngs) -> Any:
     """Build one env, with global random generators of its own."""
-    with own:
+    with env_rngs:
         return adapt(env_fn())
 
 
@@ -201,15 +201,15 @@ def _report_on(env_ids: list[int], envs: dict[int, Any]) -> Report:
     return report
 
 
-def _construct(boot: Boot, threads: list[EnvThread], streams: Streams, envs: dict[int, Any]) -> Report:
+def _construct(boot: Boot, threads: list[EnvThread], rngs: GlobalRngs, envs: dict[int, Any]) -> Report:
     env_id = boot.env_ids[0]
     try:
         register_missing(boot.registrations)
         adapt, env_fns = pickle.loads(boot.adapt), pickle.loads(boot.env_fns)
         for thread, env_ids in zip(threads, boot.env_ids_by_thread):  # one after the other
             for env_id in env_ids:
-                note("construct", env_id)
-                envs[env_id] = thread.submit(build_env, env_fns[env_id], adapt, streams.of(env_id))()
+                note_phase("construct", env_id)
+                envs[env_id] = thread.submit(build_env, env_fns[env_id], adapt, rngs.of(env_id))()
         return _report_on(boot.env_ids, envs)
     except BaseException as error:  # the parent raises it; SystemExit of a constructor too
         return Report(error=(env_id, messages.pack_error(error)))
@@ -238,10 +238,10 @@ class EnvThread:
         return self._executor.submit(function, *args).result
 
 
-def _settle_in(boot: Boot) -> None:
+def _set_up_process(boot: Boot) -> None:
     """Become like the parent where envs can tell: environment, folder, search path."""
     global _modules_of_pool
-    _modules_of_pool = boot.makers
+    _modules_of_pool = boot.pool_modules
     suppress_missing_warning()
     os.environ.clear()
     os.environ.update(boot.environ)
@@ -274,7 +274,7 @@ def find_endless_import() -> str:
     return min(_modules_of_pool & running_modules(), default="")
 
 
-def _watch(boot: Boot, control: Connection) -> None:
+def _watch_parent(boot: Boot, control: Connection) -> None:
     """Die when the parent dies or becomes another program; at once if it is dead and its pid is somebody else's."""
     if not hasattr(os, "pidfd_open"):
         return
@@ -297,7 +297,7 @@ def started_at(pid: int) -> str:
         return ""
 
 
-def _take_descriptor(control: Connection) -> int:
+def _recv_descriptor(control: Connection) -> int:
     return reduction.recv_handle(control)
 
 
@@ -322,41 +322,41 @@ def make_slot(attach: Attach, slot: int, memory: Any, event_fd: int, waits: bool
     )
 
 
-def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], streams: Streams, control: Connection) -> list[Host]:
-    segment_fd = _take_descriptor(control)
+def _make_hosts(boot: Boot, attach: Attach, envs: dict[int, Any], rngs: GlobalRngs, control: Connection) -> list[Host]:
+    segment_fd = _recv_descriptor(control)
     memory = mmap.mmap(segment_fd, attach.plan.nbytes)
     os.close(segment_fd)
     if boot.implementation == "native":
-        event_fd = _take_descriptor(control)
-        ends = [make_slot(attach, slot, memory, event_fd, True) for slot, _ in attach.slots]
-        if attach.core is not None:
-            settle_on(attach.core, ends)
+        event_fd = _recv_descriptor(control)
+        slots = [make_slot(attach, slot, memory, event_fd, True) for slot, _ in attach.slots]
+        if attach.preferred_core is not None:
+            pin(attach.preferred_core, slots)
     else:
         from ..fallback.socket import make_socket_slots
 
-        ends = make_socket_slots(attach, memory, control)
+        slots = make_socket_slots(attach, memory, control)
     hosts = [
-        Host(end, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset, streams, attach.infos)
-        for end, (_, env_ids) in zip(ends, attach.slots)
+        Host(slot, {env_id: envs[env_id] for env_id in env_ids}, attach.plan, attach.autoreset, rngs, attach.infos)
+        for slot, (_, env_ids) in zip(slots, attach.slots)
     ]
-    if boot.keeps:
-        _prepare_for_crashes(hosts, boot, attach, streams)
+    if boot.keeps_records:
+        _enable_recovery(hosts, boot, attach, rngs)
     return hosts
 
 
-def _prepare_for_crashes(hosts: list[Host], boot: Boot, attach: Attach, streams: Streams) -> None:
+def _enable_recovery(hosts: list[Host], boot: Boot, attach: Attach, rngs: GlobalRngs) -> None:
     plan = attach.plan
-    keeper: Keeper | None = pickle.loads(boot.keeper)
+    snapshotter: Snapshotter | None = pickle.loads(boot.snapshotter)
     final_offset = min(plan.final_offsets, default=plan.words["block_stride"])
 
     def rebuild(env_id: int) -> Any:
-        streams.forget(env_id)
-        return build_env(pickle.loads(boot.env_fns)[env_id], pickle.loads(boot.adapt), streams.of(env_id))
+        rngs.forget(env_id)
+        return build_env(pickle.loads(boot.env_fns)[env_id], pickle.loads(boot.adapt), rngs.of(env_id))
 
     for host in hosts:
-        host.keep(keeper, final_offset)
-        if attach.replays:
-            host.come_back(attach.replays, rebuild, keeper)
+        host.keep_records(snapshotter, final_offset)
+        if attach.restore_jobs:
+            host.restore(attach.restore_jobs, rebuild, snapshotter)
 
 
 def _serve(threads: list[EnvThread], hosts: list[Host]) -> None:
@@ -370,15 +370,15 @@ def _serve(threads: list[EnvThread], hosts: list[Host]) -> None:
         wait()
 
 
-def _close(threads: list[EnvThread], hosts: list[Host]) -> Goodbye:
-    goodbye = Goodbye()
+def _close(threads: list[EnvThread], hosts: list[Host]) -> ExitReport:
+    exit_report = ExitReport()
     for thread, host in zip(threads, hosts):
         try:
             thread.submit(host.close)()
         except BaseException as error:  # told to the parent; the other envs are closed as well
-            if goodbye.error is None:
-                goodbye.error, goodbye.env_id = messages.pack_error(error), host.failed_to_close
-    return goodbye
+            if exit_report.error is None:
+                exit_report.error, exit_report.env_id = messages.pack_error(error), host.failed_to_close
+    return exit_report
 
 
 def _let_fork_server_end() -> None:
@@ -406,27 +406,27 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
     try:
         boot: Boot = control.recv()
         if boot.has_stack_file:
-            arm(_take_descriptor(control))
-        _watch(boot, control)
-        _settle_in(boot)
+            enable_stack_dumps(_recv_descriptor(control))
+        _watch_parent(boot, control)
+        _set_up_process(boot)
         threads = [EnvThread(number) for number in range(len(boot.env_ids_by_thread))]
-        with Streams() as streams:
-            _live(boot, threads, streams, control)
+        with GlobalRngs() as rngs:
+            _run(boot, threads, rngs, control)
     except (EOFError, ConnectionError, BrokenPipeError):
         return  # the parent gave this worker up, or is gone: nobody is left to tell
 
 
-def _live(boot: Boot, threads: list[EnvThread], streams: Streams, control: Connection) -> None:
+def _run(boot: Boot, threads: list[EnvThread], rngs: GlobalRngs, control: Connection) -> None:
     """Build envs, serve, close."""
     envs: dict[int, Any] = {}
-    report = _construct(boot, threads, streams, envs)
+    report = _construct(boot, threads, rngs, envs)
     control.send_bytes(messages.dump(report))
     if report.error is not None:
         return
     if len(threads) > 1:
-        streams.give_up(boot.env_ids[0])
+        rngs.disable_swapping(boot.env_ids[0])
     attach: Attach = control.recv()
-    hosts = _make_hosts(boot, attach, envs, streams, control)
+    hosts = _make_hosts(boot, attach, envs, rngs, control)
     control.send("ready")
     _serve(threads, hosts)
     control.send(_close(threads, hosts))

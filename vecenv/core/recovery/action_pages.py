@@ -37,16 +37,16 @@ class Page:
     """
 
     __slots__ = (
-        "_env_ids", "_firsts", "_most_requests", "_num_envs", "_num_rows", "_requests", "_starts", "_step_ids",
-        "columns", "form", "is_whole", "nbytes",
+        "_env_ids", "_first_step_ids", "_most_requests", "_num_envs", "_num_rows", "_requests", "_first_rows",
+        "_step_ids", "columns", "form", "is_whole", "nbytes",
     )  # fmt: skip
 
     def __init__(
         self, num_envs: int, columns: tuple[Array, ...], form: int, env_ids: Array | None, step_ids: Array | None
     ) -> None:
         self._num_envs = num_envs
-        self._starts = array("q")  # of each request for some envs: its first row
-        self._firsts = array("q")  # of each request: the step_id of that
+        self._first_rows = array("q")  # of each request for some envs: its first row
+        self._first_step_ids = array("q")  # of each request: the step_id of that
         self._env_ids, self._step_ids = env_ids, step_ids
         self.columns = columns
         self.form = form
@@ -90,10 +90,10 @@ class Page:
 
     def add(self, first: int, leaves: tuple[Array, ...]) -> bool:
         """Note a request of all envs, copied; tell whether there is room for another one."""
-        number = len(self._firsts)
+        number = len(self._first_step_ids)
         for requests, leaf in zip(self._requests, leaves):
             requests[number] = leaf
-        self._firsts.append(first)
+        self._first_step_ids.append(first)
         return number + 1 < self._most_requests
 
     def clear(self, like: tuple[Array, ...], form: int) -> bool:
@@ -103,7 +103,7 @@ class Page:
             for column, leaf in zip(self.columns, like)
         )
         if fits:
-            del self._firsts[:]
+            del self._first_step_ids[:]
             self.form = form
         return fits
 
@@ -117,15 +117,15 @@ class Page:
         self._env_ids[start:stop] = env_ids
         for column, leaf in zip(self.columns, leaves):
             column[start:stop] = leaf
-        self._starts.append(start)
-        self._firsts.append(first)
+        self._first_rows.append(start)
+        self._first_step_ids.append(first)
         self._num_rows = stop
         return True
 
     @property
     def num_rows(self) -> int:
         """Rows written."""
-        return len(self._firsts) * self._num_envs if self.is_whole else self._num_rows
+        return len(self._first_step_ids) * self._num_envs if self.is_whole else self._num_rows
 
     @property
     def stop(self) -> int:
@@ -137,18 +137,18 @@ class Page:
         if self._step_ids is not None:
             return int(self._step_ids[row])
         if self.is_whole:
-            return self._firsts[row // self._num_envs] + row % self._num_envs
-        request = bisect.bisect_right(self._starts, row) - 1
-        return self._firsts[request] + row - self._starts[request]
+            return self._first_step_ids[row // self._num_envs] + row % self._num_envs
+        request = bisect.bisect_right(self._first_rows, row) - 1
+        return self._first_step_ids[request] + row - self._first_rows[request]
 
     def step_ids(self) -> Array:
         """Return the step_id of each row written; they increase."""
         if self._step_ids is not None:
             return self._step_ids
         if self.is_whole:
-            return (np.array(self._firsts, np.int64)[:, None] + np.arange(self._num_envs)).ravel()
-        starts = np.array(self._starts, np.int64)
-        offsets = np.array(self._firsts, np.int64) - starts
+            return (np.array(self._first_step_ids, np.int64)[:, None] + np.arange(self._num_envs)).ravel()
+        starts = np.array(self._first_rows, np.int64)
+        offsets = np.array(self._first_step_ids, np.int64) - starts
         counts = np.diff(starts, append=self.num_rows)
         return np.arange(self.num_rows) + np.repeat(offsets, counts)
 
@@ -169,7 +169,7 @@ class Page:
         """Return the bytes of each leaf of a row's action."""
         return tuple(column[row].tobytes() for column in self.columns)
 
-    def keep(self, wanted: Array) -> Page:
+    def select(self, wanted: Array) -> Page:
         """Return a page of the rows that are wanted alone; this one if that would not be smaller."""
         ids_nbytes = 8 + 8  # a row has its env_id and its step_id then
         row_nbytes = ids_nbytes + sum(column.nbytes // max(1, len(column)) for column in self.columns)

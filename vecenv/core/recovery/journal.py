@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from ..layout.commands import Attempt, Entry, History, Start
+from ..layout.commands import Entry, History, RestorePlan, RestorePoint
 from ..layout.rows import CommandFlag, Op
 from ..layout.spec import Array
 from .action_pages import Page
@@ -33,7 +33,7 @@ _LEAST_REQUESTS = 32
 #: What an entry costs beside its payload, as `sys.getsizeof` adds it up.
 _ENTRY_NBYTES = 200
 #: Of what may be kept, the part that is left when something had to go: each time costs a look at every row.
-_LEFT = 0.75
+_TARGET_FILL = 0.75
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -47,7 +47,7 @@ class Journal:
 
     Attributes:
         nbytes: kept now.
-        gather_starts: called before old entries are dropped: mail that lies about may hold newer starts.
+        gather_restore_points: called before old entries are dropped: mail that lies about may hold newer starts.
     """
 
     def __init__(self, num_envs: int, max_nbytes: int) -> None:
@@ -55,50 +55,50 @@ class Journal:
         self._max_nbytes = max_nbytes
         self._most_page_nbytes = max_nbytes // _LEAST_PAGES
         self._pages: deque[Page] = deque()
-        self._page: Page | None = None  # the last of requests for all envs, while it has room
-        self._mixed: Page | None = None  # the same of requests for some
-        self._rare: list[list[Entry]] = [[] for _ in range(num_envs)]  # all but plain steps
+        self._open_page: Page | None = None  # the last of requests for all envs, while it has room
+        self._open_mixed_page: Page | None = None  # the same of requests for some
+        self._rare_entries: list[list[Entry]] = [[] for _ in range(num_envs)]  # all but plain steps
         #: by name: the last call before the oldest start, and all after it
-        self._kept: list[dict[str, list[Entry]]] = [{} for _ in range(num_envs)]
-        self._starts = [Start(0)] * num_envs
-        self._older: dict[int, Start] = {}  # the start before those that may not be complete
-        self._uncertain: dict[int, list[int]] = {}  # step_ids of those, since then
-        self._candidates: dict[int, Start] = {}  # starts whose command has not been answered yet
-        self._given_up: dict[int, set[int]] = {}  # by env: step_ids that were cancelled, made or not
-        self._floor = np.zeros(num_envs, np.int64)  # first step_id still needed, per env
+        self._persistent_calls: list[dict[str, list[Entry]]] = [{} for _ in range(num_envs)]
+        self._restore_points = [RestorePoint(0)] * num_envs
+        self._older_points: dict[int, RestorePoint] = {}  # the start before those that may not be complete
+        self._incomplete: dict[int, list[int]] = {}  # step_ids of those, since then
+        self._pending_restore_points: dict[int, RestorePoint] = {}  # starts whose command has not been answered yet
+        self._cancelled: dict[int, set[int]] = {}  # by env: step_ids that were cancelled, made or not
+        self._first_needed = np.zeros(num_envs, np.int64)  # first step_id still needed, per env
         #: by env: step_id and payload of the last reset or step that had one; kept whatever else is given up
         self._payloads: dict[int, tuple[int, bytes]] = {}
         self._next_step_id = 1
-        self._dropped = 0  # commands below to envs without a start may have been dropped
-        self._spares: list[Page] = []  # dropped, to be written again: new memory costs a fault per 4 KiB
+        self._dropped_before = 0  # commands below to envs without a start may have been dropped
+        self._free_pages: list[Page] = []  # dropped, to be written again: new memory costs a fault per 4 KiB
         self._until_prune = _PRUNE_EVERY
         self._is_noting = False  # True after an interrupt amid that
         self.nbytes = 0
-        self.gather_starts: Callable[[], None] = _do_nothing
+        self.gather_restore_points: Callable[[], None] = _do_nothing
 
     # ---- writing -------------------------------------------------------------------------
 
     def note_steps(self, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
         """Note a request of steps that has just been sent."""
         self._is_noting = True
-        if self._candidates:
+        if self._pending_restore_points:
             self._confirm(env_ids)
         if env_ids is not None:
             self._note_some(leaves, env_ids, form)
             self._is_noting = False
             return
-        page = self._page
+        page = self._open_page
         is_new = page is None or page.form != form
         if page is None or is_new:
-            page = self._page = self._blank_page(leaves, form)
+            page = self._open_page = self._new_page(leaves, form)
         if not page.add(self._next_step_id, leaves):
-            self._page = None
+            self._open_page = None
         self._next_step_id += self._num_envs
         if is_new:
             self._add(page)
         self._is_noting = False
 
-    def mend(self, step_id: int, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
+    def note_interrupted(self, step_id: int, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
         """Note a request of steps, if it was sent, that an interrupt has come amid.
 
         Args:
@@ -106,27 +106,27 @@ class Journal:
         """
         if self._is_noting:
             self._next_step_id = step_id + (self._num_envs if env_ids is None else len(env_ids))
-            self._begin_again()
+            self._drop_transient()
         elif step_id >= self._next_step_id:
             self.note_steps(leaves, env_ids, form)
 
-    def _begin_again(self) -> None:
+    def _drop_transient(self) -> None:
         """Keep only what lasts: what is noted is whole again as soon as an env has a new start."""
-        self._candidates.clear()
-        self._older.clear()
-        self._uncertain.clear()
-        self._starts = [Start(int(_NEVER))] * self._num_envs
-        self._floor[:] = _NEVER
-        self._rare = [[] for _ in range(self._num_envs)]
+        self._pending_restore_points.clear()
+        self._older_points.clear()
+        self._incomplete.clear()
+        self._restore_points = [RestorePoint(int(_NEVER))] * self._num_envs
+        self._first_needed[:] = _NEVER
+        self._rare_entries = [[] for _ in range(self._num_envs)]
         self._pages.clear()
-        self._dropped = self._next_step_id
+        self._dropped_before = self._next_step_id
         self._is_noting = False
         self._compact()
 
-    def _blank_page(self, leaves: tuple[Array, ...], form: int) -> Page:
-        if self._spares and self._spares[-1].clear(leaves, form):
-            return self._spares.pop()
-        self._spares.clear()
+    def _new_page(self, leaves: tuple[Array, ...], form: int) -> Page:
+        if self._free_pages and self._free_pages[-1].clear(leaves, form):
+            return self._free_pages.pop()
+        self._free_pages.clear()
         return Page.blank(self._num_envs, leaves, form, self._page_nbytes(leaves))
 
     def _page_nbytes(self, leaves: tuple[Array, ...]) -> int:
@@ -134,10 +134,10 @@ class Journal:
         return min(max(_PAGE_NBYTES, _LEAST_REQUESTS * request_nbytes), self._most_page_nbytes)
 
     def _note_some(self, leaves: tuple[Array, ...], env_ids: Array, form: int) -> None:
-        page = self._mixed
+        page = self._open_mixed_page
         is_old = page is not None and page.form == form and page.add_rows(self._next_step_id, leaves, env_ids)
         if not is_old:
-            page = self._mixed = Page.blank_rows(self._num_envs, leaves, form, self._page_nbytes(leaves))
+            page = self._open_mixed_page = Page.blank_rows(self._num_envs, leaves, form, self._page_nbytes(leaves))
             page.add_rows(self._next_step_id, leaves, env_ids)
         self._next_step_id += len(env_ids)
         if page is not None and not is_old:
@@ -181,103 +181,103 @@ class Journal:
                 continue
             entry = Entry(first + i, int(op), int(flags[i]), int(arguments[i]), payloads[i])
             if name is not None:
-                self._kept[env_id].setdefault(name, []).append(entry)
-            self._rare[env_id].append(entry)
+                self._persistent_calls[env_id].setdefault(name, []).append(entry)
+            self._rare_entries[env_id].append(entry)
             self.nbytes += _nbytes_of(entry)
             if seeded[i]:
-                self._candidates[env_id] = Start(first + i)
+                self._pending_restore_points[env_id] = RestorePoint(first + i)
         self._until_prune -= 1
         if self._until_prune <= 0 or self.nbytes > self._max_nbytes:
             self._prune()
 
-    def note_state(self, env_id: int, start: Start, is_answered: bool) -> None:
-        """Note the state that an env had before the reset of command `start.step_id`."""
-        has_start = self._starts[env_id].step_id != _NEVER
-        if start.step_id < (self._starts[env_id].step_id if has_start else self._dropped):
+    def note_restore_point(self, env_id: int, point: RestorePoint, is_answered: bool) -> None:
+        """Note the state that an env had before the reset of command `point.step_id`."""
+        has_restore_point = self._restore_points[env_id].step_id != _NEVER
+        if point.step_id < (self._restore_points[env_id].step_id if has_restore_point else self._dropped_before):
             return
-        if start.step_id in self._given_up.get(env_id, ()):
+        if point.step_id in self._cancelled.get(env_id, ()):
             return
-        if not has_start:
-            self._floor[env_id] = min(start.step_id, self._floor[env_id])  # what follows is needed again
-        later = self._candidates.get(env_id)
-        if later is not None and start.step_id < later.step_id:  # the news were read after the env was asked again
-            del self._candidates[env_id]
-            self.note_state(env_id, start, True)
-            self._candidates[env_id] = later
+        if not has_restore_point:
+            self._first_needed[env_id] = min(point.step_id, self._first_needed[env_id])  # what follows is needed again
+        later = self._pending_restore_points.get(env_id)
+        if later is not None and point.step_id < later.step_id:  # the news were read after the env was asked again
+            del self._pending_restore_points[env_id]
+            self.note_restore_point(env_id, point, True)
+            self._pending_restore_points[env_id] = later
             return
-        self.nbytes += len(start.state or b"")
-        self._candidates[env_id] = start
-        if not start.is_complete:
-            self._uncertain.setdefault(env_id, []).append(start.step_id)
+        self.nbytes += len(point.state or b"")
+        self._pending_restore_points[env_id] = point
+        if not point.is_complete:
+            self._incomplete.setdefault(env_id, []).append(point.step_id)
         if is_answered:
             self._confirm_one(env_id)
 
     def note_cancelled(self, env_id: int, step_id: int) -> None:
         """Note that a command was cancelled: it may have been made or not, so nothing can begin with it."""
-        self._given_up.setdefault(env_id, set()).add(step_id)
-        candidate = self._candidates.get(env_id)
-        if candidate is not None and candidate.step_id == step_id:
-            self._drop_candidate(env_id)
+        self._cancelled.setdefault(env_id, set()).add(step_id)
+        pending = self._pending_restore_points.get(env_id)
+        if pending is not None and pending.step_id == step_id:
+            self._drop_pending(env_id)
 
-    def is_in_doubt(self, env_id: int) -> bool:
+    def has_cancelled(self, env_id: int) -> bool:
         """Tell whether something was cancelled since the env's start: the next reset had better be one."""
-        return env_id in self._given_up
+        return env_id in self._cancelled
 
     def forget(self, env_id: int) -> None:
         """Begin anew with an env that has been built anew and is told everything again."""
-        self._candidates.pop(env_id, None)
+        self._pending_restore_points.pop(env_id, None)
         self._drop_older(env_id)
-        self._begin(env_id, Start(self._next_step_id))
-        self._kept[env_id].clear()
+        self._set_restore_point(env_id, RestorePoint(self._next_step_id))
+        self._persistent_calls[env_id].clear()
 
     def _confirm(self, env_ids: Array | None) -> None:
-        for env_id in list(self._candidates) if env_ids is None else env_ids.tolist():
+        for env_id in list(self._pending_restore_points) if env_ids is None else env_ids.tolist():
             self._confirm_one(env_id)
 
     def _confirm_one(self, env_id: int) -> None:
         """The env is asked again, so the command of its candidate has been answered: it is the start from here on."""
-        start = self._candidates.pop(env_id, None)
-        if start is None:
+        point = self._pending_restore_points.pop(env_id, None)
+        if point is None:
             return
-        before = self._starts[env_id]
-        if start.is_complete or before.step_id == _NEVER or self._is_barrier(env_id, start):
+        before = self._restore_points[env_id]
+        if point.is_complete or before.step_id == _NEVER or self._is_barrier(env_id, point):
             self._drop_older(env_id)
-            self._begin(env_id, start)
+            self._set_restore_point(env_id, point)
             return
         if before.is_complete:
-            self._older[env_id] = before
+            self._older_points[env_id] = before
         else:
             self.nbytes -= len(before.state or b"")
-        self._starts[env_id] = start
+        self._restore_points[env_id] = point
 
-    def _is_barrier(self, env_id: int, start: Start) -> bool:
+    def _is_barrier(self, env_id: int, point: RestorePoint) -> bool:
         """Tell whether a start is a reset that superseded a step: nobody knows whether that step was made, so nothing
         before it can be repeated.
         """
-        resets = [entry for entry in self._rare[env_id] if entry.flags & CommandFlag.SNAPSHOT]
-        return any(entry.step_id == start.step_id for entry in resets)
+        resets = [entry for entry in self._rare_entries[env_id] if entry.flags & CommandFlag.SNAPSHOT]
+        return any(entry.step_id == point.step_id for entry in resets)
 
     def _drop_older(self, env_id: int) -> None:
-        self._uncertain.pop(env_id, None)
-        older = self._older.pop(env_id, None)
+        self._incomplete.pop(env_id, None)
+        older = self._older_points.pop(env_id, None)
         if older is not None:
             self.nbytes -= len(older.state or b"")
 
-    def _begin(self, env_id: int, start: Start, floor: int | None = None) -> None:
-        """Have an env begin at a start, and drop what came before it, or before `floor`."""
-        floor = start.step_id if floor is None else floor
-        self.nbytes -= len(self._starts[env_id].state or b"")
-        self._starts[env_id] = start
-        self._floor[env_id] = floor
-        if env_id in self._given_up:
-            left = {step_id for step_id in self._given_up.pop(env_id) if step_id >= floor}
-            self._given_up.update({env_id: left} if left else {})
-        rare = self._rare[env_id]
-        if rare and rare[0].step_id < floor:
-            self._rare[env_id] = [entry for entry in rare if entry.step_id >= floor]
-            self.nbytes -= sum(_nbytes_of(entry) for entry in rare if entry.step_id < floor)
-        for calls in self._kept[env_id].values():
-            while len(calls) > 1 and calls[1].step_id < floor:
+    def _set_restore_point(self, env_id: int, point: RestorePoint, first_needed: int | None = None) -> None:
+        """Have an env begin at a start, and drop what came before it, or before `first_needed`."""
+        first_needed = point.step_id if first_needed is None else first_needed
+        self.nbytes -= len(self._restore_points[env_id].state or b"")
+        self._restore_points[env_id] = point
+        self._first_needed[env_id] = first_needed
+        if env_id in self._cancelled:
+            left = {step_id for step_id in self._cancelled.pop(env_id) if step_id >= first_needed}
+            self._cancelled.update({env_id: left} if left else {})
+        rare_entries = self._rare_entries[env_id]
+        if rare_entries and rare_entries[0].step_id < first_needed:
+            self._rare_entries[env_id] = [entry for entry in rare_entries if entry.step_id >= first_needed]
+            self.nbytes -= sum(_nbytes_of(entry) for entry in rare_entries if entry.step_id < first_needed)
+        for calls in self._persistent_calls[env_id].values():
+            while len(calls) > 1 and calls[1].step_id < first_needed:
                 del calls[0]
 
     # ---- keeping it small ----------------------------------------------------------------
@@ -288,124 +288,128 @@ class Journal:
 
     def _prune(self) -> None:
         self._until_prune = _PRUNE_EVERY
-        self.gather_starts()
-        self._drop_what_leads_nowhere()
+        self.gather_restore_points()
+        self._drop_unreachable()
         pages = self._pages
-        floor = int(self._floor.min())
+        first_needed = int(self._first_needed.min())
         # The last page has room for what comes next; one before it that has, too, is not to hold up the others.
-        while len(pages) > 1 and pages[0].stop <= floor:
+        while len(pages) > 1 and pages[0].stop <= first_needed:
             page = pages.popleft()
-            self._page = None if page is self._page else self._page
-            self._mixed = None if page is self._mixed else self._mixed
+            self._open_page = None if page is self._open_page else self._open_page
+            self._open_mixed_page = None if page is self._open_mixed_page else self._open_mixed_page
             self.nbytes -= page.nbytes
             if page.is_whole:
-                self._spares.append(page)
-        excess = self.nbytes + sum(page.nbytes for page in self._spares) - self._max_nbytes // 2
-        while self._spares and excess > 0:
-            excess -= self._spares.pop().nbytes
+                self._free_pages.append(page)
+        excess = self.nbytes + sum(page.nbytes for page in self._free_pages) - self._max_nbytes // 2
+        while self._free_pages and excess > 0:
+            excess -= self._free_pages.pop().nbytes
         if self.nbytes > self._max_nbytes:
             self._compact()
-            while self.nbytes > _LEFT * self._max_nbytes and self._give_up_longest():
+            while self.nbytes > _TARGET_FILL * self._max_nbytes and self._drop_oldest_restore_points():
                 self._compact()
-        self._dropped = self._next_step_id
+        self._dropped_before = self._next_step_id
 
-    def _drop_what_leads_nowhere(self) -> None:
+    def _drop_unreachable(self) -> None:
         """Drop what envs without a start were asked, but for what may yet begin with one."""
-        for env_id in np.flatnonzero(self._floor == _NEVER).tolist():
-            if self._rare[env_id]:
-                candidate = self._candidates.get(env_id)
-                floor = int(_NEVER) if candidate is None else candidate.step_id
-                self._begin(env_id, self._starts[env_id], floor)
+        for env_id in np.flatnonzero(self._first_needed == _NEVER).tolist():
+            if self._rare_entries[env_id]:
+                pending = self._pending_restore_points.get(env_id)
+                first_needed = int(_NEVER) if pending is None else pending.step_id
+                self._set_restore_point(env_id, self._restore_points[env_id], first_needed)
 
     def _compact(self) -> None:
         """Keep only those rows of the pages that some env still needs."""
-        self._page = self._mixed = None
+        self._open_page = self._open_mixed_page = None
         kept: deque[Page] = deque()
         while self._pages:  # each goes once it has been copied: both together would take twice the room
             page = self._pages.popleft()
-            wanted = page.step_ids() >= self._floor[page.envs()]
+            wanted = page.step_ids() >= self._first_needed[page.envs()]
             if wanted.any():
-                kept.append(page.keep(wanted))
+                kept.append(page.select(wanted))
         self._pages = kept
         self.nbytes = sum(page.nbytes for page in kept)
-        self.nbytes += sum(_nbytes_of(entry) for rare in self._rare for entry in rare)
-        for start in (*self._starts, *self._older.values(), *self._candidates.values()):
-            self.nbytes += len(start.state or b"")
+        self.nbytes += sum(_nbytes_of(entry) for rare_entries in self._rare_entries for entry in rare_entries)
+        for point in (*self._restore_points, *self._older_points.values(), *self._pending_restore_points.values()):
+            self.nbytes += len(point.state or b"")
 
-    def _give_up_longest(self) -> bool:
+    def _drop_oldest_restore_points(self) -> bool:
         """Give up the oldest starts, all that lie half as far back as the oldest or more; False if none is left.
 
         Envs in lockstep whose episodes do not end are all as far back: then whole pages go, and nothing is copied.
         """
-        oldest = int(self._floor.min())
+        oldest = int(self._first_needed.min())
         if oldest == _NEVER:
             return False
-        for env_id in np.flatnonzero(self._floor <= (oldest + self._next_step_id) // 2).tolist():
+        for env_id in np.flatnonzero(self._first_needed <= (oldest + self._next_step_id) // 2).tolist():
             self._drop_older(env_id)
-            start, candidate = self._starts[env_id], self._candidates.get(env_id)
-            if not start.is_complete and self._floor[env_id] < start.step_id:
-                self._begin(env_id, start)  # what came before an uncertain start goes first
-            elif candidate is not None and self._floor[env_id] < candidate.step_id:
-                self._begin(env_id, Start(int(_NEVER)), candidate.step_id)  # what may become a start goes last
+            point, pending = self._restore_points[env_id], self._pending_restore_points.get(env_id)
+            if not point.is_complete and self._first_needed[env_id] < point.step_id:
+                self._set_restore_point(env_id, point)  # what came before an uncertain start goes first
+            elif pending is not None and self._first_needed[env_id] < pending.step_id:
+                self._set_restore_point(
+                    env_id, RestorePoint(int(_NEVER)), pending.step_id
+                )  # what may become a start goes last
             else:  # with its command, which goes now, goes what would begin with it
-                self._drop_candidate(env_id)
-                self._begin(env_id, Start(int(_NEVER)))
+                self._drop_pending(env_id)
+                self._set_restore_point(env_id, RestorePoint(int(_NEVER)))
         return True
 
-    def _drop_candidate(self, env_id: int) -> None:
-        candidate = self._candidates.pop(env_id, None)
-        if candidate is None:
+    def _drop_pending(self, env_id: int) -> None:
+        pending = self._pending_restore_points.pop(env_id, None)
+        if pending is None:
             return
-        self.nbytes -= len(candidate.state or b"")
-        if candidate.step_id in self._uncertain.get(env_id, ()):
-            self._uncertain[env_id].remove(candidate.step_id)
+        self.nbytes -= len(pending.state or b"")
+        if pending.step_id in self._incomplete.get(env_id, ()):
+            self._incomplete[env_id].remove(pending.step_id)
 
     # ---- reading -------------------------------------------------------------------------
 
     def history(self, env_id: int, queued: Collection[int]) -> History:
         """Return how to bring an env to where its `queued` commands find it."""
-        starts = [self._starts[env_id]]
-        if env_id in self._older:
-            starts.append(self._older[env_id])
-        candidate = self._candidates.get(env_id)
-        if candidate is not None and candidate.step_id not in queued:
-            starts = [candidate] if self._is_barrier(env_id, candidate) else [candidate, *starts]
-        elif candidate is not None and candidate.state is not None:
+        points = [self._restore_points[env_id]]
+        if env_id in self._older_points:
+            points.append(self._older_points[env_id])
+        pending = self._pending_restore_points.get(env_id)
+        if pending is not None and pending.step_id not in queued:
+            points = [pending] if self._is_barrier(env_id, pending) else [pending, *points]
+        elif pending is not None and pending.state is not None:
             # Its command will be done again, with or without another look at the state: only with one is it a start.
-            self._drop_candidate(env_id)
-        starts = [start for start in starts if start.step_id != _NEVER]
-        starts.sort(key=lambda start: not start.is_complete)
-        history = History(lasting=self._kept_before(env_id, _NEVER, queued))
-        if not starts:
+            self._drop_pending(env_id)
+        points = [point for point in points if point.step_id != _NEVER]
+        points.sort(key=lambda point: not point.is_complete)
+        history = History(persistent_calls=self._persistent_calls_before(env_id, _NEVER, queued))
+        if not points:
             return history
-        oldest = min(start.step_id for start in starts)
+        oldest = min(point.step_id for point in points)
         entries = [entry for entry in self._entries(env_id, oldest) if entry.step_id not in queued]
-        doubtful = self._given_up.get(env_id, ())
+        cancelled = self._cancelled.get(env_id, ())
         entries = [
-            entry._replace(flags=entry.flags | CommandFlag.CANCELLED) if entry.step_id in doubtful else entry
+            entry._replace(flags=entry.flags | CommandFlag.CANCELLED) if entry.step_id in cancelled else entry
             for entry in entries
         ]
-        again = {_first_answer(start, entries) for start in starts}.union(self._uncertain.get(env_id, ()))
+        digest_starts = {_first_answer(point, entries) for point in points}.union(self._incomplete.get(env_id, ()))
         entries = [
-            entry._replace(flags=entry.flags | CommandFlag.NEW_DIGEST) if entry.step_id in again else entry
+            entry._replace(flags=entry.flags | CommandFlag.NEW_DIGEST) if entry.step_id in digest_starts else entry
             for entry in entries
         ]
-        for start in starts:
-            rest = [entry for entry in entries if entry.step_id >= start.step_id]
-            history.attempts.append(Attempt(start, rest, self._kept_before(env_id, start.step_id, queued)))
+        for point in points:
+            rest = [entry for entry in entries if entry.step_id >= point.step_id]
+            history.attempts.append(
+                RestorePlan(point, rest, self._persistent_calls_before(env_id, point.step_id, queued))
+            )
         return history
 
-    def _kept_before(self, env_id: int, step_id: int, queued: Collection[int]) -> list[Entry]:
+    def _persistent_calls_before(self, env_id: int, step_id: int, queued: Collection[int]) -> list[Entry]:
         """Return the last call of each name before a command."""
         found = []
-        for calls in self._kept[env_id].values():
+        for calls in self._persistent_calls[env_id].values():
             before = [entry for entry in calls if entry.step_id < step_id and entry.step_id not in queued]
             found += before[-1:]
         return sorted(found)
 
     def forget_call(self, env_id: int, step_id: int) -> None:
         """Drop a call that raised: it has no effect that lasts."""
-        for calls in self._kept[env_id].values():
+        for calls in self._persistent_calls[env_id].values():
             calls[:] = [entry for entry in calls if entry.step_id != step_id]
 
     def payload(self, env_id: int, step_id: int) -> bytes | None:
@@ -413,29 +417,29 @@ class Journal:
         known, payload = self._payloads.get(env_id, (0, b""))
         if known == step_id:
             return payload
-        for entry in reversed(self._rare[env_id]):
+        for entry in reversed(self._rare_entries[env_id]):
             if entry.step_id == step_id and isinstance(entry.payload, bytes):
                 return entry.payload
         return None
 
-    def _entries(self, env_id: int, floor: int) -> list[Entry]:
-        """Return the commands to an env from `floor` on, in their order."""
-        found = [entry for entry in self._rare[env_id] if entry.step_id >= floor]
+    def _entries(self, env_id: int, first_needed: int) -> list[Entry]:
+        """Return the commands to an env from `first_needed` on, in their order."""
+        found = [entry for entry in self._rare_entries[env_id] if entry.step_id >= first_needed]
         for page in self._pages:
-            if page.stop > floor:
+            if page.stop > first_needed:
                 for row in page.rows_of(env_id):
-                    if page.step_id(row) >= floor:
+                    if page.step_id(row) >= first_needed:
                         found.append(Entry(page.step_id(row), int(Op.STEP), page.form, 0, page.action(row)))
         found.sort(key=lambda entry: entry.step_id)
         return found
 
 
-def _first_answer(start: Start, entries: list[Entry]) -> int:
+def _first_answer(point: RestorePoint, entries: list[Entry]) -> int:
     """Return the step_id with whose answer an env's digest began anew."""
-    if not start.is_amid:
-        return start.step_id
-    asked = (entry.step_id for entry in entries if entry.step_id >= start.step_id and entry.op != Op.CALL)
-    return next(asked, start.step_id)
+    if not point.is_mid_episode:
+        return point.step_id
+    asked = (entry.step_id for entry in entries if entry.step_id >= point.step_id and entry.op != Op.CALL)
+    return next(asked, point.step_id)
 
 
 def _do_nothing() -> None:

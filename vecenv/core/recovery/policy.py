@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import WorkerDiedError, WorkerError, WorkerTimeoutError
-from ..host.replay import Replay
-from ..layout.commands import Start
+from ..host.replay import RestoreJob
+from ..layout.commands import RestorePoint
 from ..layout.messages import Outcome
 from ..layout.rows import Op
 from ..layout.spec import Array
@@ -28,15 +28,15 @@ from ..options import FailurePolicy, Limits
 from ..parent.hub import SlotState
 from ..system.clock import MOST_SECONDS, now_ns
 from .journal import Journal
-from .reproducer import Account, describe
+from .reproducer import FailureContext, describe
 
-__all__ = ["COUNTS", "Queued", "Recovery", "say_more"]
+__all__ = ["COUNTS", "Queued", "Recovery", "append_message"]
 
 _LOG = logging.getLogger("vecenv")
 _NS = 1_000_000_000
 #: Failures in one call of an env before it is given up: those of its own making, and those by a signal from outside,
 #: which the env need not have anything to do with.
-_STRIKES, _STRIKES_FROM_OUTSIDE = 2, 8
+_MAX_FAILURES, _MAX_OUTSIDE_FAILURES = 2, 8
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT)
 _UNPROVEN = (
     "env %d was brought back from a state that may lack something, though every answer agrees so far: its class is "
@@ -53,7 +53,7 @@ Queued = tuple[int, int, int, int]
 
 
 @dataclass
-class _Rescue:
+class _RestoreProgress:
     """Envs that are still on their way back, for the line that says how it ended."""
 
     what: str
@@ -74,21 +74,25 @@ class Recovery:
     """
 
     def __init__(
-        self, policy: FailurePolicy, journal: Journal, limits: Limits, reproduce: Callable[[int, int, int], Account]
+        self,
+        policy: FailurePolicy,
+        journal: Journal,
+        limits: Limits,
+        reproduce: Callable[[int, int, int], FailureContext],
     ) -> None:
         self.policy = policy
         self.journal = journal
         self.limits = limits
         self._reproduce = reproduce
-        self._strikes: Counter[tuple[int, int]] = Counter()  # by (env_id, step_id)
-        self._given_up: dict[tuple[int, int], str] = {}  # why no episode is brought back for these
+        self._failure_counts: Counter[tuple[int, int]] = Counter()  # by (env_id, step_id)
+        self._abandoned: dict[tuple[int, int], str] = {}  # why no episode is brought back for these
         self._suspects: set[int] = set()  # of several threads' envs at work in repeated failures
-        self._traced: Counter[int] = Counter()  # per env: what its failures weigh; one from outside weighs 1
-        self._blamed: dict[int, deque[int]] = {}  # times of failures; -1: nobody's
-        self._rescues: dict[int, _Rescue] = {}  # by env_id
+        self._failure_weights: Counter[int] = Counter()  # per env: what its failures weigh; one from outside weighs 1
+        self._failure_times: dict[int, deque[int]] = {}  # times of failures; -1: nobody's
+        self._progress_of: dict[int, _RestoreProgress] = {}  # by env_id
         self._counts = Counter[str]()
         self._replay_seconds = 0.0
-        self._seconds_back: dict[int, float] = {}  # by env_id, of the last time
+        self._restore_seconds: dict[int, float] = {}  # by env_id, of the last time
 
     # ---- judging ---------------------------------------------------------------------------
 
@@ -97,7 +101,7 @@ class Recovery:
         error: WorkerError,
         exitcode: int | None,
         states: Sequence[SlotState],
-        can_part: Callable[[int], bool] = lambda env_id: False,
+        can_isolate: Callable[[int], bool] = lambda env_id: False,
     ) -> None:
         """Decide about a failed worker: whether another one is to try, and with which episodes not (see `plan`).
 
@@ -105,7 +109,7 @@ class Recovery:
             error: what would be raised without recovery.
             exitcode: of the process; None: it hangs.
             states: of its slots as it left them.
-            can_part: tells whether an env of this worker could have one to itself.
+            can_isolate: tells whether an env of this worker could have one to itself.
 
         Raises:
             WorkerError: the policy allows no recovery. If an env is to blame, it says what that was
@@ -117,37 +121,37 @@ class Recovery:
         limit = _limit_of(exitcode)
         suspects = [state.env_id for state in running]
         if len(suspects) == 1:  # of several threads' envs nobody knows which one it was
-            self._traced[suspects[0]] += _STRIKES_FROM_OUTSIDE // limit
-        self._charge(running, error)
+            self._failure_weights[suspects[0]] += _MAX_OUTSIDE_FAILURES // limit
+        self._count_failure(running, error)
         for state in running:
             key = (state.env_id, state.step_id)
-            for old in [other for other in self._strikes if other[0] == key[0] and other != key]:
-                del self._strikes[old]  # that call was answered in the end
-                self._given_up.pop(old, None)
-            self._strikes[key] += 1
-            if self._strikes[key] < limit:
+            for old in [other for other in self._failure_counts if other[0] == key[0] and other != key]:
+                del self._failure_counts[old]  # that call was answered in the end
+                self._abandoned.pop(old, None)
+            self._failure_counts[key] += 1
+            if self._failure_counts[key] < limit:
                 continue
-            if len(suspects) > 1 and can_part(state.env_id):
+            if len(suspects) > 1 and can_isolate(state.env_id):
                 self._suspects.add(state.env_id)  # alone it shows whether it is to blame
                 continue
             self._suspects.clear()
-            asked, file = self._account(error, state)
-            times = f"it is the {_ordinal(self._strikes[key])} time in this call"
-            again = ", its old episode given up" if key in self._given_up else ""
-            told = _insert(error, f"{asked}; {times}{again}{file}")
+            asked, file = self._add_context(error, state)
+            times = f"it is the {_ordinal(self._failure_counts[key])} time in this call"
+            again = ", its old episode given up" if key in self._abandoned else ""
+            message = _insert(error, f"{asked}; {times}{again}{file}")
             # What kills it may be an old reset or call that is only repeated: an episode given up has none. And where
             # that has been of no use nothing else can be tried, unless another thread's env may be to blame.
-            may_help = state.op == Op.STEP or state.env_id in self._rescues
-            is_untried = key not in self._given_up or len(suspects) > 1
+            may_help = state.op == Op.STEP or state.env_id in self._progress_of
+            is_untried = key not in self._abandoned or len(suspects) > 1
             if self.policy.on_repeat == "raise" or not (may_help and is_untried):
-                error.args = (told, *error.args[1:])
+                error.args = (message, *error.args[1:])
                 raise error
             # Whether an episode ends by that, or had ended before, its new worker finds out: see `note_outcome`.
-            _LOG.warning("what env %d was asked is not tried again: %s", state.env_id, told)
-            self._given_up[key] = str(error).partition("\n")[0]
-            self._strikes[key] = 0
+            _LOG.warning("what env %d was asked is not tried again: %s", state.env_id, message)
+            self._abandoned[key] = str(error).partition("\n")[0]
+            self._failure_counts[key] = 0
 
-    def outcast(self, env_ids: Sequence[int]) -> int | None:
+    def env_to_isolate(self, env_ids: Sequence[int]) -> int | None:
         """Return which of the envs of a failed worker is to have the next one to itself; None: none.
 
         It is one that two failures have been traced to, or eight by signals from outside; or one of several that were
@@ -155,11 +159,11 @@ class Recovery:
         """
         if len(env_ids) == 1:
             return None
-        found = [env_id for env_id in env_ids if self._traced[env_id] >= _STRIKES_FROM_OUTSIDE]
+        found = [env_id for env_id in env_ids if self._failure_weights[env_id] >= _MAX_OUTSIDE_FAILURES]
         found += [env_id for env_id in env_ids if env_id in self._suspects]
         return found[0] if found else None
 
-    def note_added(self) -> None:
+    def note_worker_added(self) -> None:
         """Count a worker that was added for an env of its own."""
         self._counts["workers_added"] += 1
 
@@ -171,14 +175,14 @@ class Recovery:
         """
         if failures >= _limit_of(error.exitcode if isinstance(error, WorkerDiedError) else None):
             raise error
-        self._charge([], error)
+        self._count_failure([], error)
         _LOG.warning("%s; another one is started", str(error))  # a kept record must not keep the pool
 
-    def tell(self, error: WorkerError, state: SlotState) -> None:
+    def append_last_actions(self, error: WorkerError, state: SlotState) -> None:
         """Have an error that is raised at once say what its env was asked last."""
-        say_more(error, self._account(error, state, write=False)[0])
+        append_message(error, self._add_context(error, state, write=False)[0])
 
-    def _account(self, error: WorkerError, state: SlotState, *, write: bool = True) -> tuple[str, str]:
+    def _add_context(self, error: WorkerError, state: SlotState, *, write: bool = True) -> tuple[str, str]:
         """Have an error know what its env was asked last, and write the reproducer file.
 
         Returns:
@@ -186,37 +190,37 @@ class Recovery:
         """
         asked = ""
         try:
-            account = self._reproduce(state.env_id, state.op, state.step_id)
-            error.seed, error.actions = account.seed, account.actions
-            asked = describe(account.seed, account.actions)
+            context = self._reproduce(state.env_id, state.op, state.step_id)
+            error.seed, error.actions = context.seed, context.actions
+            asked = describe(context.seed, context.actions)
             if error.env_ids != (state.env_id,) and asked:  # of several that were at work the error names one
                 asked = f"; env {state.env_id}: {asked}"
             elif asked:
                 asked = f"; {asked}"
             if not write:
                 return asked, ""
-            error.reproducer = account.save(_insert(error, asked))
+            error.reproducer = context.save(_insert(error, asked))
         except Exception as trouble:  # a full disk, say: whether the run goes on is not to depend on it
             why = " ".join(f"{type(trouble).__name__}: {trouble}".split())
             return asked, f"; no reproducer file could be written: {why}"
         return asked, f". `vecenv replay {error.reproducer}` repeats it"
 
-    def _charge(self, running: Sequence[SlotState], error: WorkerError) -> None:
+    def _count_failure(self, running: Sequence[SlotState], error: WorkerError) -> None:
         """Note a failure; raise if there have been too many lately."""
         now = now_ns()
         oldest = now - int(min(self.policy.restart_window, MOST_SECONDS) * _NS)
         blamed: list[SlotState | None] = [*running] or [None]
         for state in blamed:
             who = -1 if state is None else state.env_id
-            times = self._blamed.setdefault(who, deque())
+            times = self._failure_times.setdefault(who, deque())
             times.append(now)
             while times[0] < oldest:
                 times.popleft()
             most = self.policy.max_restarts * (_POOL_FACTOR if who == -1 else 1)
             if len(times) > most:
                 whose = "no env to blame" if who == -1 else f"env {who} at work"
-                asked = "" if state is None else self._account(error, state, write=False)[0]
-                say_more(
+                asked = "" if state is None else self._add_context(error, state, write=False)[0]
+                append_message(
                     error,
                     f"{asked}; {len(times)} failures within {self.policy.restart_window:g} s with {whose}, which is "
                     f"more than max_restarts={self.policy.max_restarts} allows",
@@ -229,79 +233,85 @@ class Recovery:
         self,
         env_ids: Sequence[int],
         queued: Sequence[Queued],
-        seen: Callable[[int, int], list[Array] | None],
+        last_delivered: Callable[[int, int], list[Array] | None],
         *,
-        seen_mail: Callable[[int], bytes | None] = lambda env_id: None,
-        mark: bool = True,
-    ) -> dict[int, Replay]:
+        last_delivered_message: Callable[[int], bytes | None] = lambda env_id: None,
+        marks_recovery: bool = True,
+    ) -> dict[int, RestoreJob]:
         """Return how each env is to be brought back, by env_id.
 
         Args:
             env_ids: the worker's.
             queued: what its slots have left to do.
-            seen: newest observation that the caller has of an env, before a step_id.
-            seen_mail: the mail with what of an env's newest observation has no column.
-            mark: whether rows are to say that their env was recovered.
+            last_delivered: newest observation that the caller has of an env, before a step_id.
+            last_delivered_message: the mail with what of an env's newest observation has no column.
+            marks_recovery: whether rows are to say that their env was recovered.
         """
         step = self.limits.step
         seconds = self.policy.recovery_timeout or max(60.0, 10 * (step or 0.0))
         left: dict[int, list[int]] = {}
         for _, env_id, step_id, _ in queued:
             left.setdefault(env_id, []).append(step_id)
-        replays = {}
+        restore_jobs = {}
         for env_id in env_ids:
             waiting = left.get(env_id, [])
             history = self.journal.history(env_id, waiting)
-            replay = Replay(mark=mark, seconds=seconds, shown=seen(env_id, min(waiting, default=0)))
-            replay.shown_mail = seen_mail(env_id)
-            replay.lasting = history.lasting
-            replay.give_up = self.given_up(env_id, waiting)
-            replay.attempts = [] if replay.give_up else history.attempts
-            replays[env_id] = replay
-        return replays
+            job = RestoreJob(
+                marks_recovery=marks_recovery,
+                seconds=seconds,
+                last_delivered=last_delivered(env_id, min(waiting, default=0)),
+            )
+            job.last_delivered_message = last_delivered_message(env_id)
+            job.persistent_calls = history.persistent_calls
+            job.abandon_reason = self.abandon_reason(env_id, waiting)
+            job.attempts = [] if job.abandon_reason else history.attempts
+            restore_jobs[env_id] = job
+        return restore_jobs
 
-    def given_up(self, env_id: int, step_ids: Sequence[int]) -> str:
+    def abandon_reason(self, env_id: int, step_ids: Sequence[int]) -> str:
         """Return why an env is not to be brought back for one of these commands; '': it is."""
         return next(
-            (why for (one, step_id), why in self._given_up.items() if one == env_id and step_id in step_ids), ""
+            (why for (one, step_id), why in self._abandoned.items() if one == env_id and step_id in step_ids), ""
         )
 
     # ---- what came of it ---------------------------------------------------------------------
 
-    def begin(self, what: str, began_ns: int, replays: dict[int, Replay], *, is_failure: bool = True) -> None:
+    def begin_restoring(
+        self, what: str, began_ns: int, restore_jobs: dict[int, RestoreJob], *, is_failure: bool = True
+    ) -> None:
         """Note that these envs are on their way back."""
-        rescue = _Rescue(what, began_ns, logging.WARNING if is_failure else logging.INFO, set(replays))
-        for env_id in replays:
-            self._rescues[env_id] = rescue
+        progress = _RestoreProgress(what, began_ns, logging.WARNING if is_failure else logging.INFO, set(restore_jobs))
+        for env_id in restore_jobs:
+            self._progress_of[env_id] = progress
         self._counts["restarts" if is_failure else "recycled"] += 1
 
-    def note_state(self, env_id: int, start: Start, is_answered: bool) -> None:
+    def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
         """Note a point from which an env can be brought back."""
-        self.journal.note_state(env_id, start, is_answered)
+        self.journal.note_restore_point(env_id, restore_point, is_answered)
 
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
         """Note how an env came back; the last one of its worker ends the story with a line."""
         self._counts[outcome.kind] += 1
         self._counts["steps_replayed"] += outcome.num_steps
         self._replay_seconds += outcome.seconds
-        self._seconds_back[env_id] = outcome.seconds
+        self._restore_seconds[env_id] = outcome.seconds
         if outcome.kind == "truncated":
             _LOG.warning("env %d: its episode could not be brought back, it ends truncated: %s", env_id, outcome.reason)
         if outcome.kind == "restarted":
             _LOG.warning("env %d: its episode was over, the next one is restarted: %s", env_id, outcome.reason)
         if outcome.kind == "unproven" and self._counts["unproven"] == 1:
             _LOG.warning(_UNPROVEN, env_id)
-        rescue = self._rescues.pop(env_id, None)
-        if rescue is None:
+        progress = self._progress_of.pop(env_id, None)
+        if progress is None:
             return
-        rescue.waiting.discard(env_id)
-        rescue.outcomes.append(outcome)
-        if not rescue.waiting:
-            _LOG.log(rescue.level, "%s", _summary(rescue))
+        progress.waiting.discard(env_id)
+        progress.outcomes.append(outcome)
+        if not progress.waiting:
+            _LOG.log(progress.level, "%s", _summary(progress))
 
-    def seconds_back(self, env_ids: Sequence[int]) -> float:
+    def restore_seconds(self, env_ids: Sequence[int]) -> float:
         """Return how long it took to bring these envs back the last time, together; 0: they have always been there."""
-        return sum(self._seconds_back.get(env_id, 0.0) for env_id in env_ids)
+        return sum(self._restore_seconds.get(env_id, 0.0) for env_id in env_ids)
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start; see `Pool.statistics`."""
@@ -309,36 +319,36 @@ class Recovery:
         return {**counts, "replay_seconds": self._replay_seconds, "log_nbytes": self.journal.nbytes}
 
 
-def _summary(rescue: _Rescue) -> str:
-    seconds = (now_ns() - rescue.began_ns) / _NS
-    steps = sum(outcome.num_steps for outcome in rescue.outcomes)
-    lost = sum(outcome.kind == "truncated" for outcome in rescue.outcomes)
-    anew = sum(outcome.kind == "restarted" for outcome in rescue.outcomes)
-    unproven = sum(outcome.kind == "unproven" for outcome in rescue.outcomes)
+def _summary(progress: _RestoreProgress) -> str:
+    seconds = (now_ns() - progress.began_ns) / _NS
+    steps = sum(outcome.num_steps for outcome in progress.outcomes)
+    truncated = sum(outcome.kind == "truncated" for outcome in progress.outcomes)
+    restarted = sum(outcome.kind == "restarted" for outcome in progress.outcomes)
+    unproven = sum(outcome.kind == "unproven" for outcome in progress.outcomes)
     end = "nothing was lost"
-    if lost or anew or unproven:
+    if truncated or restarted or unproven:
         parts = (
-            (lost, "ended truncated"),
-            (anew, "were over, the next ones are restarted"),
+            (truncated, "ended truncated"),
+            (restarted, "were over, the next ones are restarted"),
             (unproven, "go on from a state that may lack something"),
         )
-        end = f"of {len(rescue.outcomes)} episodes " + ", ".join(f"{count} {what}" for count, what in parts if count)
-    return f"{rescue.what}; replaced, {steps} commands repeated, {end} ({seconds:.3g} s)"
+        end = f"of {len(progress.outcomes)} episodes " + ", ".join(f"{count} {what}" for count, what in parts if count)
+    return f"{progress.what}; replaced, {steps} commands repeated, {end} ({seconds:.3g} s)"
 
 
-def _insert(error: WorkerError, more: str) -> str:
+def _insert(error: WorkerError, addition: str) -> str:
     """Return an error's text with more behind its first line; what follows is a stack."""
     first, newline, rest = str(error).partition("\n")
-    return f"{first}{more}{newline}{rest}"
+    return f"{first}{addition}{newline}{rest}"
 
 
-def say_more(error: WorkerError, more: str) -> None:
+def append_message(error: WorkerError, addition: str) -> None:
     """Put words behind the first line of an error's text."""
-    error.args = (_insert(error, more), *error.args[1:])
+    error.args = (_insert(error, addition), *error.args[1:])
 
 
 def _limit_of(exitcode: int | None) -> int:
-    return _STRIKES_FROM_OUTSIDE if exitcode in _FROM_OUTSIDE else _STRIKES
+    return _MAX_OUTSIDE_FAILURES if exitcode in _FROM_OUTSIDE else _MAX_FAILURES
 
 
 def _ordinal(count: int) -> str:

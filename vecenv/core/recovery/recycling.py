@@ -20,12 +20,12 @@ from ..system.clock import now_ns
 __all__ = ["Recycler"]
 
 _LOG = logging.getLogger("vecenv")
-_LOOK_NS = 1_000_000_000
+_POLL_NS = 1_000_000_000
 #: How long a worker lives at least over the time that bringing its envs back took, however large it is: where what they
 #: leak is repeated with them, its successors would do nothing else.
-_LEAST_LIFE = 20
+_MIN_LIFETIME_FACTOR = 20
 #: A worker whose envs always owe answers, as in asynchronous use, is not waited for longer than this.
-_MOST_BUSY_LOOKS = 5
+_MAX_BUSY_POLLS = 5
 _MIB = 1 << 20
 
 
@@ -35,7 +35,7 @@ class Recycler:
     Args:
         limits: 'episodes' that an env may play in one worker, 'rss_mb' that a worker may use (MiB).
         plan, memory: of the arena, whose records count episodes.
-        seconds_back: how long it took to bring these envs back the last time, together.
+        restore_seconds: how long it took to bring these envs back the last time, together.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class Recycler:
         limits: Mapping[str, float],
         plan: ArenaPlan,
         memory: Any,
-        seconds_back: Callable[[Sequence[int]], float],
+        restore_seconds: Callable[[Sequence[int]], float],
     ) -> None:
         self._limits = dict(limits)
-        self._seconds_back = seconds_back
-        self._born_ns: dict[int, int] = {}  # of successors
+        self._restore_seconds = restore_seconds
+        self._started_ns: dict[int, int] = {}  # of successors
         self._has_warned = False
         self._episodes = plan.records(memory)["episode"]
-        self._born = np.zeros(plan.num_envs, np.int64)
-        self._next_look_ns = now_ns() + _LOOK_NS
-        self._busy_looks: dict[int, int] = {}
+        self._start_episodes = np.zeros(plan.num_envs, np.int64)
+        self._next_poll_ns = now_ns() + _POLL_NS
+        self._busy_polls: dict[int, int] = {}
 
     def due(self, workers: Sequence[Worker], busy: Sequence[bool]) -> list[tuple[Worker, str]]:
         """Return the workers to replace now, each with the reason.
@@ -62,29 +62,29 @@ class Recycler:
             busy: whether envs of each owe answers.
         """
         now = now_ns()
-        if now < self._next_look_ns:
+        if now < self._next_poll_ns:
             return []
-        self._next_look_ns = now + _LOOK_NS
+        self._next_poll_ns = now + _POLL_NS
         found = []
         for worker, is_busy in zip(workers, busy):
             reason = "" if worker.is_dead else self._reason(worker)
             if not reason:
                 continue
-            looks = self._busy_looks[worker.worker_id] = self._busy_looks.get(worker.worker_id, 0) + 1
-            if not is_busy or looks > _MOST_BUSY_LOOKS:
+            polls = self._busy_polls[worker.worker_id] = self._busy_polls.get(worker.worker_id, 0) + 1
+            if not is_busy or polls > _MAX_BUSY_POLLS:
                 found.append((worker, reason))
         return found
 
-    def note_birth(self, worker: Worker) -> None:
+    def note_worker_started(self, worker: Worker) -> None:
         """Count from here for a new worker."""
-        self._busy_looks.pop(worker.worker_id, None)
-        self._born_ns[worker.worker_id] = now_ns()
-        self._born[worker.env_ids] = self._episodes[worker.env_ids].max(1)
+        self._busy_polls.pop(worker.worker_id, None)
+        self._started_ns[worker.worker_id] = now_ns()
+        self._start_episodes[worker.env_ids] = self._episodes[worker.env_ids].max(1)
 
     def _reason(self, worker: Worker) -> str:
         episodes = self._limits.get("episodes")
         if episodes is not None:
-            played = int((self._episodes[worker.env_ids].max(1) - self._born[worker.env_ids]).max())
+            played = int((self._episodes[worker.env_ids].max(1) - self._start_episodes[worker.env_ids]).max())
             if played >= episodes:
                 return f"after {played} episodes of an env"
         rss_mb = self._limits.get("rss_mb")
@@ -99,9 +99,9 @@ class Recycler:
 
     def _is_too_young(self, worker: Worker, used: float, rss_mb: float) -> bool:
         now = now_ns()
-        seconds = self._seconds_back(worker.env_ids)
-        least_ns = int(_LEAST_LIFE * seconds * 1e9)
-        left_ns = self._born_ns.get(worker.worker_id, now - least_ns) + least_ns - now
+        seconds = self._restore_seconds(worker.env_ids)
+        least_ns = int(_MIN_LIFETIME_FACTOR * seconds * 1e9)
+        left_ns = self._started_ns.get(worker.worker_id, now - least_ns) + least_ns - now
         if left_ns <= 0:
             return False
         if not self._has_warned:

@@ -24,20 +24,20 @@ import numpy as np
 from ...errors import ConfigError, DependencyError
 from ...replaying import replaying
 from ..fallback.values import load_action
-from ..host.global_rngs import Streams
-from ..host.replay import Keeper
+from ..host.global_rngs import GlobalRngs
+from ..host.replay import Snapshotter
 from ..layout import messages
-from ..layout.commands import Entry, Start
+from ..layout.commands import Entry, RestorePoint
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op
 from ..layout.spec import Array, Spec
 from ..processes.registrations import register_missing
 from ..processes.worker_main import build_env
 
-__all__ = ["Account", "Event", "Reproducer", "account", "describe", "load", "shorten", "write"]
+__all__ = ["FailureContext", "Event", "Reproducer", "failure_context", "describe", "load", "shorten", "write"]
 
-#: 3: registrations as `pickle_registrations` gives them; 2: constructors as the worker got them, sys.path and the
-#: working directory.
-_FORMAT = 3
+#: 4: other names of the fields; 3: registrations as `pickle_registrations` gives them; 2: constructors as the
+#: worker got them, sys.path and the working directory.
+_FORMAT = 4
 _SUFFIX = ".vecenv-episode"
 #: Actions that an error carries, the characters that its text has for them, and for each.
 _MOST_ACTIONS, _ACTIONS_WIDTH, _ACTION_WIDTH = 8, 100, 60
@@ -60,7 +60,7 @@ class Event(NamedTuple):
     seed: int | None = None
 
 
-class Account(NamedTuple):
+class FailureContext(NamedTuple):
     """What an error tells of an env: see `errors.WorkerError`.
 
     `save` writes the reproducer file, given the error's text, and returns its path.
@@ -76,25 +76,25 @@ class Reproducer:
     """An episode that can be run again.
 
     Attributes:
-        env_fns, adapt, keeper, registrations: pickled by value, as workers get them.
+        env_fns, adapt, snapshotter, registrations: pickled by value, as workers get them.
         env_id, step_id: who failed, in which command.
         why: the error's text.
-        start, entries, kept: as in `history.Attempt`; the last entry is the one that failed.
+        restore_point, entries, persistent_calls: as in `history.RestorePlan`; the last entry is the one that failed.
         path, cwd: sys.path and working directory of the workers; None: they had none that exists.
         versions: of Python and of NumPy where the file was written.
     """
 
     env_fns: bytes
     adapt: bytes
-    keeper: bytes
+    snapshotter: bytes
     registrations: bytes
     autoreset: Autoreset
     env_id: int
     step_id: int
     why: str
-    start: Start
+    restore_point: RestorePoint
     entries: list[Entry]
-    kept: list[Entry]
+    persistent_calls: list[Entry]
     path: list[str]
     cwd: str | None
     versions: dict[str, str] = field(
@@ -117,22 +117,22 @@ class Reproducer:
             ConfigError: such a module lacks what it had.
             Exception: what the env raises.
         """
-        with self._at_home():
+        with self._original_cwd_and_path():
             calls = _Calls(self.env_id)
-            env, keeper = self._build(calls)
+            env, snapshotter = self._build(calls)
             try:
                 with replaying():
-                    for entry in self.kept:
-                        calls.command(messages.load(entry.payload).function, env)  # type: ignore[arg-type]
-                    if self.start.state is not None and keeper is not None:
-                        keeper.restore(env, calls.streams.take_from(self.env_id, self.start.state))
+                    for entry in self.persistent_calls:
+                        calls.call_swapped(messages.load(entry.payload).function, env)  # type: ignore[arg-type]
+                    if self.restore_point.state is not None and snapshotter is not None:
+                        snapshotter.restore(env, calls.rngs.unpack_state(self.env_id, self.restore_point.state))
                     yield from self._repeat(env, calls, until, pause)
             finally:
                 with replaying():  # what was cut short there is so here, too
-                    calls.command(env.close)
+                    calls.call_swapped(env.close)
 
     @contextlib.contextmanager
-    def _at_home(self) -> Iterator[None]:
+    def _original_cwd_and_path(self) -> Iterator[None]:
         """Have the folder and the modules of the program that wrote the file; what this process had stays first."""
         added = self._extend_path()
         try:
@@ -158,35 +158,35 @@ class Reproducer:
         of another Python, where no entry is the same, comes last.
         """
         added = []
-        place = len(sys.path)
+        position = len(sys.path)
         for entry in reversed(self.path):
             if entry not in sys.path and self.cwd is not None:  # '' and other relative ones mean a folder in `cwd`
                 entry = os.path.normpath(os.path.join(self.cwd, entry))
             if entry in sys.path:
-                place = sys.path.index(entry)
+                position = sys.path.index(entry)
             elif os.path.exists(entry):
-                sys.path.insert(place, entry)
+                sys.path.insert(position, entry)
                 added.append(entry)
         return added
 
-    def _build(self, calls: _Calls) -> tuple[Any, Keeper | None]:
-        lost = f"env {self.env_id}, which was built in {self.cwd or 'a folder since removed'}, cannot be built here"
+    def _build(self, calls: _Calls) -> tuple[Any, Snapshotter | None]:
+        prefix = f"env {self.env_id}, which was built in {self.cwd or 'a folder since removed'}, cannot be built here"
         try:
             try:
                 register_missing(self.registrations)
                 env_fn = pickle.loads(self.env_fns)[self.env_id]
-                adapt, keeper = pickle.loads(self.adapt), pickle.loads(self.keeper)
+                adapt, snapshotter = pickle.loads(self.adapt), pickle.loads(self.snapshotter)
             except AttributeError as error:  # of a module that has changed; later ones are the env's own
-                raise ConfigError(f"{lost}: {error}", key="file") from error
-            return calls.build(env_fn, adapt), keeper
+                raise ConfigError(f"{prefix}: {error}", key="file") from error
+            return calls.build(env_fn, adapt), snapshotter
         except ImportError as error:
-            raise DependencyError(f"{lost}: {error}", package=error.name) from error
+            raise DependencyError(f"{prefix}: {error}", package=error.name) from error
 
     def _repeat(
         self, env: Any, calls: _Calls, until: int | None, pause: Callable[[], object] | None
     ) -> Iterator[Event]:
         spec = Spec(env.action_space, "action")
-        calls.begins = self.start.state is not None and not self.start.is_amid
+        calls.needs_reset = self.restore_point.state is not None and not self.restore_point.is_mid_episode
         for entry in self.entries:
             if until is not None and entry.step_id >= until:
                 if pause is None:
@@ -200,32 +200,32 @@ class Reproducer:
                     raise
                 # What an env raised before was its answer; an autoreset that raised is tried again by the next step.
                 is_next = self.autoreset == Autoreset.NEXT_STEP
-                calls.begins = calls.begins and (entry.op == Op.CALL or (entry.op == Op.STEP and is_next))
-                told = f"{type(error).__name__}: {error}"
-                yield Event(entry.step_id, "error", None, 0.0, False, False, {"error": told})
+                calls.needs_reset = calls.needs_reset and (entry.op == Op.CALL or (entry.op == Op.STEP and is_next))
+                message = f"{type(error).__name__}: {error}"
+                yield Event(entry.step_id, "error", None, 0.0, False, False, {"error": message})
 
     def _events_of(self, entry: Entry, env: Any, calls: _Calls, spec: Spec) -> Iterator[Event]:
         if entry.op == Op.CALL:
             function = messages.load(entry.payload).function  # type: ignore[arg-type]
-            yield Event(entry.step_id, "call", calls.command(function, env), 0.0, False, False, {})
+            yield Event(entry.step_id, "call", calls.call_swapped(function, env), 0.0, False, False, {})
         elif entry.op == Op.RESET:
             kwargs = _reset_kwargs(entry)
-            obs, info = calls.command(env.reset, **kwargs)
-            calls.begins = False
+            obs, info = calls.call_swapped(env.reset, **kwargs)
+            calls.needs_reset = False
             yield Event(entry.step_id, "reset", obs, 0.0, False, False, info, seed=kwargs.get("seed"))
-        elif calls.begins:
-            obs, info = calls.quick(env.reset)
-            calls.begins = False
+        elif calls.needs_reset:
+            obs, info = calls.call_lazily(env.reset)
+            calls.needs_reset = False
             yield Event(entry.step_id, "autoreset", obs, 0.0, False, False, info)
         else:
             action = _action(spec, entry)
-            shown = _action(spec, entry)  # not what the env may write into
-            obs, reward, terminated, truncated, info = calls.quick(env.step, action)
-            calls.begins = bool(terminated or truncated) and self.autoreset != Autoreset.DISABLED
-            yield Event(entry.step_id, "step", obs, reward, bool(terminated), bool(truncated), info, shown)
-            if calls.begins and self.autoreset == Autoreset.SAME_STEP:
-                obs, info = calls.quick(env.reset)
-                calls.begins = False
+            untouched = _action(spec, entry)  # not what the env may write into
+            obs, reward, terminated, truncated, info = calls.call_lazily(env.step, action)
+            calls.needs_reset = bool(terminated or truncated) and self.autoreset != Autoreset.DISABLED
+            yield Event(entry.step_id, "step", obs, reward, bool(terminated), bool(truncated), info, untouched)
+            if calls.needs_reset and self.autoreset == Autoreset.SAME_STEP:
+                obs, info = calls.call_lazily(env.reset)
+                calls.needs_reset = False
                 yield Event(entry.step_id, "autoreset", obs, 0.0, False, False, info)
 
 
@@ -234,28 +234,28 @@ class _Calls:
 
     Attributes:
         pause: called once, before the next call.
-        begins: whether the next step begins an episode.
+        needs_reset: whether the next step begins an episode.
     """
 
     def __init__(self, env_id: int) -> None:
-        self.streams = Streams()
+        self.rngs = GlobalRngs()
         self.pause: Callable[[], object] | None = None
-        self.begins = False
+        self.needs_reset = False
         self._env_id = env_id
 
     def build(self, env_fn: Callable[[], Any], adapt: Callable[[Any], Any]) -> Any:
-        with self.streams:
-            return build_env(env_fn, adapt, self.streams.of(self._env_id))
+        with self.rngs:
+            return build_env(env_fn, adapt, self.rngs.of(self._env_id))
 
-    def command(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self.streams:
+    def call_swapped(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self.rngs:
             self._take_pause()
-            return self.streams.command(self._env_id, call, *args, **kwargs)
+            return self.rngs.call_swapped(self._env_id, call, *args, **kwargs)
 
-    def quick(self, call: Callable[..., Any], *args: Any) -> Any:
-        with self.streams:
+    def call_lazily(self, call: Callable[..., Any], *args: Any) -> Any:
+        with self.rngs:
             self._take_pause()
-            return self.streams.quick(self._env_id, call, *args)
+            return self.rngs.call_lazily(self._env_id, call, *args)
 
     def _take_pause(self) -> None:
         pause, self.pause = self.pause, None
@@ -287,7 +287,7 @@ def _action(spec: Spec, entry: Entry) -> Any:
 # ---- for errors -------------------------------------------------------------------------
 
 
-def account(episode: Reproducer, op: int, spec: Spec, records: Array, folder: str | None) -> Account:
+def failure_context(episode: Reproducer, op: int, spec: Spec, records: Array, folder: str | None) -> FailureContext:
     """Return what an error tells of the env of an episode.
 
     Args:
@@ -308,7 +308,7 @@ def account(episode: Reproducer, op: int, spec: Spec, records: Array, folder: st
         episode.why = why
         return write(episode, folder)
 
-    return Account(*_last_asked(episode, op, spec, records), save)
+    return FailureContext(*_last_asked(episode, op, spec, records), save)
 
 
 def _last_asked(episode: Reproducer, op: int, spec: Spec, records: Array) -> tuple[int | None, tuple[Any, ...]]:
@@ -324,8 +324,8 @@ def _last_asked(episode: Reproducer, op: int, spec: Spec, records: Array) -> tup
         return None, ()
     newest = max(answers, key=lambda record: int(record["step_id"]))
     steps = [entry for entry in episode.entries if entry.op == Op.STEP and entry.step_id <= episode.step_id]
-    is_at_work = bool(steps) and steps[-1].step_id == episode.step_id
-    count = min(len(steps), int(newest["length"]) + is_at_work, _MOST_ACTIONS)
+    is_under_way = bool(steps) and steps[-1].step_id == episode.step_id
+    count = min(len(steps), int(newest["length"]) + is_under_way, _MOST_ACTIONS)
     actions = tuple(_action(spec, entry) for entry in steps[len(steps) - count :])
     return None if newest["seed"] < 0 else int(newest["seed"]), actions
 
@@ -363,15 +363,15 @@ def describe(seed: int | None, actions: tuple[Any, ...]) -> str:
     >>> describe(5, (0, 1, 1)), describe(None, ())
     ('seed 5, last actions [0, 1, 1]', '')
     """
-    shown: list[str] = []
+    texts: list[str] = []
     for action in reversed(actions):
-        shown.insert(0, shorten(action))
-        if sum(map(len, shown)) > _ACTIONS_WIDTH:
+        texts.insert(0, shorten(action))
+        if sum(map(len, texts)) > _ACTIONS_WIDTH:
             break
-    if len(shown) < len(actions):
-        shown.insert(0, "...")
+    if len(texts) < len(actions):
+        texts.insert(0, "...")
     parts = [f"seed {seed}"] if seed is not None else []
-    parts += [f"last actions [{', '.join(shown)}]"] if shown else []
+    parts += [f"last actions [{', '.join(texts)}]"] if texts else []
     return ", ".join(parts)
 
 

@@ -8,26 +8,26 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["settle_on"]
+__all__ = ["pin"]
 
 #: Events of Python's that come before a process is started, in the thread that starts it.
-_STARTS = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn", "subprocess.Popen"})
+_START_EVENTS = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn", "subprocess.Popen"})
 
 
-def settle_on(core: int, ends: Sequence[Any]) -> None:
+def pin(core: int, slots: Sequence[Any]) -> None:
     """Give the threads of this worker that serve these slots (`_native.Slot`) a home.
 
     With several of them this process cannot go back: what its threads start, such as a game server amid a step, is
     not to inherit their home, so each start is listened for.
     """
-    usual = os.sched_getaffinity(0)
-    for end in ends:
-        end.set_preferred_core(core, len(ends))
+    allowed = os.sched_getaffinity(0)
+    for slot in slots:
+        slot.set_preferred_core(core, len(slots))
 
-    def leave(event: str, _: object) -> None:
-        if event in _STARTS and os.sched_getaffinity(0) == {core}:
+    def unpin(event: str, _: object) -> None:
+        if event in _START_EVENTS and os.sched_getaffinity(0) == {core}:
             with contextlib.suppress(OSError):  # the system has taken some of these cores away meanwhile
-                os.sched_setaffinity(0, usual)
+                os.sched_setaffinity(0, allowed)
 
-    if len(ends) > 1 and usual != {core}:
-        sys.addaudithook(leave)
+    if len(slots) > 1 and allowed != {core}:
+        sys.addaudithook(unpin)

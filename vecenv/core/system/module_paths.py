@@ -22,13 +22,13 @@ __all__ = ["find_sources", "import_from"]
 def find_sources() -> dict[str, str]:
     """Return the files of the loaded modules that `sys.path` does not lead to, by the modules' names."""
     folders = set(_search_path())
-    is_usual: dict[str, bool] = {}  # by the name of the outermost package, which leads to what is in it
+    is_importable: dict[str, bool] = {}  # by the name of the outermost package, which leads to what is in it
     found = {}
     for name in list(sys.modules):
         outermost = name.partition(".")[0]
-        if outermost not in is_usual:
-            is_usual[outermost] = _is_usual(outermost, folders)
-        if not is_usual[outermost]:
+        if outermost not in is_importable:
+            is_importable[outermost] = _is_importable(outermost, folders)
+        if not is_importable[outermost]:
             spec = _spec_of(name)
             if spec is not None and spec.name == name and spec.has_location and spec.origin:
                 with contextlib.suppress(FileNotFoundError):  # relative to a folder that was removed
@@ -42,16 +42,16 @@ def _search_path() -> Iterator[str]:
             yield os.path.abspath(os.fsdecode(entry))
 
 
-def _is_usual(name: str, folders: set[str]) -> bool:
+def _is_importable(name: str, folders: set[str]) -> bool:
     spec = _spec_of(name)
     if spec is None:
         return False
-    places = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
-    return all(_leads_to(name, place, folders) for place in places)  # none: it is built in
+    locations = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
+    return all(_leads_to(name, location, folders) for location in locations)  # none: it is built in
 
 
-def _leads_to(name: str, place: str, folders: set[str]) -> bool:
-    folder, file = os.path.split(place)
+def _leads_to(name: str, location: str, folders: set[str]) -> bool:
+    folder, file = os.path.split(location)
     if file.startswith("__init__."):
         folder, file = os.path.split(folder)
     return folder in folders and file.partition(".")[0] == name

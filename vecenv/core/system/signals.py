@@ -20,11 +20,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["held"]
+__all__ = ["signals_deferred"]
 
 #: The handlers that wait, by signal, while those of this module stand in their places; which signals have come.
-_waiting: dict[int, Callable[[int, FrameType | None], object]] = {}
-_came: list[int] = []
+_deferred_handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
+_pending_signals: list[int] = []
 
 # `signal` puts these into words, enums, which takes 0.1 ms for all signals; a pool asks at every reset.
 _c: Any = importlib.import_module("_signal")
@@ -35,7 +35,7 @@ _sigaction = ctypes.CDLL(None).sigaction if os.name == "posix" else None
 _ACTION_NBYTES = 1024
 
 
-class held:  # reads as `with held():`
+class signals_deferred:  # reads as `with signals_deferred():`
     """Context in which handlers of signals wait until its end; where there are no handlers, it does nothing.
 
     Handlers run in the main thread only, so elsewhere there is nothing to hold. What is done inside is short:
@@ -43,40 +43,40 @@ class held:  # reads as `with held():`
     """
 
     def __enter__(self) -> None:
-        self._is_outermost = threading.current_thread() is threading.main_thread() and not _waiting
+        self._is_outermost = threading.current_thread() is threading.main_thread() and not _deferred_handlers
         if not self._is_outermost:
             return
         try:
             for signum in _NUMBERS:
                 handler = _c.getsignal(signum)
                 if callable(handler):
-                    _waiting[signum] = handler
-                    _put(signum, _note)
+                    _deferred_handlers[signum] = handler
+                    _set_handler(signum, _record_signal)
         except BaseException:  # of a handler that was not held yet
-            _let_go()
+            _restore_handlers()
             raise
 
     def __exit__(self, *exc_info: object) -> None:
         if self._is_outermost:
             try:
-                _let_go()
+                _restore_handlers()
             finally:  # a signal that comes now is heard at once, and those before it are not left for the next pool
-                _hear()
+                _deliver_pending()
 
 
-def _let_go() -> None:
+def _restore_handlers() -> None:
     """Give the handlers their places back."""
     try:
-        while _waiting:
-            signum, handler = next(iter(_waiting.items()))
-            _put(signum, handler)
-            _waiting.pop(signum, None)
+        while _deferred_handlers:
+            signum, handler = next(iter(_deferred_handlers.items()))
+            _set_handler(signum, handler)
+            _deferred_handlers.pop(signum, None)
     except BaseException:  # of a handler that is back already; the others are to follow
-        _let_go()
+        _restore_handlers()
         raise
 
 
-def _put(signum: int, handler: Callable[[int, FrameType | None], object]) -> None:
+def _set_handler(signum: int, handler: Callable[[int, FrameType | None], object]) -> None:
     """Have Python call this handler, and leave what the process itself does at the signal as it is."""
     action = ctypes.create_string_buffer(_ACTION_NBYTES)
     is_known = _sigaction is not None and _sigaction(signum, None, action) == 0
@@ -87,29 +87,29 @@ def _put(signum: int, handler: Callable[[int, FrameType | None], object]) -> Non
             _sigaction(signum, action, None)
 
 
-def _note(signum: int, frame: FrameType | None) -> None:
-    _came.append(signum)
+def _record_signal(signum: int, frame: FrameType | None) -> None:
+    _pending_signals.append(signum)
 
 
-def _hear() -> None:
+def _deliver_pending() -> None:
     try:
-        while _came:
-            signum = _came.pop(0)
+        while _pending_signals:
+            signum = _pending_signals.pop(0)
             handler = signal.getsignal(signum)
             if callable(handler):
                 handler(signum, sys._getframe())
             elif handler == signal.SIG_DFL:  # the handler of an earlier one has left the next one to the system
                 signal.raise_signal(signum)
     finally:  # a handler that raises leaves the rest of them to be heard too
-        if _came:
-            _hear()
+        if _pending_signals:
+            _deliver_pending()
 
 
-def _forked() -> None:
+def _reset_in_child() -> None:
     """In a child: what came was meant for its parent, and what was being done there is not done here."""
-    _came.clear()
-    _let_go()
+    _pending_signals.clear()
+    _restore_handlers()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_reset_in_child)

@@ -15,18 +15,18 @@ from typing import NamedTuple
 
 from .clock import Deadline, now_ns
 
-__all__ = ["Note", "StackFile", "arm", "note"]
+__all__ = ["PhaseNote", "StackFile", "enable_stack_dumps", "note_phase"]
 
 #: The parent asks with this signal; simulators have no use for the last real-time signals.
-_ASK = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
+_DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
 #: How long the parent waits for the answer, and for how long it sleeps in between.
-_PATIENCE_SECONDS, _NAP_SECONDS = 0.005, 0.0005
+_REPLY_SECONDS, _POLL_SECONDS = 0.005, 0.0005
 #: The same for a process that is waiting for a core: it writes as soon as it has one.
 _QUEUE_SECONDS = 0.1
 _MOST_NBYTES = 1 << 16
 #: Lines of a file that are no stack begin with this.
 _MARK = "# vecenv "
-_armed = -1
+_dump_fd = -1
 #: Where the frames of the engine begin in a stack; those below are of no use to anybody.
 _OUR_FRAMES = f'File "{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}'
 _STATES = {
@@ -37,7 +37,7 @@ _STATES = {
 }
 
 
-class Note(NamedTuple):
+class PhaseNote(NamedTuple):
     """What a worker was last known to begin outside of the commands that its slots show."""
 
     phase: str
@@ -45,19 +45,19 @@ class Note(NamedTuple):
     began_ns: int
 
 
-def arm(fd: int) -> None:
+def enable_stack_dumps(fd: int) -> None:
     """Worker: write stacks to this file from now on."""
-    global _armed
-    _armed = fd
+    global _dump_fd
+    _dump_fd = fd
     faulthandler.enable(file=fd, all_threads=True)
     if hasattr(faulthandler, "register"):
-        faulthandler.register(_ASK, file=fd, all_threads=True, chain=False)
+        faulthandler.register(_DUMP_SIGNAL, file=fd, all_threads=True, chain=False)
 
 
-def note(phase: str, env_id: int) -> None:
+def note_phase(phase: str, env_id: int) -> None:
     """Worker: say that `phase` ('construct' or 'close') of an env begins now."""
-    if _armed >= 0:
-        os.write(_armed, f"{_MARK}{phase} {env_id} {now_ns()}\n".encode())
+    if _dump_fd >= 0:
+        os.write(_dump_fd, f"{_MARK}{phase} {env_id} {now_ns()}\n".encode())
 
 
 class StackFile:
@@ -78,7 +78,7 @@ class StackFile:
             return ""
         return _readable(os.pread(self.fd, _MOST_NBYTES, 0))
 
-    def last_note(self) -> Note | None:
+    def last_note(self) -> PhaseNote | None:
         """Return what the worker began last; None: nothing yet, or the file is closed."""
         if self.fd < 0:
             return None
@@ -87,9 +87,9 @@ class StackFile:
         if not lines:
             return None
         phase, env_id, began_ns = lines[-1].removeprefix(_MARK).split()
-        return Note(phase, int(env_id), int(began_ns))
+        return PhaseNote(phase, int(env_id), int(began_ns))
 
-    def ask(self, pid: int) -> str:
+    def request(self, pid: int) -> str:
         """Return the present stack of a process, or why it has none.
 
         Waits at most 5 ms; 100 ms where more processes want to run than there are cores. The
@@ -102,13 +102,13 @@ class StackFile:
             return ""
         before = os.fstat(self.fd).st_size
         try:
-            os.kill(pid, _ASK)
+            os.kill(pid, _DUMP_SIGNAL)
         except ProcessLookupError:  # it has just ended, and its fork server has reaped it
             return ""
-        patience, queue = Deadline(_PATIENCE_SECONDS), Deadline(_QUEUE_SECONDS)
+        reply_deadline, core_deadline = Deadline(_REPLY_SECONDS), Deadline(_QUEUE_SECONDS)
         size = before
-        while not patience.is_over() or (_state_of(pid) == "R" and not queue.is_over()):
-            time.sleep(_NAP_SECONDS)
+        while not reply_deadline.is_over() or (_state_of(pid) == "R" and not core_deadline.is_over()):
+            time.sleep(_POLL_SECONDS)
             now = os.fstat(self.fd).st_size
             if now == size and now > before:  # it has grown, and come to rest
                 break

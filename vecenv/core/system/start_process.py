@@ -28,7 +28,7 @@ from typing import Any
 
 from ...errors import ConfigError
 
-__all__ = ["NoAnswer", "make_process", "modules_of", "standard_descriptors"]
+__all__ = ["ForkServerTimeout", "make_process", "modules_of", "standard_descriptors"]
 
 # The standard Popen classes are extended below; their inner parts have no published types.
 popen_forkserver: Any = importlib.import_module("multiprocessing.popen_forkserver")
@@ -38,10 +38,10 @@ util: Any = importlib.import_module("multiprocessing.util")
 _PRELOAD = "vecenv.core.processes.preload"
 #: How long a fork server may take to answer, in seconds; a new one imports all that it is to have loaded. One that
 #: takes longer has been stopped, or hangs in an import. Nobody hears a Ctrl-C meanwhile.
-_ANSWER_SECONDS = 30.0
+_REPLY_SECONDS = 30.0
 #: What asking a server for a process raises that was killed, here or by others; the last where someone else has waited
 #: for it.
-_SERVER_IS_DEAD = (ConnectionError, EOFError, ChildProcessError)
+_SERVER_DIED_ERRORS = (ConnectionError, EOFError, ChildProcessError)
 #: How the program of a fork server begins.
 _SERVER = "from multiprocessing.forkserver import main;"
 _MAIN_KEYS = ("init_main_from_path", "init_main_from_name")
@@ -51,10 +51,10 @@ _standard_preparation, _standard_start = spawn.get_preparation_data, util.spawnv
 #: The fork servers of this process, and which modules each has loaded beside the engine's: all that those before it
 #: have, and more.
 _servers: list[tuple[frozenset[str], ForkServer]] = []
-_asking = threading.Lock()  # one thread starts at a time: what a dead server leaves is cleared up once
+_start_lock = threading.Lock()  # one thread starts at a time: what a dead server leaves is cleared up once
 
 
-class NoAnswer(ConnectionError):
+class ForkServerTimeout(ConnectionError):
     """A fork server did not answer in time, and has been killed."""
 
 
@@ -71,13 +71,13 @@ def _fork_server(modules: frozenset[str]) -> ForkServer:
     return server
 
 
-def _leave_to_parent() -> None:
+def _reset_in_child() -> None:
     """In a forked child: leave its parent's processes and servers alone, and let servers end with the parent."""
-    global _asking
+    global _start_lock
     children = getattr(mp_process, "_children")  # noqa: B009
     for process in [one for one in children if hasattr(one, "of_pool")]:
         children.discard(process)  # else the child's exit waits for it, and fails
-    _asking = threading.Lock()
+    _start_lock = threading.Lock()
     for _, server in _servers:
         alive = getattr(server, "_forkserver_alive_fd")  # noqa: B009
         if alive is not None:
@@ -86,7 +86,7 @@ def _leave_to_parent() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
+    os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def _preparation(name: str) -> dict[str, Any]:
@@ -143,11 +143,11 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
     """As the standard one, with a server of ours and without the main script."""
 
     def _launch(self, process_obj: Any) -> None:
-        with _asking, _start_method_left_open():
+        with _start_lock, _start_method_left_open():
             data = _pickle_for(self, process_obj)
             try:
                 writer = self._fork(process_obj.modules)
-            except _SERVER_IS_DEAD:  # it was killed, perhaps a moment ago: the next one is new
+            except _SERVER_DIED_ERRORS:  # it was killed, perhaps a moment ago: the next one is new
                 writer = self._fork(process_obj.modules)
         with open(writer, "wb") as file:
             file.write(data)
@@ -161,15 +161,15 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
             # The child watches the second end to know that its parent lives.
             self.finalizer = util.Finalize(self, util.close_fds, (os.dup(writer), self.sentinel))
             try:
-                if not wait([self.sentinel], _ANSWER_SECONDS):
+                if not wait([self.sentinel], _REPLY_SECONDS):
                     _kill(server)
-                    raise NoAnswer(f"its fork server did not answer within {_ANSWER_SECONDS:g} s")
+                    raise ForkServerTimeout(f"its fork server did not answer within {_REPLY_SECONDS:g} s")
                 self.pid = read_signed(self.sentinel)
             except BaseException:  # above all of a server that is dead
                 os.close(writer)
                 self.finalizer()
                 raise
-        except _SERVER_IS_DEAD:
+        except _SERVER_DIED_ERRORS:
             _servers[:] = [known for known in _servers if known[1] is not server]
             with contextlib.suppress(ChildProcessError):  # where someone else waits for all children
                 getattr(server, "_stop")()  # noqa: B009  # its descriptors here, and its exit status
@@ -188,7 +188,7 @@ class _SpawnPopen(popen_spawn.Popen):  # type: ignore[misc]
     """As the standard one without the main script."""
 
     def _launch(self, process_obj: Any) -> None:
-        with _asking, _start_method_left_open(), _our_preparation():
+        with _start_lock, _start_method_left_open(), _our_preparation():
             super()._launch(process_obj)
 
 
@@ -228,17 +228,17 @@ def standard_descriptors() -> Iterator[None]:
     writes to standard output or error regardless, an env or a library in C, would write into its sockets and
     batches. Processes that are started meanwhile keep the null device.
     """
-    held: list[int] = []
+    opened: list[int] = []
     try:
         for standard in range(3):
             try:
                 os.fstat(standard)
             except OSError:
-                held.append(os.open(os.devnull, os.O_RDWR))  # the lowest number that is free: this one
-                os.set_inheritable(held[-1], True)
+                opened.append(os.open(os.devnull, os.O_RDWR))  # the lowest number that is free: this one
+                os.set_inheritable(opened[-1], True)
         yield
     finally:
-        for descriptor in held:
+        for descriptor in opened:
             os.close(descriptor)
 
 

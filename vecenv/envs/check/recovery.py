@@ -16,7 +16,7 @@ from vecenv.checks import check_callable
 from vecenv.envs.adapt import adapt, ensure_spaces, original
 from vecenv.envs.check.actions import sample_action
 from vecenv.envs.check.data import equal
-from vecenv.envs.state.state import KEEPER, describe
+from vecenv.envs.state.state import SNAPSHOTTER, describe
 
 __all__ = [
     "RecoveryReport",
@@ -140,7 +140,7 @@ class _Run:
 
     def hand_over(self) -> bytes | None:
         """Take along env, global generators and actions as they are between two episodes; None if there is no way."""
-        snapshot = KEEPER.capture(self.env)
+        snapshot = SNAPSHOTTER.capture(self.env)
         return None if snapshot is None else cloudpickle.dumps((snapshot.state, self.streams.get_state(), self.actions))
 
     def take_over(self, handed: bytes) -> str | None:
@@ -148,7 +148,7 @@ class _Run:
         state, streams, self.actions = pickle.loads(handed)
         with self.streams:
             try:
-                KEEPER.restore(self.env, state)
+                SNAPSHOTTER.restore(self.env, state)
             except Exception as error:  # of the env's own reset or hook as well: this is what is being found out
                 return f"its state does not go into a fresh env: {type(error).__name__}: {error}"
         self.streams.set_state(streams)

@@ -1,6 +1,7 @@
 """What an env stack carries from one episode into the next, taken out and put into an env built anew elsewhere.
 
-    worker: between two episodes -> Keeper.capture -> bytes -> (the worker dies) -> new worker: Keeper.restore -> reset
+    worker: between two episodes -> Snapshotter.capture -> bytes -> (the worker dies)
+    new worker: Snapshotter.restore -> reset
 
 A reset with a seed needs none of this for most envs. One without goes on from generators, running statistics and
 emulators, and for these a stack is walked layer by layer, from the outermost wrapper to the env itself. Each gives its
@@ -48,15 +49,15 @@ class Snapshot(NamedTuple):
     """Every layer is known to be covered; False if one may hold more than was found."""
 
 
-class Keeper:
+class Snapshotter:
     """Captures and restores the state of env stacks; holds nothing itself, so it travels by value.
 
     Example:
         >>> env, twin = gymnasium.make("CartPole-v1"), gymnasium.make("CartPole-v1")
         >>> _ = env.reset(seed=5)
-        >>> snapshot = KEEPER.capture(env)
-        >>> KEEPER.restore(twin, snapshot.state)
-        >>> bool((env.reset()[0] == twin.reset()[0]).all()), snapshot.is_complete, KEEPER.spans_episodes(env)
+        >>> snapshot = SNAPSHOTTER.capture(env)
+        >>> SNAPSHOTTER.restore(twin, snapshot.state)
+        >>> bool((env.reset()[0] == twin.reset()[0]).all()), snapshot.is_complete, SNAPSHOTTER.spans_episodes(env)
         (True, True, False)
     """
 
@@ -119,7 +120,7 @@ class Keeper:
         put_generators(layers, places, generators)
 
 
-KEEPER = Keeper()
+SNAPSHOTTER = Snapshotter()
 
 
 def describe(env: Any) -> list[str]:

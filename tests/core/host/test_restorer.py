@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vecenv.core.host.global_rngs import Streams
-from vecenv.core.host.replay import Replay, Replayer
+from vecenv.core.host.global_rngs import GlobalRngs
+from vecenv.core.host.replay import RestoreJob, Restorer
 from vecenv.core.layout import messages
-from vecenv.core.layout.commands import Attempt, Entry, Start
+from vecenv.core.layout.commands import Entry, RestorePlan, RestorePoint
 from vecenv.core.layout.messages import Payload
 from vecenv.core.layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from vecenv.replaying import is_replaying
 
 BEFORE = 100  # the command that the env is brought back for
-FIRST = Start(1)
+FIRST = RestorePoint(1)
 
 
 class Slot:
@@ -36,9 +36,9 @@ class Slot:
         return self.digest, *self.known
 
     def add_to_digest(self, env_id: int, step_id: int, obs: Any, *rest: Any) -> bool:
-        _, _, _, flags, final_obs, starts = rest  # no rewards and ends
+        _, _, _, flags, final_obs, starts_digest = rest  # no rewards and ends
         seen = 0 if obs is None else int(obs[0])
-        self.digest = (0 if starts else self.digest) + 1000 * step_id + 100 * flags + seen
+        self.digest = (0 if starts_digest else self.digest) + 1000 * step_id + 100 * flags + seen
         self.rows.append((step_id, seen, flags, None if final_obs is None else int(final_obs[0])))
         return True
 
@@ -52,37 +52,37 @@ class Slot:
 class Log:
     """Shows how often it was stepped, in the same array all the time, or twice that if it is `wrong`.
 
-    `told` is what it was asked.
+    `asked` is what it was asked.
     """
 
-    def __init__(self, told: list[str], length: int = 100, wrong: bool = False) -> None:
-        self.told, self.length = told, length
+    def __init__(self, asked: list[str], length: int = 100, wrong: bool = False) -> None:
+        self.asked, self.length = asked, length
         self.obs, self.stride = np.array([0]), 2 if wrong else 1
         self.num_resets = 0
 
-    def tell(self, what: str) -> None:
+    def note(self, what: str) -> None:
         assert is_replaying()
-        self.told.append(what)
+        self.asked.append(what)
 
     def reset(self, seed: int | None = None) -> Any:
-        self.tell("reset" if seed is None else f"reset {seed}")
+        self.note("reset" if seed is None else f"reset {seed}")
         self.num_resets += 1
         self.obs[0] = 0
         return self.obs, {}
 
     def step(self, action: int) -> Any:
-        self.tell(f"step {action}")
+        self.note(f"step {action}")
         self.obs[0] += self.stride
         if action == 9:
             raise ValueError("nine")
         return self.obs, 1.0, bool(self.obs[0] == self.length), False, {}
 
     def close(self) -> None:
-        self.tell("close")
+        self.note("close")
         sys.exit(3)
 
 
-class Keeper:
+class Snapshotter:
     def spans_episodes(self, env: Any) -> bool:
         return False
 
@@ -90,12 +90,12 @@ class Keeper:
         raise AssertionError("nothing is captured here")
 
     def restore(self, env: Log, state: bytes) -> None:
-        env.tell(f"state {pickle.loads(state)}")
+        env.note(f"state {pickle.loads(state)}")
 
 
 def named(text: str) -> Callable[[Log], None]:
     def function(env: Log) -> None:
-        env.tell(text)
+        env.note(text)
         if text == "exit":
             sys.exit(3)
         if text == "raise":
@@ -116,37 +116,39 @@ def seeded(step_id: int, seed: int) -> Entry:
     return Entry(step_id, Op.RESET, CommandFlag.SEED, seed, None)
 
 
-def kept_state(value: object, *, step_id: int = 1, is_complete: bool = True, is_amid: bool = False) -> Start:
-    return Start(step_id, Streams().keep_with(0, pickle.dumps(value)), is_complete, is_amid)
+def saved_state(
+    value: object, *, step_id: int = 1, is_complete: bool = True, is_mid_episode: bool = False
+) -> RestorePoint:
+    return RestorePoint(step_id, GlobalRngs().pack_state(0, pickle.dumps(value)), is_complete, is_mid_episode)
 
 
 class Scene:
-    """One env that is brought back; `told` is what it, or one in its place, was asked."""
+    """One env that is brought back; `asked` is what it, or one in its place, was asked."""
 
     def __init__(
         self, *records: tuple[int, int], autoreset: Autoreset = Autoreset.NEXT_STEP, length: int = 100
     ) -> None:
-        self.slot, self.told, self.length = Slot(*records), list[str](), length
+        self.slot, self.asked, self.length = Slot(*records), list[str](), length
         plan: Any = SimpleNamespace(reward_shape=())
-        self.replayer = Replayer(
-            self.slot, plan, lambda obs: obs, lambda reward: reward, autoreset, Keeper(), Streams()
+        self.restorer = Restorer(
+            self.slot, plan, lambda obs: obs, lambda reward: reward, autoreset, Snapshotter(), GlobalRngs()
         )
 
     def build(self, wrong: bool = False) -> Log:
-        return Log(self.told, self.length, wrong)
+        return Log(self.asked, self.length, wrong)
 
-    def run(self, *attempts: Attempt, wrong: bool = False, **how: Any) -> tuple[bool, Any]:
-        replay = Replay(list(attempts), **how)
-        _, needs_reset, outcome = self.replayer.run(0, self.build(wrong), replay, BEFORE, lambda _: self.build())
+    def run(self, *attempts: RestorePlan, wrong: bool = False, **how: Any) -> tuple[bool, Any]:
+        job = RestoreJob(list(attempts), **how)
+        _, needs_reset, outcome = self.restorer.run(0, self.build(wrong), job, BEFORE, lambda _: self.build())
         return needs_reset, outcome
 
 
 def test_calls_that_last_come_first_then_the_state_then_all_that_was_asked() -> None:
     scene = Scene()
-    attempt = Attempt(kept_state(7), [step(1), call(2, "b"), step(3, 4)], [call(0, "a")])
+    attempt = RestorePlan(saved_state(7), [step(1), call(2, "b"), step(3, 4)], [call(0, "a")])
     _, outcome = scene.run(attempt)
     assert (outcome.kind, outcome.num_steps) == ("replayed", 3)
-    assert scene.told == ["a", "state 7", "reset", "b", "step 4"], "of the first command only the reset"
+    assert scene.asked == ["a", "state 7", "reset", "b", "step 4"], "of the first command only the reset"
     assert scene.slot.touched == [Op.RESET, Op.CALL, Op.STEP]
 
 
@@ -154,27 +156,27 @@ def test_calls_that_last_come_first_then_the_state_then_all_that_was_asked() -> 
 def test_what_a_call_raised_was_its_answer(how: str) -> None:
     """One that left by `sys.exit` ended the recovery, and the episode with it."""
     scene = Scene()
-    _, outcome = scene.run(Attempt(FIRST, [seeded(1, 5), call(2, how), step(3)], []))
-    assert outcome.kind == "replayed" and scene.told == ["reset 5", how, "step 0"]
+    _, outcome = scene.run(RestorePlan(FIRST, [seeded(1, 5), call(2, how), step(3)], []))
+    assert outcome.kind == "replayed" and scene.asked == ["reset 5", how, "step 0"]
 
 
 def test_a_second_attempt_has_another_env_and_the_first_one_is_closed_whatever_that_raises() -> None:
     entries = [seeded(1, 5), step(2)]
     other = Scene()
-    other.run(Attempt(FIRST, entries, []))
+    other.run(RestorePlan(FIRST, entries, []))
     scene = Scene((2, other.slot.digest))
-    _, outcome = scene.run(*[Attempt(FIRST, entries, [])] * 2, wrong=True)
-    assert outcome.kind == "replayed" and scene.told == ["reset 5", "step 0", "close", "reset 5", "step 0"]
+    _, outcome = scene.run(*[RestorePlan(FIRST, entries, [])] * 2, wrong=True)
+    assert outcome.kind == "replayed" and scene.asked == ["reset 5", "step 0", "close", "reset 5", "step 0"]
 
 
 def test_an_env_that_begins_anew_is_told_what_lasts() -> None:
     scene = Scene((1, 77))
-    _, outcome = scene.run(Attempt(kept_state(7, is_amid=True), [], []), lasting=[call(0, "a")])
+    _, outcome = scene.run(RestorePlan(saved_state(7, is_mid_episode=True), [], []), persistent_calls=[call(0, "a")])
     assert outcome.kind == "truncated" and "was not kept" in outcome.reason
-    assert scene.told == ["state 7", "a"] and not scene.replayer.starts_digest
+    assert scene.asked == ["state 7", "a"] and not scene.restorer.starts_digest
     scene = Scene()
-    _, outcome = scene.run(lasting=[call(0, "a")], give_up="enough")
-    assert (outcome.kind, outcome.reason, scene.told) == ("truncated", "enough", ["a"])
+    _, outcome = scene.run(persistent_calls=[call(0, "a")], abandon_reason="enough")
+    assert (outcome.kind, outcome.reason, scene.asked) == ("truncated", "enough", ["a"])
     assert Scene().run()[1].reason.startswith("nothing from which the episode could be repeated")
 
 
@@ -184,80 +186,80 @@ def test_an_env_that_begins_anew_is_told_what_lasts() -> None:
 def test_the_newest_answer_is_needed_unless_it_is_from_before_the_start(
     record: tuple[int, int], is_found: bool
 ) -> None:
-    _, outcome = Scene(record).run(Attempt(kept_state(7, step_id=4), [step(5)], []))
+    _, outcome = Scene(record).run(RestorePlan(saved_state(7, step_id=4), [step(5)], []))
     assert (outcome.kind == "replayed") == is_found
     assert is_found or "what it was asked up to command 4 was not kept" in outcome.reason
 
 
 def test_a_new_env_that_has_answered_nothing_is_where_the_other_one_was() -> None:
-    _, outcome = Scene().run(Attempt(Start(0), [], []))
+    _, outcome = Scene().run(RestorePlan(RestorePoint(0), [], []))
     assert outcome.kind == "fresh"
-    assert Scene().run(Attempt(Start(0), [call(1, "a")], []))[1].kind == "replayed"
-    assert Scene().run(Attempt(kept_state(7), [], []))[1].kind == "replayed"
-    assert Scene().run(Attempt(kept_state(7, is_complete=False), [], []))[1].kind == "unproven"
+    assert Scene().run(RestorePlan(RestorePoint(0), [call(1, "a")], []))[1].kind == "replayed"
+    assert Scene().run(RestorePlan(saved_state(7), [], []))[1].kind == "replayed"
+    assert Scene().run(RestorePlan(saved_state(7, is_complete=False), [], []))[1].kind == "unproven"
 
 
 @pytest.mark.parametrize("was_answered", [True, False])
 def test_what_was_given_up_is_repeated_if_it_was_answered(was_answered: bool) -> None:
     entries = [seeded(1, 5), step(2), step(3, 1, CommandFlag.CANCELLED)]
     other = Scene((3, 0))
-    other.run(Attempt(FIRST, entries, []))  # fails: all was repeated
+    other.run(RestorePlan(FIRST, entries, []))  # fails: all was repeated
     record = (3, other.slot.digest) if was_answered else (2, 2001 + 1000 + 100 * RowFlag.RESET)
     scene = Scene(record)
-    assert scene.run(Attempt(FIRST, entries, []))[1].kind == "replayed"
-    assert ("step 1" in scene.told) == was_answered
+    assert scene.run(RestorePlan(FIRST, entries, []))[1].kind == "replayed"
+    assert ("step 1" in scene.asked) == was_answered
 
 
 @pytest.mark.parametrize(
-    ("start", "entries", "starts"),
+    ("restore_point", "entries", "starts_digest"),
     [
-        (kept_state(7, is_amid=True), [call(2, "a")], True),
-        (kept_state(7, is_amid=True), [call(2, "a"), step(3)], False),
-        (kept_state(7), [call(2, "a")], False),
+        (saved_state(7, is_mid_episode=True), [call(2, "a")], True),
+        (saved_state(7, is_mid_episode=True), [call(2, "a"), step(3)], False),
+        (saved_state(7), [call(2, "a")], False),
     ],
     ids=["only calls", "a step", "between two episodes"],
 )
 def test_the_checksum_begins_with_the_next_answer_after_a_state_amid_an_episode(
-    start: Start, entries: list[Entry], starts: bool
+    restore_point: RestorePoint, entries: list[Entry], starts_digest: bool
 ) -> None:
     scene = Scene()
-    scene.run(Attempt(start, entries, []))
-    assert scene.replayer.starts_digest == starts
+    scene.run(RestorePlan(restore_point, entries, []))
+    assert scene.restorer.starts_digest == starts_digest
 
 
 def test_a_seed_among_the_arguments_begins_a_checksum_as_well() -> None:
     scene = Scene()
     payload = messages.dump(Payload(kwargs={"seed": 2**70}))
-    scene.run(Attempt(FIRST, [step(1), Entry(2, Op.RESET, CommandFlag.PAYLOAD, 0, payload)], []))
-    assert scene.told[-1] == f"reset {2**70}" and scene.slot.digest == 2000 + 100 * RowFlag.RESET
+    scene.run(RestorePlan(FIRST, [step(1), Entry(2, Op.RESET, CommandFlag.PAYLOAD, 0, payload)], []))
+    assert scene.asked[-1] == f"reset {2**70}" and scene.slot.digest == 2000 + 100 * RowFlag.RESET
 
 
 def test_the_step_after_an_end_resets() -> None:
     scene = Scene(length=2)
-    needs_reset, _ = scene.run(Attempt(FIRST, [seeded(1, 5), *map(step, range(2, 7))], []))
-    assert scene.told == ["reset 5", "step 0", "step 0", "reset", "step 0", "step 0"] and needs_reset
+    needs_reset, _ = scene.run(RestorePlan(FIRST, [seeded(1, 5), *map(step, range(2, 7))], []))
+    assert scene.asked == ["reset 5", "step 0", "step 0", "reset", "step 0", "step 0"] and needs_reset
     assert [row[2] for row in scene.slot.rows] == [RowFlag.RESET, 0, 0, RowFlag.AUTORESET, 0, 0]
-    needs_reset, _ = scene.run(Attempt(FIRST, [step(2, 9)], []))
+    needs_reset, _ = scene.run(RestorePlan(FIRST, [step(2, 9)], []))
     assert not needs_reset, "no exception ends an episode, nor does an attempt begin where another one has ended"
-    assert scene.told[-1] == "step 9"
+    assert scene.asked[-1] == "step 9"
 
 
 def test_the_last_observation_is_what_it_was_before_the_reset_of_the_same_step() -> None:
     scene = Scene(autoreset=Autoreset.SAME_STEP, length=2)
-    needs_reset, _ = scene.run(Attempt(FIRST, [seeded(1, 5), step(2), step(3)], []))
+    needs_reset, _ = scene.run(RestorePlan(FIRST, [seeded(1, 5), step(2), step(3)], []))
     assert scene.slot.rows[-1] == (3, 0, RowFlag.FINAL, 2) and not needs_reset
 
 
 def test_a_state_that_cannot_be_restored_says_why() -> None:
-    bad = Start(1, Streams().keep_with(0, b"no pickle"))
-    _, outcome = Scene().run(Attempt(bad, [], []))
+    bad = RestorePoint(1, GlobalRngs().pack_state(0, b"no pickle"))
+    _, outcome = Scene().run(RestorePlan(bad, [], []))
     assert outcome.kind == "truncated" and outcome.reason.startswith("its state could not be restored: UnpicklingError")
 
 
 def test_without_time_nothing_is_repeated() -> None:
     scene = Scene()
-    _, outcome = scene.run(Attempt(FIRST, [seeded(1, 5)], []), seconds=0.0)
-    assert outcome.kind == "truncated" and "longer than recovery_timeout" in outcome.reason and scene.told == []
+    _, outcome = scene.run(RestorePlan(FIRST, [seeded(1, 5)], []), seconds=0.0)
+    assert outcome.kind == "truncated" and "longer than recovery_timeout" in outcome.reason and scene.asked == []
 
 
 def test_an_attempt_that_is_not_the_last_has_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,5 +267,5 @@ def test_an_attempt_that_is_not_the_last_has_half_of_the_time(monkeypatch: pytes
     minute = 60_000_000_000
     monkeypatch.setattr("vecenv.core.host.replay.now_ns", lambda: clock.__setitem__(0, clock[0] + minute) or clock[0])
     scene = Scene()
-    _, outcome = scene.run(*[Attempt(FIRST, [seeded(1, 5)], [])] * 2, seconds=100.0)
-    assert outcome.kind == "replayed" and scene.told == ["close", "reset 5"]
+    _, outcome = scene.run(*[RestorePlan(FIRST, [seeded(1, 5)], [])] * 2, seconds=100.0)
+    assert outcome.kind == "replayed" and scene.asked == ["close", "reset 5"]
