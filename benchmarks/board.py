@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from vecenv.cli import machine, measure
-from vecenv.cli.ending import end_well
+from vecenv.cli.exit_codes import run_command
 from vecenv.cli.machine import cpu_seconds
 from vecenv.cli.measure import LoopMode, Mode, Window
 from vecenv.cli.options import count, seconds
@@ -146,4 +146,4 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    raise SystemExit(end_well("python -m benchmarks.board", main))
+    raise SystemExit(run_command("python -m benchmarks.board", main))

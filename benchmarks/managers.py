@@ -25,7 +25,7 @@ from benchmarks.modes import AsyncManagerMode, ManagerMode, TreeManagerMode
 from benchmarks.rows import Effort, median_times
 from vecenv import BaseEnvManager, BaseEnvManagerV2, VectorEnv
 from vecenv.cli import machine, measure
-from vecenv.cli.ending import end_well
+from vecenv.cli.exit_codes import run_command
 from vecenv.cli.measure import Mode, Window
 from vecenv.cli.options import check_file, count, seconds
 from vecenv.cli.target import EnvMaker, check_env
@@ -141,4 +141,4 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    raise SystemExit(end_well("python -m benchmarks.managers", main))
+    raise SystemExit(run_command("python -m benchmarks.managers", main))

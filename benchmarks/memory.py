@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 import psutil
 
-from vecenv.cli.ending import end_well
+from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import count
 from vecenv.cli.target import EnvMaker, action_batches, check_env
 from vecenv.vector import VectorEnv
@@ -63,4 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(end_well("python -m benchmarks.memory", main))
+    raise SystemExit(run_command("python -m benchmarks.memory", main))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.modes import ManagerMode, SB3VecEnvMode, StableBaselines3Mode
 from vecenv.cli import machine, measure, report
-from vecenv.cli.ending import end_well
+from vecenv.cli.exit_codes import run_command
 from vecenv.cli.measure import Mode, Window
 from vecenv.cli.options import check_file, count, seconds
 from vecenv.cli.target import EnvMaker, check_env
@@ -92,4 +92,4 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    raise SystemExit(end_well("python -m benchmarks.peers", main))
+    raise SystemExit(run_command("python -m benchmarks.peers", main))

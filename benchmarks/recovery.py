@@ -27,7 +27,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from vecenv.cli.ending import end_well
+from vecenv.cli.exit_codes import run_command
 from vecenv.cli.target import EnvMaker, action_batches
 from vecenv.envs import toys
 from vecenv.vector import VectorEnv
@@ -139,4 +139,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(end_well("python -m benchmarks.recovery", main))
+    raise SystemExit(run_command("python -m benchmarks.recovery", main))

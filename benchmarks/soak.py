@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import psutil
 
-from vecenv.cli.ending import end_well
+from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import count, seconds
 from vecenv.cli.target import EnvMaker, action_batches, check_env
 from vecenv.vector import VectorEnv
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 #: How long processes that were killed a moment ago may take to disappear, in seconds.
-_LAST_BREATH = 2.0
+_EXIT_GRACE_SECONDS = 2.0
 
 
 @dataclass
@@ -57,7 +57,7 @@ def collect(
     with contextlib.closing(VectorEnv(env_fns, num_workers=num_workers)) as envs:
         actions = action_batches(envs.single_action_space, num_envs)
         obs, _ = envs.reset(seed=0)
-        digests = _chain(digests, obs)
+        digests = _update_digests(digests, obs)
         start = time.perf_counter()
         next_kill = start + kill_every if kill_every else np.inf
         while num_rounds != rounds and (seconds is None or time.perf_counter() - start < seconds):
@@ -68,13 +68,13 @@ def collect(
                     num_kills += 1
             obs, rewards, terminations, truncations, _ = envs.step(next(actions))
             for part in (obs, rewards, terminations, truncations):
-                digests = _chain(digests, part)
+                digests = _update_digests(digests, part)
             num_rounds += 1
         statistics = envs.statistics()
     return Run(num_rounds, digests, num_kills, statistics)
 
 
-def _chain(digests: Any, values: Any) -> Any:
+def _update_digests(digests: Any, values: Any) -> Any:
     """Add one row of values per env to the envs' digests."""
     rows = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8).astype(np.uint64)
     weights = np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * _PRIME
@@ -106,29 +106,29 @@ def main() -> int:
     for env_name, _ in envs:
         check_env(EnvMaker(env_name))  # what one lacks is told before anything has run
     for env_name, num_envs in envs:
-        disturbed = collect(
+        with_kills = collect(
             env_name,
             num_envs,
             seconds=options.seconds / len(envs),
             kill_every=options.every,
             num_workers=options.workers,
         )
-        peaceful = collect(env_name, num_envs, rounds=disturbed.num_rounds, num_workers=options.workers)
-        wrong = int((disturbed.digests != peaceful.digests).sum())
-        found = disturbed.statistics
+        reference = collect(env_name, num_envs, rounds=with_kills.num_rounds, num_workers=options.workers)
+        wrong = int((with_kills.digests != reference.digests).sum())
+        found = with_kills.statistics
         print(
-            f"{env_name}: {num_envs} envs, {disturbed.num_rounds * num_envs:,} transitions, "
-            f"{disturbed.num_kills} kills, {found['replayed']} envs brought back, "
+            f"{env_name}: {num_envs} envs, {with_kills.num_rounds * num_envs:,} transitions, "
+            f"{with_kills.num_kills} kills, {found['replayed']} envs brought back, "
             f"{found['steps_replayed']:,} steps repeated, {wrong} streams differ",
             flush=True,
         )
-        kills += disturbed.num_kills
+        kills += with_kills.num_kills
         recoveries += found["restarts"]
         lost += found["truncated"]
         differing += wrong
-        transitions += disturbed.num_rounds * num_envs
+        transitions += with_kills.num_rounds * num_envs
     children = [child for child in psutil.Process().children(recursive=True) if not _is_helper(child)]
-    _, left = psutil.wait_procs(children, timeout=_LAST_BREATH)
+    _, left = psutil.wait_procs(children, timeout=_EXIT_GRACE_SECONDS)
     segments = _segments() - before
     print(f"kills                          {kills}")
     print(f"recoveries                     {recoveries}")
@@ -154,4 +154,4 @@ def _is_helper(process: psutil.Process) -> bool:
 
 
 if __name__ == "__main__":
-    raise SystemExit(end_well("python -m benchmarks.soak", main))
+    raise SystemExit(run_command("python -m benchmarks.soak", main))

@@ -27,7 +27,7 @@ from benchmarks.modes import BatchedMode, ManagerMode, SB3VecEnvMode, StableBase
 from benchmarks.rows import Effort, Readings
 from vecenv.alf import load
 from vecenv.cli import machine, measure
-from vecenv.cli.ending import end_well
+from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import check_file, count, seconds
 from vecenv.cli.target import EnvFn, EnvMaker
 from vecenv.envs.toys import BusyEnv, FrameEnv, NullEnv, SleepEnv
@@ -277,4 +277,4 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    raise SystemExit(end_well("python -m benchmarks.speed", main))
+    raise SystemExit(run_command("python -m benchmarks.speed", main))

@@ -85,7 +85,7 @@ def patient_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def leak_guard() -> Iterator[None]:
     """Fail a test that leaves a process, a shared-memory entry, a descriptor or a thread."""
-    before = _Holdings.now()
+    before = _ProcessResources.now()
     yield
     left = before.find_leaks()
     if left:
@@ -98,7 +98,7 @@ def leak_guard() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Holdings:
+class _ProcessResources:
     """What this process holds at one moment."""
 
     pids: frozenset[int]
@@ -107,7 +107,7 @@ class _Holdings:
     threads: frozenset[threading.Thread]
 
     @classmethod
-    def now(cls) -> _Holdings:
+    def now(cls) -> _ProcessResources:
         return cls(frozenset(psutil.pids()), _segments(), _descriptors(), frozenset(threading.enumerate()))
 
     def find_leaks(self, grace: float = 0.0) -> list[str]:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 
-def held(pid: int) -> dict[int, tuple[str, str]]:
+def open_descriptors(pid: int) -> dict[int, tuple[str, str]]:
     """Return, by descriptor of a process, what it is of and the flags that it was opened with (octal digits)."""
     folder = Path(f"/proc/{pid}")
     while True:

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.faults.faces import FACE_CLASSES
-from tests.faults.tapes import Row, kill, mortal, play
+from tests.faults.front_ends import FRONT_END_CLASSES
+from tests.faults.traces import Row, kill, play, recovering_pool
 from vecenv import DingEnvWrapper
 from vecenv.core.layout.rows import Autoreset
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.serial import SerialPool
 from vecenv.envs import toys
-from vecenv.envs.adapt import adapt_built
+from vecenv.envs.adapt import adapt_and_build
 
 NUM_ENVS = 5
 
@@ -77,7 +77,7 @@ def few(max_examples: int) -> Any:
 def expected(name: str, seeds: tuple[int, ...], rounds: int, autoreset: Autoreset) -> list[list[Row]]:
     """What the envs answer in this process, one after the other."""
     env_fns = [{**QUICK, **SLOW}[name]] * NUM_ENVS
-    with SerialPool(env_fns, PoolOptions(autoreset=autoreset), adapt=adapt_built) as pool:
+    with SerialPool(env_fns, PoolOptions(autoreset=autoreset), adapt=adapt_and_build) as pool:
         return play(pool, rounds, seeds=seeds).rows
 
 
@@ -89,15 +89,15 @@ def check_pool(name: str, rounds: int, data: Any) -> None:
     threads = data.draw(st.integers(1, 2), "threads") if name != "global generators" else 1
     kills = data.draw(st.dictionaries(st.integers(1, rounds), st.integers(0, num_workers - 1), max_size=2), "kills")
 
-    def strike(pool: Any, number: int) -> None:
+    def inject(pool: Any, number: int) -> None:
         if number in kills:
             kill(pool, kills[number])
 
     env_fns = [{**QUICK, **SLOW}[name]] * NUM_ENVS
     context = data.draw(CONTEXTS, "context")
     how = {"num_workers": num_workers, "threads_per_worker": threads, "context": context, "autoreset": autoreset}
-    with mortal(env_fns, **how) as pool:
-        got = play(pool, rounds, strike, seeds=seeds, in_order=in_order)
+    with recovering_pool(env_fns, **how) as pool:
+        got = play(pool, rounds, inject, seeds=seeds, in_order=in_order)
         assert pool.statistics()["truncated"] == 0
     assert got.rows == expected(name, seeds, rounds, autoreset)
 
@@ -122,8 +122,8 @@ def test_streams_of_pools_at_length(name: str, data: Any) -> None:
 # ---- faces ----------------------------------------------------------------------------------------
 
 
-def streams_of(face: str, env_fn: Callable[[], Any], rounds: int, seed: int, **how: Any) -> Any:
-    player = FACE_CLASSES[face]([env_fn] * NUM_ENVS, rounds=rounds, seed=seed, call_after=None, **how)
+def streams_of(front_end: str, env_fn: Callable[[], Any], rounds: int, seed: int, **how: Any) -> Any:
+    player = FRONT_END_CLASSES[front_end]([env_fn] * NUM_ENVS, rounds=rounds, seed=seed, call_after=None, **how)
     try:
         player.open()
         player.play()
@@ -139,40 +139,40 @@ def expected_of(kind: str, name: str, rounds: int, seed: int) -> Any:
     return streams_of("sync" if kind == "manager" else "VectorEnv", env_fn, rounds, seed, start="fork", num_workers=1)
 
 
-def check_face(face: str, name: str, rounds: int, data: Any) -> None:
+def check_front_end(front_end: str, name: str, rounds: int, data: Any) -> None:
     seed = data.draw(st.integers(0, 2**20), "seed")
     num_workers = data.draw(st.integers(1, NUM_ENVS), "workers")
     kills = data.draw(st.dictionaries(st.integers(1, rounds - 1), st.integers(0, num_workers - 1), max_size=2), "kills")
 
-    def strike(pids: tuple[int, ...], number: int) -> None:
+    def inject(pids: tuple[int, ...], number: int) -> None:
         if number in kills:
             os.kill(pids[kills[number]], signal.SIGKILL)
 
     got = streams_of(
-        face,
+        front_end,
         {**QUICK, **SLOW}[name],
         rounds,
         seed,
         start=data.draw(CONTEXTS, "context"),
         num_workers=num_workers,
-        before=strike,
+        before=inject,
     )
-    assert got == expected_of("gymnasium" if face == "VectorEnv" else "manager", name, rounds, seed)
+    assert got == expected_of("gymnasium" if front_end == "VectorEnv" else "manager", name, rounds, seed)
 
 
-@pytest.mark.parametrize("face", FACE_CLASSES)
+@pytest.mark.parametrize("front_end", FRONT_END_CLASSES)
 @few(3)
 @given(data=st.data())
-def test_streams_of_faces(face: str, data: Any) -> None:
-    check_face(face, data.draw(st.sampled_from(list(QUICK)), "env"), 20, data)
+def test_streams_of_front_ends(front_end: str, data: Any) -> None:
+    check_front_end(front_end, data.draw(st.sampled_from(list(QUICK)), "env"), 20, data)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("face", FACE_CLASSES)
+@pytest.mark.parametrize("front_end", FRONT_END_CLASSES)
 @few(30)
 @given(data=st.data())
-def test_streams_of_faces_at_length(face: str, data: Any) -> None:
-    check_face(face, data.draw(st.sampled_from([*QUICK, *SLOW]), "env"), 45, data)
+def test_streams_of_front_ends_at_length(front_end: str, data: Any) -> None:
+    check_front_end(front_end, data.draw(st.sampled_from([*QUICK, *SLOW]), "env"), 45, data)
 
 
 def test_gymnasiums_own_vector_env_gives_the_same() -> None:

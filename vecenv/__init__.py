@@ -70,6 +70,7 @@ _MODULE_OF = {
     "NoneSpace": "envs.spaces",
     "NoopResetEnv": "wrappers",
     "NoopResetWrapper": "wrappers",
+    "ObjectSpace": "envs.spaces",
     "ObsNormEnv": "wrappers",
     "ObsNormWrapper": "wrappers",
     "ObsPlusPrevActRewWrapper": "wrappers",

@@ -44,14 +44,14 @@ class ShortEnv(NullEnv):
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         self.num_steps = 0
-        return super().reset(**kwargs)[0], self.inform()
+        return super().reset(**kwargs)[0], self.make_info()
 
     def step(self, action: Any) -> Any:
         self.num_steps += 1
         obs, reward, *_ = super().step(action)
-        return obs, reward, self.num_steps == 5, False, self.inform()
+        return obs, reward, self.num_steps == 5, False, self.make_info()
 
-    def inform(self) -> dict[str, Any]:
+    def make_info(self) -> dict[str, Any]:
         count = self.num_steps
         return {"lives": 0, "episode_frame_number": count, "frame_number": 4 * count, "score": 3, "level": 1}
 

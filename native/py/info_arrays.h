@@ -1,4 +1,4 @@
-/* Sheets: the arrays of a batch's infos, filled again once nobody holds them.
+/* InfoBuffers: the arrays of a batch's infos, filled again once nobody holds them.
  *
  * Infos of the same keys and types need the same arrays at every step, and most callers have
  * dropped those of the step before the last. To make ten arrays takes longer than to fill them. */

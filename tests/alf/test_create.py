@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.alf.same import VectorReward, assert_same, counting
+from tests.alf.comparison import VectorReward, assert_same, counting
 from vecenv.alf import (
     AlfEnvironment,
     AlfEnvironmentBaseWrapper,
@@ -332,7 +332,7 @@ def test_a_list_of_names_is_multitask():
         assert kinds == [[1, 0], [2, 1], [0, 1]]
     env = create_environment(["short", "long"], load_toy, nonparallel=True, num_parallel_environments=1, tensors=False)
     with env:
-        assert env.num_tasks == 2 and isinstance(env._inner, MultitaskWrapper)
+        assert env.num_tasks == 2 and isinstance(env._env, MultitaskWrapper)
     with pytest.raises(ValueError, match="a list of tasks"):
         create_environment(["a", "b"], load_batch)
 
@@ -451,12 +451,12 @@ def test_the_callers_torch_goes_on_where_it_was():
     torch.set_rng_state(before)
 
 
-def _length_of(carrier):
-    return carrier.alf.length
+def _length_of(adapter):
+    return adapter.alf.length
 
 
-def _length_of_toy(carrier):
-    return carrier.alf.gym.unwrapped.length
+def _length_of_toy(adapter):
+    return adapter.alf.gym.unwrapped.length
 
 
 class Unseeded(VectorReward):

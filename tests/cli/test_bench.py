@@ -274,17 +274,17 @@ def test_ctrl_c_is_one_line_and_exit_code_130():
     assert_one_line(Run(process.returncode, out, err), 130, "interrupted")
 
 
-@pytest.mark.parametrize("lockstep, is_told", [(0.61, True), (0.98, False), (None, False)])
-def test_uneven_cores_are_told_of(capsys, lockstep, is_told):
+@pytest.mark.parametrize("lockstep, is_reported", [(0.61, True), (0.98, False), (None, False)])
+def test_uneven_cores_are_told_of(capsys, lockstep, is_reported):
     report.print_table([Result("ceiling", None, 1000.0, 10.0, 2.0, 1.0, 0.01, lockstep, [1000.0])])
-    assert ("0.61 of the ceiling" in capsys.readouterr().out) == is_told
+    assert ("0.61 of the ceiling" in capsys.readouterr().out) == is_reported
 
 
-@pytest.mark.parametrize("stolen, is_told", [(0.13, True), (0.001, False), (0.0, False)])
-def test_stolen_time_is_told_of(capsys, stolen, is_told):
+@pytest.mark.parametrize("stolen, is_reported", [(0.13, True), (0.001, False), (0.0, False)])
+def test_stolen_time_is_told_of(capsys, stolen, is_reported):
     report.print_table([Result("ceiling", None, 1000.0, 10.0, 2.0, 1.0, 0.01, None, [1000.0])], stolen)
     out = capsys.readouterr().out
-    assert ("took 13% of its cores' time" in out) == is_told and ("took" in out) == is_told
+    assert ("took 13% of its cores' time" in out) == is_reported and ("took" in out) == is_reported
 
 
 @pytest.mark.parametrize("width", [20, 60, 120])

@@ -78,10 +78,10 @@ def test_loop_processes_run_all_at_once_and_report_one_by_one(store: bool):
         loops.close()
 
 
-@pytest.mark.parametrize("crime", [RaiseAtInit, RaiseAtReset])
-def test_a_loop_that_cannot_build_its_env_says_why(crime):
+@pytest.mark.parametrize("fault", [RaiseAtInit, RaiseAtReset])
+def test_a_loop_that_cannot_build_its_env_says_why(fault):
     with pytest.raises(EnvError, match="an env of a plain loop raised .*: toy env"):
-        LoopProcesses([[crime]])
+        LoopProcesses([[fault]])
 
 
 class Fails(ToyEnv):
@@ -101,10 +101,10 @@ class Leaves(ToyEnv):
 
 
 @pytest.mark.parametrize(
-    ("crime", "says"), [(Fails, "ConnectionResetError: no simulator"), (Leaves, "SystemExit: enough")]
+    ("fault", "says"), [(Fails, "ConnectionResetError: no simulator"), (Leaves, "SystemExit: enough")]
 )
-def test_an_env_that_raises_while_loops_run_is_told(crime, says):
-    loops = LoopProcesses([[ToyEnv], [crime]])
+def test_an_env_that_raises_while_loops_run_is_told(fault, says):
+    loops = LoopProcesses([[ToyEnv], [fault]])
     try:
         with pytest.raises(EnvError, match=f"an env of a plain loop raised {says}"):
             loops.run(SECONDS)
@@ -140,7 +140,7 @@ def test_the_ceiling_deals_the_envs_out_over_the_cores():
 
 def test_a_lockstep_waits_for_the_slower_loop():
     slow, quick = functools.partial(BusyEnv, busy_us=3000), functools.partial(BusyEnv, busy_us=30)
-    mode = measure.LoopMode("ceiling", [[slow], [quick] * 2], laps=True)
+    mode = measure.LoopMode("ceiling", [[slow], [quick] * 2], time_rounds=True)
     try:
         window = mode.run(0.5)
     finally:

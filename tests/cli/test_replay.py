@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.faults.tapes import mortal
+from tests.faults.traces import recovering_pool
 from vecenv.cli import main
 from vecenv.core.layout.rows import Op
 from vecenv.core.recovery import reproducer
@@ -158,7 +158,7 @@ def test_until_stops_before_the_crash(project: Path, elsewhere: Path) -> None:
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     """An episode in which nothing fails."""
-    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         pool.start()
         pool.reset(seeds=[3])
         pool.recv()

@@ -24,9 +24,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
-from tests.faults.tapes import stopped, wait_until
+from tests.broken_pickles import BrokenPickle, BrokenPickleInfo
+from tests.faults.traces import stopped, wait_until
 from tests.spaces import ALL_SPACES, FIXED_SPACES
-from tests.unreadable import Unreadable, UnreadableInfo
 from vecenv.core.layout.native import load
 from vecenv.core.layout.rows import Autoreset, Form, Op, RowFlag
 from vecenv.core.options import FailurePolicy, Limits, PoolOptions
@@ -211,12 +211,12 @@ def test_leftovers_and_new_answers_join_in_one_batch(open_pool: OpenPool) -> Non
 def test_a_view_stays_valid_for_depth_minus_one_batches(open_pool: OpenPool) -> None:
     pool = open_pool(count(100), 4, depth=3)
     reset(pool)
-    held = []
+    kept_batches = []
     for _ in range(40):
         pool.send(np.zeros(4, np.int64))
         batch = pool.recv()
-        held.append((batch, batch.obs.copy()))
-        for old, obs in held[-2:]:
+        kept_batches.append((batch, batch.obs.copy()))
+        for old, obs in kept_batches[-2:]:
             np.testing.assert_array_equal(old.obs, obs)
 
 
@@ -893,9 +893,9 @@ def test_all_envs_that_fail_in_one_step_are_reported(open_pool: OpenPool) -> Non
     assert any("env 2" in note for note in caught.value.__notes__)
 
 
-@pytest.mark.parametrize("crime", [toys.RaiseWeirdError, toys.RaiseUnpicklableError])
-def test_an_exception_that_cannot_travel_is_described(crime: Any, open_pool: OpenPool) -> None:
-    pool = open_pool(functools.partial(crime, 1), 1)
+@pytest.mark.parametrize("fault", [toys.RaiseWeirdError, toys.RaiseUnpicklableError])
+def test_an_exception_that_cannot_travel_is_described(fault: Any, open_pool: OpenPool) -> None:
+    pool = open_pool(functools.partial(fault, 1), 1)
     reset(pool)
     pool.send(np.zeros(1, np.int64))
     errors = pool.recv().errors()
@@ -911,7 +911,7 @@ def test_an_info_that_cannot_be_pickled_is_an_error_of_its_env(open_pool: OpenPo
 
 
 def test_an_info_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
-    pool = open_pool([count(), UnreadableInfo, count()])
+    pool = open_pool([count(), BrokenPickleInfo, count()])
     reset(pool)
     for round_ in range(4):
         pool.send(np.zeros(3, np.int64))
@@ -940,7 +940,7 @@ def _length_of(env: Any) -> Any:
 
 
 def _give_unreadable(env: Any) -> Any:
-    return Unreadable()
+    return BrokenPickle()
 
 
 def test_reset_that_raises_is_told_with_its_row(open_pool: OpenPool) -> None:

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
 
-from tests.vector.same import assert_same
+from tests.vector.comparison import assert_same
 from vecenv import ClosedError, ConfigError, EnvError, SpaceError, StateError, VectorEnv, WorkerTimeoutError
 from vecenv.envs.toys import (
     CountEnv,
@@ -448,11 +448,11 @@ class VectorEnvContract:
     # ---- failures -----------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
-        "crime, error", [(RaiseAtStep, ZeroDivisionError), (RaiseWeirdError, EnvError)], ids=["plain", "weird"]
+        "fault, error", [(RaiseAtStep, ZeroDivisionError), (RaiseWeirdError, EnvError)], ids=["plain", "weird"]
     )
     @pytest.mark.parametrize("how", ["step", "async", "recv"])
-    def test_an_env_that_raises(self, open_envs, crime, error, how, tmp_path):
-        envs = open_envs([CountEnv, functools.partial(crime, once=tmp_path / "done"), CountEnv])
+    def test_an_env_that_raises(self, open_envs, fault, error, how, tmp_path):
+        envs = open_envs([CountEnv, functools.partial(fault, once=tmp_path / "done"), CountEnv])
         envs.reset(seed=0)
         with pytest.raises(error) as caught:
             if how == "step":

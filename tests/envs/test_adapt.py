@@ -12,10 +12,10 @@ from gymnasium import spaces
 
 from tests.scripted import Ding, Plain, numbers_env
 from vecenv import ConfigError, DingEnvWrapper, GymToGymnasiumWrapper, SpaceError, StateError, VectorEnv
-from vecenv.envs.adapt import AdaptedEnv, adapt, adapt_built, convert_space, ensure_spaces, find_attr, original
+from vecenv.envs.adapt import AdaptedEnv, adapt, adapt_and_build, convert_space, ensure_spaces, find_attr, original
 from vecenv.envs.base import BaseEnvTimestep
-from vecenv.envs.results import AGENTS, is_abnormal, read_flags, to_timestep
 from vecenv.envs.seeding import episode_seed
+from vecenv.envs.step_formats import AGENTS, is_abnormal, read_flags, to_timestep
 
 
 @pytest.mark.parametrize("make", [numbers_env, lambda: gymnasium.make("CartPole-v1")])
@@ -437,14 +437,14 @@ def test_an_env_that_does_not_come_to_have_spaces_is_closed(lazy):
             raise OSError("cannot be closed")
 
     with pytest.raises(LookupError if lazy else SpaceError):
-        adapt_built(Spaceless())
+        adapt_and_build(Spaceless())
     assert Spaceless.num_closes == 1
 
 
 def test_a_vector_env_that_is_refused_is_closed():
     envs = gymnasium.vector.SyncVectorEnv([numbers_env])
     with pytest.raises(TypeError, match="is a vector env"):
-        adapt_built(envs)
+        adapt_and_build(envs)
     assert envs.closed
 
 

@@ -416,7 +416,7 @@ def test_spawns_child_and_ends_it():
 
 # Crimes that end or stop the process: one fresh interpreter forks a process for each.
 
-CRIMES = {
+FATAL_FAULTS = {
     "ExitAtInit": 3,
     "ExitAtReset": 3,
     "ExitAtStep": 3,
@@ -436,13 +436,13 @@ CRIMES = {
     **{f"RaiseSystemExit {moment}": "raised 3" for moment in toys.MOMENTS},
 }
 
-COMMIT_ALL = """
+RUN_ALL = """
 import json, os, resource, select, signal, sys, threading, time
 from vecenv.envs import toys
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
-def commit(crime_name, pipe):
-    name, _, moment = crime_name.partition(" ")
+def run_fault(fault_name, pipe):
+    name, _, moment = fault_name.partition(" ")
     # A thread that writes whenever Python code runs tells a free GIL from a held one.
     def breathe():
         while True:
@@ -450,8 +450,8 @@ def commit(crime_name, pipe):
             time.sleep(0.01)
     threading.Thread(target=breathe, daemon=True).start()
     cls = getattr(toys, name)
-    crime = cls.commit
-    cls.commit = lambda env: (os.write(pipe, b"!"), crime(env))
+    fault = cls.fail
+    cls.fail = lambda env: (os.write(pipe, b"!"), fault(env))
     try:
         env = cls(moment=moment or None, length=2)
         env.reset(seed=0)
@@ -489,7 +489,7 @@ def try_out(name):
     heard, pipe = os.pipe()
     pid = os.fork()
     if pid == 0:
-        commit(name, pipe)
+        run_fault(name, pipe)
     os.close(pipe)
     result = watch(pid, heard)
     if isinstance(result, str) and "raised" not in result:
@@ -505,14 +505,14 @@ print(json.dumps({name: try_out(name) for name in sys.argv[1:]}))
 def test_crimes_that_take_the_process_along():
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", COMMIT_ALL, *CRIMES], env=environ, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", RUN_ALL, *FATAL_FAULTS], env=environ, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == CRIMES
+    assert json.loads(done.stdout) == FATAL_FAULTS
 
 
 def test_every_crime_is_tried():
-    tried = {crime.split()[0] for crime in CRIMES} | {"Raises", "RaiseAtInit", "RaiseAtReset", "RaiseAtStep"}
+    tried = {fault.split()[0] for fault in FATAL_FAULTS} | {"Raises", "RaiseAtInit", "RaiseAtReset", "RaiseAtStep"}
     tried |= {"RaiseWeirdError", "RaiseUnpicklableError"}
     tried |= {"LeaksMemory", "SpawnsChild", "WrongDtype", "WrongShape", "HugeInfo", "UnpicklableInfo", "FaultEnv"}
     assert {cls.__name__ for cls in CLASSES if issubclass(cls, toys.FaultEnv)} == tried

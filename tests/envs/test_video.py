@@ -244,7 +244,7 @@ def test_an_env_brought_back_records_by_itself_under_the_same_name():
 
     env, twin = (Recordable(Records(numbers_env()), "token") for _ in range(2))
     for folder in ("one", "two"):
-        env.replay_folder = folder
+        env.video_folder = folder
         env.reset()
     twin.set_state(env.get_state())
     assert twin.env.told == env.env.told == ("two", "token-2")

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.faults.tapes import wait_until
+from tests.faults.traces import wait_until
 from vecenv.core.layout.rows import Op
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
@@ -53,7 +53,7 @@ def alarmed(env_fn: Any) -> Iterator[ProcessPool]:
         yield pool
 
 
-def strike_once_blocked(pool: ProcessPool) -> None:
+def signal_once_blocked(pool: ProcessPool) -> None:
     """Send the signal while the worker waits for its parent within a step; return once its process has taken it."""
     (pid,) = pool.worker_pids
     wait_until(lambda: pool._hub.state(0).op == Op.STEP and is_kept_waiting(pool, pid))
@@ -77,7 +77,7 @@ def test_amid_a_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = tmp_path / "heard"
     with alarmed(functools.partial(Alarmed, heard)) as pool:
         pool.send_objects([{"number": 1, "big": b"x" * BIG}], [0])
-        strike_once_blocked(pool)
+        signal_once_blocked(pool)
         wait_until(heard.exists)
         with pytest.raises(TimeoutError, match="the env's alarm"):
             pool.recv(timeout=PATIENCE).raise_errors()
@@ -93,7 +93,7 @@ def test_amid_a_message(tmp_path: Path, implementation: str) -> None:
     heard = tmp_path / "heard"
     with alarmed(functools.partial(Alarmed, heard, BIG)) as pool:
         pool.send(np.array([1]))
-        strike_once_blocked(pool)
+        signal_once_blocked(pool)
         if implementation == "native":  # the twin's handlers wait until all is written
             wait_until(heard.exists)
         with pytest.raises(TimeoutError, match="the env's alarm"):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.faults.tapes import kill, mortal, play, stopped, wait_until
+from tests.faults.traces import kill, play, recovering_pool, stopped, wait_until
 from vecenv import VectorEnv
 from vecenv.core.host.host import Host
 from vecenv.envs import toys
@@ -36,12 +36,12 @@ class Tunable(toys.CountEnv):
 
 
 def test_attributes_and_calls_survive(implementation: str) -> None:
-    def run(strikes: dict[int, int]) -> list[Any]:
+    def run(kills: dict[int, int]) -> list[Any]:
         env = VectorEnv([functools.partial(Tunable, 6)] * 4, num_workers=2)
         seen: list[Any] = [env.reset(seed=5)]
         for number in range(1, 25):
-            if number in strikes:
-                kill(env, strikes[number])  # type: ignore[arg-type]
+            if number in kills:
+                kill(env, kills[number])  # type: ignore[arg-type]
             if number in (3, 9):
                 env.set_attr("gain", [float(number + env_id) for env_id in range(4)])
             if number in (4, 14):
@@ -64,7 +64,7 @@ def test_a_call_that_kills_once_is_made_again(implementation: str, tmp_path: Any
             os.kill(os.getpid(), signal.SIGKILL)
         return value
 
-    with mortal([functools.partial(Tunable, 6)] * 4) as pool:
+    with recovering_pool([functools.partial(Tunable, 6)] * 4) as pool:
         play(pool, 9)
         assert pool.call(poke) == [1, 1, 1, 1]
         assert pool.call(poke) == [2, 2, 2, 2]
@@ -72,7 +72,7 @@ def test_a_call_that_kills_once_is_made_again(implementation: str, tmp_path: Any
 
 
 def test_a_call_beside_running_steps_is_made_once(implementation: str) -> None:
-    with mortal([functools.partial(Tunable, 6)] * 4) as pool:
+    with recovering_pool([functools.partial(Tunable, 6)] * 4) as pool:
         play(pool, 9)
         pool.send(np.zeros(4, np.int64))
         pool.post([Tunable.poke] * 4)
@@ -111,7 +111,7 @@ def last_poke(env: Any) -> int:
 
 @pytest.mark.parametrize("pure", [False, True])
 def test_a_call_whose_answer_has_been_taken_is_not_made_again(pure: bool, implementation: str) -> None:
-    with mortal([functools.partial(Tunable, 6)] * 4) as pool:
+    with recovering_pool([functools.partial(Tunable, 6)] * 4) as pool:
         play(pool, 9)
         assert pool.call(last_poke, [1], pure=pure) == [1]
         for _ in range(2):
@@ -135,7 +135,7 @@ class Gated(Tunable):
 
 
 def test_a_call_between_commands_that_were_overtaken_is_not_made_again(implementation: str, tmp_path: Any) -> None:
-    with mortal([functools.partial(Gated, str(tmp_path / "go"))] * 2, num_workers=1) as pool:
+    with recovering_pool([functools.partial(Gated, str(tmp_path / "go"))] * 2, num_workers=1) as pool:
         pool.start()
         pool.reset(seeds=[0, 1])
         pool.recv()
@@ -162,7 +162,7 @@ class DiesInReset(toys.ToyEnv):
 
 def test_a_reset_whose_letter_is_more_than_the_log_may_hold_is_made_again(implementation: str, tmp_path: Any) -> None:
     size = 50_000
-    with mortal([DiesInReset] * 2, num_workers=1, max_log_bytes=4096) as pool:
+    with recovering_pool([DiesInReset] * 2, num_workers=1, max_log_bytes=4096) as pool:
         pool.start()
         pool.reset(seeds=[0, 1])
         pool.recv()
@@ -176,7 +176,7 @@ def test_a_reset_whose_letter_is_more_than_the_log_may_hold_is_made_again(implem
 def test_a_step_that_was_overtaken_and_given_up_does_not_take_the_letter_of_the_reset(
     implementation: str, tmp_path: Any
 ) -> None:
-    with mortal([DiesInReset], num_workers=1, max_log_bytes=4096) as pool:
+    with recovering_pool([DiesInReset], num_workers=1, max_log_bytes=4096) as pool:
         pool.start()
         pool.reset(seeds=[0])
         pool.recv()
@@ -204,7 +204,7 @@ def come_back(pid: int) -> Unloadable:
 
 
 def test_an_answer_that_cannot_be_read_does_not_take_others_with_it(implementation: str) -> None:
-    with mortal([functools.partial(Tunable, 6)] * 3, num_workers=1) as pool:
+    with recovering_pool([functools.partial(Tunable, 6)] * 3, num_workers=1) as pool:
         play(pool, 9)
         pool.post([lambda env: Unloadable(), Tunable.poke, Tunable.poke])
         with pytest.raises(EnvError, match="LookupError: made elsewhere"):
@@ -235,7 +235,7 @@ def test_an_action_that_is_sent_while_its_env_comes_back_for_a_call_arrives(impl
             os.kill(os.getpid(), signal.SIGKILL)
         return "lives"
 
-    with mortal([functools.partial(WaitsInReplay, str(tmp_path))] * 2) as pool:
+    with recovering_pool([functools.partial(WaitsInReplay, str(tmp_path))] * 2) as pool:
         pool.start()
         pool.reset(seeds=[0, 1])
         pool.recv()
@@ -261,7 +261,7 @@ def test_a_call_that_was_given_up_does_not_hold_up_the_successor(
     def wait(env: Any) -> None:
         wait_until(lambda: os.path.exists(tmp_path / "go"))
 
-    with mortal([functools.partial(Tunable, 6)] * 4) as pool:
+    with recovering_pool([functools.partial(Tunable, 6)] * 4) as pool:
         play(pool, 9)
         pool.post([wait], [0], pure=pure)
         with pytest.raises(TimeoutError):

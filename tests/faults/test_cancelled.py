@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.faults.tapes import kill, mortal, wait_until
+from tests.faults.traces import kill, recovering_pool, wait_until
 from vecenv import VectorEnv
 from vecenv.core.layout.rows import Op
 from vecenv.core.options import Limits
@@ -44,7 +44,7 @@ class Waits(toys.CountEnv):
             self._gate.read_bytes()
         return super().reset(seed=seed)
 
-    def inform(self) -> dict[str, Any]:
+    def make_info(self) -> dict[str, Any]:
         return {"text": "travels as mail"}
 
 
@@ -72,7 +72,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def open_pool(site: Site, count: int, **options: Any) -> Any:
-    pool = mortal(site.envs(count), **{"num_workers": 1, "limits": Limits(close=0.2), **options})
+    pool = recovering_pool(site.envs(count), **{"num_workers": 1, "limits": Limits(close=0.2), **options})
     pool.start()
     pool.reset(seeds=list(range(count)))
     pool.recv()

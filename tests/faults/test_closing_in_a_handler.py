@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.faults.tapes import kill, mortal
+from tests.faults.traces import kill, recovering_pool
 from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager, VectorEnv
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.pool import Pool
@@ -36,23 +36,23 @@ class Calls(toys.CountEnv):
     def __init__(self, moment: str, boss: int, log: Path | None = None) -> None:
         super().__init__(50)
         self.moment, self.boss, self.log = moment, boss, log
-        self.strike("construct")
+        self.inject("construct")
 
     def reset(self, **kwargs: Any) -> Any:
-        self.strike("reset")
+        self.inject("reset")
         return super().reset(**kwargs)
 
     def step(self, action: Any) -> Any:
         if self.log is not None:
             with self.log.open("a") as file:
                 file.write("step\n")
-        self.strike("step")
+        self.inject("step")
         return super().step(action)
 
     def poke(self) -> None:
-        self.strike("call")
+        self.inject("call")
 
-    def strike(self, moment: str) -> None:
+    def inject(self, moment: str) -> None:
         if moment == self.moment:
             os.kill(self.boss, signal.SIGTERM)
             if os.getpid() != self.boss:
@@ -156,7 +156,7 @@ def test_a_handler_closes_the_pool_while_a_worker_is_replaced(implementation: st
     def make() -> Any:
         return Calls("construct" if file.exists() else "never", BOSS)
 
-    with mortal([make] * 4) as pool:
+    with recovering_pool([make] * 4) as pool:
         pool.start()
         pool.reset()
         pool.recv()

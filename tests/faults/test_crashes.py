@@ -20,7 +20,7 @@ import psutil
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import kill
+from tests.faults.traces import kill
 from vecenv.core.layout.native import load
 from vecenv.core.layout.rows import Op
 from vecenv.core.options import Limits, PoolOptions
@@ -91,12 +91,12 @@ def run(pool: ProcessPool, steps: int = 3) -> None:
         pool.recv().raise_errors()
 
 
-@pytest.mark.parametrize(("crime", "op", "error", "text"), CRASHES, ids=[crash[0].__name__ for crash in CRASHES])
+@pytest.mark.parametrize(("fault", "op", "error", "text"), CRASHES, ids=[crash[0].__name__ for crash in CRASHES])
 def test_a_crash_names_worker_env_phase_and_signal(
-    crime: Any, op: str, error: Any, text: str, open_pool: OpenPool
+    fault: Any, op: str, error: Any, text: str, open_pool: OpenPool
 ) -> None:
-    limits = dataclasses.replace(LIMITS, construct=5.0) if crime is toys.HangAtInit else LIMITS
-    pool = open_pool([count, count, count, functools.partial(crime, 1)], limits=limits)
+    limits = dataclasses.replace(LIMITS, construct=5.0) if fault is toys.HangAtInit else LIMITS
+    pool = open_pool([count, count, count, functools.partial(fault, 1)], limits=limits)
     with pytest.raises(error, match=text) as caught:
         run(pool)
     assert caught.value.worker_id == 1 and caught.value.op == op
@@ -117,11 +117,11 @@ def test_a_constructor_that_exits_is_an_error_of_its_env(open_pool: OpenPool) ->
     assert (caught.value.worker_id, caught.value.env_ids, caught.value.op) == (1, (2,), "construct")
 
 
-@pytest.mark.parametrize("crime", [toys.SegfaultAtStep, toys.HangInC, toys.StopSelf, toys.ExitAtStep])
+@pytest.mark.parametrize("fault", [toys.SegfaultAtStep, toys.HangInC, toys.StopSelf, toys.ExitAtStep])
 def test_survivors_keep_their_answers_and_a_restarted_worker_works(
-    crime: Any, open_pool: OpenPool, tmp_path: Any
+    fault: Any, open_pool: OpenPool, tmp_path: Any
 ) -> None:
-    once = functools.partial(crime, 2, once=tmp_path / "struck")
+    once = functools.partial(fault, 2, once=tmp_path / "struck")
     pool = open_pool([count, count, count, once])
     pool.start()
     pool.reset()

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.faults.tapes import Row, Tapes, mortal
+from tests.faults.traces import Row, Traces, recovering_pool
 from vecenv.core.layout.native import load
 from vecenv.core.layout.rows import Autoreset
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.serial import SerialPool
 from vecenv.envs import toys
-from vecenv.envs.adapt import adapt_built
+from vecenv.envs.adapt import adapt_and_build
 
 NUM_ENVS = 6
 
@@ -68,12 +68,12 @@ def poke(env: Any) -> int:
 def run(pool: Pool, seed: int, num_requests: int, killer: random.Random | None) -> tuple[list[list[Row]], list[Any]]:
     """Run the program of this seed; `killer` strikes between requests."""
     rng = random.Random(seed)
-    tapes = Tapes([[] for _ in range(NUM_ENVS)], [[] for _ in range(NUM_ENVS)])
+    traces = Traces([[] for _ in range(NUM_ENVS)], [[] for _ in range(NUM_ENVS)])
     values: list[Any] = []
     pool.start()
     everyone = list(range(NUM_ENVS))
     pool.reset(seeds=[rng.randrange(1 << 31) for _ in everyone])
-    tapes.take(pool.recv())
+    traces.take(pool.recv())
     owing: set[int] = set()
     has_posted = False
     for _ in range(num_requests):
@@ -109,21 +109,21 @@ def run(pool: Pool, seed: int, num_requests: int, killer: random.Random | None) 
             gain = float(rng.randrange(100))
             pool.call(SetGain(gain), some, name="gain")
         elif owing:
-            for env_id in tapes.take(pool.recv(timeout=60)):
+            for env_id in traces.take(pool.recv(timeout=60)):
                 owing.remove(env_id)
     if has_posted:
         values.append(pool.wait_calls(60))
     if owing:
-        tapes.take(pool.recv(timeout=60))
-    return tapes.rows, values
+        traces.take(pool.recv(timeout=60))
+    return traces.rows, values
 
 
 def check(seed: int, num_requests: int, *, num_workers: int, **options: Any) -> None:
     env_fns = [functools.partial(Poked, 3 + env_id) for env_id in range(NUM_ENVS)]
     autoreset = Autoreset(seed % 2 + 1)
-    with SerialPool(env_fns, PoolOptions(autoreset=autoreset), adapt=adapt_built) as quiet:
+    with SerialPool(env_fns, PoolOptions(autoreset=autoreset), adapt=adapt_and_build) as quiet:
         expected = run(quiet, seed, num_requests, None)
-    with mortal(env_fns, num_workers=num_workers, autoreset=autoreset, max_restarts=1000, **options) as pool:
+    with recovering_pool(env_fns, num_workers=num_workers, autoreset=autoreset, max_restarts=1000, **options) as pool:
         got = run(pool, seed, num_requests, random.Random(seed))
         counts = pool.statistics()
     assert got == expected

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.core.recovery.journals import steps, told, two_envs
-from tests.faults.tapes import kill, mortal
+from tests.faults.traces import kill, recovering_pool
 from vecenv.core.host.host import Host
 from vecenv.core.layout.commands import RestorePoint
 from vecenv.core.pool.serial import SerialPool
@@ -61,7 +61,7 @@ def test_a_ctrl_c_amid_the_noting_of_a_step_costs_an_episode_at_most(place: str,
         else:
             pool.send(np.full(4, next(actions)))
 
-    with mortal([Heeds] * 4) as pool:
+    with recovering_pool([Heeds] * 4) as pool:
         pool.start()
         pool.reset(seeds=range(4))
         pool.recv()

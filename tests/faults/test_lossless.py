@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import kill, mortal, play, stopped, undisturbed, wait_until
+from tests.faults.traces import kill, play, recovering_pool, stopped, undisturbed, wait_until
 from vecenv import DingEnvWrapper
 from vecenv.core.layout.rows import Autoreset, Op
 from vecenv.core.options import Limits
@@ -28,12 +28,12 @@ NEXT, SAME = Autoreset.NEXT_STEP, Autoreset.SAME_STEP
 def kills(schedule: dict[int, int | tuple[int, ...]]) -> Callable[[Any, int], None]:
     """Kill these workers in these rounds; several at once where a round names several."""
 
-    def strike(pool: Any, number: int) -> None:
+    def inject(pool: Any, number: int) -> None:
         victims = schedule.get(number, ())
         for worker_id in (victims,) if isinstance(victims, int) else victims:
             kill(pool, worker_id)
 
-    return strike
+    return inject
 
 
 # ---- envs -----------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def assert_lossless(
     env_fn: Callable[[], Any], count: int, rounds: int, schedule: dict[int, int | tuple[int, ...]], **options: Any
 ) -> None:
     expected = undisturbed([env_fn] * count, rounds, **options)
-    with mortal([env_fn] * count, **options) as pool:
+    with recovering_pool([env_fn] * count, **options) as pool:
         got = play(pool, rounds, kills(schedule))
         counts = pool.statistics()
     assert got.rows == expected.rows
@@ -160,14 +160,14 @@ def test_nothing_is_lost_of_a_world_that_cannot_be_looked_into() -> None:
 def test_nothing_is_lost_with_several_threads_per_worker(count: int, implementation: str) -> None:
     options = {"num_workers": count, "threads_per_worker": 2}
     expected = undisturbed([cart_pole] * 6, 60)
-    with mortal([cart_pole] * 6, **options) as pool:
+    with recovering_pool([cart_pole] * 6, **options) as pool:
         got = play(pool, 60, kills({0: 0, 25: count - 1, 50: 0}))
     assert got.rows == expected.rows
 
 
 def test_nothing_is_lost_without_order(implementation: str) -> None:
     expected = undisturbed([cart_pole] * 6, 60)
-    with mortal([cart_pole] * 6, num_workers=3) as pool:
+    with recovering_pool([cart_pole] * 6, num_workers=3) as pool:
         # there are at least as many turns as rounds: with all answers in each of them
         got = play(pool, 60, kills({3: 0, 40: 1, 55: (0, 2)}), in_order=False)
         assert pool.statistics()["restarts"] >= 3
@@ -176,7 +176,7 @@ def test_nothing_is_lost_without_order(implementation: str) -> None:
 
 def test_a_worker_that_dies_again_and_again_loses_nothing(implementation: str) -> None:
     expected = undisturbed([toys.CountEnv] * 4, 24)
-    with mortal([toys.CountEnv] * 4) as pool:
+    with recovering_pool([toys.CountEnv] * 4) as pool:
         got = play(pool, 24, before=lambda pool, number: kill(pool, 0))
         assert pool.statistics()["restarts"] == 24
     assert got.rows == expected.rows
@@ -184,7 +184,7 @@ def test_a_worker_that_dies_again_and_again_loses_nothing(implementation: str) -
 
 def test_all_workers_dying_between_two_calls_lose_nothing(implementation: str) -> None:
     expected = undisturbed([toys.CountEnv] * 4, 24)
-    with mortal([toys.CountEnv] * 4) as pool:
+    with recovering_pool([toys.CountEnv] * 4) as pool:
         got = play(pool, 24, before=kills({1: (0, 1), 11: (0, 1), 20: (0, 1)}))
     assert got.rows == expected.rows
 
@@ -215,7 +215,7 @@ def test_a_replacement_that_dies_during_its_replay_is_replaced(env_id: int, impl
     env_fns = [functools.partial(toys.CountEnv, 10)] * 3
     expected = undisturbed(env_fns, 15)
     env_fns[env_id] = functools.partial(DiesInReplay, str(tmp_path), at, length=10)
-    with mortal(env_fns) as pool:
+    with recovering_pool(env_fns) as pool:
         got = play(pool, 15)
         assert pool.statistics()["restarts"] == 3
     assert got.rows == expected.rows
@@ -239,7 +239,7 @@ class DiesTwice(toys.CountEnv):
 
 def test_an_env_that_moves_to_a_worker_of_its_own_takes_its_step_along(implementation: str, tmp_path: Any) -> None:
     expected = undisturbed([toys.CountEnv] * 3, 8)
-    with mortal([toys.CountEnv, functools.partial(DiesTwice, tmp_path), toys.CountEnv], num_workers=1) as pool:
+    with recovering_pool([toys.CountEnv, functools.partial(DiesTwice, tmp_path), toys.CountEnv], num_workers=1) as pool:
         got = play(pool, 8)
         assert pool.envs_of(1) == [1]
     assert got.rows == expected.rows
@@ -260,7 +260,7 @@ def test_a_replacement_that_is_killed_while_it_builds_is_replaced(implementation
     env_fns = [functools.partial(toys.CountEnv, 10)] * 2
     expected = undisturbed(env_fns, 15)
     env_fns[0] = functools.partial(DiesWhenBuilt, str(tmp_path), length=10)
-    with mortal(env_fns) as pool:
+    with recovering_pool(env_fns) as pool:
         got = play(pool, 15, kills({6: 0}))
     assert got.rows == expected.rows
 
@@ -280,7 +280,7 @@ def test_a_replacement_that_hangs_while_it_builds_is_replaced(implementation: st
     env_fns = [functools.partial(toys.CountEnv, 10)] * 2
     expected = undisturbed(env_fns, 15)
     env_fns[0] = functools.partial(StopsWhenBuilt, str(tmp_path), length=10)
-    with mortal(env_fns, limits=Limits(construct=4.0)) as pool:
+    with recovering_pool(env_fns, limits=Limits(construct=4.0)) as pool:
         got = play(pool, 15, kills({6: 0}))
         assert len(os.listdir(tmp_path)) == 3, "a first one, one that stopped, and one that took its place"
     assert got.rows == expected.rows
@@ -288,16 +288,16 @@ def test_a_replacement_that_hangs_while_it_builds_is_replaced(implementation: st
 
 @pytest.mark.parametrize("autoreset", [NEXT, SAME], ids=lambda mode: mode.name)
 @pytest.mark.parametrize("moment", ["reset", "step", "autoreset"])
-@pytest.mark.parametrize("crime", ["segfault", "hang in C"])  # the matrix has all
+@pytest.mark.parametrize("fault", ["segfault", "hang in C"])  # the matrix has all
 def test_a_crime_in_the_middle_of_a_call_costs_nothing(
-    crime: str, moment: str, autoreset: Autoreset, tmp_path: Any
+    fault: str, moment: str, autoreset: Autoreset, tmp_path: Any
 ) -> None:
     at = {"reset": 1, "step": 3, "autoreset": 2}[moment]
-    innocent = functools.partial(toys.FAULTS[crime], None, moment="close", length=4, once=str(tmp_path))
-    guilty = functools.partial(toys.FAULTS[crime], at, moment=moment, length=4, once=tmp_path / "struck")
+    healthy = functools.partial(toys.FAULTS[fault], None, moment="close", length=4, once=str(tmp_path))
+    faulty = functools.partial(toys.FAULTS[fault], at, moment=moment, length=4, once=tmp_path / "struck")
     expected = undisturbed([functools.partial(toys.Raises, None, moment="close", length=4, once=str(tmp_path))] * 3, 14)
     limits = Limits(reset=1.0, step=1.0, close=2.0)
-    with mortal([innocent, guilty, innocent], num_workers=1, autoreset=autoreset, limits=limits) as pool:
+    with recovering_pool([healthy, faulty, healthy], num_workers=1, autoreset=autoreset, limits=limits) as pool:
         got = play(pool, 14)
         assert pool.statistics()["restarts"] == 1
     if autoreset == SAME:
@@ -353,7 +353,7 @@ class Derails(LookedAt):
 def test_an_episode_is_not_taken_up_from_a_state_that_may_lack_something(implementation: str) -> None:
     """Once: every answer so far agreed, and the first one after the recovery differed."""
     expected = undisturbed([Lurks] * 2, 40)
-    with mortal([Lurks] * 2) as pool:
+    with recovering_pool([Lurks] * 2) as pool:
         got = play(pool, 40, before=kills({12: 0}))  # the second episode's third step
         assert pool.statistics()["unproven"] == 0
     assert got.rows == expected.rows and [mark for _, mark in got.marks[0]] == ["replayed"]
@@ -362,7 +362,7 @@ def test_an_episode_is_not_taken_up_from_a_state_that_may_lack_something(impleme
 def test_an_episode_that_had_to_be_is_called_unproven(
     implementation: str, caplog: pytest.LogCaptureFixture, tmp_path: Any
 ) -> None:
-    with mortal([functools.partial(Derails, tmp_path)] * 2) as pool:
+    with recovering_pool([functools.partial(Derails, tmp_path)] * 2) as pool:
         got = play(pool, 14, before=kills({12: 0}))
         assert pool.statistics()["unproven"] == 1
         pids = pool.worker_pids
@@ -374,7 +374,7 @@ def test_an_episode_that_had_to_be_is_called_unproven(
 
 def test_only_the_first_reset_of_a_new_env_is_given_a_seed() -> None:
     """Later ones go on from where the env's own generator is."""
-    with mortal([toys.CountEnv] * 2) as pool:
+    with recovering_pool([toys.CountEnv] * 2) as pool:
         pool.start()
 
         def has_seed() -> list[bool]:
@@ -387,7 +387,7 @@ def test_only_the_first_reset_of_a_new_env_is_given_a_seed() -> None:
 
 
 def test_a_seed_among_the_arguments_of_a_reset_is_a_seed_and_a_start() -> None:
-    with mortal([toys.CountEnv]) as pool:
+    with recovering_pool([toys.CountEnv]) as pool:
         pool.start()
         for seed in (8, 9):
             pool.reset(kwargs=[{"seed": seed}])
@@ -400,7 +400,7 @@ def test_a_seed_among_the_arguments_of_a_reset_is_a_seed_and_a_start() -> None:
 @pytest.mark.parametrize("env_ids", [None, [1, 0]], ids=["all", "some"])
 def test_steps_that_are_sent_when_a_handler_raises_are_not_lost(env_ids: Any, implementation: str) -> None:
     """Python hears of a signal that comes while the hub sends right behind that."""
-    with mortal([functools.partial(toys.ToyEnv, None)] * 2) as pool:
+    with recovering_pool([functools.partial(toys.ToyEnv, None)] * 2) as pool:
         play(pool, 2)
         send = pool._hub.send
 
@@ -429,7 +429,7 @@ def test_steps_that_are_sent_when_a_handler_raises_are_not_lost(env_ids: Any, im
 
 
 def test_views_stay_what_they_were_across_a_recovery(implementation: str) -> None:
-    with mortal([toys.CountEnv] * 4, depth=4) as pool:
+    with recovering_pool([toys.CountEnv] * 4, depth=4) as pool:
         play(pool, 2)
         pool.send(np.zeros(4, np.int64))
         batch = pool.recv()
@@ -443,7 +443,7 @@ def test_views_stay_what_they_were_across_a_recovery(implementation: str) -> Non
 
 
 def test_only_the_envs_of_the_worker_are_marked_and_once(implementation: str) -> None:
-    with mortal([toys.CountEnv] * 4) as pool:
+    with recovering_pool([toys.CountEnv] * 4) as pool:
         got = play(pool, 8, kills({5: 1}))
     assert got.marks[:2] == [[], []]
     for marks in got.marks[2:]:  # an env that had answered when its worker was killed is asked again in the next round
@@ -464,7 +464,7 @@ class Tells(toys.CountEnv):
 
 
 def test_an_env_can_see_that_it_repeats(tmp_path: Any) -> None:
-    with mortal([functools.partial(Tells, str(tmp_path / "told"))]) as pool:
+    with recovering_pool([functools.partial(Tells, str(tmp_path / "told"))]) as pool:
         play(pool, 5, before=kills({4: 0}))
     assert (tmp_path / "told").read_text() == "1 2 3 1r2r3r4 5 "
 
@@ -472,7 +472,7 @@ def test_an_env_can_see_that_it_repeats(tmp_path: Any) -> None:
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
 def test_every_start_method_replaces_workers(context: str) -> None:
     expected = undisturbed([toys.CountEnv] * 4, 24)
-    with mortal([toys.CountEnv] * 4, context=context) as pool:
+    with recovering_pool([toys.CountEnv] * 4, context=context) as pool:
         got = play(pool, 24, kills({0: 1, 11: 0, 15: (0, 1)}))
     assert got.rows == expected.rows
 
@@ -480,7 +480,7 @@ def test_every_start_method_replaces_workers(context: str) -> None:
 def test_a_worker_killed_while_it_waits_for_the_rest_of_a_letter_is_heard(implementation: str) -> None:
     """Once: its flag kept the parent looking for mail, in a loop that never looked at deaths."""
     load_of = b"x" * (1 << 20)
-    with mortal([toys.CountEnv] * 2) as pool:
+    with recovering_pool([toys.CountEnv] * 2) as pool:
         play(pool, 3)
         with stopped(pool.worker_pids):  # else they may have read all that is written before the parent has written all
             pool.post([lambda env: len(load_of)] * 2)
@@ -495,6 +495,6 @@ def test_a_worker_killed_while_it_waits_for_the_rest_of_a_letter_is_heard(implem
 def test_a_worker_that_somebody_else_has_waited_for_is_dead_all_the_same(context: str) -> None:
     """Programs that reap all their children leave no exit code to be found; once, descriptors stayed open."""
     expected = undisturbed([toys.CountEnv] * 4, 12)
-    with mortal([toys.CountEnv] * 4, context=context) as pool:
+    with recovering_pool([toys.CountEnv] * 4, context=context) as pool:
         got = play(pool, 12, lambda pool, number: number == 6 and os.waitpid(kill(pool, 0), 0))
     assert got.rows == expected.rows

@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.faults import cells
-from tests.faults.cells import Cell
-from tests.faults.faces import FACE_CLASSES, Rows
+from tests.faults import fault_cases
+from tests.faults.fault_cases import FaultCase
+from tests.faults.front_ends import FRONT_END_CLASSES, Rows
 from vecenv.envs import toys
 
-GUILTY, NUM_ENVS, LENGTH = 1, 3, 3
+FAULTY, NUM_ENVS, LENGTH = 1, 3, 3
 #: Seconds that an operation may take; only an env that hangs takes as long on any machine.
 LIMIT, CONSTRUCT_LIMIT, CLOSE_LIMIT = 1.5, 3.0, 1.0
 
@@ -33,9 +33,9 @@ def build(fault: str, moment: str, at: int, once: str | None, parent: int) -> An
 
 
 @functools.cache
-def undisturbed(face: str) -> Rows:
-    innocent = functools.partial(toys.Raises, None, moment="construct", once="/", length=LENGTH)
-    player = FACE_CLASSES[face]([innocent] * NUM_ENVS, "forkserver")
+def undisturbed(front_end: str) -> Rows:
+    healthy = functools.partial(toys.Raises, None, moment="construct", once="/", length=LENGTH)
+    player = FRONT_END_CLASSES[front_end]([healthy] * NUM_ENVS, "forkserver")
     player.open()
     player.play()
     player.close()
@@ -43,53 +43,53 @@ def undisturbed(face: str) -> Rows:
     return player.rows
 
 
-def crime_of(cell: Cell, folder: Any) -> functools.partial[Any]:
+def fault_of(case: FaultCase, folder: Any) -> functools.partial[Any]:
     """Return the guilty constructor: the crime is in the second step, or in the first call of another kind."""
-    is_temporary = cell.promise == "recovers"
-    moment, at = cell.moment, 2 if cell.moment == "step" else 1
-    if moment == "autoreset" and cell.face != "VectorEnv":
+    is_temporary = case.promise == "recovers"
+    moment, at = case.moment, 2 if case.moment == "step" else 1
+    if moment == "autoreset" and case.front_end != "VectorEnv":
         moment, at = "reset", 2  # managers seed every episode
     once = str(folder / "struck") if is_temporary else None
-    return functools.partial(build, cell.fault, moment, at, once, os.getpid())
+    return functools.partial(build, case.fault, moment, at, once, os.getpid())
 
 
-def run_cell(cell: Cell, folder: Any) -> None:
-    expected = undisturbed(cell.face)
-    innocent = functools.partial(toys.Raises, None, moment="construct", once="/", length=LENGTH)
-    env_fns = [innocent, crime_of(cell, folder), innocent]
-    construct = CONSTRUCT_LIMIT if cell.moment == "construct" and cell.fault in cells.HANGS else 60.0
+def run_case(case: FaultCase, folder: Any) -> None:
+    expected = undisturbed(case.front_end)
+    healthy = functools.partial(toys.Raises, None, moment="construct", once="/", length=LENGTH)
+    env_fns = [healthy, fault_of(case, folder), healthy]
+    construct = CONSTRUCT_LIMIT if case.moment == "construct" and case.fault in fault_cases.HANGS else 60.0
     limits = {f"{op}_timeout": LIMIT for op in ("reset", "step", "call")}
     limits.update(construct_timeout=construct, close_timeout=CLOSE_LIMIT)
-    face = FACE_CLASSES[cell.face](env_fns, cell.start, limits)
+    front_end = FRONT_END_CLASSES[case.front_end](env_fns, case.start, limits)
     error: BaseException | None = None
     restarts = 0
     try:
-        face.open()
-        face.play()
-        restarts = face.num_restarts()
+        front_end.open()
+        front_end.play()
+        restarts = front_end.num_restarts()
     except Exception as raised:
         error = raised
     family = psutil.Process().children(recursive=True)
     began = time.monotonic()
     try:
-        if hasattr(face, "env") or hasattr(face, "manager"):
-            face.close()
+        if hasattr(front_end, "env") or hasattr(front_end, "manager"):
+            front_end.close()
     except Exception as raised:
-        if cell.moment != "close" or cell.fault not in cells.RAISERS:
+        if case.moment != "close" or case.fault not in fault_cases.RAISERS:
             raise AssertionError("close raised") from raised
     assert time.monotonic() - began < CLOSE_LIMIT + 20.0
     assert [child for child in family if child.is_running() and _is_started_by_env(child)] == []
-    if cell.promise == "raises":
+    if case.promise == "raises":
         assert error is not None, "it was to raise"
-        assert_names(cell, error)
-        for got, wanted in zip(face.rows, expected):
+        assert_names(case, error)
+        for got, wanted in zip(front_end.rows, expected):
             assert got == wanted[: len(got)], "what had been answered before"
         return
     if error is not None:
         raise error
-    assert face.rows == expected
-    assert restarts == (1 if cell.promise == "recovers" else 0)
-    assert len(face.called) == NUM_ENVS and face.called[0] == face.called[2] == 7
+    assert front_end.rows == expected
+    assert restarts == (1 if case.promise == "recovers" else 0)
+    assert len(front_end.called) == NUM_ENVS and front_end.called[0] == front_end.called[2] == 7
 
 
 def _is_started_by_env(process: psutil.Process) -> bool:
@@ -100,7 +100,7 @@ def _is_started_by_env(process: psutil.Process) -> bool:
         return False
 
 
-def assert_names(cell: Cell, error: BaseException) -> None:
+def assert_names(case: FaultCase, error: BaseException) -> None:
     """Check that an error says who it was, and is of a class that callers expect."""
     told: list[str] = []
     link: BaseException | None = error
@@ -108,23 +108,23 @@ def assert_names(cell: Cell, error: BaseException) -> None:
         told += [str(link), *getattr(link, "__notes__", ())]
         link = link.__cause__ or link.__context__
     text = "\n".join(told)
-    if cell.moment == "construct" and cell.fault in (*cells.DEATHS, *cells.HANGS):
+    if case.moment == "construct" and case.fault in (*fault_cases.DEATHS, *fault_cases.HANGS):
         assert "worker 0 (envs 0-1)" in text, text
-    elif cell.moment == "construct":
-        assert getattr(error, "env_ids", (GUILTY,)) or "env 1" in text
+    elif case.moment == "construct":
+        assert getattr(error, "env_ids", (FAULTY,)) or "env 1" in text
     else:
-        assert "env 1" in text or getattr(error, "env_ids", ()) == (GUILTY,), text
-    if cell.fault in cells.HANGS and cell.moment in ("construct", "step", "call"):
+        assert "env 1" in text or getattr(error, "env_ids", ()) == (FAULTY,), text
+    if case.fault in fault_cases.HANGS and case.moment in ("construct", "step", "call"):
         assert isinstance(error, TimeoutError), repr(error)
-    if cell.fault in cells.DEATHS:
-        expected = {"exit": "exit code 3", "abort": "SIGABRT", "segfault": "SIGSEGV"}[cell.fault]
+    if case.fault in fault_cases.DEATHS:
+        expected = {"exit": "exit code 3", "abort": "SIGABRT", "segfault": "SIGSEGV"}[case.fault]
         assert expected in text
-    if cell.fault == "raise":
+    if case.fault == "raise":
         assert "divides by zero" in text
 
 
-def _params(chosen: list[Cell]) -> list[Any]:
-    return [pytest.param(cell, id=str(cell)) for cell in chosen]
+def _params(chosen: list[FaultCase]) -> list[Any]:
+    return [pytest.param(case, id=str(case)) for case in chosen]
 
 
 def _ignore_conversions() -> None:
@@ -132,33 +132,33 @@ def _ignore_conversions() -> None:
     warnings.filterwarnings("ignore", ".*float64.*", UserWarning)
 
 
-@pytest.mark.parametrize("cell", _params(cells.pairwise_cells()))
-def test_pairwise(cell: Cell, tmp_path: Any) -> None:
+@pytest.mark.parametrize("case", _params(fault_cases.pairwise_cases()))
+def test_pairwise(case: FaultCase, tmp_path: Any) -> None:
     with warnings.catch_warnings():
         _ignore_conversions()
-        run_cell(cell, tmp_path)
+        run_case(case, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", _params(cells.possible_cells()))
-def test_all(cell: Cell, tmp_path: Any) -> None:
+@pytest.mark.parametrize("case", _params(fault_cases.possible_cases()))
+def test_all(case: FaultCase, tmp_path: Any) -> None:
     with warnings.catch_warnings():
         _ignore_conversions()
-        run_cell(cell, tmp_path)
+        run_case(case, tmp_path)
 
 
 def test_every_cell_runs_or_has_a_reason() -> None:
-    everything = cells.all_cells()
+    everything = fault_cases.all_cases()
     assert len(everything) == len(toys.FAULTS) * len(toys.MOMENTS) * 4 * 3 == 1152
-    impossible = [cell for cell in everything if cell.reason]
-    assert len(cells.possible_cells()) + len(impossible) == len(everything)
-    assert len(set(cells.possible_cells())) == len(cells.possible_cells()) == 1056
-    for cell in everything:  # the table of reasons and the envs agree
-        assert bool(cell.reason) == (cell.moment not in toys.FAULTS[cell.fault].moments), cell
+    impossible = [case for case in everything if case.reason]
+    assert len(fault_cases.possible_cases()) + len(impossible) == len(everything)
+    assert len(set(fault_cases.possible_cases())) == len(fault_cases.possible_cases()) == 1056
+    for case in everything:  # the table of reasons and the envs agree
+        assert bool(case.reason) == (case.moment not in toys.FAULTS[case.fault].moments), case
 
 
 def test_the_subset_has_every_pair() -> None:
-    chosen = cells.pairwise_cells()
-    assert len(chosen) < 130 and set(chosen) <= set(cells.possible_cells())
-    wanted = {pair for cell in cells.possible_cells() for pair in cells.pairs_of(cell)}
-    assert {pair for cell in chosen for pair in cells.pairs_of(cell)} == wanted
+    chosen = fault_cases.pairwise_cases()
+    assert len(chosen) < 130 and set(chosen) <= set(fault_cases.possible_cases())
+    wanted = {pair for case in fault_cases.possible_cases() for pair in fault_cases.pairs_of(case)}
+    assert {pair for case in chosen for pair in fault_cases.pairs_of(case)} == wanted

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.faults.tapes import kill, mortal, play
+from tests.faults.traces import kill, play, recovering_pool
 from vecenv import VectorEnv
 from vecenv.core.layout.rows import Autoreset
 from vecenv.core.options import Limits
@@ -107,9 +107,9 @@ def test_a_step_without_an_observation_is_an_error_when_it_is_repeated_too(
 ) -> None:
     """It was the answer then, and is now: nothing is lost."""
     options: Any = {"num_workers": 1, "autoreset": autoreset}
-    with mortal([functools.partial(Forgets, moment)], **options) as pool:
+    with recovering_pool([functools.partial(Forgets, moment)], **options) as pool:
         undisturbed = play(pool, 9)
-    with mortal([functools.partial(Forgets, moment)], **options) as pool:
+    with recovering_pool([functools.partial(Forgets, moment)], **options) as pool:
         got = play(pool, 9, before=lambda pool, number: kill(pool, 0) if number == 7 else None)
     assert any("got None" in row.error for row in got.rows[0]), "it never came to that"
     assert got.rows == undisturbed.rows and [mark for _, mark in got.marks[0]] == ["replayed"]
@@ -123,7 +123,7 @@ class ForgetsAgain(toys.ToyEnv):
 
 
 def test_an_observation_that_is_missing_only_when_it_is_repeated_is_a_difference() -> None:
-    with mortal([ForgetsAgain], num_workers=1) as pool:
+    with recovering_pool([ForgetsAgain], num_workers=1) as pool:
         got = play(pool, 6, before=lambda pool, number: kill(pool, 0) if number == 5 else None)
     assert [mark for _, mark in got.marks[0]] == ["truncated", "restarted"]
 
@@ -134,7 +134,7 @@ def test_an_observation_that_is_missing_only_when_it_is_repeated_is_a_difference
 class Interrupts(toys.FaultEnv):
     """Raises KeyboardInterrupt, as code that waits for a device may."""
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         self.at = 0  # once
         raise KeyboardInterrupt("from the env")
 
@@ -143,7 +143,7 @@ class Interrupts(toys.FaultEnv):
 def test_a_keyboard_interrupt_of_an_env_in_a_worker_is_its_answer(moment: str) -> None:
     limits = Limits(reset=20.0, step=20.0, call=20.0)
     env_fns = [toys.ToyEnv, functools.partial(Interrupts, moment=moment, length=2)]
-    with mortal(env_fns, num_workers=1, limits=limits, on_failure="raise") as pool:
+    with recovering_pool(env_fns, num_workers=1, limits=limits, on_failure="raise") as pool:
         pool.start()
         pool.reset(seeds=[0, 1])
         errors = pool.recv().errors()

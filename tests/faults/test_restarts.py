@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.faults.tapes import mortal, play, wait_until
+from tests.faults.traces import play, recovering_pool, wait_until
 from vecenv.core.layout.rows import Op
 from vecenv.envs import toys
 from vecenv.errors import WorkerError
@@ -29,7 +29,7 @@ def pid_of(env: Any) -> int:
 def test_calls_that_a_restarted_worker_took_along_are_lost_and_said_to_be(
     function: Callable[[Any], Any], policy: str, implementation: str
 ) -> None:
-    with mortal([toys.CountEnv] * 4, on_failure=policy) as pool:
+    with recovering_pool([toys.CountEnv] * 4, on_failure=policy) as pool:
         play(pool, 2)
         pool.post([pid_of, pid_of, function, pid_of])
         wait_until(lambda: pool._hub.state(1)[:2] == (Op.CALL, 2))
@@ -45,7 +45,7 @@ def test_calls_that_a_restarted_worker_took_along_are_lost_and_said_to_be(
 
 
 def test_calls_of_other_workers_and_answers_that_are_in_are_kept(implementation: str) -> None:
-    with mortal([toys.CountEnv] * 4) as pool:
+    with recovering_pool([toys.CountEnv] * 4) as pool:
         play(pool, 2)
         before = pool.worker_pids
         pool.post([pid_of] * 2, [0, 1])

@@ -25,7 +25,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 from tests.scripted import Plain
-from tests.vector.same import assert_same
+from tests.vector.comparison import assert_same
 from vecenv import ClosedError, ConfigError, SpaceError, StateError, VectorEnv, WorkerDiedError, WorkerTimeoutError
 from vecenv.envs.toys import AliasedObs, HangAtStep, RaiseAtStep, SegfaultAtStep, SpaceEnv, ToyEnv
 from vecenv.integrations.sb3 import SB3VecEnv
@@ -62,7 +62,7 @@ def compare(env_fns, num_steps=60, options=None, **kwargs):
 class InfoEnv(ToyEnv):
     """Infos of every kind, whose keys come and go from step to step and from env to env."""
 
-    def inform(self):
+    def make_info(self):
         draw = int(self.np_random.integers(4))
         info: dict[str, Any] = {"steps": self.elapsed_steps, "half": self.elapsed_steps / 2, "flag": draw > 1}
         if draw & 1:
@@ -502,9 +502,9 @@ def test_a_recorder_finds_the_frame_rate():
 
 def test_without_images_it_says_so():
     with contextlib.closing(SB3VecEnv(drawings(None, None))) as envs:
-        for face in (envs, VecMonitor(envs)):
+        for vec_env in (envs, VecMonitor(envs)):
             with pytest.warns(UserWarning, match="rgb_array") as caught:
-                assert face.get_images() == [None, None]
+                assert vec_env.get_images() == [None, None]
             assert caught[0].filename == __file__
         with pytest.warns(UserWarning, match="no `render_mode`"):
             assert envs.render() is None

@@ -47,7 +47,7 @@ MORE = """
         pool.reset()
         pool.recv().raise_errors()
         return pool
-    def strike(pool, worker_id):
+    def kill_worker(pool, worker_id):
         os.kill(pool.worker_pids[worker_id], signal.SIGKILL)
         for _ in range(3):
             pool.send(np.zeros(pool.num_envs, np.int64))

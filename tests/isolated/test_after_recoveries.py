@@ -28,9 +28,9 @@ def test_a_program_that_recovered_leaves_nothing(end: str, tmp_path: Path) -> No
         f"""
         pool = recovering()
         print(*pool.worker_pids)
-        strike(pool, 0)
-        strike(pool, 1)
-        strike(pool, 1)
+        kill_worker(pool, 0)
+        kill_worker(pool, 1)
+        kill_worker(pool, 1)
         assert pool.statistics()["restarts"] == 3
         print(*pool.worker_pids, flush=True)
         {last}
@@ -58,10 +58,10 @@ def test_a_hundred_recoveries_grow_nothing(start_method: str, tmp_path: Path) ->
             return me.num_fds(), threading.active_count(), segments(), me.num_threads()
         pool = recovering(context={start_method!r})
         for number in range(4):
-            strike(pool, number % 2)
+            kill_worker(pool, number % 2)
         before, rss = holdings(), me.memory_info().rss
         for number in range({rounds}):
-            strike(pool, number % 2)
+            kill_worker(pool, number % 2)
         assert pool.statistics()["restarts"] == {rounds} + 4
         assert holdings() == before, (holdings(), before)
         assert me.memory_info().rss - rss < 8 << 20, me.memory_info().rss - rss
@@ -82,7 +82,7 @@ def test_opening_recovering_and_closing_grows_nothing(tmp_path: Path) -> None:
             return me.num_fds(), threading.active_count(), segments(), me.num_threads()
         def once():
             pool = recovering()
-            strike(pool, 0)
+            kill_worker(pool, 0)
             pool.close()
         for _ in range(3):
             once()
@@ -115,7 +115,7 @@ def test_a_program_that_ends_while_it_replaces_a_worker_leaves_nothing(sign: sig
                     open(path, "x").close()
             pool = recovering(1, SlowSecondTime, num_workers=1)
             print(*pool.worker_pids, flush=True)
-            strike(pool, 0)
+            kill_worker(pool, 0)
             """
         )
     )

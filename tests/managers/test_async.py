@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from tests.faults.tapes import wait_until
+from tests.faults.traces import wait_until
 from tests.managers.fakes import ActorEnv, actors
 from vecenv import AsyncSubprocessEnvManager, EnvState
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.managers.fakes import IN_PROCESS, WITH_WORKERS
-from tests.managers.shadows import RAISE, Old, Optional, Shadow, plain, plain_answer
+from tests.managers.reference_model import RAISE, Old, Optional, ReferenceEnv, plain, plain_answer
 from vecenv import AsyncSubprocessEnvManager, EnvState
 
 EVERYONE = range(4)
@@ -54,7 +54,7 @@ class Player:
         self.kept: list[tuple[Any, Any]] = []
         self.num_kills = 0
 
-    def strike(self) -> None:
+    def kill_a_worker(self) -> None:
         if self.killer is not None and self.killer.random() < 0.1 and self.manager.worker_pids:
             with contextlib.suppress(ProcessLookupError):  # dead since an earlier strike, and not missed yet
                 os.kill(self.killer.choice(self.manager.worker_pids), signal.SIGKILL)
@@ -62,8 +62,8 @@ class Player:
 
     def ask(self, request: Callable[[], Any]) -> Any:
         """Strike before a request and amid it; any of them may be the one to hear that an env's step has raised."""
-        self.strike()
-        thread = threading.Thread(target=self.strike)
+        self.kill_a_worker()
+        thread = threading.Thread(target=self.kill_a_worker)
         thread.start()
         try:
             return request()
@@ -80,12 +80,12 @@ class Player:
         return self.manager.active_env if isinstance(self.manager, AsyncSubprocessEnvManager) else []
 
     def launch(self) -> None:
-        self.shadows = [Shadow(env_fn, self.cfg) for env_fn in self.env_fns]
+        self.references = [ReferenceEnv(env_fn, self.cfg) for env_fn in self.env_fns]
         self.seed()
         params = self.draw_params(EVERYONE)
         self.ask(lambda: self.manager.launch(params))
-        for shadow, own in zip(self.shadows, params.values()):
-            shadow.reset(own)
+        for reference, own in zip(self.references, params.values()):
+            reference.reset(own)
 
     def draw_params(self, env_ids: Iterable[int]) -> dict[int, Any]:
         choices = [None, {}, {"options": {"length": 1}}, {"options": {"length": 3}}]
@@ -94,26 +94,26 @@ class Player:
     def seed(self) -> None:
         first, dynamic = self.rng.randrange(1000), self.rng.random() < 0.5
         self.manager.seed(first, dynamic)
-        for env_id, shadow in enumerate(self.shadows):
-            shadow.pending = (first + env_id, dynamic)
+        for env_id, reference in enumerate(self.references):
+            reference.pending = (first + env_id, dynamic)
 
     def reset(self) -> None:
         # Of an env that owes an answer nobody knows whether it has made the step.
-        idle = [env_id for env_id in EVERYONE if self.shadows[env_id].due is None]
+        idle = [env_id for env_id in EVERYONE if self.references[env_id].due is None]
         params = self.draw_params(self.rng.sample(idle, self.rng.randint(0, len(idle))))
         self.ask(lambda: self.manager.reset(params))
         for env_id, own in params.items():
-            self.shadows[env_id].reset(own)
+            self.references[env_id].reset(own)
 
     def step(self, actions: dict[int, int]) -> None:
         for env_id, action in actions.items():
-            self.shadows[env_id].step(action)
+            self.references[env_id].step(action)
         timesteps = self.ask(lambda: self.manager.step(actions))
         if isinstance(timesteps, list):
             timesteps = {tree["env_id"].item(): tree for tree in timesteps}
         for env_id, timestep in timesteps.items():
-            shadow = self.shadows[env_id]
-            expected, shadow.due = plain_answer(shadow.due), None
+            reference = self.references[env_id]
+            expected, reference.due = plain_answer(reference.due), None
             assert plain_answer(timestep) == expected, f"env {env_id}"
             self.kept.append((timestep, expected))
 
@@ -125,15 +125,15 @@ class Player:
             ids = manager.ready_obs_id
             ready = dict(zip(ids, ready.split())) if ids else {}
         for env_id, obs in ready.items():
-            assert plain(obs) == plain(self.shadows[env_id].obs), f"env {env_id}"
+            assert plain(obs) == plain(self.references[env_id].obs), f"env {env_id}"
         for env_id in set(EVERYONE).difference(self.active):
-            shadow, state = self.shadows[env_id], manager.env_states[env_id]
-            if shadow.due == RAISE:
-                shadow.due = None
-            assert shadow.due is None, f"the answer of env {env_id} is lost"
-            is_on_its_way = state is EnvState.RESET and shadow.state is EnvState.RUN
-            assert is_on_its_way or state is shadow.state, f"env {env_id}"
-            assert manager.env_episode_count[env_id] == shadow.count, f"env {env_id}"
+            reference, state = self.references[env_id], manager.env_states[env_id]
+            if reference.due == RAISE:
+                reference.due = None
+            assert reference.due is None, f"the answer of env {env_id} is lost"
+            is_on_its_way = state is EnvState.RESET and reference.state is EnvState.RUN
+            assert is_on_its_way or state is reference.state, f"env {env_id}"
+            assert manager.env_episode_count[env_id] == reference.count, f"env {env_id}"
 
     def play(self, num_requests: int) -> None:
         self.launch()

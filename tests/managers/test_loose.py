@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from vecenv import BaseEnv, BaseEnvTimestep, EnvError, EnvState, SpaceError, StateError, create_env_manager
-from vecenv.envs.spaces import LooseSpace
+from vecenv.envs.spaces import ObjectSpace
 
 
 class TutorialEnv(BaseEnv):
@@ -93,12 +93,12 @@ def test_in_shared_memory_they_do_not_fit_and_the_remedy_is_named(kind: str) -> 
 
 
 def test_the_space_that_stands_for_them() -> None:
-    space = LooseSpace(TutorialEnv.observation_space)
+    space = ObjectSpace(TutorialEnv.observation_space)
     assert space.contains({"anything": None}) and space.sample().shape == (2,)
-    assert space == LooseSpace(TutorialEnv.observation_space) != LooseSpace(spaces.Discrete(2))
-    assert hash(space) == hash(LooseSpace(spaces.Discrete(2))) and not space.is_np_flattenable
-    assert repr(space).startswith("LooseSpace(Box(")
-    assert LooseSpace(None) == LooseSpace(None) and LooseSpace(None).sample() is None
+    assert space == ObjectSpace(TutorialEnv.observation_space) != ObjectSpace(spaces.Discrete(2))
+    assert hash(space) == hash(ObjectSpace(spaces.Discrete(2))) and not space.is_np_flattenable
+    assert repr(space).startswith("ObjectSpace(Box(")
+    assert ObjectSpace(None) == ObjectSpace(None) and ObjectSpace(None).sample() is None
 
 
 class Spaceless(TutorialEnv):

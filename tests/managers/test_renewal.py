@@ -10,7 +10,7 @@ from tests.managers.fakes import IN_PROCESS, ActorEnv, actors
 from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, EnvState, SyncSubprocessEnvManager
 from vecenv.managers.env_driver import EnvMaker, ManagedSnapshotter, Orders, Settings
 
-FACES = [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager]
+MANAGER_CLASSES = [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager]
 
 
 class Closable(ActorEnv):
@@ -51,7 +51,7 @@ def make(manager_cls, folder, fails, **cfg):
     return manager_cls([functools.partial(build, folder, fails), *actors(1)], {"retry_waiting_time": 0, **cfg})
 
 
-@pytest.mark.parametrize("manager_cls", FACES)
+@pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
 def test_what_could_not_be_built_is_built_by_the_next_attempt(manager_cls, tmp_path):
     """The next attempt took the old env, which was closed."""
     with make(manager_cls, tmp_path, {1}, max_retry=3, retry_type="renew") as manager:
@@ -60,7 +60,7 @@ def test_what_could_not_be_built_is_built_by_the_next_attempt(manager_cls, tmp_p
         assert manager.env_states[0] is EnvState.RUN and manager.build[:1] == [2]
 
 
-@pytest.mark.parametrize("manager_cls", FACES)
+@pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
 def test_each_time_that_it_cannot_be_built_is_an_attempt(manager_cls, tmp_path):
     manager = make(manager_cls, tmp_path, {1, 2, 3, 4}, max_retry=4, retry_type="renew")
     manager.launch()
@@ -69,7 +69,7 @@ def test_each_time_that_it_cannot_be_built_is_an_attempt(manager_cls, tmp_path):
     assert manager.closed and len(list(tmp_path.iterdir())) == 4  # one reset failed, then three buildings did
 
 
-@pytest.mark.parametrize("manager_cls", FACES)
+@pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
 def test_a_step_that_failed_is_what_is_raised_also_if_there_is_no_successor(manager_cls, tmp_path):
     """It was the constructor's exception; and the next reset took the old env, which was closed."""
     with make(manager_cls, tmp_path, {1}, on_step_error="renew") as manager:
@@ -94,7 +94,7 @@ def test_another_reset_that_hangs_meanwhile_has_its_attempts_too(tmp_path):
         assert manager.ready_obs_id == [0, 1] and manager.steps == [0, 0]
 
 
-WITH_WORKERS = FACES[1:]
+WITH_WORKERS = MANAGER_CLASSES[1:]
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)

@@ -38,7 +38,11 @@ MANAGERS = [
     AsyncSubprocessEnvManager,
     SubprocessEnvManagerV2,
 ]
-FACES = [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager]  # V2 shares all that is not batches
+MANAGER_CLASSES = [
+    BaseEnvManager,
+    SyncSubprocessEnvManager,
+    AsyncSubprocessEnvManager,
+]  # V2 shares all that is not batches
 SIZE = 64
 
 
@@ -129,7 +133,7 @@ def test_the_frames_are_those_of_the_episode(manager_cls, tmp_path):
             assert np.allclose(levels, [8 * step for step in range(length + 1)], atol=3), levels
 
 
-@pytest.mark.parametrize("manager_cls", FACES)
+@pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
 def test_envs_that_share_a_folder_do_not_overwrite_each_other(manager_cls, tmp_path):
     with manager_cls([functools.partial(Painted, 2)] * 3, {"episode_num": 2}) as manager:
         manager.enable_save_replay(str(tmp_path))
@@ -141,7 +145,7 @@ def test_envs_that_share_a_folder_do_not_overwrite_each_other(manager_cls, tmp_p
     assert len(prefixes) == 3
 
 
-@pytest.mark.parametrize("manager_cls", FACES)
+@pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
 def test_later_means_from_each_envs_next_reset(manager_cls, tmp_path):
     with manager_cls([functools.partial(Painted, 3)] * 2, {"episode_num": 3, "auto_reset": False}) as manager:
         manager.launch()
@@ -168,7 +172,7 @@ def test_the_path_holds_for_a_relaunch(manager_cls, tmp_path):
         assert len(list(tmp_path.iterdir())) == 2 * launches
 
 
-@pytest.mark.parametrize("manager_cls", FACES)
+@pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
 def test_closing_amid_an_episode_keeps_what_there_is(manager_cls, tmp_path):
     with manager_cls([functools.partial(Painted, 9)] * 2) as manager:
         manager.enable_save_replay(str(tmp_path))
@@ -201,7 +205,7 @@ def test_a_path_that_cannot_be_written_is_named_with_its_env(manager_cls, tmp_pa
     assert manager.closed
 
 
-@pytest.mark.parametrize("manager_cls", FACES)
+@pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
 @pytest.mark.parametrize("retry_type", ["reset", "renew"])
 def test_a_recording_that_cannot_begin_is_not_taken_for_begun_in_the_next_attempt(manager_cls, retry_type, tmp_path):
     """The second attempt launched in silence, without a video."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.managers.fakes import HANG_SECONDS, ActorEnv, actors
-from tests.mapped import segments
+from tests.memory_maps import segments
 from vecenv import (
     AsyncSubprocessEnvManager,
     ClosedError,

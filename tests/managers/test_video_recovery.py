@@ -36,24 +36,24 @@ class DiesOnce(Painted):
         super().__init__(LENGTH)
         self.moment, self.mark = moment, Path(mark)
 
-    def strike(self, moment: str) -> None:
+    def inject(self, moment: str) -> None:
         if moment == self.moment and self.episode == 2 and not self.mark.exists():
             self.mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def step(self, action):
         if self.elapsed_steps == 3:
-            self.strike("amid the episode")
+            self.inject("amid the episode")
         return super().step(action)
 
     def reset(self, **kwargs):
         if self.elapsed_steps == LENGTH:
-            self.strike("after the file was written")
+            self.inject("after the file was written")
         return super().reset(**kwargs)
 
     def render(self):
         if self.elapsed_steps == LENGTH:
-            self.strike("before the last frame")
+            self.inject("before the last frame")
         return super().render()
 
 
@@ -61,14 +61,14 @@ def ding(env_fn):
     return DingEnvWrapper(env_fn())
 
 
-def play(manager, strike=lambda: None):
+def play(manager, inject=lambda: None):
     steps = 0
     while not manager.done:
         manager.ready_obs  # noqa: B018  # the asynchronous one waits here for its resets
         manager.step(dict.fromkeys(manager.ready_obs_id, 0))
         steps += 1
         if steps == 8:
-            strike()
+            inject()
 
 
 def check(folder, num_envs):

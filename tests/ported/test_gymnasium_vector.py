@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from tests.releases import GYMNASIUM
-from tests.vector.same import assert_same
+from tests.vector.comparison import assert_same
 from vecenv import VectorEnv
 from vecenv.envs.toys import CountEnv, HangAtReset, HangAtStep, SpaceEnv, ToyEnv
 
@@ -301,7 +301,7 @@ def test_it_goes_as_theirs(make, mode):
 BEGIN = {
     "reset": lambda envs: envs.reset_async(),
     "step": lambda envs: envs.step_async(np.zeros(envs.num_envs, np.int64)),
-    "call": lambda envs: envs.call_async("inform"),
+    "call": lambda envs: envs.call_async("make_info"),
 }
 END = {name: (lambda envs, name=name: getattr(envs, f"{name}_wait")()) for name in BEGIN}
 

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.spaces import ALL_SPACES
-from tests.vector.same import assert_same
+from tests.vector.comparison import assert_same
 from vecenv import BatchedVectorEnv, ConfigError, SpaceError, StateError, VectorEnv, WorkerTimeoutError
 from vecenv.envs.batched import BatchedEnv
 from vecenv.envs.toys import CountEnv, HangAtStep, RaiseAtStep, SpaceEnv, ToyEnv
@@ -62,7 +62,7 @@ def compare(env_fns, size, mode, *, backend="serial", num_steps=14, seed: Any = 
 class InfoEnv(ToyEnv):
     """Infos of every kind, whose keys come and go from step to step and from env to env."""
 
-    def inform(self):
+    def make_info(self):
         draw = int(self.np_random.integers(4))
         info: dict[str, Any] = {"steps": self.elapsed_steps, "half": self.elapsed_steps / 2}
         if draw & 1:

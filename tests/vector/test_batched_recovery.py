@@ -17,8 +17,8 @@ from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
 
-from tests.faults.tapes import stopped
-from tests.vector.same import assert_same
+from tests.faults.traces import stopped
+from tests.vector.comparison import assert_same
 from vecenv import BatchedVectorEnv, WorkerDiedError, WorkerTimeoutError
 from vecenv.core.recovery.reproducer import load
 from vecenv.envs.toys import CountEnv, HangAtStep, SegfaultAtStep, ToyEnv
@@ -176,7 +176,7 @@ def test_a_first_reset_without_seeds_can_be_repeated(seed: Any) -> None:
 
 @pytest.fixture
 def keeps_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batched_module, "_KEEP_EVERY", 10)
+    monkeypatch.setattr(batched_module, "_SNAPSHOT_INTERVAL", 10)
 
 
 @pytest.mark.usefixtures("keeps_often")
@@ -322,16 +322,16 @@ def test_a_lost_batch_waits_for_its_reset_where_the_mode_is_that() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("is_told", [True, False], ids=["after its end", "at once"])
-def test_a_lost_batch_begins_anew_whatever_the_mask(mode: AutoresetMode, is_told: bool) -> None:
+@pytest.mark.parametrize("is_reported", [True, False], ids=["after its end", "at once"])
+def test_a_lost_batch_begins_anew_whatever_the_mask(mode: AutoresetMode, is_reported: bool) -> None:
     with opened([toys(mode)] * 2, **LOST) as envs:
         play(envs, 60, {})
         kill(envs, 0)
-        if is_told:
+        if is_reported:
             envs.step(np.zeros(6, np.int64))
         mask = np.array([False, True, False] + [True] * 3)
         _, infos = envs.reset(options={"reset_mask": mask})
-        if not (is_told and mode == SAME):  # there the step began all of them
+        if not (is_reported and mode == SAME):  # there the step began all of them
             assert infos["recovered"].tolist()[:3] == ["restarted"] * 3
             assert envs.call("get_wrapper_attr", "elapsed_steps") == (0,) * 6
         assert not envs.step(np.zeros(6, np.int64))[3].any()

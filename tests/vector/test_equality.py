@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.spaces import ALL_SPACES
-from tests.vector.same import assert_same
+from tests.vector.comparison import assert_same
 from vecenv import BatchedVectorEnv, VectorEnv
 from vecenv.envs.toys import AliasedObs, CountEnv, KeepsAction, SpaceEnv, ToyEnv
 
@@ -172,7 +172,7 @@ def test_what_an_env_calls_its_reward_space_may_be_no_space(backend, found):
 class InfoEnv(ToyEnv):
     """Infos of every kind, whose keys come and go from step to step and from env to env."""
 
-    def inform(self):
+    def make_info(self):
         draw = int(self.np_random.integers(8))
         info: dict[str, Any] = {"steps": self.elapsed_steps, "half": self.elapsed_steps / 2}
         if draw & 1:
@@ -188,7 +188,7 @@ class InfoEnv(ToyEnv):
 class ScalarInfoEnv(ToyEnv):
     """Infos of numbers only, which travel in columns; now and then fewer."""
 
-    def inform(self):
+    def make_info(self):
         draw = int(self.np_random.integers(4))
         info = {"steps": self.elapsed_steps, "half": self.elapsed_steps / 2, "flag": draw > 1, "one": np.float32(draw)}
         info.update(numpy_flag=np.bool_(draw > 1), byte=np.uint8(draw))
@@ -198,7 +198,7 @@ class ScalarInfoEnv(ToyEnv):
 class EndInfoEnv(ToyEnv):
     """Numbers at every step and, as Gymnasium's statistics do, a dict at the last one."""
 
-    def inform(self):
+    def make_info(self):
         info: dict[str, Any] = {"lives": 3, "frame": self.elapsed_steps}
         if self.length is not None and self.elapsed_steps >= self.length:
             info["episode"] = {"r": float(self.action_sum), "l": self.elapsed_steps, "t": 0.5}
@@ -238,7 +238,7 @@ class ReusesInfo(ToyEnv):
         super().__init__(**kwargs)
         self.kept = {"clock": np.zeros(2)}
 
-    def inform(self):
+    def make_info(self):
         self.kept["clock"] += 1
         return self.kept
 

@@ -13,7 +13,7 @@ import pytest
 
 from vecenv import VectorEnv
 from vecenv.core.pool.serial import SerialPool
-from vecenv.envs.adapt import adapt_built
+from vecenv.envs.adapt import adapt_and_build
 from vecenv.vector.seeds import EnvSeeds
 
 cartpole = functools.partial(gymnasium.make, "CartPole-v1")
@@ -50,16 +50,16 @@ def test_env_i_gets_the_seed_that_was_drawn_and_i() -> None:
 
 
 def test_the_books_of_seeds_tell_what_was_given_and_draw_for_first_resets_only() -> None:
-    with SerialPool([cartpole] * 3, adapt=adapt_built) as pool:
+    with SerialPool([cartpole] * 3, adapt=adapt_and_build) as pool:
         pool.start()
         seeds = EnvSeeds(pool)
-        assert seeds.fill([5, 6, 7], [2]) == [7] and seeds.last == (None,) * 3, "not sent yet"
+        assert seeds.draw_missing([5, 6, 7], [2]) == [7] and seeds.last == (None,) * 3, "not sent yet"
         seeds.note([7], [2])
-        first, given, later = seeds.fill([None, 4, None], [0, 1, 2])
+        first, given, later = seeds.draw_missing([None, 4, None], [0, 1, 2])
         assert isinstance(first, int) and (given, later) == (4, None)
         seeds.note([first, given, later], [0, 1, 2])
         assert seeds.last == (first, 4, 7)
-        assert seeds.fill([None] * 3, [1, 0]) == [None, None]
+        assert seeds.draw_missing([None] * 3, [1, 0]) == [None, None]
 
 
 def test_an_env_that_has_its_generator_keeps_it() -> None:
@@ -68,9 +68,9 @@ def test_an_env_that_has_its_generator_keeps_it() -> None:
         env.reset(seed=9)
         return env
 
-    with SerialPool([ready, cartpole], adapt=adapt_built) as pool:
+    with SerialPool([ready, cartpole], adapt=adapt_and_build) as pool:
         pool.start()
-        first, second = EnvSeeds(pool).fill([None, None], [0, 1])
+        first, second = EnvSeeds(pool).draw_missing([None, None], [0, 1])
         assert first is None and isinstance(second, int)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from tests.vector.same import assert_same
+from tests.vector.comparison import assert_same
 from vecenv import BatchedVectorEnv, VectorEnv
 from vecenv.envs.toys import ToyEnv
 
@@ -36,7 +36,7 @@ class Gained(ToyEnv):
         obs[1] += 100 * self.pokes
         return obs, reward + self.gain, *rest
 
-    def inform(self) -> dict[str, Any]:
+    def make_info(self) -> dict[str, Any]:
         return (
             {"gain": self.gain} if self.elapsed_steps % 2 else {"pokes": self.pokes, "text": "x" * self.elapsed_steps}
         )
@@ -57,7 +57,7 @@ def make(is_batched: bool, mode: AutoresetMode, **kwargs: Any) -> Any:
 def run(envs: Any, seed: int, num_requests: int, killer: random.Random | None = None) -> list[Any]:
     """Run the program of this seed and return what it got; `killer` strikes between and amid requests."""
 
-    def strike() -> None:
+    def kill_a_worker() -> None:
         if killer is not None and killer.random() < 0.1:
             with contextlib.suppress(ProcessLookupError):  # dead since an earlier strike, and not missed yet
                 os.kill(killer.choice(envs.worker_pids), signal.SIGKILL)
@@ -69,7 +69,7 @@ def run(envs: Any, seed: int, num_requests: int, killer: random.Random | None = 
         kind, mask = rng.random(), np.array([rng.random() < 0.4 for _ in range(NUM_ENVS)])
         seeds = [rng.randrange(1000) if rng.random() < 0.5 else None for _ in range(NUM_ENVS)]
         actions, gains = np.array([rng.randrange(2) for _ in range(NUM_ENVS)]), [rng.random() for _ in range(NUM_ENVS)]
-        strike()
+        kill_a_worker()
         if ended.any() or (kind < 0.1 and mask.any()):
             mask |= ended
             found.append(envs.reset(seed=seeds, options={"reset_mask": mask}))
@@ -82,7 +82,7 @@ def run(envs: Any, seed: int, num_requests: int, killer: random.Random | None = 
             envs.set_attr("gain", gains)
         else:
             envs.step_async(actions)
-            strike()
+            kill_a_worker()
             found.append(envs.step_wait())
             if envs.metadata["autoreset_mode"] == AutoresetMode.DISABLED:
                 ended = found[-1][2] | found[-1][3]

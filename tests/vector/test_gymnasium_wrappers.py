@@ -16,7 +16,7 @@ from gymnasium.wrappers import transform_action, transform_observation, transfor
 from gymnasium.wrappers import vector as wrappers
 
 from tests.releases import GYMNASIUM
-from tests.vector.same import assert_same
+from tests.vector.comparison import assert_same
 from vecenv import VectorEnv
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
 

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from tests.releases import GYMNASIUM
-from tests.vector.same import assert_same
+from tests.vector.comparison import assert_same
 from tests.vector.test_infos import Told
 from vecenv import ConfigError, VectorEnv
 from vecenv.core.layout.info_cells import Infos
@@ -42,7 +42,7 @@ def backend(request, monkeypatch):
 class Talker(ToyEnv):
     """Tells a random part of what has cells and what has none, and more at the end of an episode."""
 
-    def inform(self):
+    def make_info(self):
         number = int(self.np_random.integers(1, 2**31))
         parts: dict[str, Any] = {
             "steps": self.elapsed_steps,
@@ -248,7 +248,7 @@ class Reuser(ToyEnv):
         self.text = text
         self.info = {"array": np.zeros(2), "deep": {}}
 
-    def inform(self):
+    def make_info(self):
         self.info["array"][:] = self.elapsed_steps, self.action_sum
         self.info["deep"]["half"] = self.elapsed_steps / 2
         for key in ("first", "said", "episode"):
@@ -328,7 +328,7 @@ def test_infos_that_are_not_wanted_are_not_looked_at(infos, backend):
     """A lock cannot be pickled, and neither can what a generator gives be known before it is asked."""
 
     class Locked(ToyEnv):
-        def inform(self):
+        def make_info(self):
             return {"lock": threading.Lock()}
 
     with contextlib.closing(VectorEnv([functools.partial(Locked, None)] * 2, backend=backend, infos=infos)) as envs:
@@ -338,7 +338,7 @@ def test_infos_that_are_not_wanted_are_not_looked_at(infos, backend):
 
 def test_an_info_that_is_no_dict_is_an_error_in_every_mode(backend):
     class Listed(ToyEnv):
-        def inform(self):
+        def make_info(self):
             return [] if self.elapsed_steps else {}
 
     for infos in ("all", "columns", "done", "none"):

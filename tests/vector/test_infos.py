@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from tests.vector.same import assert_same
+from tests.vector.comparison import assert_same
 from vecenv import VectorEnv
 from vecenv.envs.toys import ToyEnv
 
@@ -21,7 +21,7 @@ class Told(ToyEnv):
         super().__init__(**kwargs)
         self.infos = infos
 
-    def inform(self):
+    def make_info(self):
         return self.infos[min(self.elapsed_steps, len(self.infos) - 1)]
 
 

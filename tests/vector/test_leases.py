@@ -16,7 +16,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from tests.vector.same import assert_same
+from tests.vector.comparison import assert_same
 from vecenv import BatchedVectorEnv, ClosedError, StateError, VectorEnv
 from vecenv.core.layout.native import load
 from vecenv.core.options import PoolOptions
@@ -261,10 +261,10 @@ def test_a_batch_that_was_received_before_another_thread_closed():
     assert kept is not None and np.array_equal(batch.obs, expected)
 
 
-@pytest.mark.parametrize("face", ["single", "batched"])
-def test_without_a_reference_they_are_closed_at_once(face):
+@pytest.mark.parametrize("vec_env", ["single", "batched"])
+def test_without_a_reference_they_are_closed_at_once(vec_env):
     """The pool keeps what looks at its blocks, and that must not keep the vector env."""
-    if face == "single":
+    if vec_env == "single":
         envs = VectorEnv([Frames] * 6)
     else:
         envs = BatchedVectorEnv([functools.partial(SyncVectorEnv, [Frames] * 3)] * 2)
@@ -321,7 +321,7 @@ def test_what_a_forked_child_looks_at_stays():
             assert is_lent(envs, envs.step([0] * 6)[0])
 
 
-@pytest.mark.parametrize("env_fn", [Frames, Unseeded], ids=["replayed", "given_up"])
+@pytest.mark.parametrize("env_fn", [Frames, Unseeded], ids=["replayed", "abandoned"])
 def test_they_outlive_workers_that_are_killed(env_fn):
     with contextlib.closing(VectorEnv([env_fn] * 6, num_workers=2)) as envs:
         envs.reset(seed=1)

@@ -273,9 +273,9 @@ class TestGymToGymnasium:
 
     def test_wrappers_around_it_keep_the_old_calls(self):
         inner = numbers_env(40)
-        face = GymToGymnasiumWrapper(inner)
-        face.seed(5)
-        env = FrameStackWrapper(NoopResetWrapper(face, noop_max=3), n_frames=2)
+        old_api_env = GymToGymnasiumWrapper(inner)
+        old_api_env.seed(5)
+        env = FrameStackWrapper(NoopResetWrapper(old_api_env, noop_max=3), n_frames=2)
         assert isinstance(env, GymToGymnasiumWrapper) and isinstance(env.env, FrameStackWrapper)
         assert env.reset().shape == (2, 1) and len(env.step(0)) == 4
         assert env.noop_max == 3 and env.observation_space.shape == (2, 1) and inner.seeds == [5]

@@ -6,7 +6,7 @@
     gym_wrapper         a Gymnasium env as an AlfEnvironment
     gym_*               wrappers under it, on Gymnasium's calls
     *wrappers           wrappers above it, on time steps
-    carrier, seats, assemble, parallel   batches over the engine; thread: one env
+    adapter, spare_envs, assemble, parallel   batches over the engine; thread: one env
     suite, create       loading and creating by name
 
 Stands above the waist. The names that say enough by themselves are in `vecenv` as well; gym wrappers,

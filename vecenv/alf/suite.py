@@ -18,7 +18,7 @@ from vecenv.alf.gym.frames import ImageChannelFirst
 from vecenv.alf.gym.wrapper import AlfGymWrapper
 from vecenv.alf.wrappers.base import TimeLimit
 from vecenv.checks import check_callables, check_flag, check_whole
-from vecenv.envs.registered import find_spec
+from vecenv.envs.gym_registry import find_spec
 from vecenv.errors import ConfigError
 
 __all__ = ["load"]

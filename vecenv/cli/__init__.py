@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from vecenv import __version__
 from vecenv.cli import bench, check, record, replay
-from vecenv.cli.ending import BAD_REQUEST, end_well, one_line
+from vecenv.cli.exit_codes import USAGE_ERROR, one_line, run_command
 
 __all__ = ["main"]
 
@@ -29,7 +29,7 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, without the usage text that argparse puts before it."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(BAD_REQUEST, f"{self.prog}: {one_line(message)}\n")
+        self.exit(USAGE_ERROR, f"{self.prog}: {one_line(message)}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,14 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: for `--help`, `--version` and options that do not parse.
     """
-    return end_well("vecenv", functools.partial(_main, argv))
+    return run_command("vecenv", functools.partial(_main, argv))
 
 
 def _main(argv: Sequence[str] | None) -> int:
     options = _build_parser().parse_args(argv)
     # else SDL, with which many envs draw, takes SIGTERM for a window to be closed, and the command goes on
     os.environ.setdefault("SDL_NO_SIGNAL_HANDLERS", "1")
-    return end_well(f"vecenv {options.command}", functools.partial(options.run, options))
+    return run_command(f"vecenv {options.command}", functools.partial(options.run, options))
 
 
 def _build_parser() -> argparse.ArgumentParser:

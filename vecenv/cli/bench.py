@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     about = machine.describe_machine()
     report.print_header(settings, about)
     windows: dict[str, list[Window]] = {}
-    with _foreign_errors_told(), contextlib.ExitStack() as stack:
+    with _wrap_foreign_errors(), contextlib.ExitStack() as stack:
         modes = _open_modes(stack, maker, settings, options.skip)
         window_seconds = options.seconds / options.rounds
         steal = machine.StealMeter()
@@ -91,10 +91,10 @@ def run(options: argparse.Namespace) -> int:
     results = measure.summarise(modes, windows)
     report.print_table(results, about["stolen"])
     if options.json:
-        with _written("--json", options.json):
+        with _file_errors("--json", options.json):
             report.write_json(options.json, settings, about, results)
     if options.plot:
-        with _written("--plot", options.plot):
+        with _file_errors("--plot", options.plot):
             report.write_plot(options.plot, settings, about, results)
     return 0
 
@@ -138,7 +138,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 @contextlib.contextmanager
-def _foreign_errors_told() -> Iterator[None]:
+def _wrap_foreign_errors() -> Iterator[None]:
     """Raise what comes out of a mode, as an env's exceptions do as themselves, as an error with one line's text."""
     try:
         yield
@@ -149,7 +149,7 @@ def _foreign_errors_told() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _written(flag: str, path: Path) -> Iterator[None]:
+def _file_errors(flag: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

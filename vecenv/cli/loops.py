@@ -30,13 +30,13 @@ from vecenv.errors import EnvError, WorkerDiedError, WorkerTimeoutError, describ
 __all__ = ["LoopProcesses", "LoopResult", "serve"]
 
 # How often a loop looks at the clock: seldom enough to cost nothing, often enough to end on time.
-_SECONDS_PER_LOOK = 0.001
+_CLOCK_CHECK_SECONDS = 0.001
 # Rounds that take less are not timed one by one: the clock would take its share.
-_LEAST_LAP_SECONDS = 20e-6
+_MIN_ROUND_SECONDS = 20e-6
 # Time for a command to reach every process, so that all start at the same moment of their common clock.
 _START_DELAY = 0.005
 # How long processes may take to build their envs or to answer after their time is up, and to end.
-_ANSWER_TIMEOUT, _END_TIMEOUT = 120.0, 5.0
+_REPLY_TIMEOUT, _END_TIMEOUT = 120.0, 5.0
 # A loop is one thread, like a worker: libraries that bring their own threads would measure something else.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -44,12 +44,12 @@ _Step = Callable[[Any], tuple[Any, Any, bool, bool, dict[str, Any]]]
 
 
 class LoopResult(NamedTuple):
-    """What one process did in one window; `laps` are the seconds of each round of its envs, if known."""
+    """What one process did in one window; `round_seconds` are the seconds of each round of its envs, if known."""
 
     steps: int
     seconds: float
     cpu_seconds: float
-    laps: tuple[float, ...] = ()
+    round_seconds: tuple[float, ...] = ()
 
 
 class LoopProcesses:
@@ -59,28 +59,28 @@ class LoopProcesses:
     a terminal does not reach them.
     """
 
-    def __init__(self, shares: Sequence[Sequence[EnvFn]], *, store: bool = False, laps: bool = False) -> None:
+    def __init__(self, shares: Sequence[Sequence[EnvFn]], *, store: bool = False, time_rounds: bool = False) -> None:
         """Start one process per share and wait until their envs are built and reset.
 
         Args:
             shares: the env_fns of each process.
             store: write every result into batch arrays, the least that a serial vector env must do;
                 observations are one array each.
-            laps: look at the clock after each round of the envs, unless rounds are so quick that it would show.
+            time_rounds: look at the clock after each round of the envs, unless rounds are so quick that it would show.
 
         Raises:
             EnvError: an env could not be built or reset.
             WorkerDiedError, WorkerTimeoutError: a process has gone, or did not answer.
         """
         self._is_running = False
-        self._links: list[Connection] = []
+        self._connections: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             for _ in shares:
                 self._start()
-            for link, share in zip(self._links, shares):
-                _send(link, (cloudpickle.dumps(list(share)), store, laps))
-            self._collect(_ANSWER_TIMEOUT)
+            for connection, share in zip(self._connections, shares):
+                _send(connection, (cloudpickle.dumps(list(share)), store, time_rounds))
+            self._collect(_REPLY_TIMEOUT)
         except BaseException:
             self.close()
             raise
@@ -94,27 +94,27 @@ class LoopProcesses:
         """
         self._is_running = True
         start = time.monotonic() + _START_DELAY
-        for link in self._links:
-            _send(link, (start, seconds))
-        answers = self._collect(_START_DELAY + seconds + _ANSWER_TIMEOUT)
+        for connection in self._connections:
+            _send(connection, (start, seconds))
+        replies = self._collect(_START_DELAY + seconds + _REPLY_TIMEOUT)
         self._is_running = False
-        return [LoopResult(*answer) for answer in answers]
+        return [LoopResult(*reply) for reply in replies]
 
     def close(self) -> None:
         """End the processes; one that is still stepping is killed, one that does not end too, a few seconds later."""
-        for link in self._links:
-            link.close()
+        for connection in self._connections:
+            connection.close()
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0 if self._is_running else _END_TIMEOUT)
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        self._links, self._processes = [], []
+        self._connections, self._processes = [], []
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        self._links.append(Connection(ours.detach()))
+        self._connections.append(Connection(ours.detach()))
         with theirs:
             self._processes.append(
                 subprocess.Popen(
@@ -128,23 +128,23 @@ class LoopProcesses:
 
     def _collect(self, timeout: float) -> list[Any]:
         deadline = time.monotonic() + timeout
-        answers = []
-        for link, process in zip(self._links, self._processes):
-            if not link.poll(max(0.0, deadline - time.monotonic())):
+        replies = []
+        for connection, process in zip(self._connections, self._processes):
+            if not connection.poll(max(0.0, deadline - time.monotonic())):
                 raise WorkerTimeoutError(f"a plain loop did not answer within {timeout:.0f} s", timeout=timeout)
             try:
-                answer = link.recv()
+                reply = connection.recv()
             except (EOFError, OSError):
                 raise _death_of(process) from None
-            if isinstance(answer, str):
-                raise EnvError(f"an env of a plain loop raised {answer}")
-            answers.append(answer)
-        return answers
+            if isinstance(reply, str):
+                raise EnvError(f"an env of a plain loop raised {reply}")
+            replies.append(reply)
+        return replies
 
 
-def _send(link: Connection, message: Any) -> None:
+def _send(connection: Connection, message: Any) -> None:
     with contextlib.suppress(OSError):  # of a process that has gone, which is noticed where its answer is waited for
-        link.send(message)
+        connection.send(message)
 
 
 def _death_of(process: subprocess.Popen[bytes]) -> WorkerDiedError:
@@ -157,20 +157,20 @@ def _death_of(process: subprocess.Popen[bytes]) -> WorkerDiedError:
 
 def serve(descriptor: int) -> None:
     """Be one of the processes: build the envs that come through the socket `descriptor`, then loop on command."""
-    with contextlib.suppress(EOFError, OSError), Connection(descriptor) as link:  # both: the parent closed or is gone
+    with contextlib.suppress(EOFError, OSError), Connection(descriptor) as connection:  # the parent closed or is gone
         loop: _Loop | None = None
         while True:
-            request = link.recv()
-            answer: tuple[Any, ...] | None = None
+            request = connection.recv()
+            reply: tuple[Any, ...] | None = None
             try:
                 if loop is None:
                     loop = _build_loop(*request)
                 else:
-                    answer = tuple(_run_at(loop, *request))
+                    reply = tuple(_run_at(loop, *request))
             except BaseException as error:  # of an env: SystemExit is its answer, too
-                link.send(f"{type(error).__name__}: {error}")
+                connection.send(f"{type(error).__name__}: {error}")
                 return
-            link.send(answer)
+            connection.send(reply)
 
 
 def _run_at(loop: _Loop, start: float, seconds: float) -> LoopResult:
@@ -178,7 +178,7 @@ def _run_at(loop: _Loop, start: float, seconds: float) -> LoopResult:
     return loop.run(seconds)
 
 
-def _build_loop(payload: bytes, store: bool, laps: bool) -> _Loop:
+def _build_loop(payload: bytes, store: bool, time_rounds: bool) -> _Loop:
     env_fns: list[EnvFn] = cloudpickle.loads(payload)
     envs = [env_fn() for env_fn in env_fns]
     if "cv2" in sys.modules:
@@ -186,7 +186,7 @@ def _build_loop(payload: bytes, store: bool, laps: bool) -> _Loop:
     for env_id, env in enumerate(envs):
         env.reset(seed=env_id)
     rows = action_rows(envs[0].action_space, len(envs))
-    return _StoringLoop(envs, rows) if store else _LapLoop(envs, rows) if laps else _Loop(envs, rows)
+    return _StoringLoop(envs, rows) if store else _TimedLoop(envs, rows) if time_rounds else _Loop(envs, rows)
 
 
 class _Loop:
@@ -200,18 +200,18 @@ class _Loop:
     def run(self, seconds: float) -> LoopResult:
         """Go round the envs until `seconds` have passed; every step counts, as resets are separate calls."""
         clock = time.perf_counter
-        num_rounds, rounds_per_look = 0, 1
+        num_rounds, rounds_per_check = 0, 1
         cpu_start, start = time.process_time(), clock()
         now, deadline = start, start + seconds
         while now < deadline:
-            self._go_round(rounds_per_look)
-            num_rounds += rounds_per_look
+            self._step_all(rounds_per_check)
+            num_rounds += rounds_per_check
             before, now = now, clock()
-            if now - before < _SECONDS_PER_LOOK:
-                rounds_per_look *= 2
+            if now - before < _CLOCK_CHECK_SECONDS:
+                rounds_per_check *= 2
         return LoopResult(num_rounds * len(self._steps), now - start, time.process_time() - cpu_start)
 
-    def _go_round(self, num_rounds: int) -> None:
+    def _step_all(self, num_rounds: int) -> None:
         steps, resets = self._steps, self._resets
         for actions in itertools.islice(self._rows, num_rounds):
             for step, action, reset in zip(steps, actions, resets, strict=True):
@@ -220,24 +220,26 @@ class _Loop:
                     reset()
 
 
-class _LapLoop(_Loop):
+class _TimedLoop(_Loop):
     """The same, with the time of each round."""
 
     def run(self, seconds: float) -> LoopResult:
         """Go round the envs until `seconds` have passed."""
         clock = time.perf_counter
         before = clock()
-        self._go_round(1)
-        if clock() - before < _LEAST_LAP_SECONDS:
+        self._step_all(1)
+        if clock() - before < _MIN_ROUND_SECONDS:
             return super().run(seconds)
-        laps = []
+        round_seconds = []
         cpu_start, start = time.process_time(), clock()
         now, deadline = start, start + seconds
         while now < deadline:
-            self._go_round(1)
+            self._step_all(1)
             before, now = now, clock()
-            laps.append(now - before)
-        return LoopResult(len(laps) * len(self._steps), now - start, time.process_time() - cpu_start, tuple(laps))
+            round_seconds.append(now - before)
+        return LoopResult(
+            len(round_seconds) * len(self._steps), now - start, time.process_time() - cpu_start, tuple(round_seconds)
+        )
 
 
 class _StoringLoop(_Loop):
@@ -251,7 +253,7 @@ class _StoringLoop(_Loop):
         self._terminated = np.zeros(num_envs, dtype=np.bool_)
         self._truncated = np.zeros(num_envs, dtype=np.bool_)
 
-    def _go_round(self, num_rounds: int) -> None:
+    def _step_all(self, num_rounds: int) -> None:
         steps, resets = self._steps, self._resets
         obs, rewards, terminated, truncated = self._obs, self._rewards, self._terminated, self._truncated
         for actions in itertools.islice(self._rows, num_rounds):

@@ -96,14 +96,14 @@ class Mode(abc.ABC):
 
 
 class LoopMode(Mode):
-    """Plain loops in processes of their own, all at once; with `laps`, windows have `lockstep`."""
+    """Plain loops in processes of their own, all at once; with `time_rounds`, windows have `lockstep`."""
 
     def __init__(
-        self, name: str, shares: Sequence[Sequence[EnvFn]], *, store: bool = False, laps: bool = False
+        self, name: str, shares: Sequence[Sequence[EnvFn]], *, store: bool = False, time_rounds: bool = False
     ) -> None:
         super().__init__(name)
         self._num_envs = sum(len(share) for share in shares)
-        self._processes = LoopProcesses(shares, store=store, laps=laps)
+        self._processes = LoopProcesses(shares, store=store, time_rounds=time_rounds)
 
     def run(self, seconds: float) -> Window:
         """Let the loops run; a batch is one step of every env."""
@@ -112,8 +112,8 @@ class LoopMode(Mode):
         # The loops end a millisecond apart: add up their rates, not their ends.
         elapsed = steps / sum(result.steps / result.seconds for result in results)
         lockstep = None
-        if all(result.laps for result in results):
-            slowest = [max(laps) for laps in zip(*(result.laps for result in results))]
+        if all(result.round_seconds for result in results):
+            slowest = [max(round_seconds) for round_seconds in zip(*(result.round_seconds for result in results))]
             lockstep = self._num_envs / statistics.mean(slowest) / (steps / elapsed)
         cpu_seconds = sum(result.cpu_seconds for result in results)
         return Window(steps, steps / self._num_envs, elapsed, cpu_seconds, lockstep)
@@ -246,7 +246,7 @@ def ceiling_loops(env_fns: Sequence[EnvFn]) -> LoopMode:
     cores every loop still has one.
     """
     cores = usable_cores()
-    return LoopMode("ceiling", [env_fns[core::cores] or env_fns[:1] for core in range(cores)], laps=True)
+    return LoopMode("ceiling", [env_fns[core::cores] or env_fns[:1] for core in range(cores)], time_rounds=True)
 
 
 def gymnasium_async(env_fns: Sequence[EnvFn], *, copy: bool = True) -> SyncMode:

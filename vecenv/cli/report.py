@@ -135,7 +135,7 @@ def write_plot(path: Path, settings: dict[str, Any], machine: dict[str, Any], re
 
 
 class _Console(Console):
-    """Leaves it to `end_well` how a command ends whose output nobody reads; rich would end it with exit code 1."""
+    """Leaves it to `run_command` how a command ends whose output nobody reads; rich would end it with exit code 1."""
 
     def on_broken_pipe(self) -> NoReturn:
         """Raise what rich has caught."""

@@ -5,7 +5,7 @@
     BaseEnv, AllinObsWrapper             class attribute uses_old_calls    AdaptedEnv
     plain object, old Gym calls          anything else                     AdaptedEnv, by the form of its first results
 
-Inside, everything is the five-tuple; `results` reads those of old calls, and has the way back to DI-engine's surface.
+Inside, everything is the five-tuple; `step_formats` converts results of old calls, and back to DI-engine's surface.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.envs.own import get_own
-from vecenv.envs.results import FiveTuple, split_reset, step_reader
+from vecenv.envs.own_attributes import get_own_attr
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
+from vecenv.envs.step_formats import FiveTuple, split_reset, step_reader
 from vecenv.errors import SpaceError, StateError
 
 #: What `AdaptedEnv` has in the place of its env's own.
@@ -59,7 +59,7 @@ def adapt(env: Any) -> gymnasium.Env[Any, Any]:
     return AdaptedEnv(env)
 
 
-def adapt_built(env: Any, *, needed: bool = True) -> gymnasium.Env[Any, Any]:
+def adapt_and_build(env: Any, *, needed: bool = True) -> gymnasium.Env[Any, Any]:
     """Adapt, and have an env that builds itself lazily build itself now: what a worker needs to know its spaces.
 
     If that fails the env is closed, for nobody else has it; what closing it raises is not heard.
@@ -131,14 +131,14 @@ def find_attr(env: Any, name: str, default: Any = None) -> Any:
         try:
             return getattr(env, name)
         except AttributeError:
-            inner = get_own(env, "env")
+            inner = get_own_attr(env, "env")
             env = inner if inner is not env else None
     return default
 
 
 def has_generator(env: Any) -> bool:
     """Tell whether the env has made or been given its generator already, as by a reset in its env_fn."""
-    return get_own(getattr(env, "unwrapped", env), "_np_random") is not None
+    return get_own_attr(getattr(env, "unwrapped", env), "_np_random") is not None
 
 
 class AdaptedEnv(gymnasium.Env[Any, Any]):
@@ -201,7 +201,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
 
     def _reset_env(self, reset_param: dict[str, Any], *, is_seeded: bool) -> Any:
         offered, self._offered_seed = self._offered_seed, None
-        with contextlib.nullcontext() if self._seeds is None else self._seeds.beginning() as episode_seed:
+        with contextlib.nullcontext() if self._seeds is None else self._seeds.for_reset() as episode_seed:
             if is_seeded:
                 episode_seed = None
             elif offered is not None and episode_seed is None and self._reset_names_seed:

@@ -25,16 +25,16 @@ __all__ = [
     "BatchedAssignment",
     "BatchedCall",
     "BatchedEnv",
-    "Inner",
+    "VectorEnvDescription",
     "adapt_batched",
     "have_generators",
-    "inner_of",
+    "describe_vector_env",
     "render",
 ]
 
 
 @dataclass(frozen=True)
-class Inner:
+class VectorEnvDescription:
     """What the faces must know of a vector env in a worker."""
 
     num_envs: int
@@ -80,7 +80,7 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
         count = env.num_envs
         self.env = env  # by this name the state of a stack is looked for
         mode = (env.metadata or {}).get("autoreset_mode")
-        self.inner = Inner(count, env.single_observation_space, env.single_action_space, mode)
+        self.inner = VectorEnvDescription(count, env.single_observation_space, env.single_action_space, mode)
         flag: Any = np.bool_  # Gymnasium's types know floats only
         flags = spaces.Box(0, 1, (count,), flag)
         self.observation_space = spaces.Tuple((env.observation_space, flags, flags))
@@ -132,7 +132,7 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
 # ---- what the face asks of it ------------------------------------------------------------------
 
 
-def inner_of(env: BatchedEnv) -> Inner:
+def describe_vector_env(env: BatchedEnv) -> VectorEnvDescription:
     """Return what there is to know of the vector env."""
     return env.inner
 

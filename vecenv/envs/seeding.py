@@ -87,15 +87,15 @@ class EpisodeSeeds:
         return None if self.base is None else episode_seed(self.base, episode, self.dynamic)
 
     @contextlib.contextmanager
-    def beginning(self) -> Iterator[int | None]:
+    def for_reset(self) -> Iterator[int | None]:
         """As `advance`, around the reset that it is for: one that raises has not had its seed, and the next one has.
 
         Example:
             >>> seeds = EpisodeSeeds()
             >>> seeds.seed(5)
-            >>> with contextlib.suppress(OSError), seeds.beginning() as failed:
+            >>> with contextlib.suppress(OSError), seeds.for_reset() as failed:
             ...     raise OSError
-            >>> with seeds.beginning() as seed:
+            >>> with seeds.for_reset() as seed:
             ...     pass
             >>> seed == failed, seeds.episode
             (True, 1)

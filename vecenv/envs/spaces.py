@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from gymnasium import Space
 
-__all__ = ["LooseSpace", "NoneSpace"]
+__all__ = ["LooseSpace", "NoneSpace", "ObjectSpace"]
 
 
 class NoneSpace(Space[None]):
@@ -57,7 +57,7 @@ class NoneSpace(Space[None]):
         return "NoneSpace()"
 
 
-class LooseSpace(Space[Any]):
+class ObjectSpace(Space[Any]):
     """Stands for a space that an env declares and its values do not keep to: they travel as objects, as they are.
 
     Attributes:
@@ -82,10 +82,14 @@ class LooseSpace(Space[Any]):
         return True
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, LooseSpace) and bool(self.declared == other.declared)
+        return isinstance(other, ObjectSpace) and bool(self.declared == other.declared)
 
     def __hash__(self) -> int:
-        return hash(LooseSpace)
+        return hash(ObjectSpace)
 
     def __repr__(self) -> str:
-        return f"LooseSpace({self.declared!r})"
+        return f"ObjectSpace({self.declared!r})"
+
+
+#: The former name, for one release.
+LooseSpace = ObjectSpace

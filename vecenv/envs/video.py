@@ -158,7 +158,7 @@ class EpisodeRecorder(_RecordVideo):
 
 
 class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Passes everything on, and begins to record at the reset after `replay_folder` was set.
+    """Passes everything on, and begins to record at the reset after `video_folder` was set.
 
     An env with an `enable_save_replay` of its own is left to record by that.
     """
@@ -171,7 +171,7 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
                 worker.
         """
         super().__init__(env)
-        self.replay_folder: str | None = None
+        self.video_folder: str | None = None
         self._records_to: str | None = None
         self._token = token
         self._num_folders = 0
@@ -187,12 +187,12 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
         return reward_space_of(self.env)
 
     def _prepare(self) -> None:
-        folder = self.replay_folder
+        folder = self.video_folder
         if folder is None or folder == self._records_to:
             return
         number = self._num_folders + 1
         token = f"{self._token}-{number}"
-        if not enable_own(self.env, folder, token):
+        if not enable_env_recording(self.env, folder, token):
             if isinstance(self.env, EpisodeRecorder):
                 if self.env.recording:
                     self.env.stop_recording()
@@ -204,7 +204,7 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
     def get_state(self) -> dict[str, Any]:
         """Give the folders; the recorder inside has its own state."""
         return {
-            "replay_folder": self.replay_folder,
+            "video_folder": self.video_folder,
             "records_to": self._records_to,
             "num_folders": self._num_folders - (self._records_to is not None),
         }
@@ -212,9 +212,9 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over folders of `get_state`, with a recorder inside if there was one."""
         self._num_folders = state["num_folders"]
-        self.replay_folder = state["records_to"]
+        self.video_folder = state["records_to"]
         self._prepare()
-        self.replay_folder = state["replay_folder"]
+        self.video_folder = state["video_folder"]
 
 
 def write_video(path: str, frames: list[Any], fps: float) -> None:
@@ -248,12 +248,12 @@ def _count_frames(encoder: Any, path: str) -> int:
         return 0
 
 
-def _as_rgb(frame: NDArray[Any], who: str) -> NDArray[np.uint8]:
+def _as_rgb(frame: NDArray[Any], label: str) -> NDArray[np.uint8]:
     """Return a frame as uint8 (height, width, 3), also one in grey or with an alpha channel."""
     grey = frame[..., None] if frame.ndim == 2 else frame
     if grey.ndim != 3 or grey.shape[2] not in (1, 3, 4) or not grey.size or grey.dtype.kind not in "iu":
         expected = "whole numbers from 0 to 255, (height, width), (height, width, 1), (height, width, 3 or 4)"
-        raise ConfigError(f"replay of {who}: expected frames of {expected}, got {frame.dtype} {frame.shape}")
+        raise ConfigError(f"replay of {label}: expected frames of {expected}, got {frame.dtype} {frame.shape}")
     rgb = np.repeat(grey, 3, axis=2) if grey.shape[2] == 1 else grey[..., :3]
     return rgb.astype(np.uint8)
 
@@ -280,7 +280,7 @@ def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs
         ) from error
 
 
-def enable_own(env: gymnasium.Env[Any, Any], folder: str, token: str) -> bool:
+def enable_env_recording(env: gymnasium.Env[Any, Any], folder: str, token: str) -> bool:
     """Have an env record by itself, if it can; tell whether it does.
 
     Args:

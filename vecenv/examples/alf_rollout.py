@@ -52,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("step  types" + " " * max(0, options.envs - 5) + "  discounts of LAST steps")
         for number, time_step in enumerate(rollout(env, random_policy, options.steps)):
             last = np.flatnonzero(time_step.is_last())
-            told = ", ".join(f"env {env_id}: {time_step.discount[env_id]:g}" for env_id in last)
+            discounts = ", ".join(f"env {env_id}: {time_step.discount[env_id]:g}" for env_id in last)
             letters = "".join(_LETTERS[int(step_type)] for step_type in time_step.step_type)
-            print(f"{number:4d}  {letters:5s}  {told}".rstrip())
+            print(f"{number:4d}  {letters:5s}  {discounts}".rstrip())
             for discount in time_step.discount[last].tolist():
                 ends[discount] += 1
     print(f"{ends[0.0]} episodes ended (discount 0), {ends[1.0]} were cut off (discount 1)")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vecenv.envs.registered import make_env
+from vecenv.envs.gym_registry import make_env
 from vecenv.managers import create_env_manager
 from vecenv.vector import VectorEnv
 

@@ -32,7 +32,7 @@ __all__ = ["SB3VecEnv"]
 
 _VecEnv: Any = require("stable_baselines3.common.vec_env", "sb3").VecEnv
 
-_NEWS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
+_EXTRA_FLAGS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
 
 Infos = list[dict[str, Any]]
 
@@ -150,13 +150,13 @@ class SB3VecEnv(_VecEnv):
             Exception: what an env raised, with the remote traceback as its cause.
         """
         self._check_open("reset")
-        seeds = self._env_seeds.fill(self._seeds, self._ids)
+        seeds = self._env_seeds.draw_missing(self._seeds, self._ids)
         if self._pool.outstanding():
             self._pool.cancel()
         self._pool.reset(
             seeds=seeds, kwargs=[{"options": one} if one else None for one in self._options], draw_seeds=False
         )
-        self._env_seeds.note(seeds, self._ids)
+        self._env_seeds.record(seeds, self._ids)
         batch = self._pool.recv()
         batch.raise_errors()
         self._reset_seeds()
@@ -180,14 +180,14 @@ class SB3VecEnv(_VecEnv):
             if self._is_plain and getattr(actions, "dtype", None) == self.action_space.dtype:
                 self._pool.send(actions)
             else:
-                self._send_odd(actions)
+                self._send_converted(actions)
         except StateError:
             self._check_open("step_async")
             if self._pool.outstanding():
                 raise StateError("step_async: a step is under way; call step_wait first, or reset") from None
             raise
 
-    def _send_odd(self, actions: Any) -> None:
+    def _send_converted(self, actions: Any) -> None:
         """Send what is not one array of the action space's dtype."""
         space = self.action_space
         if not self._is_plain:
@@ -234,7 +234,7 @@ class SB3VecEnv(_VecEnv):
         return self.vector_env._results.own_obs(batch), batch.rewards.astype(np.float32), dones, infos
 
     def _infos_of(self, batch: Batch, dones: Array) -> Infos:
-        if not batch.flags & _NEWS:
+        if not batch.flags & _EXTRA_FLAGS:
             return [{"TimeLimit.truncated": False} for _ in self._ids]
         infos = batch.infos()
         for info, done in zip(infos, dones.tolist()):

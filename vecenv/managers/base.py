@@ -23,7 +23,7 @@ from .calls import renew_env
 from .reset_scheduler import EnvResets
 from .side_values import ABNORMAL, AGENTS, abnormal_values, infos_of_agents
 from .states import EnvState
-from .timesteps import BUILT_ANEW, HAS_INFO, Blanks, copy_arrays, final_rows
+from .timesteps import BUILT_ANEW, HAS_INFO, TimestepBuffers, copy_arrays, final_rows
 
 __all__ = ["BaseEnvManager"]
 
@@ -42,7 +42,7 @@ class BaseEnvManager(EnvResets):
         ([0, 1], array([1.], dtype=float32), False)
     """
 
-    _blanks_class: ClassVar[type[Blanks]] = Blanks
+    _buffers_class: ClassVar[type[TimestepBuffers]] = TimestepBuffers
 
     def step(self, actions: Any) -> Any:
         """Step envs and wait for all of them.
@@ -77,30 +77,30 @@ class BaseEnvManager(EnvResets):
         return dict(zip(ids, timesteps))
 
     def _check_ready(self, ids: Sequence[int]) -> None:
-        if not self._absent.isdisjoint(ids):
-            states = {env_id: self._env_states[env_id].name for env_id in ids if env_id in self._absent}
+        if not self._not_running.isdisjoint(ids):
+            states = {env_id: self._env_states[env_id].name for env_id in ids if env_id in self._not_running}
             raise StateError(f"step: envs must be in RUN, but these are not: {states}; reset them first")
 
     def _step_envs(self, ids: list[int], actions: list[Any]) -> list[Any]:
         """Step envs and return what their rows become, in request order."""
-        if self._absent:
+        if self._not_running:
             self._check_ready(ids)
-        batch, blanks = self._exchange(ids, actions)
+        batch, buffers = self._exchange(ids, actions)
         try:
             if batch.flags & RowFlag.ERROR:
-                return self._step_with_errors(ids, actions, batch, blanks)
-            return self._take(ids, batch, blanks)
+                return self._step_with_errors(ids, actions, batch, buffers)
+            return self._take(ids, batch, buffers)
         finally:
             self._unreturned.clear()
 
-    def _exchange(self, ids: list[int], actions: list[Any]) -> tuple[Batch, Blanks]:
+    def _exchange(self, ids: list[int], actions: list[Any]) -> tuple[Batch, TimestepBuffers]:
         self._send(ids, actions, ordered=True)
-        blanks = self._blanks_class(ids, self._layout)  # while the envs step
+        buffers = self._buffers_class(ids, self._layout)  # while the envs step
         batch = self._recv(len(ids))
         assert batch is not None, "only a reset under way is given another chance"
         if not self._copies:
-            self._unreturned.append(blanks)
-        return batch, blanks
+            self._unreturned.append(buffers)
+        return batch, buffers
 
     def _send(self, ids: list[int], actions: list[Any], *, ordered: bool) -> None:
         pool = self._pool or self._open_pool("step")
@@ -121,31 +121,31 @@ class BaseEnvManager(EnvResets):
 
     # ---- from rows to timesteps ----------------------------------------------------------------
 
-    def _take(self, ids: list[int], batch: Batch, blanks: Blanks, skip: Collection[int] = ()) -> list[Any]:
+    def _take(self, ids: list[int], batch: Batch, buffers: TimestepBuffers, skip: Collection[int] = ()) -> list[Any]:
         """Turn rows into what the caller gets, and into states and observations to show.
 
         Args:
             ids: the env of each row.
-            blanks: made for these rows.
+            buffers: made for these rows.
             skip: envs whose rows mean nothing.
 
         Raises:
             Exception: as an automatic reset; it has `timesteps`.
         """
         failed = skip
-        seen = blanks.fill(batch)
+        seen = buffers.fill(batch)
         if batch.flags & RowFlag.MESSAGE:
-            skip = self._keep_shown(ids, batch, blanks, skip)
-        self._shown.put(ids, blanks.batch, blanks.rows, skip)
+            skip = self._keep_shown(ids, batch, buffers, skip)
+        self._shown.put(ids, buffers.batch, buffers.rows, skip)
         if not batch.flags and self._worker_resets:  # where workers reset, rows that end an episode are flagged
-            return blanks.finish()
+            return buffers.finish()
         ended = (seen.terminated | seen.truncated).nonzero()[0]
         rows = ended.tolist()
         if rows:
             ways = zip(rows, seen.terminated[ended].tolist(), seen.truncated[ended].tolist())
-            blanks.end(self._last_observations(blanks, batch, ended, rows), ways)
+            buffers.end(self._last_observations(buffers, batch, ended, rows), ways)
         if batch.flags & HAS_INFO:
-            self._take_abnormal(ids, blanks)
+            self._take_abnormal(ids, buffers)
         if rows:
             if self._reset_inplace and self._resets_in_row:
                 again = [row for row in rows if ids[row] in self._lost]  # its row has no first observation to show
@@ -155,25 +155,25 @@ class BaseEnvManager(EnvResets):
                 self._end_episodes([ids[row] for row in rows])
             except Exception as error:  # of a reset: what was stepped will not be made again
                 for row in again:
-                    self._repeat_last(blanks, row)
-                self._give_sequences(ids, blanks)
-                made = zip(ids, blanks.finish())
+                    self._repeat_last(buffers, row)
+                self._give_sequences(ids, buffers)
+                made = zip(ids, buffers.finish())
                 self._carry(error, {env_id: timestep for env_id, timestep in made if env_id not in failed}, ids)
                 raise
             if again:
-                self._show_next(ids, blanks, again)
+                self._show_next(ids, buffers, again)
         if batch.flags & RowFlag.MESSAGE:
-            self._give_sequences(ids, blanks)
-        return blanks.finish()
+            self._give_sequences(ids, buffers)
+        return buffers.finish()
 
-    def _give_sequences(self, ids: list[int], blanks: Blanks) -> None:
+    def _give_sequences(self, ids: list[int], buffers: TimestepBuffers) -> None:
         """Give infos that came as sequences, one per agent, as such again."""
-        for row, info in enumerate(blanks.infos):
+        for row, info in enumerate(buffers.infos):
             if AGENTS in info:
                 self._agents[ids[row]] = info[AGENTS], len(info["agent_infos"])
-                blanks.put_info(row, infos_of_agents(info))
+                buffers.put_info(row, infos_of_agents(info))
             elif info.get("recovered") == "truncated" and ids[row] in self._agents:
-                blanks.put_info(row, self._info_instead(ids[row], info))
+                buffers.put_info(row, self._info_instead(ids[row], info))
 
     def _info_instead(self, env_id: int, info: dict[str, Any]) -> Any:
         """Give the info of a timestep that the env itself did not come to, in the form of its others."""
@@ -182,36 +182,38 @@ class BaseEnvManager(EnvResets):
         is_tuple, count = self._agents[env_id]
         return infos_of_agents({**info, AGENTS: is_tuple, "agent_infos": [{}] * count})
 
-    def _keep_shown(self, ids: list[int], batch: Batch, blanks: Blanks, skip: Collection[int]) -> Collection[int]:
+    def _keep_shown(
+        self, ids: list[int], batch: Batch, buffers: TimestepBuffers, skip: Collection[int]
+    ) -> Collection[int]:
         """Return `skip` with the envs that go on after an abnormal timestep: their rows have a filler."""
-        fillers = [row for row, info in enumerate(blanks.infos) if ABNORMAL in info]
+        fillers = [row for row, info in enumerate(buffers.infos) if ABNORMAL in info]
         kept = [ids[row] for row in fillers if not (batch.terminated[row] or batch.truncated[row])]
         for env_id in kept:
             self._shown.put_one(env_id, copy_arrays(self._shown.rows[env_id]))
         return {*skip, *kept} if kept else skip
 
-    def _show_next(self, ids: list[int], blanks: Blanks, ended: list[int]) -> None:
+    def _show_next(self, ids: list[int], buffers: TimestepBuffers, ended: list[int]) -> None:
         """Do as `reset_inplace` says where the reset was a command of its own: show what it gave."""
         for row in ended:
             env_id = ids[row]
             if self._env_states[env_id] is EnvState.RUN:
-                blanks.infos[row].setdefault("final_obs", blanks.obs_of(row))
-                blanks.replace(row, self._shown.rows[env_id], blanks.rewards[row], True)
+                buffers.infos[row].setdefault("final_obs", buffers.obs_of(row))
+                buffers.replace(row, self._shown.rows[env_id], buffers.rewards[row], True)
             else:
-                self._show_last(env_id, blanks, row)
+                self._show_last(env_id, buffers, row)
 
-    def _show_last(self, env_id: int, blanks: Blanks, row: int) -> None:
+    def _show_last(self, env_id: int, buffers: TimestepBuffers, row: int) -> None:
         """As `_show_next` where no episode follows: the observation that ended this one stands in both places."""
         if self._env_states[env_id] is EnvState.DONE:
-            self._repeat_last(blanks, row)
+            self._repeat_last(buffers, row)
 
-    def _repeat_last(self, blanks: Blanks, row: int) -> None:
-        blanks.infos[row].setdefault("final_obs", blanks.obs_of(row))
+    def _repeat_last(self, buffers: TimestepBuffers, row: int) -> None:
+        buffers.infos[row].setdefault("final_obs", buffers.obs_of(row))
 
-    def _last_observations(self, blanks: Blanks, batch: Batch, ended: Array, rows: list[int]) -> list[Any]:
+    def _last_observations(self, buffers: TimestepBuffers, batch: Batch, ended: Array, rows: list[int]) -> list[Any]:
         """Return what the last timesteps of these rows' episodes are to show."""
         if not self._worker_resets:
-            own = [blanks.rows[row] for row in rows]
+            own = [buffers.rows[row] for row in rows]
             # of a row that nobody watches once the next episode's is shown
             return own if self._copies else list(map(copy_arrays, own))
         # The row has the first observation of a new episode beside what ended the old one.
@@ -220,21 +222,21 @@ class BaseEnvManager(EnvResets):
             return finals
         shown = []
         for row, final in zip(rows, finals):
-            info = blanks.infos[row]
+            info = buffers.infos[row]
             info["final_obs"] = final
             is_new = info.get("recovered") in BUILT_ANEW  # and has begun nothing yet
             # no next one: the row has some filler
-            shown.append(final if is_new or self._is_last_episode(blanks.ids[row]) else blanks.rows[row])
+            shown.append(final if is_new or self._is_last_episode(buffers.ids[row]) else buffers.rows[row])
         return shown
 
-    def _take_abnormal(self, ids: list[int], blanks: Blanks) -> None:
-        for row, info in enumerate(blanks.infos):
+    def _take_abnormal(self, ids: list[int], buffers: TimestepBuffers) -> None:
+        for row, info in enumerate(buffers.infos):
             if info.get("recovered") in BUILT_ANEW and ids[row] not in self._lost:
                 self._forget([ids[row]])
             if info.get("abnormal", False):
                 own = abnormal_values(info)
                 if own is not None:
-                    blanks.replace(row, *own)
+                    buffers.replace(row, *own)
                 if self._abnormal_is_error:
                     self._set_state(ids[row], EnvState.ERROR)
 
@@ -261,9 +263,11 @@ class BaseEnvManager(EnvResets):
 
     # ---- failing steps ---------------------------------------------------------------------------
 
-    def _step_with_errors(self, ids: list[int], actions: list[Any], batch: Batch, blanks: Blanks) -> list[Any]:
+    def _step_with_errors(
+        self, ids: list[int], actions: list[Any], batch: Batch, buffers: TimestepBuffers
+    ) -> list[Any]:
         given = dict(zip(ids, actions))
-        places: dict[int, tuple[Blanks, int]] = {}  # of timesteps, whose observations may move until the last attempt
+        places: dict[int, tuple[TimestepBuffers, int]] = {}  # observations may move until the last attempt
 
         def made() -> dict[int, Any]:
             return {env_id: places[env_id][0].results[places[env_id][1]] for env_id in ids if env_id in places}
@@ -272,14 +276,14 @@ class BaseEnvManager(EnvResets):
         try:
             for attempts_left in reversed(range(self._max_retry if self._retries_steps else 1)):
                 errors = batch.errors()
-                self._take(asked, batch, blanks, skip=errors)
-                places.update((env_id, (blanks, row)) for row, env_id in enumerate(asked) if env_id not in errors)
+                self._take(asked, batch, buffers, skip=errors)
+                places.update((env_id, (buffers, row)) for row, env_id in enumerate(asked) if env_id not in errors)
                 self._check_reset_errors(errors)
                 if not errors or not attempts_left:
                     break
                 time.sleep(self._retry_waiting_time)
                 asked = list(errors)
-                batch, blanks = self._exchange(asked, [given[env_id] for env_id in asked])
+                batch, buffers = self._exchange(asked, [given[env_id] for env_id in asked])
         except Exception as error:
             self._carry(error, made(), ids)
             raise
@@ -289,10 +293,10 @@ class BaseEnvManager(EnvResets):
 
     def _move_obs(self, moved: Mapping[int, Any]) -> None:
         """Let what this step will return look at the copies: it waits for more batches, of resets or repeated steps."""
-        for blanks in self._unreturned:
-            for row, env_id in enumerate(blanks.ids):
-                if env_id in moved and blanks.rows[row] is moved[env_id]:
-                    blanks.put_obs(row, self._shown.rows[env_id])
+        for buffers in self._unreturned:
+            for row, env_id in enumerate(buffers.ids):
+                if env_id in moved and buffers.rows[row] is moved[env_id]:
+                    buffers.put_obs(row, self._shown.rows[env_id])
 
     def _carry(self, error: Exception, timesteps: dict[int, Any], ids: Sequence[int]) -> None:
         """Give an exception that ends a step these timesteps, too, for the caller to have; in the order of `ids`."""

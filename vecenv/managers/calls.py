@@ -13,7 +13,7 @@ import gymnasium
 
 from ..envs.adapt import find_attr, original
 from ..envs.base import BaseEnv
-from ..envs.own import get_own
+from ..envs.own_attributes import get_own_attr
 from ..errors import StateError
 from .env_driver import ManagedEnv
 
@@ -76,7 +76,7 @@ class Render:
         if callable(render) and "mode" in inspect.signature(render).parameters:
             return render(mode=self.mode)
         own = original(env)
-        held = get_own(own, "_env")  # where DI-engine's envs keep what they are made of
+        held = get_own_attr(own, "_env")  # where DI-engine's envs keep what they are made of
         if fixed is None and getattr(held, "render_mode", None) == self.mode:
             return held.render()
         own_render = getattr(type(own), "render", None)

@@ -19,14 +19,14 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from ..envs.adapt import AdaptedEnv, adapt_built, has_generator, reward_space_of
-from ..envs.own import get_own
+from ..envs.adapt import AdaptedEnv, adapt_and_build, has_generator, reward_space_of
+from ..envs.own_attributes import get_own_attr
 from ..envs.seeding import EpisodeSeeds, episode_seed
-from ..envs.spaces import LooseSpace
+from ..envs.spaces import ObjectSpace
 from ..envs.state.state import SNAPSHOTTER, Snapshot
-from ..envs.video import EpisodeRecorder, enable_own, unique_name
+from ..envs.video import EpisodeRecorder, enable_env_recording, unique_name
 from ..errors import ConfigError, EnvError
-from .side_values import ABNORMAL, set_reward_aside
+from .side_values import ABNORMAL, move_reward_to_info
 
 __all__ = [
     "EnvMaker",
@@ -44,13 +44,13 @@ class Settings:
     Attributes:
         autoresets: a reset without orders is the worker's own, at the end of an episode.
         abnormal_ends: an abnormal timestep may end an episode; else it never does.
-        has_layout: observations and rewards are as their spaces say; else they travel as objects. Then there need
+        has_columns: observations and rewards are as their spaces say; else they travel as objects. Then there need
             be no spaces, and actions travel as objects too if theirs is missing.
     """
 
     autoresets: bool
     abnormal_ends: bool
-    has_layout: bool = True
+    has_columns: bool = True
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class ManagedEnv:
     def _build(self) -> None:
         env = self._env_fn()
         self._came_seeded = has_generator(env)  # else it gets its first seed here, also if it makes itself at a reset
-        self._bind(adapt_built(env, needed=self._settings.has_layout))
+        self._bind(adapt_and_build(env, needed=self._settings.has_columns))
 
     def _bind(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = env
@@ -170,12 +170,12 @@ class ManagedEnv:
             self._adapted.notes_agents = True
             self.step = self._step_old_dialect
         else:
-            self.step = env.step if self._settings.has_layout else self._step_loosely
+            self.step = env.step if self._settings.has_columns else self._step_untyped
 
     @property
     def steps_by(self) -> gymnasium.Env[Any, Any] | None:
         """The env whose `step` is this one's as it is, for `core.shortcut`; None if its results are looked at here."""
-        return self.env if self._adapted is None and self._settings.has_layout else None
+        return self.env if self._adapted is None and self._settings.has_columns else None
 
     # ---- what the worker calls -----------------------------------------------------------
 
@@ -215,7 +215,7 @@ class ManagedEnv:
             ) from error
 
     def _begin_episode(self) -> tuple[Any, dict[str, Any]]:
-        with self._seeds.beginning() as seed:
+        with self._seeds.for_reset() as seed:
             return self._reset_env(seed)
 
     def _reset_env(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
@@ -266,7 +266,7 @@ class ManagedEnv:
         """Begin to record there; where that fails nothing is said to be recorded, and the next orders try again."""
         number = self._num_recorders + 1  # each counts its episodes from 0
         token = f"{self._replay_token}-{number}"
-        if not enable_own(self.env, folder, token):
+        if not enable_env_recording(self.env, folder, token):
             self._put_recorder(folder, token)
         self._replay_path, self._num_recorders = folder, number
 
@@ -338,8 +338,8 @@ class ManagedEnv:
 
     # ---- what no row holds ----------------------------------------------------------------
 
-    def _step_loosely(self, action: Any) -> Any:
-        return set_reward_aside(self.env.step(action))
+    def _step_untyped(self, action: Any) -> Any:
+        return move_reward_to_info(self.env.step(action))
 
     def _step_old_dialect(self, action: Any) -> Any:
         result = self.env.step(action)
@@ -347,12 +347,12 @@ class ManagedEnv:
             obs, reward, terminated, truncated, info = result
             ends = self._settings.abnormal_ends
             shape = getattr(self.reward_space, "shape", None)
-            if reward is not None and self._settings.has_layout:
+            if reward is not None and self._settings.has_columns:
                 reward = np.asarray(reward, np.float32)
                 reward = reward.reshape(1) if reward.shape == () and shape != () else reward
             info = {**info, ABNORMAL: (obs, reward, terminated, truncated)}
             return self._fill(), np.zeros(shape or ()), terminated and ends, truncated and ends, info
-        return result if self._settings.has_layout else set_reward_aside(result)
+        return result if self._settings.has_columns else move_reward_to_info(result)
 
     def _fill(self) -> Any:
         """Give any observation that fits the space, for rows that need one."""
@@ -369,15 +369,17 @@ class ManagedEnv:
     @property
     def observation_space(self) -> Any:
         """The env's own, or what stands for it where observations have no layout."""
-        return self.env.observation_space if self._settings.has_layout else LooseSpace(self._find("observation_space"))
+        return (
+            self.env.observation_space if self._settings.has_columns else ObjectSpace(self._find("observation_space"))
+        )
 
     @property
     def action_space(self) -> Any:
         """The env's own, or what stands for it where actions have no layout because it has none."""
-        if self._settings.has_layout:
+        if self._settings.has_columns:
             return self.env.action_space
         space = self._find("action_space")
-        return LooseSpace(None) if space is None else space
+        return ObjectSpace(None) if space is None else space
 
     def _find(self, name: str) -> Any:
         return getattr(self.env, name, None)
@@ -386,7 +388,7 @@ class ManagedEnv:
     def reward_space(self) -> Any:
         """What the env or a layer of it declares, or None; or what stands for it, as for observations."""
         space = reward_space_of(self.env)
-        return space if space is None or self._settings.has_layout else LooseSpace(space)
+        return space if space is None or self._settings.has_columns else ObjectSpace(space)
 
     @property
     def metadata(self) -> Any:
@@ -409,5 +411,5 @@ def _find_adapted(env: Any) -> AdaptedEnv | None:
     while env is not None:
         if isinstance(env, AdaptedEnv):
             return env
-        env = get_own(env, "env")
+        env = get_own_attr(env, "env")
     return None

@@ -17,7 +17,7 @@ class EnvBooks(EnvAccess):
     _episode_num: float
     _all_ids: list[int]
     _env_episode_count: dict[int, int]
-    _absent: set[int]
+    _not_running: set[int]
 
     def _open_books(self, num_envs: int, episode_num: float) -> None:
         """Begin with no env there.
@@ -29,7 +29,7 @@ class EnvBooks(EnvAccess):
         self._all_ids = list(range(num_envs))
         self._env_states = dict.fromkeys(self._all_ids, EnvState.VOID)
         self._env_episode_count = dict.fromkeys(self._all_ids, 0)
-        self._absent = set(self._all_ids)  # not in RUN
+        self._not_running = set(self._all_ids)  # not in RUN
 
     @property
     def closed(self) -> bool:
@@ -58,15 +58,15 @@ class EnvBooks(EnvAccess):
     @property
     def ready_obs_id(self) -> list[int]:
         """Ids of the envs that can be stepped, ascending."""
-        absent = self._absent
-        return [env_id for env_id in self._all_ids if env_id not in absent] if absent else list(self._all_ids)
+        not_running = self._not_running
+        return [env_id for env_id in self._all_ids if env_id not in not_running] if not_running else list(self._all_ids)
 
     def _set_state(self, env_id: int, state: EnvState) -> None:
         self._env_states[env_id] = state
         if state is EnvState.RUN:
-            self._absent.discard(env_id)
+            self._not_running.discard(env_id)
         else:
-            self._absent.add(env_id)
+            self._not_running.add(env_id)
 
     def _set_states(self, state: EnvState, env_ids: Iterable[int] | None = None) -> None:
         for env_id in self._all_ids if env_ids is None else env_ids:

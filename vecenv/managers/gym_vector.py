@@ -23,9 +23,9 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.layout.info_cells import is_mask
-from ..envs.adapt import AdaptedEnv, adapt_built, find_attr
+from ..envs.adapt import AdaptedEnv, adapt_and_build, find_attr
 from ..envs.base import BaseEnvTimestep
-from ..envs.results import AGENTS
+from ..envs.step_formats import AGENTS
 from ..envs.video import Recordable, folders_by_env, make_token
 from ..errors import ClosedError, ConfigError, StateError, warn_caller
 from ..registry import ENV_MANAGER_REGISTRY
@@ -180,7 +180,7 @@ class GymVectorEnvManager(EnvBooks):
             raise StateError(
                 "enable_save_replay: a vector env that was passed in; have its env_fns wrap with RecordVideo"
             )
-        self._vector_env.set_attr("replay_folder", folders_by_env(replay_path, len(self._all_ids)))
+        self._vector_env.set_attr("video_folder", folders_by_env(replay_path, len(self._all_ids)))
 
     def launch(self, reset_param: None = None) -> None:
         """As `reset`, for callers that launch every manager."""
@@ -355,7 +355,7 @@ class _RecordableMaker:
 
     def __call__(self) -> Recordable:
         """Build the env."""
-        env = adapt_built(self.env_fn())
+        env = adapt_and_build(self.env_fn())
         if isinstance(env, AdaptedEnv):
             env.notes_agents = True
         return Recordable(env, self.token)

@@ -21,7 +21,7 @@ from ..core.parent.batch import Batch
 from ..core.pool.pool import Pool
 from ..core.pool.serial import SerialPool
 from ..envs.seeding import SEED_BITS
-from ..envs.spaces import LooseSpace
+from ..envs.spaces import ObjectSpace
 from ..envs.video import folders_by_env, make_token
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from .actions import packer_of
@@ -43,7 +43,7 @@ from .options import (
 from .remote_access import has_attribute
 from .seeds import seeds_by_env
 from .states import EnvState
-from .timesteps import Blanks, Layout, Views
+from .timesteps import Layout, TimestepBuffers, Views
 
 __all__ = ["EnvLife"]
 
@@ -104,7 +104,7 @@ class EnvLife(EnvBooks):
         self._auto_reset = bool(self._cfg["auto_reset"])
         # A key of the classes with workers; a config for those means nothing by it elsewhere.
         self._reset_inplace = "reset_inplace" in self.config and bool(self._cfg["reset_inplace"])
-        self._has_layout = bool(self._cfg.get("shared_memory", True))
+        self._has_columns = bool(self._cfg.get("shared_memory", True))
         self._copies = bool(self._cfg.get("copy_on_get", True))
         self._open_books(len(fns), self._cfg["episode_num"])
         self._pending_seeds: dict[int, tuple[int, bool | None]] = {}
@@ -122,7 +122,7 @@ class EnvLife(EnvBooks):
         self._agents: dict[int, tuple[bool, int]] = {}  # envs with an info per agent: as tuple or list, how many
         self._lost: set[int] = set()  # built anew, and not told yet what they were told before
         self._shown = Shown(len(fns), None)
-        self._unreturned: list[Blanks] = []  # what a step under way has received, if observations are views
+        self._unreturned: list[TimestepBuffers] = []  # what a step under way has received, if observations are views
         self._views: Views = {}  # into the pool's memory, which stays as long as they do
 
     # ---- properties ------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class EnvLife(EnvBooks):
             builder,
             self._views,
             copies=self._copies,
-            is_loose=isinstance(pool.observation_space, LooseSpace),
+            is_untyped=isinstance(pool.observation_space, ObjectSpace),
         )
         seeds = dict(self._pending_seeds)
         try:
@@ -225,7 +225,7 @@ class EnvLife(EnvBooks):
         settings = Settings(
             autoresets=self._worker_resets,
             abnormal_ends=not self._abnormal_is_error,
-            has_layout=self._has_layout,
+            has_columns=self._has_columns,
         )
         self._makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
         autoreset = Autoreset.SAME_STEP if self._worker_resets else Autoreset.DISABLED

@@ -16,8 +16,8 @@ from gymnasium import Space, spaces
 
 from ..config import Config, deep_merge_dicts
 from ..core.pool.pool import Pool
-from ..envs.adapt import adapt_built, find_attr, original, reward_space_of
-from ..envs.spaces import LooseSpace
+from ..envs.adapt import adapt_and_build, find_attr, original, reward_space_of
+from ..envs.spaces import ObjectSpace
 from ..errors import ClosedError, ConfigError, StateError
 from .calls import CallMethod, ReadAttribute, Render, ShapeRewards
 from .states import EnvState
@@ -39,7 +39,7 @@ class EnvAccess:
     _env_reference: Any = None
     _known_spaces: tuple[Any, Any, Any] | None = None
     _action_space_seed: int | None = None
-    _has_layout = True  # observations are as their space says; else there need be no spaces
+    _has_columns = True  # observations are as their space says; else there need be no spaces
 
     config: ClassVar[dict[str, Any]]
 
@@ -79,7 +79,7 @@ class EnvAccess:
         if self._env_reference is None:
             states = random.getstate(), np.random.get_state()
             try:
-                env = adapt_built(self._env_fn[0](), needed=self._has_layout)
+                env = adapt_and_build(self._env_fn[0](), needed=self._has_columns)
             except AttributeError as error:
                 self._raise_from_property(error)
             finally:
@@ -274,7 +274,7 @@ class EnvAccess:
 
 
 def _declared(space: Any) -> Any:
-    return space.declared if isinstance(space, LooseSpace) else space
+    return space.declared if isinstance(space, ObjectSpace) else space
 
 
 def has_attribute(env: Any, name: str) -> bool:

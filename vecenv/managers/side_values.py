@@ -1,6 +1,6 @@
 """Asides: what an env gives and no row can hold goes beside it, in the info, and is put back here.
 
-env -> ManagedEnv: row, and the rest under keys of our own in the info -> Blanks -> as the env gave it
+env -> ManagedEnv: row, and the rest under keys of our own in the info -> TimestepBuffers -> as the env gave it
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..envs.results import AGENTS, is_abnormal
+from ..envs.step_formats import AGENTS, is_abnormal
 
-__all__ = ["ABNORMAL", "AGENTS", "REWARD", "abnormal_values", "add_to_info", "infos_of_agents", "set_reward_aside"]
+__all__ = ["ABNORMAL", "AGENTS", "REWARD", "abnormal_values", "add_to_info", "infos_of_agents", "move_reward_to_info"]
 
 #: Info key under which an abnormal timestep's own (obs, reward, terminated, truncated) travel.
 ABNORMAL = "vecenv.abnormal"
@@ -32,7 +32,7 @@ def abnormal_values(info: dict[str, Any]) -> tuple[Any, Any, bool] | None:
     return obs, reward, bool(terminated or truncated)
 
 
-def set_reward_aside(result: Any) -> Any:
+def move_reward_to_info(result: Any) -> Any:
     """Give a step's five values with the reward in the info, as it is, unless it is a float32 array (1,).
 
     In its place is a number: the reward itself if it is one, else 0.0. What is no five-tuple is the host's to refuse.

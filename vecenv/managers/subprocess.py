@@ -24,7 +24,7 @@ from .options import PROCESS_CONFIG
 from .reset_scheduler import EnvResets
 from .side_values import add_to_info
 from .states import EnvState
-from .timesteps import Blanks
+from .timesteps import TimestepBuffers
 
 __all__ = ["AsyncSubprocessEnvManager", "SyncSubprocessEnvManager"]
 
@@ -179,7 +179,7 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
     @property
     def ready_obs_id(self) -> list[int]:
         """Ids of the envs that can be stepped, ascending, as the last `step` or look at `ready_obs` has left them."""
-        out = self._absent | self._busy | self._arrived.keys()
+        out = self._not_running | self._busy | self._arrived.keys()
         return [env_id for env_id in self._all_ids if env_id not in out]
 
     @property
@@ -293,7 +293,7 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
         ids = batch.env_ids.tolist()
         self._busy.difference_update(ids)
         errors = batch.errors()
-        timesteps = self._take(ids, batch, self._blanks_class(ids, self._layout), skip=errors)
+        timesteps = self._take(ids, batch, self._buffers_class(ids, self._layout), skip=errors)
         for env_id, timestep in zip(ids, timesteps):
             if env_id in self._attempts and self._reset_inplace:
                 self._held[env_id] = timestep
@@ -313,10 +313,10 @@ class AsyncSubprocessEnvManager(ProcessEnvManager):
     def _reset_ended(self, ids: Sequence[int]) -> None:
         EnvResets._reset_ended(self, ids)  # answered later: `_absorb`
 
-    def _show_next(self, ids: list[int], blanks: Blanks, ended: list[int]) -> None:
+    def _show_next(self, ids: list[int], buffers: TimestepBuffers, ended: list[int]) -> None:
         """Nothing to show yet where another episode begins: `_show_first`."""
         for row in ended:
-            self._show_last(ids[row], blanks, row)
+            self._show_last(ids[row], buffers, row)
 
     def _show_first(self, env_id: int, obs: Any) -> None:
         super()._show_first(env_id, obs)

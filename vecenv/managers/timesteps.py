@@ -2,7 +2,7 @@
 
 Stands behind the batch on the data path. While the parent builds objects, the workers wait for
 their next actions. So what does not depend on the answers is built before they come, while the
-envs step (`Blanks`); then numbers are copied into it and the few rows that differ are replaced.
+envs step (`TimestepBuffers`); then numbers are copied into it and the few rows that differ are replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..envs.base import BaseEnvTimestep
 from .build import Builder, numbers_of
 from .side_values import REWARD
 
-__all__ = ["Blanks", "Layout", "Seen", "Views", "copy_arrays", "final_rows", "mark_end", "split_rows"]
+__all__ = ["TimestepBuffers", "Layout", "Seen", "Views", "copy_arrays", "final_rows", "mark_end", "split_rows"]
 
 _FLOAT32 = np.dtype(np.float32)
 #: Flags of rows that may have an info.
@@ -124,12 +124,12 @@ class Layout:
         copies: whether observations get memory of their own.
         is_early: whether their arrays can be made before they come. Views on request, single
             numbers and values without layout have to be taken as they are.
-        is_loose: whether values are not as their spaces say; then rewards may come in infos.
+        is_untyped: whether values are not as their spaces say; then rewards may come in infos.
         leaf: the only leaf, if an observation is one array.
     """
 
     __slots__ = (
-        *("_reward_shape", "builder", "copies", "is_early", "is_loose", "leaf", "num_envs", "shapes_of_all"),
+        *("_reward_shape", "builder", "copies", "is_early", "is_untyped", "leaf", "num_envs", "shapes_of_all"),
         *("spec", "views"),
     )
 
@@ -142,12 +142,12 @@ class Layout:
         views: Views,
         *,
         copies: bool,
-        is_loose: bool,
+        is_untyped: bool,
     ) -> None:
         self.spec = spec
         self.builder = builder
         self.copies = copies
-        self.is_loose = is_loose
+        self.is_untyped = is_untyped
         self.is_early = copies and spec.is_all_arrays and all(leaf.shape for leaf in spec.leaves)
         self.leaf = spec.root if isinstance(spec.root, Leaf) else None
         self.num_envs = num_envs
@@ -168,7 +168,7 @@ class Layout:
         return (count, *self._reward_shape), (count, *(() if self.leaf is None else self.leaf.shape))
 
 
-class Blanks:
+class TimestepBuffers:
     """The timesteps of one step, made while the envs are busy with it; `fill` puts the answers in.
 
     Attributes:
@@ -231,7 +231,7 @@ class Blanks:
         if batch.flags & HAS_INFO:
             for info, own in zip(self.infos, infos_of(batch)):
                 info.update(own)
-            if layout.is_loose:
+            if layout.is_untyped:
                 for row, info in enumerate(self.infos):
                     if REWARD in info:
                         self._put_reward(row, info.pop(REWARD))

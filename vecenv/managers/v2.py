@@ -16,7 +16,7 @@ from .build import Builder, numbers_of
 from .launch import EnvLife
 from .options import BASE_CONFIG, PROCESS_CONFIG, V2_CONFIG
 from .subprocess import SyncSubprocessEnvManager
-from .timesteps import Blanks
+from .timesteps import TimestepBuffers
 
 __all__ = ["BaseEnvManagerV2", "SubprocessEnvManagerV2"]
 
@@ -24,7 +24,7 @@ __all__ = ["BaseEnvManagerV2", "SubprocessEnvManagerV2"]
 _FIELDS = ("obs", "reward", "done", "info", "env_id")
 
 
-class TreeBlanks(Blanks):
+class TreeTimestepBuffers(TimestepBuffers):
     """The same as trees."""
 
     __slots__ = ("_done",)
@@ -78,7 +78,7 @@ class TreeSteps(EnvLife):
     without what is no number; by default they are of this library.
     """
 
-    _blanks_class: ClassVar[type[Blanks]] = TreeBlanks
+    _buffers_class: ClassVar[type[TimestepBuffers]] = TreeTimestepBuffers
 
     def __init__(self, env_fn: Sequence[Callable[[], Any]], cfg: Mapping[str, Any] | None = None) -> None:
         super().__init__(env_fn, cfg)

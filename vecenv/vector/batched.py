@@ -23,11 +23,11 @@ from ..core.layout.rows import Autoreset, Op, RowFlag, RowRange
 from ..core.layout.spec import Array, Leaf
 from ..core.options import Limits, PoolOptions
 from ..core.parent.batch import Batch
-from ..envs.batched import Inner, adapt_batched, have_generators, inner_of
+from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, have_generators
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
 from .arguments import read_failures, read_mask, read_seeds
-from .batched_calling import CallableBatches
+from .batched_calls import CallableBatchedVectorEnv
 from .batched_data import final_infos, flatten, join_infos, split_actions
 from .nested import merge, own, view
 from .results import NUM_LEASES, Step
@@ -38,12 +38,12 @@ __all__ = ["BatchedVectorEnv"]
 #: Blocks whose views are remembered; a ring has fewer.
 _MAX_VIEWS = 64
 #: Steps between two states of the vector envs: their episodes do not end, so no reset is there to be waited for.
-_KEEP_EVERY = 500
+_SNAPSHOT_INTERVAL = 500
 #: Rows of observations (W, k, *S); observations, rewards, terminations, truncations (N, ...).
 _Views = tuple[Any, Any, Array, Array, Array]
 
 
-class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any]):  # as `VectorEnv`
+class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # as `VectorEnv`
     """W vector envs of k envs each, in worker processes, stepped together.
 
     For envs that are vectorised themselves: in NumPy, in C++, on a GPU. Autoreset and infos are those of the vector
@@ -137,9 +137,9 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
         self.seeds: tuple[Any, ...] = (None,) * pool.num_envs
-        self._asked: Array | None = None  # the batches that a reset under way is of, None for all
-        self._in_part: list[int] = []  # those of which it leaves envs alone
-        self._last_rows: Any = None
+        self._reset_batches: Array | None = None  # the batches that a reset under way is of, None for all
+        self._partial_batches: list[int] = []  # those of which it leaves envs alone
+        self._last_obs_rows: Any = None
         self._was_reset = False
         self._num_steps = 0
         self.closed = False
@@ -148,7 +148,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         pool = self._pool
         self._start_pool()
         try:
-            found: list[Inner] = pool.call(inner_of)
+            found: list[VectorEnvDescription] = pool.call(describe_vector_env)
             inner = found[0]
             for batch_id, other in enumerate(found):
                 if other.autoreset_mode != inner.autoreset_mode:
@@ -176,13 +176,13 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         is_reset_by_mask = inner.autoreset_mode == AutoresetMode.DISABLED
         self._resets_in_next = inner.autoreset_mode == AutoresetMode.NEXT_STEP
         self._resets_at_once = inner.autoreset_mode == AutoresetMode.SAME_STEP
-        look = functools.partial(_look, self.single_observation_space)
-        self._leases = pool.lend(look) if self.copy and not is_reset_by_mask else None
+        make_views = functools.partial(_make_views, self.single_observation_space)
+        self._leases = pool.lend(make_views) if self.copy and not is_reset_by_mask else None
         self._row_shape = (pool.num_envs, self.batch_size, *(shape or ()))
 
-    def _forget_views(self) -> None:
+    def _release_views(self) -> None:
         self._views.clear()
-        self._leases = self._last_rows = None
+        self._leases = self._last_obs_rows = None
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start, as `VectorEnv.statistics`; commands and episodes brought back are batches'."""
@@ -216,7 +216,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         try:
             batch = self._pool.step(rows)
         except StateError as error:
-            self._explain("step", error)
+            self._raise_as_gymnasium("step", error)
         return self._deliver(batch)
 
     def step_async(self, actions: Any) -> None:
@@ -226,7 +226,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         try:
             self._pool.send(rows)
         except StateError as error:
-            self._explain("step_async", error)
+            self._raise_as_gymnasium("step_async", error)
         self._pending = "step"
 
     def step_wait(self, timeout: float | None = None) -> Step:
@@ -240,7 +240,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
     def _rows_of(self, actions: Any) -> Any:
         """Return actions of N envs as rows of W batches, for the step that comes now."""
         self._num_steps += 1
-        if self._num_steps % _KEEP_EVERY == 0 and not self._pool.outstanding():  # else it is refused at once
+        if self._num_steps % _SNAPSHOT_INTERVAL == 0 and not self._pool.outstanding():  # else it is refused at once
             self._pool.take_snapshots()
         if type(actions) is np.ndarray and actions.shape == self._plain_shape:
             return actions.reshape(self._row_shape)
@@ -248,12 +248,12 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
 
     def _deliver(self, batch: Batch) -> Step:
         if batch.flags & RowFlag.ERROR:
-            self._keep_last(batch, None if self._last_rows is None else own(self._node, self._last_rows))
+            self._save_last_obs(batch, None if self._last_obs_rows is None else own(self._node, self._last_obs_rows))
             batch.raise_errors()
         if batch.flags and batch.truncated.any():  # to the engine these are no ends of episodes
-            return self._deliver_lost(batch)
-        views = self._views.get(batch.rows) or self._look_at(batch)
-        self._last_rows, obs, rewards, terminations, truncations = views
+            return self._deliver_abandoned(batch)
+        views = self._views.get(batch.rows) or self._cached_views(batch)
+        self._last_obs_rows, obs, rewards, terminations, truncations = views
         infos = join_infos(self._infos_by_batch(batch), self.batch_size) if batch.flags else {}
         if not self.copy:
             return obs, rewards, terminations, truncations, infos
@@ -265,10 +265,10 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
             else:
                 obs = flatten(self.single_observation_space, view(self._node, rows, slice(None)))
             return obs, rewards[:], terminations[:], truncations[:], infos
-        obs = obs.copy() if self._is_plain else self._own(self._last_rows)
+        obs = obs.copy() if self._is_plain else self._own(self._last_obs_rows)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
-    def _deliver_lost(self, batch: Batch) -> Step:
+    def _deliver_abandoned(self, batch: Batch) -> Step:
         """Deliver a step after which some batches could not be brought back: all their envs end, truncated.
 
         NEXT_STEP: not those whose ends have been told already; and a batch of nothing but those begins at once.
@@ -276,15 +276,15 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         Raises:
             Exception: what the reset of a batch raised that begins in this step; the next one resets it once more.
         """
-        rows, _, rewards, terminations, truncations = _look(self.single_observation_space, batch)
+        rows, _, rewards, terminations, truncations = _make_views(self.single_observation_space, batch)
         ends = np.repeat(batch.truncated, self.batch_size)
-        told: Array = ends & (terminations | truncations) & self._resets_in_next  # these rows repeat the last ones
-        is_over = np.all(told.reshape(-1, self.batch_size), axis=1)
-        terminations, truncations, rewards = terminations & ~ends, (truncations | ends) & ~told, rewards.copy()
+        already_ended: Array = ends & (terminations | truncations) & self._resets_in_next  # repeats of the last rows
+        is_all_ended = np.all(already_ended.reshape(-1, self.batch_size), axis=1)
+        terminations, truncations, rewards = terminations & ~ends, (truncations | ends) & ~already_ended, rewards.copy()
         infos = self._infos_by_batch(batch)
-        lost = np.flatnonzero(batch.truncated)
+        abandoned = np.flatnonzero(batch.truncated)
         rows = own(self._node, rows)
-        begins = lost if self._resets_at_once else lost[is_over[lost]]
+        begins = abandoned if self._resets_at_once else abandoned[is_all_ended[abandoned]]
         if len(begins):
             last = flatten(self.single_observation_space, own(self._node, rows))
             finals = list(iterate(self.observation_space, last))
@@ -292,17 +292,17 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
             self._pool.send_objects([None] * len(begins), begins)
             first = self._pool.recv()
             if first.flags & RowFlag.ERROR:
-                self._keep_last(first, rows)
+                self._save_last_obs(first, rows)
                 first.raise_errors()
             for i, info in zip(begins.tolist(), self._infos_by_batch(first)):
                 own_finals = finals[i * self.batch_size : (i + 1) * self.batch_size]
-                infos[i] = info if is_over[i] else {**(info or {}), **final_infos(own_finals, infos[i] or {})}
+                infos[i] = info if is_all_ended[i] else {**(info or {}), **final_infos(own_finals, infos[i] or {})}
             rows = merge(self._node, rows, first.obs[0], begins)
-        self._last_rows = rows
+        self._last_obs_rows = rows
         obs = flatten(self.single_observation_space, rows)
         return obs, rewards, terminations, truncations, join_infos(infos, self.batch_size)
 
-    def _keep_last(self, batch: Batch, last: Any) -> None:
+    def _save_last_obs(self, batch: Batch, last: Any) -> None:
         """Have resets by mask repeat what batches have shown last, where some have failed to show anything.
 
         Args:
@@ -311,11 +311,11 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         """
         if last is not None:
             good = batch.take(np.flatnonzero(~np.isin(batch.env_ids, list(batch.errors()))))
-            self._last_rows = merge(self._node, last, good.obs[0], good.env_ids)
+            self._last_obs_rows = merge(self._node, last, good.obs[0], good.env_ids)
 
-    def _look_at(self, batch: Batch) -> _Views:
+    def _cached_views(self, batch: Batch) -> _Views:
         """Return views of a whole batch; those of a block are kept, as making them costs more than copying them."""
-        views = _look(self.single_observation_space, batch)
+        views = _make_views(self.single_observation_space, batch)
         if type(batch.rows) is RowRange and not self._pool.obs_spec.num_objects and len(self._views) < _MAX_VIEWS:
             self._views[batch.rows] = views
         return views
@@ -326,7 +326,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         try:
             return self._pool.recv(timeout=timeout)
         except StateError as error:
-            self._explain(name, error)
+            self._raise_as_gymnasium(name, error)
 
     def _own(self, rows: Any) -> Any:
         """Return the caller's observations of W rows of k envs."""
@@ -357,7 +357,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
 
         Returns and raises what `VectorEnv.reset` does.
         """
-        with self._at_once("reset_async"):
+        with self._sync_call("reset_async"):
             self.reset_async(seed, options)
             return self.reset_wait()
 
@@ -366,7 +366,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         self._check_idle("reset_async")
         env_ids, rest = read_mask(options, self.num_envs)
         each: list[dict[str, Any]] = [{} if rest is None else {"options": rest} for _ in range(self._pool.num_envs)]
-        asked, in_part = None, []
+        asked, partial_batches = None, []
         if env_ids is not None:
             mask = np.zeros(self.num_envs, np.bool_)
             mask[env_ids] = True
@@ -374,9 +374,9 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
             asked = np.flatnonzero(masks.any(1))
             for i, own_mask in enumerate(masks):
                 if not own_mask.all():
-                    in_part.append(i)
+                    partial_batches.append(i)
                     each[i] = {"options": {**(rest or {}), "reset_mask": own_mask}}
-            if self._last_rows is None:
+            if self._last_obs_rows is None:
                 raise StateError("reset: a reset_mask leaves envs alone that have no observation yet; reset all first")
         seeds = self._read_seeds(seed)
         for kwargs, one in zip(each, seeds):
@@ -386,14 +386,14 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
                 kwargs["seed" if is_of_all else "seed_of_some"] = one
         chosen = range(self._pool.num_envs) if asked is None else asked.tolist()
         if self._pool.outstanding():
-            self._give_up("reset_async", chosen, [Op.STEP, Op.RESET], "batches")
+            self._cancel_outstanding("reset_async", chosen, [Op.STEP, Op.RESET], "batches")
         try:
             self._pool.reset(asked, kwargs=[each[i] for i in chosen], draw_seeds=False)
         except StateError as error:
-            self._explain("reset_async", error)
-        self._note_seeds({i: seeds[i] for i in chosen})
+            self._raise_as_gymnasium("reset_async", error)
+        self._record_seeds({i: seeds[i] for i in chosen})
         self._was_reset = True
-        self._asked, self._in_part, self._pending = asked, in_part, "reset"
+        self._reset_batches, self._partial_batches, self._pending = asked, partial_batches, "reset"
 
     def _read_seeds(self, seed: Any) -> list[Any]:
         """Return the seed of each batch: an int, a list of k, or None.
@@ -406,7 +406,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         seeds = read_seeds(seed, self.num_envs)
         is_given = [one is not None for one in seeds]
         if not self._was_reset and not all(is_given):
-            self._fill_seeds(seeds)
+            self._draw_missing_seeds(seeds)
         found: list[Any] = []
         for start in range(0, self.num_envs, size):
             share = seeds[start : start + size]
@@ -416,7 +416,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
                 found.append(share[0])  # which not only those take that take lists
         return found
 
-    def _fill_seeds(self, seeds: list[int | None]) -> None:
+    def _draw_missing_seeds(self, seeds: list[int | None]) -> None:
         """Draw seeds for envs that get none; one that has its generator already keeps it, as in VectorEnv."""
         keeps = [one for found in self._pool.call(have_generators, pure=True) for one in found]
         new = [i for i, one in enumerate(seeds) if one is None and not keeps[i]]
@@ -424,7 +424,7 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         for i in new:
             seeds[i] = first + i
 
-    def _note_seeds(self, given: dict[int, Any]) -> None:
+    def _record_seeds(self, given: dict[int, Any]) -> None:
         """Remember the seeds of batches that were sent; an env that got none has the one it had."""
         known = list(self.seeds)
         for i, one in given.items():
@@ -441,27 +441,27 @@ class BatchedVectorEnv(CallableBatches, gymnasium.vector.VectorEnv[Any, Any, Any
         Args:
             timeout: seconds to wait; then the reset is given up, and another of all these batches must come next.
         """
-        asked = self._asked
-        last = None if self._last_rows is None else own(self._node, self._last_rows)
+        asked = self._reset_batches
+        last = None if self._last_obs_rows is None else own(self._node, self._last_obs_rows)
         batch = self._recv("reset", timeout)  # what views of the ring showed may end here
         if batch.flags & RowFlag.ERROR:
-            self._keep_last(batch, last)
+            self._save_last_obs(batch, last)
             batch.raise_errors()
         rows = batch.obs[0]
         if asked is not None and last is not None:
             rows = merge(self._node, last, rows, asked)
-        self._last_rows = rows
+        self._last_obs_rows = rows
         infos = self._infos_by_batch(batch)
         if asked is not None:
             by_id = dict(zip(asked.tolist(), infos))
             infos = [by_id.get(i) for i in range(self._pool.num_envs)]
-        for i in self._in_part:  # of a batch whose episodes are lost all begin anew, those outside the mask, too
+        for i in self._partial_batches:  # of an abandoned batch all episodes begin anew, also outside the mask
             if (info := infos[i]) is not None and info.get("recovered") == "truncated":
                 info["recovered"] = "restarted"
         return self._own(rows), join_infos(infos, self.batch_size)
 
 
-def _look(space: Any, batch: Batch) -> _Views:
+def _make_views(space: Any, batch: Batch) -> _Views:
     """Return views of a batch; `space` is that of one env's observations."""
     rows, terminations, truncations = batch.obs
     obs = flatten(space, rows)

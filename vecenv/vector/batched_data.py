@@ -17,7 +17,7 @@ from gymnasium import Space, spaces
 from ..core.layout.info_cells import is_mask
 from ..core.layout.spec import Array
 from ..errors import SpaceError
-from .widening import common_dtype
+from .dtypes import common_dtype
 
 __all__ = ["final_infos", "flatten", "join_infos", "split_actions"]
 

@@ -26,7 +26,7 @@ from ..checks import check_flag
 from ..core.layout.rows import Autoreset, Op
 from ..core.options import Limits, PoolOptions
 from ..core.parent.batch import Batch
-from ..envs.adapt import adapt_built
+from ..envs.adapt import adapt_and_build
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
 from .arguments import (
@@ -40,15 +40,15 @@ from .arguments import (
     read_seeds,
     wants_same_spaces,
 )
-from .calling import CallableEnvs
-from .inside import Call, disguise
+from .calls import CallableVectorEnv
+from .inside import Call, adapt_shape_only
 from .results import NUM_LEASES, Results, Step
 from .seeds import EnvSeeds
 
 __all__ = ["VectorEnv"]
 
 
-class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # named again: skrl looks at these only
+class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # named again: skrl looks at these only
     """N envs in worker processes, stepped together or as they finish.
 
     The same seeds and actions give the same results as `gymnasium.vector.SyncVectorEnv`, whatever
@@ -180,7 +180,7 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
             limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
             failures=read_failures(on_failure, failures),
         )
-        adapt = adapt_built if is_same else disguise
+        adapt = adapt_and_build if is_same else adapt_shape_only
         pool = self._make_pool(backend, env_fns, options, adapt=adapt, snapshotter=SNAPSHOTTER)
         self.num_envs = pool.num_envs
         self.batch_size = read_count("batch_size", batch_size, self.num_envs)
@@ -189,7 +189,7 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
         self._env_seeds = EnvSeeds(pool)
-        self._waiting: Any = None  # what the `..._wait` that is pending needs
+        self._reset_ids: Any = None  # what the `..._wait` that is pending needs
         self.closed = False
 
     def _start(self, is_same: bool, has_statistics: bool) -> None:
@@ -208,8 +208,8 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
         self._checks_ends = self.autoreset_mode == AutoresetMode.DISABLED
         self._results = Results(pool, found[0], self.copy, self._checks_ends, has_statistics)
 
-    def _forget_views(self) -> None:
-        self._results.forget_views()
+    def _release_views(self) -> None:
+        self._results.release_views()
 
     def statistics(self) -> dict[str, Any]:
         """Return counts since the start: env steps, workers replaced, episodes brought back; see `Pool.statistics`."""
@@ -239,14 +239,14 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
             Exception: what an env raised, with the remote traceback as its cause.
         """
         if self._pending is not None or self._checks_ends or env_id is not None:
-            return self._step_with_care(actions, env_id)
+            return self._step_checked(actions, env_id)
         try:
             batch = self._pool.step(actions)
         except StateError as error:
-            self._explain("step", error)
+            self._raise_as_gymnasium("step", error)
         return self._results.deliver(batch)
 
-    def _step_with_care(self, actions: Any, env_id: Any) -> Step:
+    def _step_checked(self, actions: Any, env_id: Any) -> Step:
         self._check_idle("step")
         if env_id is None:
             self._send("step", actions, None, ordered=True)
@@ -256,7 +256,7 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
         try:
             return self._results.deliver_some(self._pool.recv(len(env_ids), exact=True))
         except StateError as error:
-            self._explain("step", error)
+            self._raise_as_gymnasium("step", error)
 
     def step_async(self, actions: Any) -> None:
         """Begin a step of all envs; `step_wait` gives its results."""
@@ -292,7 +292,7 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
         try:
             self._pool.send(actions, env_ids, ordered=False)
         except StateError as error:
-            self._explain("send", error)
+            self._raise_as_gymnasium("send", error)
 
     def recv(self, min_count: int | None = None, timeout: float | None = None) -> Step:
         """Wait for results of `send` and `async_reset`, in the order in which envs finish.
@@ -319,7 +319,7 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
             else:
                 batch = self._pool.recv(min_count, timeout=timeout)
         except StateError as error:
-            self._explain("recv", error)
+            self._raise_as_gymnasium("recv", error)
         return self._results.deliver_some(batch)
 
     def _send(self, what: str, actions: Any, env_ids: Any, ordered: bool) -> None:
@@ -327,14 +327,14 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
         try:
             self._pool.send(actions, env_ids, ordered=ordered)
         except StateError as error:
-            self._explain(what, error)
+            self._raise_as_gymnasium(what, error)
 
     def _recv(self, what: str, timeout: float | None) -> Batch:
         self._pending = None
         try:
             return self._pool.recv(timeout=timeout)
         except StateError as error:
-            self._explain(what, error)
+            self._raise_as_gymnasium(what, error)
 
     # ---- resetting ---------------------------------------------------------------------------
 
@@ -370,7 +370,7 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
             StateError: a mask, and there are no last observations for the rows outside it.
             WorkerTimeoutError, WorkerDiedError, Exception: as `step`.
         """
-        with self._at_once("reset_async"):
+        with self._sync_call("reset_async"):
             self.reset_async(seed, options)
             return self.reset_wait()
 
@@ -380,14 +380,14 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
         """Begin a reset; `reset_wait` gives its results."""
         self._check_idle("reset_async")
         env_ids, options = read_mask(options, self.num_envs)
-        if env_ids is not None and not self._results.has_last(env_ids):
+        if env_ids is not None and not self._results.has_last_obs(env_ids):
             raise StateError(
                 "reset: rows outside reset_mask repeat the last observations of all envs, but the last batch was not "
                 "of all, or some have failed before they showed any; reset all envs, or some by async_reset(env_id)"
             )
         self._reset("reset_async", seed, options, env_ids, ordered=True)
         self._pending = "reset"
-        self._waiting = env_ids
+        self._reset_ids = env_ids
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Wait for the reset that `reset_async` began; return and raise as `reset` does.
@@ -396,11 +396,11 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
             timeout: seconds to wait; then the reset is given up, and another of all these envs must come next.
         """
         self._check_pending("reset")
-        env_ids, results = self._waiting, self._results
+        env_ids, results = self._reset_ids, self._results
         if env_ids is None:
             obs, _, _, _, infos = results.deliver(self._recv("reset_wait", timeout))
             return obs, infos
-        last = results.copy_last()  # a view of the ring may end with the next batch
+        last = results.copy_last_obs()  # a view of the ring may end with the next batch
         return results.deliver_into(last, self._recv("reset_wait", timeout), env_ids)
 
     def async_reset(
@@ -429,11 +429,11 @@ class VectorEnv(CallableEnvs, gymnasium.vector.VectorEnv[Any, Any, Any]):  # nam
         seeds = read_seeds(seed, self.num_envs)
         chosen = range(self.num_envs) if env_ids is None else env_ids.tolist()
         if ordered and self._pool.outstanding():
-            self._give_up(what, chosen, [Op.RESET], "envs")
-        asked = self._env_seeds.fill(seeds, chosen)
+            self._cancel_outstanding(what, chosen, [Op.RESET], "envs")
+        asked = self._env_seeds.draw_missing(seeds, chosen)
         kwargs = None if options is None else [{"options": options}] * len(asked)
         try:
             self._pool.reset(env_ids, seeds=asked, kwargs=kwargs, ordered=ordered, draw_seeds=False)
         except StateError as error:
-            self._explain(what, error)
-        self._env_seeds.note(asked, chosen)
+            self._raise_as_gymnasium(what, error)
+        self._env_seeds.record(asked, chosen)

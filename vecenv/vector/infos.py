@@ -26,9 +26,9 @@ from ..core.layout.rows import RowFlag
 from ..core.layout.spec import Array
 from ..core.parent.batch import FINAL_CELLS, INFO_CELLS, Batch, CellColumns
 from ..errors import ConfigError
+from .dtypes import common_dtype, is_lossless_cast
+from .info_buffers import Field, InfoBuffers
 from .nested import row_of
-from .sheets import Field, Sheets
-from .widening import common_dtype, survives
 
 __all__ = ["InfoReader", "add_statistics", "check_no_statistics", "join_rows", "spread_infos"]
 
@@ -43,7 +43,7 @@ _MAX_PLANS = 256
 _EXACT = {float: np.dtype(float), bool: np.dtype(bool)}
 
 
-class _Run(NamedTuple):
+class _CellRun(NamedTuple):
     """Neighbouring cells that are numbers of one dtype; `names` are the keys of values and masks."""
 
     start: int
@@ -56,7 +56,7 @@ class _Run(NamedTuple):
 class _Plan(NamedTuple):
     """How to read batches whose rows all have the same values: with these tags."""
 
-    runs: list[_Run]
+    runs: list[_CellRun]
     others: list[tuple[Column, int]]
     num_masks: int
     fields: list[Field]  # the numbers of `runs` one by one, where these are all and sheets can have them
@@ -72,20 +72,20 @@ class InfoReader:
 
     def __init__(self, space: Space[Any], num_envs: int) -> None:
         self._space = space
-        self._sheets = Sheets(num_envs)
+        self._buffers = InfoBuffers(num_envs)
         self._plans: dict[bytes, _Plan] = {}
         self._ones = np.ones((0, 0), np.bool_)  # (masks, B) of the last batch: copying takes a fifth of making them
-        self._all_told = b""  # the flags of a batch whose rows all had an info in cells
+        self._full_flags = b""  # the flags of a batch whose rows all had an info in cells
 
     def read(self, batch: Batch) -> Infos:
         """Return the infos of a batch, arrays with B rows in the order of the batch."""
         if not batch.flags & _RARE:
-            alike = self._sheets.read(batch)
-            if alike is not None:
-                return alike
-            alike = self._read_alike(batch, INFO_CELLS)
-            if alike is not None:
-                return alike
+            uniform = self._buffers.read(batch)
+            if uniform is not None:
+                return uniform
+            uniform = self._read_uniform(batch, INFO_CELLS)
+            if uniform is not None:
+                return uniform
         mailed = batch.replies()
         infos: Infos = {}
         if batch.flags & RowFlag.FINAL:
@@ -93,39 +93,39 @@ class InfoReader:
             finals = {row: reply.final_info for row, reply in mailed.items() if reply.final_info}
             infos["final_info"] = self._read_into({}, batch, FINAL_CELLS, finals)
             infos["_final_info"] = infos["_final_obs"].copy()
-        told = {row: reply.info for row, reply in mailed.items() if reply.info}
-        return self._read_into(infos, batch, INFO_CELLS, told)
+        infos_by_row = {row: reply.info for row, reply in mailed.items() if reply.info}
+        return self._read_into(infos, batch, INFO_CELLS, infos_by_row)
 
-    def forget_views(self) -> None:
+    def release_views(self) -> None:
         """Let go of the ring; nothing is read any more."""
-        self._sheets.forget_views()
+        self._buffers.release_views()
 
     def _read_into(self, infos: Infos, batch: Batch, where: CellColumns, mailed: dict[int, Infos]) -> Infos:
         """Add to `infos`, and return, what the rows of a batch tell in cells and in these dicts."""
         has_cells = batch.flags & where.flag
         if has_cells and not mailed:
-            alike = self._read_alike(batch, where)
-            if alike is not None and not (infos and alike.keys() & infos.keys()):
-                infos.update(alike)
+            uniform = self._read_uniform(batch, where)
+            if uniform is not None and not (infos and uniform.keys() & infos.keys()):
+                infos.update(uniform)
                 return infos
         if not has_cells and not mailed:
             return infos
         rank = _rank(batch.env_ids)
         if has_cells:
-            is_told = (batch.row_flags & where.flag) != 0
-            tags = np.where(is_told[:, None], batch.rows.column(where.tags), 0)
+            has_info = (batch.row_flags & where.flag) != 0
+            tags = np.where(has_info[:, None], batch.rows.column(where.tags), 0)
             _add_columns(infos, batch.info_table, tags, batch.rows.column(where.values), mailed, rank)
         for row in _in_order(mailed, rank):
             _add_row(infos, mailed[row], row, len(batch))
         return infos
 
-    def _read_alike(self, batch: Batch, where: CellColumns) -> Infos | None:
+    def _read_uniform(self, batch: Batch, where: CellColumns) -> Infos | None:
         """Return the infos if all rows that have any have the same keys with values of the same types."""
         tags, cells = batch.rows.column(where.tags), batch.rows.column(where.values)
-        told = self._who_tells(batch, where)
-        count = len(tags) if told is None else len(told)
-        if told is not None:  # as where only the steps that end episodes tell something
-            tags, cells = tags[told], cells[told]
+        rows = self._rows_with_info(batch, where)
+        count = len(tags) if rows is None else len(rows)
+        if rows is not None:  # as where only the steps that end episodes tell something
+            tags, cells = tags[rows], cells[rows]
         table = tags.tobytes()  # comparing bytes takes a tenth of comparing arrays
         signature = table[: tags.shape[1]]
         if table != signature * count:
@@ -135,21 +135,21 @@ class InfoReader:
             plan = _make_plan(batch.info_table, signature)
             if len(self._plans) < _MAX_PLANS:
                 self._plans[signature] = plan
-        if told is None and where is INFO_CELLS and plan.fields:
-            self._sheets.add(signature, count, plan.fields)
-        return self._read_by_plan(len(batch), plan, cells, told)
+        if rows is None and where is INFO_CELLS and plan.fields:
+            self._buffers.add(signature, count, plan.fields)
+        return self._read_by_plan(len(batch), plan, cells, rows)
 
-    def _who_tells(self, batch: Batch, where: CellColumns) -> Array | None:
+    def _rows_with_info(self, batch: Batch, where: CellColumns) -> Array | None:
         """Return the rows that have an info in these cells; None: all."""
         flags = batch.row_flags
         image = flags.tobytes()  # most often the same as in the last batch
-        if image == self._all_told and where is INFO_CELLS:
+        if image == self._full_flags and where is INFO_CELLS:
             return None
-        told: Array = (flags & where.flag).nonzero()[0]
-        if len(told) < len(flags):
-            return told
+        rows: Array = (flags & where.flag).nonzero()[0]
+        if len(rows) < len(flags):
+            return rows
         if where is INFO_CELLS:
-            self._all_told = image
+            self._full_flags = image
         return None
 
     def _read_by_plan(self, count: int, plan: _Plan, cells: Array, rows: Array | None) -> Infos:
@@ -157,19 +157,19 @@ class InfoReader:
         infos: Infos = {}
         if self._ones.shape != (plan.num_masks, count):
             self._ones = np.ones((plan.num_masks, count), np.bool_)
-        told = self._ones.copy()
+        mask_rows = self._ones.copy()
         if rows is not None:
-            told[...] = False
-            told[:, rows] = True
-        masks = iter(told)
+            mask_rows[...] = False
+            mask_rows[:, rows] = True
+        masks = iter(mask_rows)
         for run in plan.runs:
             values = cells[:, run.start : run.stop].T.astype(run.unsigned, order="C")
             if rows is not None:
                 own, values = values, np.zeros((len(values), count), run.unsigned)
                 values[:, rows] = own
-            for (name, mask), part, is_told in zip(run.names, values.view(run.dtype), masks):
+            for (name, mask), part, has_info in zip(run.names, values.view(run.dtype), masks):
                 infos[name] = part
-                infos[mask] = is_told
+                infos[mask] = has_info
         for column, tag in plan.others:
             into = infos
             for key in column.path[:-1]:
@@ -183,7 +183,7 @@ class InfoReader:
 
 
 def _make_plan(table: list[Column], signature: bytes) -> _Plan:
-    runs: list[_Run] = []
+    runs: list[_CellRun] = []
     others = []
     masks: set[tuple[str, ...]] = set()
     for column in table:
@@ -202,7 +202,7 @@ def _make_plan(table: list[Column], signature: bytes) -> _Plan:
         else:
             # a cell holds its value in its first bytes, which are the low ones where extensions are built
             unsigned = np.dtype(f"<u{dtype.itemsize}")
-            runs.append(_Run(column.first, column.first + 1, unsigned, dtype, [(name, f"_{name}")]))
+            runs.append(_CellRun(column.first, column.first + 1, unsigned, dtype, [(name, f"_{name}")]))
     fields = [
         Field(name, cell, run.dtype) for run in runs for cell, (name, _) in zip(range(run.start, run.stop), run.names)
     ]
@@ -212,11 +212,11 @@ def _make_plan(table: list[Column], signature: bytes) -> _Plan:
     return _Plan(runs, others, len(masks), fields)
 
 
-def add_statistics(infos: Infos, tally: tuple[Array, ...], dones: Array) -> None:
+def add_statistics(infos: Infos, episode_counters: tuple[Array, ...], dones: Array) -> None:
     """Add what Gymnasium's RecordEpisodeStatistics does, if any episode has ended.
 
     Args:
-        tally: return, length and seconds of each row's episode, (B,) each.
+        episode_counters: return, length and seconds of each row's episode, (B,) each.
         dones: bool (B,), which rows end one; becomes part of the infos.
 
     Raises:
@@ -228,7 +228,7 @@ def add_statistics(infos: Infos, tally: tuple[Array, ...], dones: Array) -> None
     # Only rows that end one are looked at: the others lie in caches of the cores that wrote them.
     rows = dones.nonzero()[0]
     episode = infos["episode"] = {}
-    for key, column in zip(("r", "l", "t"), tally):
+    for key, column in zip(("r", "l", "t"), episode_counters):
         values = episode[key] = np.zeros(len(dones), column.dtype)
         values[rows] = column[rows]
     infos["_episode"] = dones
@@ -351,7 +351,7 @@ def _put(array: Array, rows: Any, value: Any, mask: Array) -> Array:
     shape = given.shape if isinstance(rows, int) else given.shape[1:]
     if shape != array.shape[1:] or (given.dtype == object) != (array.dtype == object):
         return _put_object(array, rows, value, mask)
-    if not survives(given, array.dtype):
+    if not is_lossless_cast(given, array.dtype):
         wider = common_dtype(array, given)
         if wider is None:
             return _put_object(array, rows, value, mask)
@@ -409,7 +409,7 @@ class _Presence:
 
     def __init__(self, tags: bytes) -> None:
         self.tags = np.frombuffer(tags, np.uint8)
-        self.kinds = set(tags) - {0}
+        self.distinct_tags = set(tags) - {0}
         self.mask = self.tags.astype(np.bool_)
         self.is_everywhere = 0 not in tags
 
@@ -436,18 +436,18 @@ def _add_columns(
         presence = known.get(raw)
         if presence is None:
             presence = known[raw] = _Presence(raw)
-        are_alike = _are_alike(by_mail.get(column.path[0], ()), column, presence)
-        if not are_alike or not _add_column(infos, column, presence, cells, rank):
+        are_uniform = _are_uniform(by_mail.get(column.path[0], ()), column, presence)
+        if not are_uniform or not _add_column(infos, column, presence, cells, rank):
             _spread_column(rows, column, presence, cells)
 
 
-def _are_alike(mailed: Sequence[Any], column: Column, presence: _Presence) -> bool:
+def _are_uniform(mailed: Sequence[Any], column: Column, presence: _Presence) -> bool:
     """Tell whether all that came by mail is such as the column's cells hold, so that no order shows."""
     if not mailed:
         return True
-    if len(column.path) > 1 or len(presence.kinds) > 1:
+    if len(column.path) > 1 or len(presence.distinct_tags) > 1:
         return False
-    (tag,) = presence.kinds
+    (tag,) = presence.distinct_tags
     dtype = dtype_of(tag)
     if tag >> 4 < _FIRST_NUMPY_KIND:
         return all(type(value) in (int, float, bool) and np.dtype(type(value)) == dtype for value in mailed)
@@ -457,10 +457,10 @@ def _are_alike(mailed: Sequence[Any], column: Column, presence: _Presence) -> bo
 
 def _spread_column(rows: dict[int, Infos], column: Column, presence: _Presence, cells: Array) -> None:
     """Put a column's values into the infos of its rows, for `_add_row`."""
-    kinds = presence.tags.tolist()
-    for tag in presence.kinds:
-        for row, (kind, value) in enumerate(zip(kinds, column.objects(cells, tag))):
-            if kind == tag:
+    row_tags = presence.tags.tolist()
+    for tag in presence.distinct_tags:
+        for row, (row_tag, value) in enumerate(zip(row_tags, column.objects(cells, tag))):
+            if row_tag == tag:
                 info = rows.setdefault(row, {})
                 for key in column.path[:-1]:
                     info = info.setdefault(key, {})
@@ -469,13 +469,17 @@ def _spread_column(rows: dict[int, Infos], column: Column, presence: _Presence, 
 
 def _add_column(infos: Infos, column: Column, presence: _Presence, cells: Array, rank: Array | None) -> bool:
     """Put one key's column into the arrays; False: it must go row by row, as by mail, since their order shows."""
-    tag = next(iter(presence.kinds)) if len(presence.kinds) == 1 else int(presence.tags[presence.first_row(rank)])
+    tag = (
+        next(iter(presence.distinct_tags))
+        if len(presence.distinct_tags) == 1
+        else int(presence.tags[presence.first_row(rank)])
+    )
     array = _decode(column, cells, tag)
-    if not presence.is_everywhere or len(presence.kinds) > 1:
+    if not presence.is_everywhere or len(presence.distinct_tags) > 1:
         array[presence.tags != tag] = None if array.dtype == object else 0
-    if len(presence.kinds) > 1:
-        mixed = _add_kinds(array, column, presence, cells, tag)
-        if mixed.dtype != array.dtype and (mixed.dtype == object or len(presence.kinds) > 2):
+    if len(presence.distinct_tags) > 1:
+        mixed = _add_other_tags(array, column, presence, cells, tag)
+        if mixed.dtype != array.dtype and (mixed.dtype == object or len(presence.distinct_tags) > 2):
             return False  # widened step by step, or to objects, of which those before may have become others
         array = mixed
     for key in column.path[:-1]:
@@ -488,10 +492,10 @@ def _add_column(infos: Infos, column: Column, presence: _Presence, cells: Array,
     return True
 
 
-def _add_kinds(array: Array, column: Column, presence: _Presence, cells: Array, tag: int) -> Array:
+def _add_other_tags(array: Array, column: Column, presence: _Presence, cells: Array, tag: int) -> Array:
     """Put the values of other tags than this one into the array, widened if need be."""
     mask = presence.tags == tag
-    for other in sorted(presence.kinds - {tag}):
+    for other in sorted(presence.distinct_tags - {tag}):
         rows = presence.tags == other
         values = column.read(cells, other)[rows]
         if array.dtype == object:

@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 
-from ..envs.adapt import adapt_built
+from ..envs.adapt import adapt_and_build
 
-__all__ = ["Assignment", "Call", "Disguise", "EnvMaker", "disguise"]
+__all__ = ["Assignment", "Call", "ShapeOnlyEnv", "EnvMaker", "adapt_shape_only"]
 
 
 class Call:
@@ -38,7 +38,7 @@ class Assignment:
         env.set_wrapper_attr(self.name, self.value)
 
 
-class Disguise:
+class ShapeOnlyEnv:
     """An env whose observation space tells shapes and dtypes only, so that bounds may differ."""
 
     def __init__(self, env: Any) -> None:
@@ -51,9 +51,9 @@ class Disguise:
         self.get_wrapper_attr, self.set_wrapper_attr = env.get_wrapper_attr, env.set_wrapper_attr
 
 
-def disguise(env: Any) -> Disguise:
+def adapt_shape_only(env: Any) -> ShapeOnlyEnv:
     """Adapt an env and hide the bounds of its observation space."""
-    return Disguise(adapt_built(env))
+    return ShapeOnlyEnv(adapt_and_build(env))
 
 
 def _without_bounds(space: Space[Any]) -> Space[Any]:
@@ -69,20 +69,20 @@ def _without_bounds(space: Space[Any]) -> Space[Any]:
             low, high = 0, 1
         else:
             low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        return _Unbounded(space, low, high)
+        return _UnboundedBox(space, low, high)
     return spaces.Text(1)
 
 
-class _Unbounded(spaces.Box):
+class _UnboundedBox(spaces.Box):
     """A space's shape and dtype; errors show the space itself."""
 
     def __init__(self, space: Space[Any], low: float, high: float) -> None:
         assert space.shape is not None
         super().__init__(low, high, space.shape, np.dtype(space.dtype).type)
-        self._shown = repr(space)
+        self._repr = repr(space)
 
     def __repr__(self) -> str:
-        return self._shown
+        return self._repr
 
 
 class EnvMaker:

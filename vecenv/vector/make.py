@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from ..checks import check_callables, check_choice, check_whole
-from ..envs.registered import find_spec
+from ..envs.gym_registry import find_spec
 from ..errors import ConfigError
 from .env import VectorEnv
 from .inside import EnvMaker

@@ -24,7 +24,7 @@ Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 #: Observations, rewards, terminations, truncations and env ids of one batch; return, length and seconds of episodes.
 _Views = tuple[Any, Array, Array, Array, Array, tuple[Array, ...]]
 
-_NEWS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
+_EXTRA_FLAGS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
 #: Runs of whole blocks whose views are remembered; a ring has fewer blocks.
 _MAX_VIEWS = 64
 
@@ -53,7 +53,7 @@ class Results:
         self._num_envs = pool.num_envs
         # Slicing a block's columns costs as much as copying them: done once per block.
         self._views: dict[Any, _Views] = {}
-        self._leases = pool.lend(functools.partial(_look, has_statistics)) if copy else None
+        self._leases = pool.lend(functools.partial(_make_views, has_statistics)) if copy else None
         self._last: Batch | _Merged | None = None
         self.ended = np.zeros(pool.num_envs, np.bool_) if tracks_ends else None
 
@@ -63,19 +63,19 @@ class Results:
         Raises:
             Exception: what the lowest of the envs raised that did.
         """
-        flags = batch.flags & _NEWS
+        flags = batch.flags & _EXTRA_FLAGS
         if flags & RowFlag.ERROR:
-            self._fail(batch, self._own_last(batch))
+            self._raise_env_errors(batch, self._copy_known_obs(batch))
         self._last = batch
         views = self._views.get(batch.rows)
         if views is None:
-            views = self._look_at(batch)
-        obs, rewards, terminations, truncations, env_ids, tally = views
+            views = self._cached_views(batch)
+        obs, rewards, terminations, truncations, env_ids, episode_counters = views
         if self.ended is not None:
             self.ended[env_ids] = terminations | truncations
         infos = self._infos.read(batch) if flags else {}
         if self.has_statistics:
-            add_statistics(infos, tally, terminations | truncations)
+            add_statistics(infos, episode_counters, terminations | truncations)
         if not self._copy:
             return obs, rewards, terminations, truncations, infos
         lent = None if self._leases is None else self._leases.take(batch.rows)
@@ -86,7 +86,7 @@ class Results:
         obs = obs.copy() if self._is_plain else own(self._root, obs)
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
-    def _fail(self, batch: Batch, last: _Merged | None) -> None:
+    def _raise_env_errors(self, batch: Batch, last: _Merged | None) -> None:
         """Raise what envs raised, once it is noted what the others have shown.
 
         Args:
@@ -113,7 +113,7 @@ class Results:
     def deliver_some(self, batch: Batch) -> Step:
         """Return the same for a batch of any envs in any order, with their ids in the infos."""
         if batch.flags & RowFlag.ERROR:
-            self._fail(batch, None)
+            self._raise_env_errors(batch, None)
         result = self.deliver(batch)
         self._last = None  # its rows are not those of all envs in order
         views = self._views.get(batch.rows)
@@ -121,15 +121,15 @@ class Results:
         result[4]["env_id"] = env_ids.copy() if self._copy else env_ids
         return result
 
-    def forget_views(self) -> None:
+    def release_views(self) -> None:
         """Let go of the ring; nothing is delivered any more."""
         self._views.clear()
-        self._infos.forget_views()
+        self._infos.release_views()
         self._leases = None
         self._last = None
 
-    def _look_at(self, batch: Batch) -> _Views:
-        rows, views = batch.rows, _look(self.has_statistics, batch)
+    def _cached_views(self, batch: Batch) -> _Views:
+        rows, views = batch.rows, _make_views(self.has_statistics, batch)
         is_whole_block = type(rows) is RowRange and rows.count == self._num_envs
         if is_whole_block and not self._has_objects and len(self._views) < _MAX_VIEWS:
             self._views[rows] = views
@@ -151,18 +151,18 @@ class Results:
 
     # ---- resets of some envs ----------------------------------------------------------------
 
-    def has_last(self, env_ids: Array | None = None) -> bool:
+    def has_last_obs(self, env_ids: Array | None = None) -> bool:
         """Tell whether the last observations of all envs are known, those of `env_ids` aside."""
         if isinstance(self._last, _Merged) and self._last.unknown:
             return env_ids is not None and self._last.unknown <= set(env_ids.tolist())
         return self._last is not None
 
-    def copy_last(self) -> Any:
+    def copy_last_obs(self) -> Any:
         """Return a copy of the last observations of all envs."""
-        assert self._last is not None, "has_last() was not asked"
+        assert self._last is not None, "has_last_obs() was not asked"
         return own(self._root, self._last.obs)
 
-    def _own_last(self, batch: Batch) -> _Merged:
+    def _copy_known_obs(self, batch: Batch) -> _Merged:
         """Return a copy of the last observations, to be written over with those of a batch of all envs."""
         last = self._last
         if last is None or (isinstance(last, Batch) and not last.is_valid()):
@@ -173,22 +173,22 @@ class Results:
         """Return observations and infos of all envs: those of the batch among the last ones.
 
         Args:
-            last: what `copy_last` gave before the batch was received.
+            last: what `copy_last_obs` gave before the batch was received.
             batch: its rows are those of `env_ids`, in this order.
             env_ids: int64 (B,).
         """
         if batch.flags & RowFlag.ERROR:
             unknown = self._last.unknown if isinstance(self._last, _Merged) else frozenset()
-            self._fail(batch, _Merged(last, unknown))
+            self._raise_env_errors(batch, _Merged(last, unknown))
         obs, _, _, _, infos = self.deliver(batch)
         obs = merge(self._root, last, obs, env_ids)
         self._last = _Merged(obs)
         return own(self._root, obs) if self._copy else obs, spread_infos(infos, env_ids, self._num_envs)
 
 
-def _look(has_statistics: bool, batch: Batch) -> _Views:
-    tally = (batch.returns, batch.lengths, batch.seconds) if has_statistics else ()
-    return batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.env_ids, tally
+def _make_views(has_statistics: bool, batch: Batch) -> _Views:
+    episode_counters = (batch.returns, batch.lengths, batch.seconds) if has_statistics else ()
+    return batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.env_ids, episode_counters
 
 
 def _rows_of(batch: Batch) -> slice:

@@ -40,7 +40,7 @@ class EnvSeeds:
         self.last: tuple[int | None, ...] = (None,) * pool.num_envs
         self._unseeded = set(range(pool.num_envs))  # envs without a reset so far
 
-    def fill(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> list[int | None]:
+    def draw_missing(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> list[int | None]:
         """Return the seeds of these envs' resets, drawn for those that begin unseeded, so that they can be told.
 
         An env that has its generator already, as after a reset in its env_fn, keeps it. Asks such envs, and so
@@ -62,8 +62,8 @@ class EnvSeeds:
                 asked[i] = None if keeps else first + env_ids[i]
         return asked
 
-    def note(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> None:
-        """Remember the seeds, as `fill` gave them, of resets that were sent."""
+    def record(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> None:
+        """Remember the seeds, as `draw_missing` gave them, of resets that were sent."""
         given = {env_id: seed for env_id, seed in zip(env_ids, seeds) if seed is not None}
         self.last = tuple(given.get(env_id, known) for env_id, known in enumerate(self.last))
         self._unseeded.difference_update(env_ids)

@@ -86,7 +86,7 @@ class GymToGymnasiumWrapper(EnvWrapper):
 
     state_names: ClassVar[tuple[str, ...]] = ("_next_seed",)
     uses_old_calls: ClassVar[bool] = True
-    is_old_face: ClassVar[bool] = True
+    is_old_api_adapter: ClassVar[bool] = True
 
     def __init__(self, env: Any) -> None:
         """Wrap.

@@ -16,10 +16,10 @@ from vecenv.config import deep_merge_dicts, warn_unknown_keys
 from vecenv.envs.adapt import adapt, find_attr, reward_space_of
 from vecenv.envs.arrays import action_to_ndarray, normalise_action, present_obs, present_space, scale_action
 from vecenv.envs.base import BaseEnv, BaseEnvTimestep, copy_env_cfg
-from vecenv.envs.own import get_own
-from vecenv.envs.registered import make_env
-from vecenv.envs.results import to_timestep
+from vecenv.envs.gym_registry import make_env
+from vecenv.envs.own_attributes import get_own_attr
 from vecenv.envs.seeding import EpisodeSeeds, check_seed
+from vecenv.envs.step_formats import to_timestep
 from vecenv.envs.video import DEFAULT_FOLDER, EpisodeRecorder, unique_name
 from vecenv.errors import ConfigError, StateError
 from vecenv.wrappers.create import create_env_wrapper
@@ -104,7 +104,7 @@ class DingEnvWrapper(BaseEnv):
         """What the env's last reset gave as info."""
         if env is not None:
             # Behind the old calls of a GymToGymnasiumWrapper is a Gymnasium env: take that.
-            self._install(env.env if getattr(type(env), "is_old_face", False) else env)
+            self._install(env.env if getattr(type(env), "is_old_api_adapter", False) else env)
             self.action_space.seed(0)
         elif not self._cfg.get("env_id"):
             raise ConfigError("DingEnvWrapper needs an env, or a cfg with env_id")
@@ -123,7 +123,7 @@ class DingEnvWrapper(BaseEnv):
         self._prepare()
         assert self._env is not None
         first = self._seeds.episode == 0
-        with self._seeds.beginning() as planned:
+        with self._seeds.for_reset() as planned:
             episode_seed = planned if seed is None else check_seed(seed)
             if not self._seed_api:
                 episode_seed = None
@@ -285,14 +285,14 @@ class DingEnvWrapper(BaseEnv):
 
     def _prepare(self) -> None:
         """Have an env, recording if that is wanted."""
-        wants_replay = self._replay_path is not None and self._recorder is None
+        wants_video = self._replay_path is not None and self._recorder is None
         can_make = not self._was_given
-        if can_make and self._env is not None and wants_replay and self._env.render_mode != "rgb_array":
+        if can_make and self._env is not None and wants_video and self._env.render_mode != "rgb_array":
             self.close()  # made for no rendering: make it again for it
         if self._env is None:
             if not can_make:
                 raise StateError(f"{self!r} is closed, and an env that was given cannot be made again")
-            render_mode = "rgb_array" if wants_replay else self._cfg.get("render_mode")
+            render_mode = "rgb_array" if wants_video else self._cfg.get("render_mode")
             # There are envs whose constructors know no render_mode.
             options = {} if render_mode is None else {"render_mode": render_mode}
             self._install(make_env(self._cfg["env_id"], **options))
@@ -344,9 +344,9 @@ class DingEnvWrapper(BaseEnv):
         """Make an EpisodicLifeWrapper start a real game, so that a seeded episode depends on its seed alone."""
         layer: Any = self._env
         while layer is not None:
-            if get_own(layer, "was_real_done") is not None:
+            if get_own_attr(layer, "was_real_done") is not None:
                 layer.was_real_done = True
-            layer = get_own(layer, "env")
+            layer = get_own_attr(layer, "env")
 
 
 def get_default_wrappers(

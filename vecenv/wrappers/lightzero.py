@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.checks import check_whole
-from vecenv.envs.registered import make_env
+from vecenv.envs.gym_registry import make_env
 from vecenv.envs.spaces import NoneSpace
 from vecenv.errors import ConfigError, SpaceError, StateError
 from vecenv.registry import ENV_WRAPPER_REGISTRY

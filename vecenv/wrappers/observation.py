@@ -15,8 +15,8 @@ from vecenv.checks import check_whole
 from vecenv.envs.adapt import AdaptedEnv, reward_space_of
 from vecenv.envs.arrays import copy_arrays, normalise_action
 from vecenv.envs.base import BaseEnvTimestep
-from vecenv.envs.results import to_timestep
 from vecenv.envs.seeding import EpisodeSeeds
+from vecenv.envs.step_formats import to_timestep
 from vecenv.errors import SpaceError, require
 from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.base import EnvWrapper, ObsWrapper, require_box, reward_range
@@ -436,7 +436,7 @@ class AllinObsWrapper(EnvWrapper):
 
     def reset(self, **reset_param: Any) -> Any:  # BaseEnv's dialect
         """Start an episode and give its first observation alone."""
-        with self._seeds.beginning() as seed:
+        with self._seeds.for_reset() as seed:
             if seed is not None:
                 reset_param.setdefault("seed", seed)
             obs, self.reset_info = self.env.reset(**reset_param)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.alf.same import VectorReward, assert_same, counting, covered, toy
+from tests.alf.comparison import VectorReward, assert_same, counting, covered, toy
 from vecenv.alf import (
     AlfGymWrapper,
     BatchedTensorWrapper,

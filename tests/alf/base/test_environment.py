@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.alf.same import VectorReward, toy
+from tests.alf.comparison import VectorReward, toy
 from vecenv.alf import (
     AlfEnvironment,
     BatchEnvironmentWrapper,

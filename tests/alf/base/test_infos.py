@@ -7,11 +7,11 @@ import functools
 import numpy as np
 import pytest
 
-from tests.alf.same import covered
-from tests.faults.tapes import kill
-from tests.vector.same import assert_same
+from tests.alf.comparison import covered
+from tests.faults.traces import kill
+from tests.vector.comparison import assert_same
 from vecenv.alf import AlfGymWrapper, BatchEnvironmentWrapper, ParallelAlfEnvironment, ThreadEnvironment, load
-from vecenv.alf.base.infos import own_infos
+from vecenv.alf.base.infos import to_alf_infos
 from vecenv.alf.wrappers.batch import stack
 from vecenv.envs.toys import ToyEnv
 
@@ -53,11 +53,11 @@ class Told(ToyEnv):
         super().__init__(length)
         self.value = value
 
-    def inform(self):
+    def make_info(self):
         return {} if self.value is NOTHING or not self.elapsed_steps else {"key": self.value, "count": 1}
 
 
-def told(name, env_id=0):
+def info_env(name, env_id=0):
     return AlfGymWrapper(Told(ODD[name][env_id], 2 + env_id), env_id)
 
 
@@ -71,7 +71,7 @@ def run(make, **options):
 
 @pytest.mark.parametrize("name", ODD)
 def test_infos_are_the_same_in_lockstep_and_ahead(name):
-    make = functools.partial(told, name)
+    make = functools.partial(info_env, name)
     lockstep = run(make, reset_ahead=False)
     assert any("key" in infos for infos in lockstep) and "key" not in lockstep[0]
     assert_same(run(make, reset_ahead=True), lockstep)
@@ -80,7 +80,7 @@ def test_infos_are_the_same_in_lockstep_and_ahead(name):
 @pytest.mark.parametrize("name", ODD)
 def test_infos_behind_a_wrapper_are_the_same_in_lockstep_and_ahead(name):
     """There whole time steps travel, and numbers in them are arrays already."""
-    make = functools.partial(covered, make=functools.partial(told, name))
+    make = functools.partial(covered, make=functools.partial(info_env, name))
     assert_same(run(make, reset_ahead=True), run(make, reset_ahead=False))
 
 
@@ -88,7 +88,7 @@ def test_infos_behind_a_wrapper_are_the_same_in_lockstep_and_ahead(name):
     "name", ["flags", "NumPy's flags", "flags of both kinds", "a late key", "a half among whole numbers"]
 )
 def test_numbers_behind_a_wrapper_are_the_same(name):
-    make = functools.partial(told, name)
+    make = functools.partial(info_env, name)
     assert_same(run(functools.partial(covered, make=make)), run(make))
 
 
@@ -98,9 +98,9 @@ MIXED = {"an array and a number", "a dict and a number", "a number and a dict", 
 
 @pytest.mark.parametrize("name", [name for name in ODD if name not in MIXED])
 def test_infos_of_a_batch_in_one_thread_have_the_same_form(name):
-    env = BatchEnvironmentWrapper([told(name, env_id) for env_id in range(3)])
+    env = BatchEnvironmentWrapper([info_env(name, env_id) for env_id in range(3)])
     steps = [env.reset(), *(env.step(np.zeros(3, np.int64)) for _ in range(9))]
-    for mine, theirs in zip(steps, run(functools.partial(told, name), reset_ahead=False), strict=True):
+    for mine, theirs in zip(steps, run(functools.partial(info_env, name), reset_ahead=False), strict=True):
         assert form_of(mine.env_info) == form_of(theirs)
 
 
@@ -111,10 +111,10 @@ def form_of(infos):
 
 
 def test_values_that_make_no_array_are_objects():
-    infos = run(functools.partial(told, "arrays of different shapes"), reset_ahead=True)[1]
+    infos = run(functools.partial(info_env, "arrays of different shapes"), reset_ahead=True)[1]
     assert infos["key"].shape == (3,) and infos["key"].dtype == object
     assert_same(list(infos["key"]), list(ODD["arrays of different shapes"]))
-    infos = run(functools.partial(told, "a dict and a number"), reset_ahead=True)[1]
+    infos = run(functools.partial(info_env, "a dict and a number"), reset_ahead=True)[1]
     assert infos["key"].tolist() == [{"x": 1}, 5, {"x": 2}]
 
 
@@ -124,7 +124,7 @@ def test_values_that_make_no_array_are_objects():
 class Telling(ToyEnv):
     """Tells `place` at each reset, and in later steps `speed` and `text`, too; at the end `episode`, a dict."""
 
-    def inform(self):
+    def make_info(self):
         info = {"place": 4.5}
         if self.elapsed_steps:
             info |= {"speed": np.full(2, 1.5), "text": "far"}
@@ -175,7 +175,7 @@ def test_numbers_that_were_told_once_are_there_in_every_later_step(make):
 
 
 def test_batches_are_laid_end_to_end_where_arrays_have_a_row_for_each_env():
-    infos = own_infos({"rows": np.zeros((3, 2, 4)), "others": np.zeros((3, 4))}, rows_per_env=2)
+    infos = to_alf_infos({"rows": np.zeros((3, 2, 4)), "others": np.zeros((3, 4))}, rows_per_env=2)
     assert infos["rows"].shape == (6, 4) and infos["others"].shape == (3, 4)
 
 
@@ -183,7 +183,7 @@ def test_what_stands_for_a_whole_batch_is_there_for_each_of_its_rows():
     mixed = np.empty(2, object)
     mixed[:] = [np.array([3, 4]), np.array([None, "x"], object)]
     infos = {"recovered": np.array([None, "replayed"], object), "number": np.array([1, 2]), "mixed": mixed}
-    found = own_infos({**infos, "nested": {"count": np.array([5, 6])}}, rows_per_env=2)
+    found = to_alf_infos({**infos, "nested": {"count": np.array([5, 6])}}, rows_per_env=2)
     assert found["recovered"].tolist() == [None, None, "replayed", "replayed"]
     assert found["number"].tolist() == [1, 1, 2, 2] and found["nested"]["count"].tolist() == [5, 5, 6, 6]
     assert found["mixed"].tolist() == [3, 4, None, "x"], "rows of their own"
@@ -196,7 +196,7 @@ class Speaks(ToyEnv):
         super().__init__(3)
         self.env_id = env_id
 
-    def inform(self):
+    def make_info(self):
         return {"word": "one"} if self.env_id == 2 else {}
 
 
@@ -213,7 +213,7 @@ def test_where_a_batch_says_nothing_there_is_none_among_the_words_of_others(size
 
 
 def test_recovered_batches_are_told_row_by_row():
-    make = functools.partial(batch_of_two, functools.partial(told, "a late key"))
+    make = functools.partial(batch_of_two, functools.partial(info_env, "a late key"))
     with ParallelAlfEnvironment([make] * 2, tensors=False, num_workers=2) as env:
         env.reset()
         env.step(np.zeros(4, np.int64))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tests.alf.same import assert_same
+from tests.alf.comparison import assert_same
 from vecenv.alf import (
     AlfEnvironment,
     BatchEnvironmentWrapper,

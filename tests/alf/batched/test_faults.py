@@ -9,8 +9,8 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.alf.same import assert_same, covered, toy
-from tests.faults.tapes import kill
+from tests.alf.comparison import assert_same, covered, toy
+from tests.faults.traces import kill
 from vecenv.alf import (
     AlfEnvironmentBaseWrapper,
     AlfGymWrapper,
@@ -38,13 +38,13 @@ ACTION = np.zeros(3, np.int64)
 SECONDS = 0.3
 
 
-def criminal(crime, env_id=0, culprit=1, **kwargs):
-    """Make env `culprit` a criminal and the others good."""
-    return AlfGymWrapper(crime(**kwargs) if env_id == culprit else ToyEnv(10), env_id)
+def faulty(fault, env_id=0, faulty_id=1, **kwargs):
+    """Make env `faulty_id` a criminal and the others good."""
+    return AlfGymWrapper(fault(**kwargs) if env_id == faulty_id else ToyEnv(10), env_id)
 
 
-def parallel(crime, wrap=False, at=1, once=None, **options):
-    make = functools.partial(criminal, crime, at=at, once=once)
+def parallel(fault, wrap=False, at=1, once=None, **options):
+    make = functools.partial(faulty, fault, at=at, once=once)
     if wrap:
         make = functools.partial(covered, make=make)
     return ParallelAlfEnvironment([make] * 3, tensors=False, **options)
@@ -58,9 +58,9 @@ def play(env, steps=5):
 
 @pytest.mark.parametrize("wrap", [False, True])
 @pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize(("crime", "error"), [(RaiseAtStep, ZeroDivisionError), (RaiseAtReset, ValueError)])
-def test_what_an_env_raises_comes_as_itself_and_the_next_step_begins_anew(crime, error, ahead, wrap, tmp_path):
-    with parallel(crime, wrap, at=2, once=tmp_path / "done", reset_ahead=ahead, backend="serial") as env:
+@pytest.mark.parametrize(("fault", "error"), [(RaiseAtStep, ZeroDivisionError), (RaiseAtReset, ValueError)])
+def test_what_an_env_raises_comes_as_itself_and_the_next_step_begins_anew(fault, error, ahead, wrap, tmp_path):
+    with parallel(fault, wrap, at=2, once=tmp_path / "done", reset_ahead=ahead, backend="serial") as env:
         with pytest.raises(error) as caught:
             play(env, 15)  # the culprit's second step, or its second reset
         assert "toy env" in str(caught.value)
@@ -72,25 +72,25 @@ def test_the_trace_from_the_worker_is_the_cause():
     with parallel(RaiseAtStep, num_workers=2) as env:
         with pytest.raises(ZeroDivisionError) as caught:
             play(env)
-        assert "commit" in str(caught.value.__cause__)
+        assert "in fail" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize(
-    ("crime", "says"), [(ExitAtStep, "exit code 3"), (SegfaultAtStep, "SIGSEGV"), (ExitAtReset, "exit code 3")]
+    ("fault", "says"), [(ExitAtStep, "exit code 3"), (SegfaultAtStep, "SIGSEGV"), (ExitAtReset, "exit code 3")]
 )
-def test_a_worker_that_dies_is_one_error_that_names_it(crime, says):
-    with parallel(crime, num_workers=3, on_failure="raise") as env:
+def test_a_worker_that_dies_is_one_error_that_names_it(fault, says):
+    with parallel(fault, num_workers=3, on_failure="raise") as env:
         with pytest.raises(WorkerDiedError, match=says) as caught:
             play(env)
         assert caught.value.env_ids == (1,)
 
 
-@pytest.mark.parametrize("crime", [HangAtStep, HangInC, HangAtReset])
+@pytest.mark.parametrize("fault", [HangAtStep, HangInC, HangAtReset])
 @pytest.mark.parametrize("ahead", [False, True])
-def test_an_env_that_hangs_is_an_error_in_time_and_close_does_not_wait_for_it(crime, ahead):
+def test_an_env_that_hangs_is_an_error_in_time_and_close_does_not_wait_for_it(fault, ahead):
     """W45: the original's close waits without limit."""
     limits = {"step_timeout": SECONDS, "reset_timeout": SECONDS, "close_timeout": SECONDS}
-    env = parallel(crime, num_workers=3, reset_ahead=ahead, on_failure="raise", **limits)
+    env = parallel(fault, num_workers=3, reset_ahead=ahead, on_failure="raise", **limits)
     pids = env.worker_pids
     with pytest.raises(WorkerTimeoutError, match=f"within {SECONDS} s"):
         play(env)
@@ -99,22 +99,22 @@ def test_an_env_that_hangs_is_an_error_in_time_and_close_does_not_wait_for_it(cr
     env.close()
 
 
-@pytest.mark.parametrize(("crime", "error"), [(RaiseAtInit, RuntimeError), (ExitAtInit, WorkerDiedError)])
-def test_what_happens_in_a_constructor_is_told_as_it_is(crime, error):
+@pytest.mark.parametrize(("fault", "error"), [(RaiseAtInit, RuntimeError), (ExitAtInit, WorkerDiedError)])
+def test_what_happens_in_a_constructor_is_told_as_it_is(fault, error):
     """W45: the original fails with an AssertionError about a tuple."""
     with pytest.raises(error, match="toy env cannot be built|exit code 3"):
-        parallel(crime, num_workers=2)
+        parallel(fault, num_workers=2)
 
 
 def test_a_spare_env_that_dies_while_it_is_reset_is_an_error_too():
-    make = functools.partial(criminal, ExitAtReset, culprit=3, at=1)
+    make = functools.partial(faulty, ExitAtReset, faulty_id=3, at=1)
     options = {"num_spare_envs_for_reload": 1, "tensors": False, "on_failure": "raise"}
     with ParallelAlfEnvironment([make] * 4, **options) as env, pytest.raises(WorkerDiedError, match="env 3"):
         play(env)
 
 
 def test_a_spare_env_that_raises_while_it_is_reset_ahead(tmp_path):
-    make = functools.partial(criminal, RaiseAtReset, culprit=0, at=2, once=tmp_path / "done")
+    make = functools.partial(faulty, RaiseAtReset, faulty_id=0, at=2, once=tmp_path / "done")
     with ParallelAlfEnvironment([make] * 4, num_spare_envs_for_reload=1, tensors=False) as env:
         with pytest.raises(ValueError, match="cannot reset"):
             play(env, 40)
@@ -134,11 +134,11 @@ def drawn(make, **options):
 
 def short(env_id=0, **kwargs):
     """Episodes of three steps; the culprit is env 1."""
-    return criminal(ExitAtStep, env_id, length=3, **kwargs) if env_id == 1 else toy(env_id)
+    return faulty(ExitAtStep, env_id, length=3, **kwargs) if env_id == 1 else toy(env_id)
 
 
 def cut_at_random(env_id=0, **kwargs):
-    env = criminal(ExitAtStep, env_id, length=9, **kwargs) if env_id == 1 else toy(env_id, length=9)
+    env = faulty(ExitAtStep, env_id, length=9, **kwargs) if env_id == 1 else toy(env_id, length=9)
     return RandomFirstEpisodeLength(env, 5, num_episodes=20)
 
 
@@ -193,8 +193,8 @@ def _touch(path):
 
 
 def test_a_death_is_made_good_where_spare_envs_wait(tmp_path):
-    def run(**crime):
-        make = functools.partial(short, **crime)
+    def run(**fault):
+        make = functools.partial(short, **fault)
         with ParallelAlfEnvironment([make] * 4, num_spare_envs_for_reload=1, tensors=False) as env:
             env.seed([1, 2, 3, 4])
             return [env.reset(), *(env.step(ACTION) for _ in range(40))]

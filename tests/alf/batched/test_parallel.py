@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.alf.same import VectorReward, alternating, assert_same, counting, covered, toy
+from tests.alf.comparison import VectorReward, alternating, assert_same, counting, covered, toy
 from vecenv.alf import (
     AlfGymWrapper,
     BatchedTensorWrapper,
@@ -269,10 +269,10 @@ def test_an_unseeded_run_can_be_repeated_from_its_seeds():
 def test_slow_resets_are_made_ahead_without_being_asked_for():
     with parallel(functools.partial(SlowReset.make, 0.02), backend="serial") as env:
         env.reset()
-        assert env._is_ahead
+        assert env._resets_ahead
     with parallel(functools.partial(SlowReset.make, 0.02), backend="serial", blocking=True) as env:
         env.reset()
-        assert not env._is_ahead
+        assert not env._resets_ahead
 
 
 class SlowReset(CountEnv):
@@ -417,7 +417,7 @@ class Hollow(ToyEnv):
     def step(self, action):
         return super().step(int(action.sum()))
 
-    def inform(self):
+    def make_info(self):
         return {"none": np.zeros(0), "rows": np.zeros((3, 0))}
 
 
@@ -510,8 +510,8 @@ def test_calls_between_steps_answer_for_themselves(ahead):
         for _ in range(12):
             step = env.step(np.zeros(2, np.int64))
             assert env.call_envs_with_same_args("observation_spec") == [env.observation_spec()] * 2
-            told = [info["steps"] for info in env.call_envs_with_same_args("inform")]
-            assert all(0 <= steps <= 4 for steps in told)
+            counts = [info["steps"] for info in env.call_envs_with_same_args("make_info")]
+            assert all(0 <= steps <= 4 for steps in counts)
         assert step.env_info["steps"].shape == (2,)
         for name in ("reset", "get_info"):
             with pytest.raises(ValueError, match="of the batched environment itself"):

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from tests.alf.same import VectorReward, alternating, assert_same, counting, covered
+from tests.alf.comparison import VectorReward, alternating, assert_same, counting, covered
 from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
 from vecenv.alf.base.nests import map_structure
 from vecenv.envs.toys import CountEnv, ExitAtStep
@@ -140,7 +140,7 @@ def test_seeds_of_a_reset_that_raised_wait_for_the_next(backend):
         assert env.seeds == (9, 10, 11), "they are used once"
 
 
-def mortal(env_id=0, once=None):
+def dies_once(env_id=0, once=None):
     return AlfGymWrapper(ExitAtStep(length=3, at=8, once=once) if env_id == 1 else CountEnv(2 + env_id), env_id)
 
 
@@ -150,8 +150,8 @@ def test_a_death_between_resets_is_made_good(ahead, tmp_path):
     spared = tmp_path / "spared"
     spared.touch()
     options = {"reset_ahead": ahead, "num_workers": 3}
-    undisturbed = play(functools.partial(mortal, once=spared), program, **options)
-    found = play(functools.partial(mortal, once=tmp_path / "died"), program, **options)
+    undisturbed = play(functools.partial(dies_once, once=spared), program, **options)
+    found = play(functools.partial(dies_once, once=tmp_path / "died"), program, **options)
     assert (tmp_path / "died").exists()
     for mine, theirs in zip(found, undisturbed, strict=True):
         assert_same(mine._replace(env_info={}), theirs._replace(env_info={}))

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from tests.alf.same import assert_same, counting, toy
+from tests.alf.comparison import assert_same, counting, toy
 from vecenv import ConfigError
 from vecenv.alf import AlfGymWrapper, BatchEnvironmentWrapper, ThreadEnvironment
 from vecenv.alf.wrappers.batch import stack

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.alf.same import Alternating, toy
+from tests.alf.comparison import Alternating, toy
 from tests.scripted import Ding, Plain, Scripted
 from vecenv.alf import AlfEnvironmentBaseWrapper, AlfGymWrapper, FrameSkip, ParallelAlfEnvironment, TensorSpec
 from vecenv.envs.toys import CountEnv, ToyEnv
@@ -133,7 +133,7 @@ def test_a_declared_info_is_in_every_step_and_a_late_key_breaks_nothing():
     class Teller(ToyEnv):
         info_space = spaces.Dict(score=spaces.Box(0.0, 9.0, (), np.float64), lives=spaces.Discrete(4))
 
-        def inform(self):
+        def make_info(self):
             return {"score": 2.5, "late": "x"} if self.elapsed_steps == 2 else {}
 
     env = AlfGymWrapper(Teller(3))
@@ -190,11 +190,11 @@ def test_a_box_info_of_float64_is_float32_as_all_floats_are():
 
 def test_a_seed_that_waits_is_for_the_next_reset_of_the_env_without_time_steps_too():
     env = AlfGymWrapper(CountEnv())
-    face = env.plain_face()
+    gym_env = env.as_gym_env()
     env.seed(7)
-    assert [face.reset(seed=seed)[1]["seed"] for seed in (None, 8, None)] == [7, 8, 8]
+    assert [gym_env.reset(seed=seed)[1]["seed"] for seed in (None, 8, None)] == [7, 8, 8]
     env.seed(7)
-    assert face.reset(seed=9)[1]["seed"] == 9 and face.reset()[1]["seed"] == 9
+    assert gym_env.reset(seed=9)[1]["seed"] == 9 and gym_env.reset()[1]["seed"] == 9
 
 
 def test_a_seed_counts_for_the_next_reset_only():

@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
+from tests.alf.comparison import VectorReward, assert_same, counting, toy
 from tests.alf.gym.test_wrapper import episode
-from tests.alf.same import VectorReward, assert_same, counting, toy
 from tests.scripted import Scripted
 from vecenv.alf import (
     ActionObservationWrapper,
@@ -30,7 +30,7 @@ from vecenv.alf import (
     TimeLimit,
     load,
 )
-from vecenv.envs.state.state import SNAPSHOTTER, describe
+from vecenv.envs.state.state import SNAPSHOTTER, uncovered_layers
 from vecenv.envs.toys import ToyEnv
 from vecenv.errors import ConfigError
 from vecenv.wrappers.base import own_generator
@@ -506,7 +506,7 @@ def test_a_curriculum_counts_progress_per_step():
 def test_what_lasts_from_one_episode_to_the_next_can_be_moved_to_a_new_env(make):
     """A worker that replaces another one goes on from such a state."""
     env, twin = make(), make()
-    assert describe(env) == []
+    assert uncovered_layers(env) == []
     env.seed(3)
     for _ in range(2):
         env.reset()
@@ -523,7 +523,7 @@ def test_what_a_curriculum_has_learned_can_be_moved_to_a_new_env():
         return CurriculumWrapper(BatchEnvironmentWrapper([tasks(), tasks()]), warmup_period=2, seed=0)
 
     env, twin = make(), make()
-    assert describe(env) == []
+    assert uncovered_layers(env) == []
     action = np.zeros(2, np.int64)
     env.reset()
     for _ in range(30):

@@ -57,7 +57,7 @@ class Draws(ToyEnv):
     def ask(self) -> float:
         return self.draw() if "call" in self.moments else 0.0
 
-    def inform(self) -> dict[str, Any]:
+    def make_info(self) -> dict[str, Any]:
         return {"drawn": float(self.built + self.drawn)}
 
 
@@ -405,6 +405,8 @@ def test_a_worker_that_is_killed_draws_on_where_it_was(autoreset: Autoreset, mom
 
     alone = SerialPool(env_fns, options)
     expected = play(alone, 30, functools.partial(reset_sometimes, alone))
-    mortal = ProcessPool(env_fns, replace(options, num_workers=2, failures=failures), snapshotter=DrawsSnapshotter())
-    assert play(mortal, 30, functools.partial(kill_sometimes, mortal)) == expected
+    recovering_pool = ProcessPool(
+        env_fns, replace(options, num_workers=2, failures=failures), snapshotter=DrawsSnapshotter()
+    )
+    assert play(recovering_pool, 30, functools.partial(kill_sometimes, recovering_pool)) == expected
     assert len(set(killed)) == 5

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import kill, mortal, play, wait_until
+from tests.faults.traces import kill, play, recovering_pool, wait_until
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.host.replay import Restorer
 from vecenv.core.layout.rows import Autoreset
@@ -76,12 +76,12 @@ class Differs(ToyEnv):
 def marks_after(env_fns: Sequence[Callable[[], Any]], rounds: int, when: int, **options: Any) -> list[list[str]]:
     """Kill the worker of all these envs once; return what their infos say of it."""
 
-    def strike(pool: Any, number: int) -> None:
+    def inject(pool: Any, number: int) -> None:
         if number == when:
             kill(pool, 0)
 
-    with mortal(env_fns, num_workers=1, **options) as pool:
-        got = play(pool, rounds, before=strike)
+    with recovering_pool(env_fns, num_workers=1, **options) as pool:
+        got = play(pool, rounds, before=inject)
         assert pool.statistics()["restarts"] == 1
     return [[mark for _, mark in marks] for marks in got.marks]
 
@@ -208,7 +208,7 @@ class Tells(ToyEnv):
 
 def test_an_env_goes_on_unmarked_while_one_in_another_thread_repeats(tmp_path: Path) -> None:
     env_fns = [functools.partial(Tells, tmp_path, env_id) for env_id in range(2)]
-    with mortal(env_fns, num_workers=1, threads_per_worker=2) as pool:
+    with recovering_pool(env_fns, num_workers=1, threads_per_worker=2) as pool:
         play(pool, 1)
         kill(pool, 0)
         pool.send(np.zeros(2, np.int64), ordered=False)

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 
-from tests.faults.tapes import wait_until
+from tests.faults.traces import wait_until
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.pool.serial import SerialPool
 from vecenv.envs import toys

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from tests import descriptors
-from tests.faults.tapes import kill, stopped, wait_until
+from tests.faults.traces import kill, stopped, wait_until
 from vecenv.core.options import Limits, PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.processes import worker
@@ -356,7 +356,7 @@ def test_forked_workers_keep_nothing_of_their_siblings() -> None:
     with opened(2, "fork") as pool:
         pool.restart(0)
         for pid in pool.worker_pids:
-            held = [target for target, _ in descriptors.held(pid).values()]
+            held = [target for target, _ in descriptors.open_descriptors(pid).values()]
             assert "anon_inode:[eventpoll]" not in held
             assert held.count("anon_inode:[pidfd]") <= 1, "its own, of its parent"
         for worker_id in range(2):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import mortal, play, undisturbed
+from tests.faults.traces import play, recovering_pool, undisturbed
 from vecenv.core.layout.arena import ArenaPlan
 from vecenv.core.layout.rows import Autoreset
 from vecenv.core.layout.spec import Spec
@@ -145,7 +145,7 @@ def test_nobody_notices_that_a_worker_is_recycled(
     autoreset: Autoreset, implementation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pids: list[tuple[int, ...]] = []
-    with mortal(count_envs(), autoreset=autoreset, recycle_after={"episodes": 2}) as pool:
+    with recovering_pool(count_envs(), autoreset=autoreset, recycle_after={"episodes": 2}) as pool:
         with caplog.at_level("INFO", logger="vecenv"):
             got = play(pool, 6 * LENGTH, before=lambda pool, _: pids.append(pool.worker_pids))
         counts = pool.statistics()
@@ -159,7 +159,7 @@ def test_nobody_notices_that_a_worker_is_recycled(
 
 @pytest.mark.usefixtures("at_every_request")
 def test_episodes_are_counted_anew_for_a_worker_that_was_restarted(implementation: str) -> None:
-    with mortal(count_envs(), recycle_after={"episodes": 2}) as pool:
+    with recovering_pool(count_envs(), recycle_after={"episodes": 2}) as pool:
         play(pool, 6 * LENGTH)
         pool.restart(0)
         before = pool.worker_pids[0]
@@ -175,7 +175,7 @@ def test_episodes_are_counted_anew_for_a_worker_that_was_restarted(implementatio
 
 @pytest.mark.usefixtures("at_every_request")
 def test_workers_that_always_owe_answers_are_recycled_too(implementation: str) -> None:
-    with mortal(count_envs(), recycle_after={"episodes": 2}) as pool:
+    with recovering_pool(count_envs(), recycle_after={"episodes": 2}) as pool:
         got = play(pool, 60, in_order=False)
         assert pool.statistics()["recycled"] >= 2
     assert got.rows == undisturbed(count_envs(), 60).rows
@@ -184,7 +184,7 @@ def test_workers_that_always_owe_answers_are_recycled_too(implementation: str) -
 
 @pytest.mark.usefixtures("at_every_request")
 def test_actions_that_travel_as_objects_are_requests_as_well(implementation: str) -> None:
-    with mortal(count_envs(), recycle_after={"episodes": 1}) as pool:
+    with recovering_pool(count_envs(), recycle_after={"episodes": 1}) as pool:
         pool.start()
         pool.reset()
         pool.recv()
@@ -196,7 +196,7 @@ def test_actions_that_travel_as_objects_are_requests_as_well(implementation: str
 
 @pytest.mark.usefixtures("at_every_request")
 def test_resets_are_requests_as_well(implementation: str) -> None:
-    with mortal(count_envs(), recycle_after={"episodes": 1}) as pool:
+    with recovering_pool(count_envs(), recycle_after={"episodes": 1}) as pool:
         pool.start()
         pool.reset()
         pool.recv()
@@ -226,7 +226,7 @@ def test_an_env_that_nobody_asked_since_is_closed_where_it_was(implementation: s
     """As with the video of an episode that the close of its env ends."""
     path = tmp_path / "told"
     env_fns = [functools.partial(toys.CountEnv, LENGTH), functools.partial(TellsAtTheEnd, str(path))]
-    with mortal(env_fns, num_workers=1, recycle_after={"episodes": 1}) as pool:
+    with recovering_pool(env_fns, num_workers=1, recycle_after={"episodes": 1}) as pool:
         play(pool, 3)
         while pool.statistics()["recycled"] == 0:
             pool.send(np.zeros(1, np.int64), [0])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import mortal, play, undisturbed
+from tests.faults.traces import play, recovering_pool, undisturbed
 from vecenv import VectorEnv
 from vecenv.core.host import snapshots
 from vecenv.core.layout.rows import Autoreset, Op
@@ -39,7 +39,7 @@ def test_an_episode_is_repeated_as_it_was(autoreset: Autoreset, tmp_path: Any) -
     env_fn = functools.partial(toys.CountEnv, 4)
     rounds = 3 if autoreset == Autoreset.DISABLED else 11
     expected = undisturbed([env_fn] * 2, rounds, autoreset=autoreset).rows[1]
-    with mortal([env_fn] * 2, autoreset=autoreset, reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([env_fn] * 2, autoreset=autoreset, reproducer_dir=str(tmp_path)) as pool:
         play(pool, rounds)
         events = events_of(file_of(pool, 1))
     assert events[0].op == "reset" or autoreset != Autoreset.DISABLED
@@ -55,7 +55,7 @@ def test_an_episode_is_repeated_from_a_state(tmp_path: Any, monkeypatch: pytest.
     monkeypatch.setattr(snapshots, "_MIN_INTERVAL_NS", 1)  # looked at as soon as the first episode ends
     env_fn = functools.partial(toys.CountEnv, 4)
     expected = undisturbed([env_fn], 8).rows[0]
-    with mortal([env_fn], context="fork", reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([env_fn], context="fork", reproducer_dir=str(tmp_path)) as pool:
         play(pool, 8)
         pool._inbox.poll()  # the state has come by mail
         events = events_of(file_of(pool))
@@ -74,7 +74,7 @@ class Closes(toys.CountEnv):
 
 def test_its_env_is_closed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Closes, "num_closed", 0)
-    with mortal([Closes], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([Closes], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 3)
         path = file_of(pool)
     events_of(path)
@@ -86,7 +86,7 @@ def test_its_env_is_closed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_it_stops_before_a_step(tmp_path: Any) -> None:
-    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 6)
         path = file_of(pool)
     everything = events_of(path)
@@ -117,7 +117,7 @@ def test_calls_and_attributes_are_part_of_it(tmp_path: Any) -> None:
 def test_actions_of_any_space(tmp_path: Any) -> None:
     action = spaces.Dict(a=spaces.Box(-1.0, 1.0, (2,)), b=spaces.Tuple((spaces.Discrete(3), spaces.Text(3))))
     for space in (action, action["a"]):
-        with mortal([functools.partial(toys.KeepsAction, space)], reproducer_dir=str(tmp_path)) as pool:
+        with recovering_pool([functools.partial(toys.KeepsAction, space)], reproducer_dir=str(tmp_path)) as pool:
             got = play(pool, 5)
             path = file_of(pool)
         infos = [dict(event.info) for event in events_of(path)]
@@ -127,7 +127,7 @@ def test_actions_of_any_space(tmp_path: Any) -> None:
 
 def test_an_env_draws_what_it_drew_and_the_process_keeps_its_own_generators(tmp_path: Any) -> None:
     expected = undisturbed([toys.NoisyGlobal] * 2, 6).rows
-    with mortal([toys.NoisyGlobal] * 2, reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([toys.NoisyGlobal] * 2, reproducer_dir=str(tmp_path)) as pool:
         play(pool, 6)
         path = file_of(pool, 1)
     np.random.seed(0)
@@ -138,7 +138,7 @@ def test_an_env_draws_what_it_drew_and_the_process_keeps_its_own_generators(tmp_
 
 def test_lambdas_travel_by_value(tmp_path: Any) -> None:
     secret = 7
-    with mortal([lambda: toys.CountEnv(secret)], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([lambda: toys.CountEnv(secret)], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 2)
         path = file_of(pool)
     assert len(events_of(path)) == 3
@@ -148,7 +148,7 @@ def test_lambdas_travel_by_value(tmp_path: Any) -> None:
 
 
 def test_the_name_of_a_file_tells_whose_it_is(tmp_path: Any) -> None:
-    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 1)
         first, second = file_of(pool), file_of(pool)
     assert first != second and "env0-step999-" in first and first.endswith(".vecenv-episode")
@@ -163,7 +163,7 @@ def test_other_files_are_refused(content: bytes, tmp_path: Any) -> None:
 
 
 def test_files_of_other_versions_are_refused(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 1)
         episode = load(file_of(pool))
     monkeypatch.setattr(reproducer, "_FORMAT", 99)
@@ -174,7 +174,7 @@ def test_files_of_other_versions_are_refused(tmp_path: Any, monkeypatch: pytest.
 
 
 def test_a_file_that_cannot_be_written_to_its_end_is_not_left(tmp_path: Any) -> None:
-    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 1)
         episode = load(file_of(pool))
     (tmp_path / "full").mkdir()
@@ -219,7 +219,7 @@ def project(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         context.setattr(sys, "path", ["", *sys.path])
         from reproduced_envs import make  # type: ignore[import-not-found]
 
-        with mortal([make], reproducer_dir=str(tmp_path)) as pool:
+        with recovering_pool([make], reproducer_dir=str(tmp_path)) as pool:
             play(pool, 3)
             path = Path(file_of(pool))
     del sys.modules["reproduced_envs"]
@@ -252,7 +252,7 @@ def test_modules_that_are_gone_are_named(project: Path, tmp_path: Any) -> None:
 def test_a_folder_that_is_gone_is_done_without(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
-    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 3)
         path = file_of(pool)
     monkeypatch.chdir(tmp_path)
@@ -262,7 +262,7 @@ def test_a_folder_that_is_gone_is_done_without(tmp_path: Any, monkeypatch: pytes
 
 def test_the_environment_is_not_written_down(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_TOKEN", "a-secret-word")
-    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 1)
         path = file_of(pool)
     assert b"a-secret-word" not in Path(path).read_bytes()
@@ -272,7 +272,7 @@ def test_the_entries_of_sys_path_keep_their_order(tmp_path: Any, monkeypatch: py
     for name in "abcd":
         (tmp_path / name).mkdir()
     a, b, c, d = (str(tmp_path / name) for name in "abcd")
-    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 1)
         episode = load(file_of(pool))
     standard = list(sys.path)
@@ -293,7 +293,7 @@ def test_the_entries_of_sys_path_keep_their_order(tmp_path: Any, monkeypatch: py
 
 
 def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
-    with mortal([functools.partial(toys.CountEnv, 3)], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([functools.partial(toys.CountEnv, 3)], reproducer_dir=str(tmp_path)) as pool:
         pool.start()
         pool.reset(seeds=[17])
         pool.recv()
@@ -314,7 +314,7 @@ def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
 
 
 def test_seed_zero_is_a_seed_and_before_the_first_reset_there_is_none(tmp_path: Any) -> None:
-    with mortal([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         pool.start()
         assert pool._reproduce(0, Op.CALL, 1)[:2] == (None, ())
         play(pool, 2, seeds=[0], start=False)
@@ -332,7 +332,7 @@ class RaisesInBetween(toys.CountEnv):
 
 
 def test_what_an_env_raised_before_is_an_event_among_others(tmp_path: Any) -> None:
-    with mortal([RaisesInBetween], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([RaisesInBetween], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 4)
         last = pool._journal.history(0, ()).attempts[0].entries[-1].step_id
         path = pool._reproduce(0, Op.STEP, last).save("because")
@@ -354,7 +354,7 @@ class FailsToBegin(toys.CountEnv):
 
 
 def test_an_autoreset_that_raised_before_is_tried_again_by_the_next_step(tmp_path: Any) -> None:
-    with mortal([functools.partial(FailsToBegin, 2)], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([functools.partial(FailsToBegin, 2)], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 5)
         path = pool._reproduce(0, Op.STEP, 99).save("because")
     ops = [event.op for event in events_of(path)]
@@ -363,7 +363,7 @@ def test_an_autoreset_that_raised_before_is_tried_again_by_the_next_step(tmp_pat
 
 def test_the_newest_actions_are_told(tmp_path: Any) -> None:
     space = spaces.Box(-1.0, 1.0, (300,))
-    with mortal([functools.partial(toys.KeepsAction, space, length=50)], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([functools.partial(toys.KeepsAction, space, length=50)], reproducer_dir=str(tmp_path)) as pool:
         pool.start()
         pool.reset(seeds=[17])
         pool.recv()
@@ -382,7 +382,7 @@ def test_the_newest_actions_are_told(tmp_path: Any) -> None:
 
 
 def test_of_an_episode_that_was_not_kept_there_is_no_file(tmp_path: Any) -> None:
-    with mortal([toys.CountEnv], max_log_bytes=1, reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([toys.CountEnv], max_log_bytes=1, reproducer_dir=str(tmp_path)) as pool:
         play(pool, 3, seeds=[17])
         context = pool._reproduce(0, Op.STEP, 5)
         assert (context.seed, context.actions) == (17, ())
@@ -395,7 +395,7 @@ def test_files_of_tests_stay_among_those_of_pytest(tmp_path_factory: pytest.Temp
     base = tmp_path_factory.getbasetemp()
     if len(str(base)) > 70:
         pytest.skip("sockets could not be there")
-    with mortal([toys.CountEnv]) as pool:
+    with recovering_pool([toys.CountEnv]) as pool:
         play(pool, 3)
         assert Path(file_of(pool)).is_relative_to(base)
     command = [sys.executable, "-c", "import tempfile; print(tempfile.gettempdir())"]

@@ -14,13 +14,13 @@ import psutil
 import pytest
 
 from tests import descriptors
-from tests.faults.tapes import stopped
+from tests.faults.traces import stopped
 from tests.isolated.programs import run
 from vecenv.core.options import PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.system import start_process
 from vecenv.envs import toys
-from vecenv.envs.adapt import adapt_built
+from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError
 
@@ -64,7 +64,9 @@ def test_a_server_has_what_is_asked_for_and_one_does_for_all_who_ask_for_less(se
 def test_a_server_has_no_descriptor_twice(servers, tmp_path):
     """All that it has open its workers have, too."""
     pid, _ = look(tmp_path)
-    found = [one for number, one in descriptors.held(pid).items() if number > 2]  # ends of a pipe differ by their flags
+    found = [
+        one for number, one in descriptors.open_descriptors(pid).items() if number > 2
+    ]  # pipe ends differ by flags
     assert len({one for one in found if one[0].startswith("socket:")}) == 1
     assert len(set(found)) == len(found), found
 
@@ -101,9 +103,9 @@ def test_a_server_that_does_not_answer_is_given_up(servers, tmp_path, monkeypatc
 
 
 def test_a_worker_is_refused_where_its_servers_do_not_answer(servers, tmp_path, monkeypatch):
-    needed = start_process.modules_of(adapt_built)
+    needed = start_process.modules_of(adapt_and_build)
     pids = [look(tmp_path, *modules)[0] for modules in (needed, ["vecenv.envs.batched"])]
-    pool = ProcessPool([toys.CountEnv], PoolOptions(num_workers=1), adapt=adapt_built)
+    pool = ProcessPool([toys.CountEnv], PoolOptions(num_workers=1), adapt=adapt_and_build)
     with stopped(pids), monkeypatch.context() as patch:
         patch.setattr(start_process, "_ANSWER_SECONDS", 0.1)
         with pytest.raises(ConfigError, match="its fork server did not answer within 0.1 s") as caught:
@@ -130,7 +132,7 @@ def test_a_forked_child_keeps_no_server_alive(servers, tmp_path):
 def test_only_modules_of_this_package_are_loaded_early():
     """What others do when they are imported, a process that forks may not survive."""
     values = (
-        adapt_built,
+        adapt_and_build,
         SNAPSHOTTER,
         None,
         functools.partial(print),

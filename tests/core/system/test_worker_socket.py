@@ -25,7 +25,7 @@ import psutil
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import kill, mortal, play, stopped, wait_until
+from tests.faults.traces import kill, play, recovering_pool, stopped, wait_until
 from vecenv.core.options import Limits
 from vecenv.core.processes.worker import Worker
 from vecenv.core.system.clock import Deadline
@@ -264,7 +264,7 @@ def stops(method: str) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
 def test_a_worker_that_is_stopped_before_it_hears_what_to_do_is_late(context: str, implementation: str) -> None:
-    pool = mortal([heavy()] * 2, context=context, limits=Limits(construct=0.5))
+    pool = recovering_pool([heavy()] * 2, context=context, limits=Limits(construct=0.5))
     late = r"worker 0 \(env 0\) did not finish construct of its envs within 0.5 s; it is alive"
     with stops("send_boot"), pytest.raises(WorkerTimeoutError, match=late):
         pool.start()
@@ -273,7 +273,7 @@ def test_a_worker_that_is_stopped_before_it_hears_what_to_do_is_late(context: st
 
 def test_a_successor_that_is_stopped_before_it_hears_what_to_do_is_replaced(implementation: str) -> None:
     """What it is handed over tells all that its env was asked: here 12 MB."""
-    with mortal([heavy()] * 2, limits=Limits(construct=4.0)) as pool:
+    with recovering_pool([heavy()] * 2, limits=Limits(construct=4.0)) as pool:
         play(pool, 30)
         with stops("send_attach") as pids:
             kill(pool, 0)
@@ -286,7 +286,7 @@ def test_a_successor_that_is_stopped_before_it_hears_what_to_do_is_replaced(impl
 
 def test_a_worker_that_is_stopped_amid_its_report_is_late(implementation: str) -> None:
     """Its spaces are more than the socket holds."""
-    pool = mortal([heavy()] * 2, limits=Limits(construct=4.0), num_workers=1)
+    pool = recovering_pool([heavy()] * 2, limits=Limits(construct=4.0), num_workers=1)
     original = Worker.has_message
     seen: list[int] = []
 

@@ -495,7 +495,7 @@ def _without_a_seed(self, cfg=None):
 
 
 @pytest.mark.parametrize(
-    "crime, rule",
+    "fault, rule",
     [
         ({"_env": 1}, "reset"),
         ({"seed": lambda self, seed: setattr(self, "_seed", 0)}, "seed"),
@@ -505,7 +505,7 @@ def _without_a_seed(self, cfg=None):
         ({"reset": lambda self: None}, "reset"),
     ],
 )
-def test_the_wrong_procedure(crime, rule):
+def test_the_wrong_procedure(fault, rule):
     with pytest.raises(CheckError) as error:
-        demonstrate_correct_procedure(type("Wrong", (Ding,), crime), max_steps=20)
+        demonstrate_correct_procedure(type("Wrong", (Ding,), fault), max_steps=20)
     assert rules(error) == {rule}

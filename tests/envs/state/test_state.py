@@ -33,13 +33,13 @@ from vecenv.envs.agents import TwoAgentEnv
 from vecenv.envs.base import BaseEnv
 from vecenv.envs.batched import BatchedEnv
 from vecenv.envs.seeding import EpisodeSeeds, episode_seed
-from vecenv.envs.state.known import KNOWN, UNCOVERED
-from vecenv.envs.state.state import SNAPSHOTTER, Snapshotter, describe, dotted_name
-from vecenv.envs.state.state import state as state_module
+from vecenv.envs.state import state as state_module
+from vecenv.envs.state.adapters import STATE_ADAPTERS, UNCOVERED
+from vecenv.envs.state.state import SNAPSHOTTER, Snapshotter, dotted_name, uncovered_layers
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
 from vecenv.envs.video import EpisodeRecorder
 from vecenv.managers.env_driver import EnvMaker, ManagedSnapshotter, Orders, Settings
-from vecenv.vector.inside import disguise
+from vecenv.vector.inside import adapt_shape_only
 
 HAS_ATARI = importlib.util.find_spec("ale_py") is not None and importlib.util.find_spec("cv2") is not None
 HAS_MUJOCO = importlib.util.find_spec("mujoco") is not None
@@ -152,7 +152,7 @@ STACKS = {
     ),
     "count": lambda: CountEnv(length=20),
     "sampled space": lambda: SpaceEnv(spaces.Dict({"a": spaces.Box(0, 1, (3,)), "b": spaces.Discrete(9)})),
-    "disguise": lambda: disguise(make("CartPole-v1")),
+    "disguise": lambda: adapt_shape_only(make("CartPole-v1")),
 }
 
 ATARI_STACKS = {name for name in STACKS if "Pong" in name or "NoFrameskip" in name}
@@ -221,7 +221,7 @@ def test_a_fresh_env_goes_on_bit_for_bit(name):
     first_episode(env)
     snapshot = SNAPSHOTTER.capture(env)
     SNAPSHOTTER.restore(twin, snapshot.state)
-    assert snapshot.is_complete == (name in STACKS), describe(env)
+    assert snapshot.is_complete == (name in STACKS), uncovered_layers(env)
     assert continue_run(twin) == continue_run(env)
     # and once more, from an env that has been restored itself
     third = make_stack()
@@ -305,7 +305,7 @@ def test_an_action_that_may_be_repeated_is_in_no_state_so_none_is_called_complet
     env = make("ALE/Pong-v5", repeat_action_probability=0.25)
     env.reset(seed=1)
     assert not SNAPSHOTTER.capture(env).is_complete
-    assert "repeat_action_probability" in describe(env)[0]
+    assert "repeat_action_probability" in uncovered_layers(env)[0]
     env.close()
 
 
@@ -313,7 +313,7 @@ def test_lives_of_an_env_that_cannot_be_stopped_midway_are_not_called_complete()
     env = vecenv.wrappers.EpisodicLifeWrapper(make("CartPole-v1"))
     env.reset(seed=1)
     assert not SNAPSHOTTER.capture(env).is_complete
-    assert "CartPoleEnv" in describe(env)[0]
+    assert "CartPoleEnv" in uncovered_layers(env)[0]
     env.was_real_done = True
     assert SNAPSHOTTER.capture(env).is_complete
     env.close()
@@ -386,7 +386,7 @@ def test_an_env_that_makes_its_env_at_the_first_reset_is_made_and_goes_on():
 def test_an_env_not_made_yet_is_not_called_complete():
     env = DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
     assert not SNAPSHOTTER.capture(env).is_complete
-    assert "not made its env yet" in describe(env)[0]
+    assert "not made its env yet" in uncovered_layers(env)[0]
     env.reset()
     assert SNAPSHOTTER.capture(env).is_complete
     env.close()
@@ -418,9 +418,9 @@ def test_frames_of_an_episode_under_way_are_named(tmp_path):
     pytest.importorskip("moviepy")
     env = EpisodeRecorder(make("CartPole-v1", render_mode="rgb_array"), tmp_path)
     env.reset(seed=3)
-    assert describe(env) == []  # without a step there would be no file either
+    assert uncovered_layers(env) == []  # without a step there would be no file either
     env.step(0)
-    assert "2 frames of a video" in describe(env)[0]
+    assert "2 frames of a video" in uncovered_layers(env)[0]
     env.close()
 
 
@@ -553,7 +553,7 @@ def test_a_hook_of_the_env_inside_is_not_taken_for_the_wrappers():
             return getattr(self.env, name)
 
     env = Forwards(Hooked(make("CartPole-v1")))
-    assert describe(env) == [f"{dotted_name(Forwards)}: {state_module._UNKNOWN}"]
+    assert uncovered_layers(env) == [f"{dotted_name(Forwards)}: {state_module._UNKNOWN}"]
     env.close()
 
 
@@ -563,7 +563,7 @@ def test_an_unknown_class_is_named_and_not_complete(cls):
     env.reset(seed=1)
     snapshot = SNAPSHOTTER.capture(env)
     assert not snapshot.is_complete
-    assert describe(env) == [f"{dotted_name(cls)}: {state_module._UNKNOWN}"]
+    assert uncovered_layers(env) == [f"{dotted_name(cls)}: {state_module._UNKNOWN}"]
     env.close()
 
 
@@ -576,7 +576,7 @@ def test_a_registered_adapter_is_used_for_subclasses_too(adapters, by_name):
     env, twin = OddHook(make("CartPole-v1")), OddHook(make("CartPole-v1"))
     first_episode(env)
     snapshot = SNAPSHOTTER.capture(env)
-    assert snapshot.is_complete and SNAPSHOTTER.spans_episodes(env) and describe(env) == []
+    assert snapshot.is_complete and SNAPSHOTTER.spans_episodes(env) and uncovered_layers(env) == []
     SNAPSHOTTER.restore(twin, snapshot.state)
     assert continue_run(twin) == continue_run(env)
     close(env, twin)
@@ -594,7 +594,7 @@ def test_a_stack_registered_for_pickling_goes_on_with_all_that_is_inside(adapter
     env, twin = OddHook(Tired(make("CartPole-v1"))), OddHook(Tired(make("CartPole-v1")))
     first_episode(env)
     snapshot = SNAPSHOTTER.capture(env)
-    assert snapshot.is_complete and SNAPSHOTTER.spans_episodes(env) and describe(env) == []
+    assert snapshot.is_complete and SNAPSHOTTER.spans_episodes(env) and uncovered_layers(env) == []
     identity, twin.late = id(twin), "what the other has not"
     SNAPSHOTTER.restore(twin, snapshot.state)
     assert not hasattr(twin, "late")
@@ -606,12 +606,12 @@ def test_a_stack_registered_for_pickling_goes_on_with_all_that_is_inside(adapter
 def test_what_pickle_builds_anew_is_not_called_complete(adapters):
     register_pickled_state(Tired)
     env = Tired(make("MountainCarContinuous-v0"))
-    assert describe(env) == []
+    assert uncovered_layers(env) == []
     env.close()
     env = Tired(Rebuilt(make("CartPole-v1")))
     env.reset(seed=1)
     assert not SNAPSHOTTER.capture(env).is_complete
-    assert describe(env) == [
+    assert uncovered_layers(env) == [
         f"{dotted_name(Tired)}: pickle builds the Rebuilt inside it anew from its arguments (EzPickle)"
     ]
     env.close()
@@ -647,7 +647,7 @@ def test_a_hook_that_fails_is_reported_once_and_then_left_alone(adapters, cls, s
         assert not SNAPSHOTTER.capture(env).is_complete
     assert caught[0].filename == __file__
     assert not SNAPSHOTTER.capture(env).is_complete
-    assert says in describe(env)[0]
+    assert says in uncovered_layers(env)[0]
     env.close()
 
 
@@ -663,7 +663,7 @@ def test_a_foreign_subclass_of_a_known_class_is_not_called_complete():
         something = 3
 
     env = MyLimit(MyWrapper(MyOtherWrapper(make("CartPole-v1"))), 10)
-    assert [gap.partition(": ")[0] for gap in describe(env)] == [dotted_name(MyLimit), dotted_name(MyWrapper)]
+    assert [gap.partition(": ")[0] for gap in uncovered_layers(env)] == [dotted_name(MyLimit), dotted_name(MyWrapper)]
     env.close()
 
 
@@ -680,7 +680,7 @@ def test_what_an_unknown_wrapper_may_go_on_with_is_kept():
 def test_a_class_that_a_later_gymnasium_may_have_is_not_called_complete(base, says):
     later = type("Later", (base,), {"__module__": "gymnasium.wrappers.later"})
     env = later(make("CartPole-v1"), *([5] if base is wrappers.TimeLimit else []))
-    assert says in describe(env)[0] and not SNAPSHOTTER.capture(env).is_complete
+    assert says in uncovered_layers(env)[0] and not SNAPSHOTTER.capture(env).is_complete
     env.close()
 
 
@@ -765,13 +765,13 @@ def test_a_transform_by_a_function_with_memory_is_named():
     scale = 2.0
     env = make("CartPole-v1")
     pure = wrappers.TransformReward(env, lambda reward: reward * scale)
-    assert describe(pure) == []
+    assert uncovered_layers(pure) == []
     for leaky in (
         lambda reward: seen.append(reward) or len(seen),
         lambda reward, seen=[]: seen.append(reward) or len(seen),
         lambda reward, *, seen=[]: seen.append(reward) or len(seen),
     ):
-        assert "may hold state" in describe(wrappers.TransformReward(env, leaky))[0]
+        assert "may hold state" in uncovered_layers(wrappers.TransformReward(env, leaky))[0]
     env.close()
 
 
@@ -804,7 +804,7 @@ def gymnasium_wrapper_names():
 
 @pytest.mark.parametrize("name", list(gymnasium_wrapper_names()))
 def test_every_wrapper_of_gymnasium_is_classified(name):
-    assert (name in KNOWN) != (name in UNCOVERED)
+    assert (name in STATE_ADAPTERS) != (name in UNCOVERED)
 
 
 WRAPPER_NAMES = [name for name in vecenv.wrappers.__all__ if isinstance(getattr(vecenv.wrappers, name), type)]
@@ -823,7 +823,7 @@ if GYMNASIUM >= (1, 3):
 
 
 def test_every_name_in_the_table_names_a_class():
-    for name in [*KNOWN, *UNCOVERED, *state_module.HOOK_LASTS]:
+    for name in [*STATE_ADAPTERS, *UNCOVERED, *state_module.HOOK_LIFETIMES]:
         module, _, cls = name.rpartition(".")
         if module.rpartition(".")[2].startswith(
             ("jax_to", "numpy_to", "array_conv", "bipedal", "car_racing", "lunar", "functional")
@@ -883,7 +883,7 @@ def test_a_vector_env_goes_on_amid_its_episodes(make_envs):
     env.reset(seed=3)
     play_vectors(env.env, 1, 17)
     snapshot = SNAPSHOTTER.capture(env)
-    assert snapshot.is_complete and describe(env) == []
+    assert snapshot.is_complete and uncovered_layers(env) == []
     SNAPSHOTTER.restore(twin, snapshot.state)
     assert play_vectors(twin.env, 2, 40) == play_vectors(env.env, 2, 40)
 

@@ -154,7 +154,7 @@ class AlfEnvironment(abc.ABC):
         for name in self.state_names:
             setattr(self, name, copy.deepcopy(state[name]))
 
-    def plain_face(self) -> Any:
+    def as_gym_env(self) -> Any:
         """Return an object with Gymnasium's calls that plays the same episodes, None if there is none.
 
         With one, a worker steps it without building time steps: `reset(seed=)` gives (obs, info),

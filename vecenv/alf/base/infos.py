@@ -12,10 +12,10 @@ from vecenv.core.layout.info_cells import is_mask
 from vecenv.core.layout.spec import Array
 from vecenv.vector.infos import join_rows
 
-__all__ = ["own_infos", "stack_infos"]
+__all__ = ["to_alf_infos", "stack_infos"]
 
 
-def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, Any]:
+def to_alf_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, Any]:
     """Return Gymnasium's batched infos as ALF has them: without masks, floats as float32.
 
     Args:
@@ -28,7 +28,7 @@ def own_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, A
         if is_mask(key, gathered) or key == TIME_LIMIT_KEY:
             continue
         if isinstance(value, dict):
-            result[key] = own_infos(value, rows_per_env)
+            result[key] = to_alf_infos(value, rows_per_env)
             continue
         mask = gathered.get(f"_{key}")
         if value.dtype == object:
@@ -45,8 +45,8 @@ def _as_bools(value: Array, mask: Array | None) -> Array:
     Gymnasium has objects for NumPy's bools, which is what comparisons give and what `env_info` of one env holds; among
     them may be Python's own, of another env or branch.
     """
-    told = value if mask is None else value[mask]
-    is_bool = value.ndim == 1 and len(told) > 0 and all(isinstance(part, (bool, np.bool_)) for part in told)
+    present = value if mask is None else value[mask]
+    is_bool = value.ndim == 1 and len(present) > 0 and all(isinstance(part, (bool, np.bool_)) for part in present)
     return value.astype(np.bool_) if is_bool else value  # None becomes False
 
 
@@ -71,4 +71,4 @@ def stack_infos(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Values that do not make one array, such as arrays of different shapes, become an array of objects.
     """
-    return own_infos(join_rows([info or {} for info in infos]), None)  # () is the info of envs that have none
+    return to_alf_infos(join_rows([info or {} for info in infos]), None)  # () is the info of envs that have none

@@ -1,8 +1,8 @@
 """Carriers: an `AlfEnvironment` as a worker steps it, which knows Gymnasium's calls only.
 
-    PlainCarrier   the env under an AlfGymWrapper, and a TimeLimit around that: its five values
+    GymAdapter   the env under an AlfGymWrapper, and a TimeLimit around that: its five values
                    are the row, stepped in C; the parent makes time steps of whole columns
-    StepCarrier    any other environment, single or batched: fields of its time steps travel as
+    TimeStepAdapter    any other environment, single or batched: fields of its time steps travel as
                    parts of the observation, (observation, step_type, discount, prev_action)
 
 Single envs are reset by the worker, as LAST steps are marked as ends; a batch resets its own.
@@ -25,7 +25,7 @@ from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.envs.adapt import reward_space_of
 from vecenv.errors import ConfigError
 
-__all__ = ["Description", "EnvCall", "EnvMaker", "carry", "describe"]
+__all__ = ["EnvDescription", "EnvCall", "EnvMaker", "adapt", "describe"]
 
 
 class EnvMaker:
@@ -39,7 +39,7 @@ class EnvMaker:
         return self.constructor(env_id=self.env_id)
 
 
-def carry(env: Any) -> PlainCarrier | StepCarrier:
+def adapt(env: Any) -> GymAdapter | TimeStepAdapter:
     """Give an environment the calls of a pool.
 
     Raises:
@@ -48,11 +48,11 @@ def carry(env: Any) -> PlainCarrier | StepCarrier:
     check_environment(env, "a constructor's result")
     if env.is_tensor_based:
         raise ConfigError(f"expected an environment of arrays, got {type(env).__name__}, whose leaves are tensors")
-    face = None if env.batched else env.plain_face()
-    return StepCarrier(env) if face is None else PlainCarrier(env, face)
+    gym_env = None if env.batched else env.as_gym_env()
+    return TimeStepAdapter(env) if gym_env is None else GymAdapter(env, gym_env)
 
 
-class _Stateless:
+class _StatelessAdapter:
     """Tells the engine that nothing of a carrier lasts; the layers inside have states of their own."""
 
     state_names: ClassVar[tuple[str, ...]] = ()
@@ -64,14 +64,14 @@ class _Stateless:
         """Nothing."""
 
 
-class PlainCarrier(_Stateless):
+class GymAdapter(_StatelessAdapter):
     """The env itself; nothing stands between the worker and its `step`."""
 
-    def __init__(self, env: AlfEnvironment, face: Any) -> None:
+    def __init__(self, env: AlfEnvironment, gym_env: Any) -> None:
         self.alf = env
-        self.env = face.gym
-        self.discount: float | None = face.discount
-        self.step, self.reset, self.close = face.step, face.reset, env.close
+        self.env = gym_env.gym
+        self.discount: float | None = gym_env.discount
+        self.step, self.reset, self.close = gym_env.step, gym_env.reset, env.close
         self.observation_space = self.env.observation_space
         self.action_space = self.env.action_space
         self.reward_space = reward_space_of(self.env)
@@ -83,7 +83,7 @@ class PlainCarrier(_Stateless):
         return self.env.unwrapped
 
 
-class StepCarrier(_Stateless):
+class TimeStepAdapter(_StatelessAdapter):
     """An environment whose time steps are taken apart; `parent` puts them together again."""
 
     discount: float | None = None
@@ -143,11 +143,11 @@ def _scalar(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Description:
+class EnvDescription:
     """What the parent wants to know of an environment.
 
     Attributes:
-        discount: of MID steps if it is the same for all, as of a `PlainCarrier`; else None.
+        discount: of MID steps if it is the same for all, as of a `GymAdapter`; else None.
         batch_size: None for a single env.
     """
 
@@ -160,11 +160,11 @@ class Description:
     can_seed: bool
 
 
-def describe(carrier: PlainCarrier | StepCarrier) -> Description:
+def describe(adapter: GymAdapter | TimeStepAdapter) -> EnvDescription:
     """Describe the environment, where it lives."""
-    env = carrier.alf
-    return Description(
-        discount=carrier.discount,
+    env = adapter.alf
+    return EnvDescription(
+        discount=adapter.discount,
         batch_size=env.batch_size if env.batched else None,
         specs=specs_of(env),
         num_tasks=env.num_tasks,
@@ -180,6 +180,6 @@ class EnvCall:
     def __init__(self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
         self.name, self.args, self.kwargs = name, args, kwargs or {}
 
-    def __call__(self, carrier: PlainCarrier | StepCarrier) -> Any:
+    def __call__(self, adapter: GymAdapter | TimeStepAdapter) -> Any:
         """Call it."""
-        return getattr(carrier.alf, self.name)(*self.args, **self.kwargs)
+        return getattr(adapter.alf, self.name)(*self.args, **self.kwargs)

@@ -4,7 +4,7 @@
                             |          |         |            |         |
     time step          observation   reward    discount    step_type  FIRST    env_info
 
-Rows come in the order of the envs. What a `StepCarrier` sent has its step type and discount
+Rows come in the order of the envs. What a `TimeStepAdapter` sent has its step type and discount
 among the leaves; its batches of k rows are laid end to end. Where an episode was lost with its worker,
 those leaves are the ones that were seen last, and its end is made here.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from vecenv.alf.base.known_infos import KnownInfos
 from vecenv.alf.base.nests import map_structure
 from vecenv.alf.base.timestep import StepType, TimeStep
-from vecenv.alf.batched.adapter import Description
+from vecenv.alf.batched.adapter import EnvDescription
 from vecenv.core.layout.rows import RowFlag
 from vecenv.core.layout.spec import Array, Leaf
 from vecenv.core.pool.pool import Pool
@@ -34,26 +34,26 @@ class Assembler:
 
     Args:
         pool: started.
-        about: what its environments are like.
+        description: what its environments are like.
         size: B, envs times rows of each.
     """
 
-    def __init__(self, pool: Pool, about: Description, size: int) -> None:
+    def __init__(self, pool: Pool, description: EnvDescription, size: int) -> None:
         self._spec = pool.obs_spec
         self._root = pool.obs_spec.root
         self._size = size
-        self._rows_per_env = about.batch_size
-        self._is_timed = about.discount is not None
-        self._is_discounted = about.discount not in (None, 1.0)
+        self._rows_per_env = description.batch_size
+        self._derives_step_types = description.discount is not None
+        self._is_discounted = description.discount not in (None, 1.0)
         # Started from and never written to.
-        self._discounts = np.full(size, 1.0 if about.discount is None else about.discount, np.float32)
+        self._discounts = np.full(size, 1.0 if description.discount is None else description.discount, np.float32)
         self._mid = np.full(size, StepType.MID, np.int32)
-        self._reward_shape = (size, *about.specs.reward.shape)
-        self._observation_spec, self._action_spec = about.specs.observation, about.specs.prev_action
+        self._reward_shape = (size, *description.specs.reward.shape)
+        self._observation_spec, self._action_spec = description.specs.observation, description.specs.prev_action
         self._action_leaf = None if isinstance(self._action_spec, (dict, tuple, list)) else self._action_spec.dtype
         self._leaf_dtype: np.dtype[Any] = getattr(self._observation_spec, "dtype", np.dtype(np.float32))
         self._whole_spec = (self._observation_spec, None, None, self._action_spec)  # only its structure is used
-        self._known_infos = KnownInfos(about.specs.env_info, (size,))
+        self._known_infos = KnownInfos(description.specs.env_info, (size,))
         self._env_ids = np.arange(size, dtype=np.int32)
 
     def build(self, rows: Any, flags: int, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
@@ -65,11 +65,11 @@ class Assembler:
             prev_action: arrays that may be written to; those of FIRST rows become 0.
             infos: one array (B, ...) per key, of their own; the time step has zeros for what earlier ones had.
         """
-        if self._is_timed:
-            step_type, discount = self._timed(rows, flags, prev_action)
-            observation = self._observed(rows)
+        if self._derives_step_types:
+            step_type, discount = self._derive_step_types(rows, flags, prev_action)
+            observation = self._copy_observation(rows)
         else:
-            step_type, discount, observation, prev_action = self._stepped(rows, prev_action)
+            step_type, discount, observation, prev_action = self._unpack_time_steps(rows, prev_action)
         reward = _own(rows.column("reward"), np.dtype(np.float32))
         if reward.shape != self._reward_shape:
             reward = reward.reshape(self._reward_shape)
@@ -77,7 +77,7 @@ class Assembler:
             infos = self._known_infos.complete(infos)
         return TimeStep(step_type, reward, discount, observation, prev_action, self._env_ids.copy(), (), infos)
 
-    def _timed(self, rows: Any, flags: int, prev_action: Any) -> tuple[Array, Array]:
+    def _derive_step_types(self, rows: Any, flags: int, prev_action: Any) -> tuple[Array, Array]:
         terminated, truncated = rows.column("terminated"), rows.column("truncated")
         step_type = self._mid + (terminated | truncated)  # MID or LAST
         discount = self._discounts.copy()
@@ -94,33 +94,37 @@ class Assembler:
                 map_structure(lambda leaf: leaf.__setitem__(first, 0), prev_action)
         return step_type, discount
 
-    def _observed(self, rows: Any) -> Any:
+    def _copy_observation(self, rows: Any) -> Any:
         if isinstance(self._root, Leaf):
             return _own(rows.obs(0), self._leaf_dtype)
         return map_structure(lambda spec, view: _own(view, spec.dtype), self._observation_spec, self._nested(rows))
 
-    def _stepped(self, rows: Any, sent: Any) -> Any:
+    def _unpack_time_steps(self, rows: Any, sent: Any) -> Any:
         # Spaces know no lists and no named tuples: the structure is that of the specs.
-        observation, step_type, discount, prev_action = map_structure(self._flat, self._whole_spec, self._nested(rows))
+        observation, step_type, discount, prev_action = map_structure(
+            self._copy_leaf, self._whole_spec, self._nested(rows)
+        )
         truncated = rows.column("truncated")
         if truncated.any():
-            lost = self._lost(truncated, step_type)
-            step_type[lost] = _LAST
-            discount[lost] = 1.0
-            map_structure(lambda _, own, leaf: own.__setitem__(lost, leaf[lost]), self._action_spec, prev_action, sent)
+            abandoned = self._abandoned(truncated, step_type)
+            step_type[abandoned] = _LAST
+            discount[abandoned] = 1.0
+            map_structure(
+                lambda _, own, leaf: own.__setitem__(abandoned, leaf[abandoned]), self._action_spec, prev_action, sent
+            )
         return step_type, discount, observation, prev_action
 
-    def _lost(self, truncated: Array, step_type: Array) -> Array:
+    def _abandoned(self, truncated: Array, step_type: Array) -> Array:
         """Tell, bool (B,), whose episode was given up: the engine has ended it, not the environment."""
-        if self._rows_per_env is not None:  # a batch itself never says so: see `StepCarrier`
+        if self._rows_per_env is not None:  # a batch itself never says so: see `TimeStepAdapter`
             return np.repeat(truncated, self._rows_per_env)
-        lost: Array = truncated & (step_type != _LAST)
-        return lost
+        abandoned: Array = truncated & (step_type != _LAST)
+        return abandoned
 
     def _nested(self, rows: Any) -> Any:
         return self._spec.batch(lambda leaf: rows.obs(leaf.index), lambda node: ())
 
-    def _flat(self, spec: Any, view: Array) -> Array:
+    def _copy_leaf(self, spec: Any, view: Array) -> Array:
         """Copy a leaf, with the rows of batches end to end."""
         own = np.array(view)
         return own.reshape(self._size, *view.shape[2:]) if self._rows_per_env is not None else own

@@ -5,7 +5,7 @@
 Two ways to begin the next episode of an env that has ended:
 
     in lockstep    with the next step: the worker resets it while the others step
-    ahead          right after its LAST step, while the caller thinks; see `seats`. With spare
+    ahead          right after its LAST step, while the caller thinks; see `spare_envs`. With spare
                    envs one that stands ready takes its seat, so the next step does not wait
 
 Results are the same either way, resets in between included: one that finds an episode begun ahead and
@@ -27,15 +27,15 @@ import numpy as np
 
 from vecenv.alf.base.actions import fit_action, fit_actions
 from vecenv.alf.base.environment import AlfEnvironment
-from vecenv.alf.base.infos import own_infos
+from vecenv.alf.base.infos import to_alf_infos
 from vecenv.alf.base.nests import map_structure
 from vecenv.alf.base.options import pool_options
 from vecenv.alf.base.spec import zeros_of
 from vecenv.alf.base.tensors import to_arrays, to_tensors, wants_tensors
 from vecenv.alf.base.timestep import TimeStep
-from vecenv.alf.batched.adapter import EnvCall, EnvMaker, carry, describe
+from vecenv.alf.batched.adapter import EnvCall, EnvMaker, adapt, describe
 from vecenv.alf.batched.assemble import Assembler
-from vecenv.alf.batched.spare_envs import Seats
+from vecenv.alf.batched.spare_envs import SpareEnvs
 from vecenv.checks import check_choice, check_flag, check_whole
 from vecenv.core.layout.rows import Autoreset, RowFlag
 from vecenv.core.layout.spec import Leaf
@@ -56,10 +56,10 @@ _BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool
 _LOG = logging.getLogger(__name__)
 _SEED_LIMIT = 2**31
 #: What envs in workers cannot be asked for: they may be stepped below their time steps.
-_NOT_BY_CALL = ("reset", "step", "close", "seed", "get_info", "current_time_step")
+_RESERVED_METHODS = ("reset", "step", "close", "seed", "get_info", "current_time_step")
 #: Reset of one env from which on it pays to reset ahead.
 _SLOW_RESET_NS = 1_000_000
-_NEWS = RowFlag.INFO | RowFlag.MESSAGE
+_INFO_FLAGS = RowFlag.INFO | RowFlag.MESSAGE
 
 
 class ParallelAlfEnvironment(AlfEnvironment):
@@ -144,10 +144,10 @@ class ParallelAlfEnvironment(AlfEnvironment):
         options.setdefault("num_threads", check_whole("torch_num_threads_per_env", torch_num_threads_per_env, 1))
         env_fns = [EnvMaker(constructor, env_id) for env_id, constructor in enumerate(constructors)]
         fixed = pool_options(options, autoreset=Autoreset.NEXT_STEP)
-        self._pool = _BACKENDS[backend](env_fns, fixed, adapt=carry, snapshotter=SNAPSHOTTER)
+        self._pool = _BACKENDS[backend](env_fns, fixed, adapt=adapt, snapshotter=SNAPSHOTTER)
         self._pool.start()
         try:
-            self._learn()
+            self._read_descriptions()
         except BaseException:
             self._pool.close()
             raise
@@ -156,26 +156,26 @@ class ParallelAlfEnvironment(AlfEnvironment):
         self._next_seeds: list[int | None] | None = None
         self._was_reset = False
 
-    def _learn(self) -> None:
+    def _read_descriptions(self) -> None:
         """Ask the environments what they are like, and prepare for it."""
         pool = self._pool
         found = pool.call(describe)
-        about = self._about = found[0]
+        description = self._description = found[0]
         for env_id, other in enumerate(found):
-            if other.specs != about.specs or other.batch_size != about.batch_size:
+            if other.specs != description.specs or other.batch_size != description.batch_size:
                 raise ConfigError(f"env {env_id}: its specs or batch size differ from those of env 0")
-        if about.batch_size is not None and self._wants_ahead:
+        if description.batch_size is not None and self._wants_ahead:
             raise ConfigError("reset_ahead, spare envs: for single envs only; a batch resets its own")
-        num_seats = pool.num_envs - self._num_spares
-        self._size = num_seats * (about.batch_size or 1)
-        self._assembler = Assembler(pool, about, self._size)
+        num_rows = pool.num_envs - self._num_spares
+        self._size = num_rows * (description.batch_size or 1)
+        self._assembler = Assembler(pool, description, self._size)
         self._infos = InfoReader(pool.observation_space, pool.num_envs)
-        self._seats = Seats(pool, num_seats)
-        self._is_ahead = bool(self._wants_ahead)
+        self._spare_envs = SpareEnvs(pool, num_rows)
+        self._resets_ahead = bool(self._wants_ahead)
         root = pool.action_spec.root
-        self._action_dtype = root.dtype if isinstance(root, Leaf) and about.batch_size is None else None
+        self._action_dtype = root.dtype if isinstance(root, Leaf) and description.batch_size is None else None
         self._action_shape = (self._size, *root.shape) if isinstance(root, Leaf) else None
-        self._spec_dtype = getattr(about.specs.prev_action, "dtype", None)
+        self._spec_dtype = getattr(description.specs.prev_action, "dtype", None)
 
     # ---- stepping ----------------------------------------------------------------------------
 
@@ -195,12 +195,12 @@ class ParallelAlfEnvironment(AlfEnvironment):
         given, prev_action = self._read(to_arrays(action))
         before, self._current_time_step = self._current_time_step, None  # until this has gone well
         try:
-            (self._seats if self._is_ahead else self._pool).send(given)
+            (self._spare_envs if self._resets_ahead else self._pool).send(given)
         except SpaceError:  # nothing was stepped
             self._current_time_step = before
             raise
-        if self._is_ahead:
-            time_step = self._build(self._seats, self._seats.recv(), prev_action, self._seats.infos())
+        if self._resets_ahead:
+            time_step = self._build(self._spare_envs, self._spare_envs.recv(), prev_action, self._spare_envs.infos())
         else:
             time_step = self._build_batch(self._pool.recv(), prev_action)
         self._current_time_step = time_step
@@ -211,14 +211,14 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
     def _build_batch(self, batch: Batch, prev_action: Any) -> TimeStep:
         infos: dict[str, Any] = {}
-        if batch.flags & (_NEWS | RowFlag.ERROR):
+        if batch.flags & (_INFO_FLAGS | RowFlag.ERROR):
             batch.raise_errors()
             infos = self._infos.read(batch)
         return self._build(batch.rows, batch.flags, prev_action, infos)
 
     def _build(self, rows: Any, flags: int, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
         if infos:
-            infos = own_infos(infos, self._about.batch_size)
+            infos = to_alf_infos(infos, self._description.batch_size)
         time_step = self._assembler.build(rows, flags, prev_action, infos)
         return to_tensors(time_step) if self._tensors else time_step
 
@@ -232,10 +232,10 @@ class ParallelAlfEnvironment(AlfEnvironment):
             and action.shape == self._action_shape
         ):
             return action, action.copy()
-        specs, outer = self._about.specs.prev_action, (self._size,)
+        specs, outer = self._description.specs.prev_action, (self._size,)
         prev_action = fit_actions(specs, action, outer)
-        if self._about.batch_size is not None:
-            shape = (self._pool.num_envs, self._about.batch_size)  # both: -1 of arrays without elements says nothing
+        if self._description.batch_size is not None:
+            shape = (self._pool.num_envs, self._description.batch_size)  # both: -1 fails for empty arrays
             return map_structure(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), prev_action), prev_action
         # the env's own dtypes, which may be wider than the specs'
         leaves = iter(self._pool.action_spec.leaves)
@@ -246,17 +246,17 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
     def _reset(self) -> TimeStep:
         pool = self._pool
-        is_sound, self._current_time_step = self._current_time_step is not None, None
+        has_time_step, self._current_time_step = self._current_time_step is not None, None
         no_action = zeros_of(self.action_spec(), (self._size,))
-        if is_sound and self._is_ahead:
-            self._seats.settle()  # how far an env is must not depend on how fast it was
-            if self._next_seeds is None and not self._num_spares and self._seats.has_begun():
-                flags = self._seats.begin_others()
-                return self._build(self._seats, flags, no_action, self._seats.infos())
+        if has_time_step and self._resets_ahead:
+            self._spare_envs.wait_for_resets()  # how far an env is must not depend on how fast it was
+            if self._next_seeds is None and not self._num_spares and self._spare_envs.has_undelivered():
+                flags = self._spare_envs.reset_others()
+                return self._build(self._spare_envs, flags, no_action, self._spare_envs.infos())
         elif pool.outstanding():  # something failed
             pool.cancel()
         seeds = self._next_seeds
-        if seeds is None and not self._was_reset and self._about.can_seed:
+        if seeds is None and not self._was_reset and self._description.can_seed:
             first = secrets.randbelow(_SEED_LIMIT - pool.num_envs)
             _LOG.info("unseeded reset: env i gets seed %d + i", first)
             seeds = [first + env_id for env_id in range(pool.num_envs)]
@@ -268,12 +268,12 @@ class ParallelAlfEnvironment(AlfEnvironment):
         if seeds is not None:
             self.seeds, self._next_seeds = tuple(seeds), None
         self._was_reset = True
-        if self._wants_ahead is None and self._about.batch_size is None:
-            self._is_ahead = reset_ns > _SLOW_RESET_NS
-        if not self._is_ahead:
+        if self._wants_ahead is None and self._description.batch_size is None:
+            self._resets_ahead = reset_ns > _SLOW_RESET_NS
+        if not self._resets_ahead:
             return self._build_batch(batch, no_action)
-        self._seats.begin(batch)
-        return self._build(self._seats, batch.flags, no_action, self._seats.infos())
+        self._spare_envs.start(batch)
+        return self._build(self._spare_envs, batch.flags, no_action, self._spare_envs.infos())
 
     def seed(self, seed: Sequence[int] | int) -> None:
         """Seed the envs at the next reset; if that raises, at the one after it.
@@ -297,19 +297,19 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
     def observation_spec(self) -> Any:
         """Return the specs of one env."""
-        return self._about.specs.observation
+        return self._description.specs.observation
 
     def action_spec(self) -> Any:
         """Return the specs of one env."""
-        return self._about.specs.prev_action
+        return self._description.specs.prev_action
 
     def reward_spec(self) -> Any:
         """Return the spec of one env."""
-        return self._about.specs.reward
+        return self._description.specs.reward
 
     def env_info_spec(self) -> Any:
         """Return the specs of one env."""
-        return self._about.specs.env_info
+        return self._description.specs.env_info
 
     @property
     def batched(self) -> bool:
@@ -329,22 +329,22 @@ class ParallelAlfEnvironment(AlfEnvironment):
     @property
     def num_tasks(self) -> int:
         """As env 0."""
-        return int(self._about.num_tasks)
+        return int(self._description.num_tasks)
 
     @property
     def task_names(self) -> list[str]:
         """As env 0."""
-        return list(self._about.task_names)
+        return list(self._description.task_names)
 
     @property
     def can_seed(self) -> bool:
         """Whether the envs can be seeded."""
-        return bool(self._about.can_seed)
+        return bool(self._description.can_seed)
 
     @property
     def metadata(self) -> dict[str, Any]:
         """As env 0."""
-        return dict(self._about.metadata)
+        return dict(self._description.metadata)
 
     @property
     def num_spare_envs_for_reload(self) -> int:
@@ -371,13 +371,13 @@ class ParallelAlfEnvironment(AlfEnvironment):
             AttributeError: the envs have no such method.
             Exception: what it raised.
         """
-        if func_name in _NOT_BY_CALL:
+        if func_name in _RESERVED_METHODS:
             raise ConfigError(f"call: use {func_name}() of the batched environment itself", key=func_name)
         return self._pool.call(EnvCall(func_name, args, kwargs))
 
     def render(self, mode: str = "rgb_array") -> Any:
         """Render what env 0 shows."""
-        return self._pool.call(EnvCall("render", (mode,)), [int(self._seats.of[0])])[0]
+        return self._pool.call(EnvCall("render", (mode,)), [int(self._spare_envs.env_ids[0])])[0]
 
     def sync_progress(self) -> None:
         """Tell every env."""
@@ -387,7 +387,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         """End all workers within `close_timeout` seconds, by force if need be; may be called again."""
         self._pool.close()
         if "_infos" in self.__dict__:  # else the constructor failed
-            self._infos.forget_views()
+            self._infos.release_views()
 
     def __del__(self) -> None:
         if "_pool" in self.__dict__:

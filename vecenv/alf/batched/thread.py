@@ -68,35 +68,35 @@ class ThreadEnvironment(AlfEnvironment):
             check_limit(f"{what}_timeout", timeout)
             self._timeouts[what] = limit_of(timeout)
         check_callable("env_constructor", env_constructor)
-        self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closed = False
         self._is_late = False
         self._thread = threading.Thread(
-            target=_serve, args=(self._orders, self._answers), name="vecenv-alf-env", daemon=True
+            target=_serve, args=(self._requests, self._replies), name="vecenv-alf-env", daemon=True
         )
         self._thread.start()
         try:
-            self._inner: Any = self._do("construct", env_constructor, self._timeouts["construct"])
-            if not isinstance(self._inner, AlfEnvironment) or self._inner.batched or self._inner.is_tensor_based:
+            self._env: Any = self._run("construct", env_constructor, self._timeouts["construct"])
+            if not isinstance(self._env, AlfEnvironment) or self._env.batched or self._env.is_tensor_based:
                 raise ConfigError(
-                    f"env_constructor: expected a single AlfEnvironment of arrays, got {self._inner!r}",
+                    f"env_constructor: expected a single AlfEnvironment of arrays, got {self._env!r}",
                     key="env_constructor",
                 )
-            self._one = BatchOfOne(self._inner)
+            self._batcher = BatchOfOne(self._env)
         except BaseException:
-            built = getattr(self, "_inner", None)
+            built = getattr(self, "_env", None)
             self._end(built if hasattr(built, "close") else None)
             raise
 
-    def _do(self, what: str, function: Callable[[], Any], timeout: float | None) -> Any:
+    def _run(self, what: str, function: Callable[[], Any], timeout: float | None) -> Any:
         if self._closed:
             raise ClosedError(f"{what}: the environment is closed")
         if self._is_late:
             raise WorkerTimeoutError(f"{what}: the thread has not finished what it was late with; close it", op=what)
-        self._orders.put(function)
+        self._requests.put(function)
         try:
-            error, value = self._answers.get(timeout=timeout)
+            error, value = self._replies.get(timeout=timeout)
         except queue.Empty:
             self._is_late = True
             raise WorkerTimeoutError(
@@ -114,14 +114,14 @@ class ThreadEnvironment(AlfEnvironment):
     # ---- episodes ------------------------------------------------------------------------------
 
     def _reset(self) -> TimeStep:
-        return self._out(self._do("reset", self._inner.reset, self._timeouts["reset"]))
+        return self._out(self._run("reset", self._env.reset, self._timeouts["reset"]))
 
     def _step(self, action: Any) -> TimeStep:
-        row = rows_of(self._inner.action_spec(), action, 1)[0]
-        return self._out(self._do("step", lambda: self._inner.step(row), self._timeouts["step"]))
+        row = rows_of(self._env.action_spec(), action, 1)[0]
+        return self._out(self._run("step", lambda: self._env.step(row), self._timeouts["step"]))
 
     def _out(self, time_step: TimeStep) -> TimeStep:
-        batch = self._one.of(time_step)
+        batch = self._batcher.of(time_step)
         return to_tensors(batch) if self._tensors else batch
 
     # ---- what it is ----------------------------------------------------------------------------
@@ -144,38 +144,38 @@ class ThreadEnvironment(AlfEnvironment):
     @property
     def num_tasks(self) -> int:
         """As inside."""
-        return int(self._inner.num_tasks)
+        return int(self._env.num_tasks)
 
     @property
     def task_names(self) -> list[str]:
         """As inside."""
-        return list(self._inner.task_names)
+        return list(self._env.task_names)
 
     @property
     def can_seed(self) -> bool:
         """As inside."""
-        return bool(self._inner.can_seed)
+        return bool(self._env.can_seed)
 
     @property
     def metadata(self) -> dict[str, Any]:
         """As inside."""
-        return dict(self._inner.metadata)
+        return dict(self._env.metadata)
 
     def observation_spec(self) -> Any:
         """Return what the environment inside does."""
-        return self._inner.observation_spec()
+        return self._env.observation_spec()
 
     def action_spec(self) -> Any:
         """Return what the environment inside does."""
-        return self._inner.action_spec()
+        return self._env.action_spec()
 
     def reward_spec(self) -> Any:
         """Return what the environment inside does."""
-        return self._inner.reward_spec()
+        return self._env.reward_spec()
 
     def env_info_spec(self) -> Any:
         """Return what the environment inside does."""
-        return self._inner.env_info_spec()
+        return self._env.env_info_spec()
 
     def seed(self, seed: int) -> Any:
         """Seed the environment inside."""
@@ -191,12 +191,12 @@ class ThreadEnvironment(AlfEnvironment):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the environment, in its thread."""
-        return self._do("call", lambda: getattr(self._inner, name)(*args, **kwargs), self._timeouts["call"])
+        return self._run("call", lambda: getattr(self._env, name)(*args, **kwargs), self._timeouts["call"])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"ThreadEnvironment has no attribute {name!r}")
-        value = getattr(self._inner, name)
+        value = getattr(self._env, name)
         if not callable(value):
             return value
         return lambda *args, **kwargs: self.call(name, *args, **kwargs)
@@ -212,7 +212,7 @@ class ThreadEnvironment(AlfEnvironment):
             WorkerTimeoutError: the environment's close took too long.
             Exception: what it raised.
         """
-        self._end(self._inner)
+        self._end(self._env)
 
     def _end(self, env: Any) -> None:
         if self._closed:
@@ -222,12 +222,12 @@ class ThreadEnvironment(AlfEnvironment):
             return
         try:
             if env is not None and self._is_late:
-                self._orders.put(env.close)
+                self._requests.put(env.close)
             elif env is not None:
-                self._do("close", env.close, self._timeouts["close"])
+                self._run("close", env.close, self._timeouts["close"])
         finally:
             self._closed = True
-            self._orders.put(None)
+            self._requests.put(None)
             if not self._is_late:
                 self._thread.join(self._timeouts["close"])
 
@@ -240,12 +240,12 @@ class ThreadEnvironment(AlfEnvironment):
         raise TypeError("a ThreadEnvironment cannot be pickled or copied; build one from its env_constructor")
 
 
-def _serve(orders: Any, answers: Any) -> None:
+def _serve(requests: Any, replies: Any) -> None:
     """Run what is ordered, one after the other, until None comes."""
-    for function in iter(orders.get, None):
+    for function in iter(requests.get, None):
         try:
-            answers.put((None, function()))
+            replies.put((None, function()))
         except BaseException as error:  # the caller raises it in its own thread
-            answers.put((error, None))
+            replies.put((error, None))
             del error
         del function

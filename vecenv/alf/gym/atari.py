@@ -85,7 +85,7 @@ class DMAtariPreprocessing(EnvWrapper):
             if is_lost or terminated or truncated:
                 break
             if self._skip == 1 or index >= self._skip - 2:
-                self._look(0 if self._skip == 1 else index - (self._skip - 2))
+                self._copy_screen(0 if self._skip == 1 else index - (self._skip - 2))
         if is_lost and not (terminated or truncated):
             if self._can_fire:
                 more, _, terminated, truncated, info = self._fire()
@@ -108,11 +108,11 @@ class DMAtariPreprocessing(EnvWrapper):
     def _begin_life(self) -> Any:
         """Count the lives; return the screen as it is, alone."""
         self._lives = self._ale.lives()
-        self._look(0)
+        self._copy_screen(0)
         self._frames[1].fill(0)
         return self._pool()
 
-    def _look(self, which: int) -> None:
+    def _copy_screen(self, which: int) -> None:
         """Copy the screen into one of the two frames."""
         ale, frame = self._ale, self._frames[which]
         if self._is_gray:

@@ -140,8 +140,8 @@ class AlfGymWrapper(AlfEnvironment):
 
     def _read_info(self, info: Mapping[str, Any]) -> dict[str, Any]:
         self._info = info
-        told: dict[str, Any] = info_arrays({key: value for key, value in info.items() if key != TIME_LIMIT_KEY})
-        return self._known_infos.complete(told)
+        arrays: dict[str, Any] = info_arrays({key: value for key, value in info.items() if key != TIME_LIMIT_KEY})
+        return self._known_infos.complete(arrays)
 
     # ---- further ------------------------------------------------------------------------------
 
@@ -201,9 +201,9 @@ class AlfGymWrapper(AlfEnvironment):
         """Close the env."""
         self._env.close()
 
-    def plain_face(self) -> Any:
+    def as_gym_env(self) -> Any:
         """Return the env itself, with the seed that waits."""
-        return _GymFace(self) if type(self) is AlfGymWrapper and self._auto_reset else None
+        return _GymEnv(self) if type(self) is AlfGymWrapper and self._auto_reset else None
 
     def take_seed(self) -> int | None:
         """Return the seed that waits for the next reset, and forget it."""
@@ -220,7 +220,7 @@ class AlfGymWrapper(AlfEnvironment):
         return value
 
 
-class _GymFace:
+class _GymEnv:
     """The env under an AlfGymWrapper; its `step` is the env's own."""
 
     def __init__(self, wrapper: AlfGymWrapper) -> None:

@@ -131,7 +131,7 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
         return getattr(self._env, name)
 
 
-class CuttingWrapper(AlfEnvironmentBaseWrapper):
+class TruncatingWrapper(AlfEnvironmentBaseWrapper):
     """Counts the steps of each episode and cuts it off where a subclass says so.
 
     The step after a LAST one, and a step before any reset, begin an episode. A FIRST step amid, as of a
@@ -143,7 +143,7 @@ class CuttingWrapper(AlfEnvironmentBaseWrapper):
         super().__init__(env)
         self._num_steps: int | None = None  # None: the next step starts an episode
 
-    def _must_cut(self, num_steps: int) -> bool:
+    def _must_truncate(self, num_steps: int) -> bool:
         """Tell whether an episode of so many steps ends here; asked once after each step that begins none."""
         raise NotImplementedError
 
@@ -156,14 +156,14 @@ class CuttingWrapper(AlfEnvironmentBaseWrapper):
             return self.reset()
         time_step = self._env.step(action)
         self._num_steps += 1
-        if not bool(time_step.is_first()) and self._must_cut(self._num_steps):
-            time_step = _cut_off(time_step)
+        if not bool(time_step.is_first()) and self._must_truncate(self._num_steps):
+            time_step = _truncate(time_step)
         if bool(time_step.is_last()):
             self._num_steps = None
         return time_step
 
 
-class TimeLimit(CuttingWrapper):
+class TimeLimit(TruncatingWrapper):
     """Ends an episode after `duration` steps by step type LAST, with the discount left as it is.
 
     So the discount is 1 there, unless the env has really ended at that very step. For an env that
@@ -196,16 +196,16 @@ class TimeLimit(CuttingWrapper):
         """Steps in an episode at most."""
         return self._duration
 
-    def _must_cut(self, num_steps: int) -> bool:
+    def _must_truncate(self, num_steps: int) -> bool:
         return num_steps >= self._duration
 
-    def plain_face(self) -> Any:
+    def as_gym_env(self) -> Any:
         """Return the face of what is inside, limited."""
-        inner = self._env.plain_face() if type(self) is TimeLimit else None
-        return None if inner is None else _LimitedFace(inner, self._duration)
+        inner = self._env.as_gym_env() if type(self) is TimeLimit else None
+        return None if inner is None else _LimitedGymEnv(inner, self._duration)
 
 
-def _cut_off(time_step: TimeStep) -> TimeStep:
+def _truncate(time_step: TimeStep) -> TimeStep:
     """Return the time step with step type LAST, its discount untouched."""
     step_type = time_step.step_type
     if tensors.is_tensor(step_type):
@@ -213,7 +213,7 @@ def _cut_off(time_step: TimeStep) -> TimeStep:
     return time_step._replace(step_type=np.full_like(step_type, StepType.LAST)[()])
 
 
-class _LimitedFace:
+class _LimitedGymEnv:
     """The limit for envs that are stepped without time steps."""
 
     def __init__(self, inner: Any, duration: int) -> None:

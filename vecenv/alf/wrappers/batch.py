@@ -67,7 +67,7 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
         if env.batched:
             raise ConfigError("BatchedTensorWrapper: expected a single env; TensorWrapper takes a batched one")
         tensors.torch()
-        self._one = BatchOfOne(env)
+        self._batcher = BatchOfOne(env)
 
     @property
     def is_tensor_based(self) -> bool:
@@ -91,7 +91,7 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
         return self._out(self._env.step(rows_of(self.action_spec(), action, 1)[0]))
 
     def _out(self, time_step: TimeStep) -> TimeStep:
-        step: TimeStep = tensors.to_tensors(self._one.of(time_step))
+        step: TimeStep = tensors.to_tensors(self._batcher.of(time_step))
         return step
 
 

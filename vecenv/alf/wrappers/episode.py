@@ -11,7 +11,7 @@ from vecenv.alf.base import tensors
 from vecenv.alf.base.environment import AlfEnvironment, check_single
 from vecenv.alf.base.spec import TensorSpec
 from vecenv.alf.base.timestep import TimeStep, check_discount
-from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper, CuttingWrapper
+from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper, TruncatingWrapper
 from vecenv.checks import check_whole
 from vecenv.errors import ConfigError, SpaceError
 from vecenv.wrappers.base import own_generator
@@ -45,7 +45,7 @@ class NonEpisodicAgent(AlfEnvironmentBaseWrapper):
         return time_step._replace(discount=discount.astype(np.float32)[()])
 
 
-class RandomFirstEpisodeLength(CuttingWrapper):
+class RandomFirstEpisodeLength(TruncatingWrapper):
     """Cuts the first episodes off at a random length, so that envs of fixed length get out of step.
 
     The lengths are drawn from a generator of its own, seeded by `seed`.
@@ -81,7 +81,7 @@ class RandomFirstEpisodeLength(CuttingWrapper):
         self._limit = self._draw()
         return self._env.seed(seed)
 
-    def _must_cut(self, num_steps: int) -> bool:
+    def _must_truncate(self, num_steps: int) -> bool:
         if self._cuts_left <= 0 or num_steps < self._limit:
             return False
         self._limit = self._draw()  # of the next episode

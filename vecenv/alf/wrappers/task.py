@@ -183,7 +183,7 @@ class CurriculumWrapper(AlfEnvironmentBaseWrapper):
 
     def _reset(self) -> TimeStep:
         self._returns[:] = self._lengths[:] = 0
-        return self._told(self._env.reset())
+        return self._add_curriculum_info(self._env.reset())
 
     def _step(self, action: Any) -> TimeStep:
         task_ids = self._task_ids.copy()
@@ -201,7 +201,7 @@ class CurriculumWrapper(AlfEnvironmentBaseWrapper):
                 self._learn(task, score, length)
             self._favour_progress()
             self._task_ids[ended] = self._choose(len(ended))
-        return self._told(time_step, last)
+        return self._add_curriculum_info(time_step, last)
 
     def _learn(self, task: int, score: float, length: float) -> None:
         self._counts[task] += 1
@@ -220,14 +220,17 @@ class CurriculumWrapper(AlfEnvironmentBaseWrapper):
         weights = np.exp(self._scale * min(1.0, self._counts.sum() / self._warmup) * progress)
         self.task_probs = weights / weights.sum()
 
-    def _told(self, time_step: TimeStep, last: Any = None) -> TimeStep:
-        shown = np.zeros(len(self._task_ids), np.float32) if last is None else last.astype(np.float32)
+    def _add_curriculum_info(self, time_step: TimeStep, last: Any = None) -> TimeStep:
+        mask = np.zeros(len(self._task_ids), np.float32) if last is None else last.astype(np.float32)
         values = (self._counts, self._means()[0][0], self.task_probs)
-        told = {
-            key: {name: shown * np.float32(value) for name, value in zip(self.task_names, row)}
+        curriculum_info = {
+            key: {name: mask * np.float32(value) for name, value in zip(self.task_names, row)}
             for key, row in zip(_CURRICULUM_KEYS, values)
         }
-        info = {**time_step.env_info, **(tensors.to_tensors(told) if self.is_tensor_based else told)}
+        info = {
+            **time_step.env_info,
+            **(tensors.to_tensors(curriculum_info) if self.is_tensor_based else curriculum_info),
+        }
         return time_step._replace(prev_action=time_step.prev_action["action"], env_info=info)
 
 

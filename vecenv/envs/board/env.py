@@ -125,7 +125,7 @@ class BoardEnv(BaseEnv):
         """Pictures of this game so far, uint8 (height, width, 3), in 'image_savefile_mode'."""
         self.saved_path: str | None = None
         """The newest file that `save_render_output` wrote."""
-        self._replay_folder: str | None = None  # for the games from the next reset on; None for no change
+        self._video_folder: str | None = None  # for the games from the next reset on; None for no change
         self._window: Window | None = None
         self._set_spaces()
 
@@ -229,8 +229,8 @@ class BoardEnv(BaseEnv):
         self.start_player_index = player
         self._position = position
         self.frames = []
-        if self._replay_folder is not None:
-            self._cfg.replay_path, self._replay_folder = self._replay_folder, None
+        if self._video_folder is not None:
+            self._cfg.replay_path, self._video_folder = self._video_folder, None
             self.render_mode = "image_savefile_mode"
         self._show_move()
         if self.battle_mode != SELF_PLAY and player == 1:
@@ -415,7 +415,7 @@ class BoardEnv(BaseEnv):
         other._position = self.position.play(int(action))
         other._seeds = copy.copy(self._seeds)
         other._generator = copy.copy(self._generator)
-        other.render_mode, other._replay_folder, other.frames = None, None, []
+        other.render_mode, other._video_folder, other.frames = None, None, []
         if self.battle_mode != self._cfg.battle_mode_in_simulation_env:
             other.battle_mode = self._cfg.battle_mode_in_simulation_env
             other._set_spaces()
@@ -485,7 +485,7 @@ class BoardEnv(BaseEnv):
 
     def enable_save_replay(self, replay_path: str | None = None) -> None:
         """Save each game from the next reset on; None means './video'."""
-        self._replay_folder = DEFAULT_FOLDER if replay_path is None else replay_path
+        self._video_folder = DEFAULT_FOLDER if replay_path is None else replay_path
 
     def close(self) -> None:
         """Close the window and forget the game; a reset begins another."""

@@ -72,7 +72,7 @@ class LibraryPosition(Position):
     def __init__(self, rules: LibraryRules, game: Any, starter: int, history: list[int]) -> None:
         """Look at a game that is the position's own from now on; `starter` is the player who began it."""
         self.rules, self.game, self.history, self._started = rules, game, history, starter
-        self._look()
+        self._update()
 
     def __reduce__(self) -> Any:
         return self.rules.restore, (self.history, self.player)
@@ -83,7 +83,7 @@ class LibraryPosition(Position):
         vars(game).update(copy.deepcopy(vars(self.game)))
         return LibraryPosition(self.rules, game, self._started, list(self.history))
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         game, agents = self.game, list(self.game.possible_agents)
         players = {agent: (place + self._started) % 2 for place, agent in enumerate(agents)}
         self.is_over = all(game.terminations[agent] or game.truncations[agent] for agent in agents)
@@ -108,7 +108,7 @@ class LibraryPosition(Position):
     def advance(self, action: int) -> LibraryPosition:
         self.game.step(action)
         self.history.append(action)
-        self._look()
+        self._update()
         return self
 
     def rollout(self, generator: random.Random) -> int | None:

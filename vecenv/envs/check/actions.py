@@ -15,7 +15,7 @@ __all__ = ["is_ding", "sample_action"]
 
 def is_ding(env: Any) -> bool:
     """Tell whether `BaseEnv`'s rules of data apply."""
-    return bool(getattr(type(env), "uses_old_calls", False)) and not getattr(type(env), "is_old_face", False)
+    return bool(getattr(type(env), "uses_old_calls", False)) and not getattr(type(env), "is_old_api_adapter", False)
 
 
 def sample_action(env: Any, space: Any, obs: Any = None) -> Any:

@@ -30,7 +30,7 @@ from vecenv.envs.check.data import (
     memory_violations,
 )
 from vecenv.envs.check.pickling import pickling_violations
-from vecenv.envs.results import is_abnormal, step_reader
+from vecenv.envs.step_formats import is_abnormal, step_reader
 from vecenv.errors import VecenvError
 
 __all__ = [

@@ -16,7 +16,7 @@ from vecenv.checks import check_callable
 from vecenv.envs.adapt import adapt, ensure_spaces, original
 from vecenv.envs.check.actions import sample_action
 from vecenv.envs.check.data import equal
-from vecenv.envs.state.state import SNAPSHOTTER, describe
+from vecenv.envs.state.state import SNAPSHOTTER, uncovered_layers
 
 __all__ = [
     "RecoveryReport",
@@ -81,16 +81,16 @@ def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int =
     with contextlib.ExitStack() as stack:
         first, second, third = (stack.enter_context(contextlib.closing(_Run(env_fn, seed))) for _ in range(3))
         one, other = first.play(max_steps, {"seed": seed}), second.play(max_steps, {"seed": seed})
-        state, uncovered = first.hand_over(), tuple(describe(first.env))
+        state, uncovered = first.save(), tuple(uncovered_layers(first.env))
         one_after, other_after = first.play(max_steps, {}), second.play(max_steps, {})
         seeded = _difference(one, other, "the seeded episode")
         seeded = seeded or _difference(one_after, other_after, "the unseeded episode after it")
-        carried = "its state cannot be taken" if state is None else third.take_over(state)
+        carried = "its state cannot be taken" if state is None else third.load(state)
         carried = carried or _difference(one_after, third.play(max_steps, {}), "the unseeded episode")
         return RecoveryReport(seeded, carried, uncovered, first.draws_globally)
 
 
-class _GlobalStreams:
+class _GlobalRngs:
     """The global generators as one env has them, put in place by `with`; the caller's come back after it."""
 
     def __init__(self, seed: int) -> None:
@@ -99,10 +99,10 @@ class _GlobalStreams:
         self._outer: Any = None
 
     def __enter__(self) -> None:
-        self._outer = _exchange(self._own)
+        self._outer = _swap(self._own)
 
     def __exit__(self, *exc_info: object) -> None:
-        self._own = _exchange(self._outer)
+        self._own = _swap(self._outer)
 
     def get_state(self) -> Any:
         return self._own
@@ -111,7 +111,7 @@ class _GlobalStreams:
         self._own = state
 
 
-def _exchange(states: Any) -> Any:
+def _swap(states: Any) -> Any:
     before = (random.getstate(), np.random.get_state())
     random.setstate(states[0])
     np.random.set_state(states[1])
@@ -126,9 +126,9 @@ class _Run:
     """One env that plays episodes with global generators and actions of its own."""
 
     def __init__(self, env_fn: Callable[[], Any], seed: int) -> None:
-        self.streams = _GlobalStreams(seed)
+        self.rngs = _GlobalRngs(seed)
         self.draws_globally = False
-        with self.streams:
+        with self.rngs:
             self.env: gymnasium.Env[Any, Any] = adapt(env_fn())
             try:
                 ensure_spaces(self.env)
@@ -138,25 +138,25 @@ class _Run:
                 raise
         self.actions.seed(seed)
 
-    def hand_over(self) -> bytes | None:
+    def save(self) -> bytes | None:
         """Take along env, global generators and actions as they are between two episodes; None if there is no way."""
         snapshot = SNAPSHOTTER.capture(self.env)
-        return None if snapshot is None else cloudpickle.dumps((snapshot.state, self.streams.get_state(), self.actions))
+        return None if snapshot is None else cloudpickle.dumps((snapshot.state, self.rngs.get_state(), self.actions))
 
-    def take_over(self, handed: bytes) -> str | None:
+    def load(self, saved: bytes) -> str | None:
         """Continue where another run was; says why, if that is not possible."""
-        state, streams, self.actions = pickle.loads(handed)
-        with self.streams:
+        state, rngs, self.actions = pickle.loads(saved)
+        with self.rngs:
             try:
                 SNAPSHOTTER.restore(self.env, state)
             except Exception as error:  # of the env's own reset or hook as well: this is what is being found out
                 return f"its state does not go into a fresh env: {type(error).__name__}: {error}"
-        self.streams.set_state(streams)
+        self.rngs.set_state(rngs)
         return None
 
     def play(self, max_steps: int, reset: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Play one episode; what it gave, the reset first."""
-        with self.streams:
+        with self.rngs:
             before = _positions()
             obs, _ = self.env.reset(**reset)
             given: list[tuple[Any, ...]] = [(pickle.dumps(obs),)]
@@ -171,7 +171,7 @@ class _Run:
         return given
 
     def close(self) -> None:
-        with self.streams:
+        with self.rngs:
             self.env.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.envs.own import attributes_of, get_own
+from vecenv.envs.own_attributes import attributes_of, get_own_attr
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.errors import StateError
 
@@ -122,7 +122,7 @@ def _get_part(container: Any, key: Any) -> Any:
         return container.get(key)
     if isinstance(container, (list, tuple)):
         return container[key] if key < len(container) else None
-    return get_own(container, key)
+    return get_own_attr(container, key)
 
 
 def _set_part(container: Any, key: Any, value: Any) -> None:

@@ -8,7 +8,7 @@ emulators, and for these a stack is walked layer by layer, from the outermost wr
 state by the first way that fits:
 
     hook        get_state() and set_state(state), defined by its class
-    adapter     registered for its class or a base of it: `register_state_adapter`, or those of `state_known`
+    adapter     registered for its class or a base of it: `register_state_adapter`, or those of `state.adapters`
     pickle      of the layer and all that is inside it, where asked for: `register_pickled_state`
     generators  every random generator among its attributes and those of its spaces; of all layers, also of the above
 """
@@ -25,11 +25,20 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from vecenv.envs.own import MISSING, get_own, set_own
+from vecenv.envs.own_attributes import MISSING, get_own_attr, set_own_attr
 from vecenv.envs.seeding import EpisodeSeeds
+from vecenv.envs.state.adapters import (
+    EPISODE,
+    HOOK_LIFETIMES,
+    LIFE,
+    SEED,
+    STATE_ADAPTERS,
+    TRUSTED,
+    UNCOVERED,
+    StateAdapter,
+)
 from vecenv.envs.state.generators import find_generators, get_generator_state, put_generators
-from vecenv.envs.state.known import EPISODE, HOOK_LASTS, KNOWN, LIFE, SEED, TRUSTED, UNCOVERED, Known
-from vecenv.envs.state.pickled import PICKLED
+from vecenv.envs.state.pickled_layers import PICKLED
 from vecenv.errors import ConfigError, StateError, warn_caller
 
 __all__ = ["register_pickled_state", "register_state_adapter"]
@@ -69,7 +78,7 @@ class Snapshotter:
         """
         for layer in _layers(env):
             plan = _plan_of(type(layer))
-            if plan.capture is not None and _lasts(plan, layer) == LIFE:
+            if plan.capture is not None and _lifetime_of(plan, layer) == LIFE:
                 return True
             for _, path, _ in find_generators(layer, 0):
                 if len(path) > 1 or not (plan.is_trusted or path == ("_np_random",)):
@@ -87,8 +96,8 @@ class Snapshotter:
         """
         layers = list(_layers(env))
         while True:
-            payload, is_complete = _take(layers)
-            if payload is None or not (is_complete or _plan_of(type(env)).rests):
+            payload, is_complete = _capture_layers(layers)
+            if payload is None or not (is_complete or _plan_of(type(env)).only_between_episodes):
                 return None
             try:
                 return Snapshot(pickle.dumps(payload, 5), is_complete)
@@ -96,7 +105,7 @@ class Snapshotter:
                 try:  # lambdas and classes of __main__
                     return Snapshot(cloudpickle.dumps(payload, 5), is_complete)
                 except Exception as error:
-                    if not _give_up_unpicklable(layers, payload[1]):
+                    if not _mark_unpicklable(layers, payload[1]):
                         raise StateError(f"state of {layers[-1]!r}: cannot be pickled: {error}") from error
 
     def restore(self, env: Any, state: bytes) -> None:
@@ -112,27 +121,27 @@ class Snapshotter:
         names, states, values, places, generators = pickle.loads(state)
         layers = _restore_layers(env, names, states)
         for depth, name, value in values:
-            present = get_own(layers[depth], name)
+            present = get_own_attr(layers[depth], name)
             if isinstance(value, EpisodeSeeds) and type(present) is type(value):
                 vars(present).update(vars(value))  # in place: others may hold it
             else:
-                set_own(layers[depth], name, value)
+                set_own_attr(layers[depth], name, value)
         put_generators(layers, places, generators)
 
 
 SNAPSHOTTER = Snapshotter()
 
 
-def describe(env: Any) -> list[str]:
+def uncovered_layers(env: Any) -> list[str]:
     """Name the layers whose state is not covered, outermost first, each with the reason; empty if all are."""
     gaps = []
-    goes_on = False
+    continues_episode = False
     for layer in _layers(env):
         plan = _plan_of(type(layer))
-        gap = _find_gap(plan, layer, goes_on)
+        gap = _find_gap(plan, layer, continues_episode)
         if gap is not None:
             gaps.append(f"{plan.name}: {gap}")
-        goes_on = goes_on or _goes_on(layer)
+        continues_episode = continues_episode or _continues_episode(layer)
     return gaps
 
 
@@ -159,7 +168,7 @@ def register_state_adapter(
         >>> register_state_adapter(
         ...     Tired, lambda layer: layer.steps_ever, lambda layer, steps: setattr(layer, "steps_ever", steps)
         ... )
-        >>> describe(Tired(gymnasium.make("CartPole-v1")))
+        >>> uncovered_layers(Tired(gymnasium.make("CartPole-v1")))
         []
 
     Raises:
@@ -168,7 +177,7 @@ def register_state_adapter(
     for key, function in (("capture", capture), ("restore", restore)):
         if not callable(function):
             raise ConfigError(f"register_state_adapter: expected a function, got {key}={function!r}", key=key)
-    _register("register_state_adapter", target, Known(capture, restore, LIFE if spans else SEED))
+    _register("register_state_adapter", target, StateAdapter(capture, restore, LIFE if spans else SEED))
 
 
 def register_pickled_state(target: type | str) -> None:
@@ -185,7 +194,7 @@ def register_pickled_state(target: type | str) -> None:
         >>> class Tired(gymnasium.Wrapper):
         ...     steps_ever = 0
         >>> register_pickled_state(Tired)
-        >>> describe(Tired(gymnasium.make("CartPole-v1")))
+        >>> uncovered_layers(Tired(gymnasium.make("CartPole-v1")))
         []
 
     Raises:
@@ -194,10 +203,10 @@ def register_pickled_state(target: type | str) -> None:
     _register("register_pickled_state", target, PICKLED)
 
 
-def _register(what: str, target: type | str, known: Known) -> None:
+def _register(what: str, target: type | str, adapter: StateAdapter) -> None:
     if not (isinstance(target, type) or (isinstance(target, str) and "." in target)):
         raise ConfigError(f"{what}: expected a class or its dotted name, got {target!r}", key="target")
-    _registered[target] = known
+    _registered[target] = adapter
     _plans.clear()
 
 
@@ -222,7 +231,7 @@ def _next(layer: Any) -> Any:
 def _inner(layer: Any) -> Any:
     """Give the env inside a layer: `env`, or `_env` as in many a `BaseEnv`; None in the innermost."""
     for name in ("env", "_env"):
-        inner = get_own(layer, name)
+        inner = get_own_attr(layer, name)
         if inner is not None and hasattr(inner, "reset") and hasattr(inner, "step"):
             return inner
     return None
@@ -236,16 +245,16 @@ class _Plan:
     name: str
     capture: Callable[[Any], Any] | None
     restore: Callable[[Any, Any], None] | None
-    lasts: str | Callable[[Any], str]
+    lifetime: str | Callable[[Any], str]
     is_whole: bool
     is_trusted: bool  # nothing unknown is to be expected of it
     gap: str | None = None
     find_gap: Callable[[Any], str | None] | None = None
     holds_inner: bool = False
-    rests: bool = True
+    only_between_episodes: bool = True
 
 
-_registered: dict[type | str, Known] = {}
+_registered: dict[type | str, StateAdapter] = {}
 _plans: dict[type, _Plan] = {}  # kept for good: a process sees few classes of envs
 
 
@@ -266,27 +275,34 @@ def _make_plan(cls: type) -> _Plan:
     is_trusted = cls.__module__.partition(".")[0] in TRUSTED
     for base in cls.__mro__:
         base_name = dotted_name(base)
-        known = _registered.get(base) or _registered.get(base_name)
-        if known is not None:
-            return _plan_by(known, name, is_trusted=True)
+        adapter = _registered.get(base) or _registered.get(base_name)
+        if adapter is not None:
+            return _plan_by(adapter, name, is_trusted=True)
         if ("get_state" in vars(base) or "set_state" in vars(base)) and _has_hook(cls):
             return _hook_plan(cls, name, base, is_trusted)
-        known = KNOWN.get(base_name)
-        if known is not None and base is cls:
-            return _plan_by(known, name, is_trusted=True)
-        if known is not None and is_trusted and known.with_subclasses:
-            return _plan_by(known, name, is_trusted=True)
-        if known is not None and known.capture is not None:
-            plan = _plan_by(known, name, is_trusted=False)
+        adapter = STATE_ADAPTERS.get(base_name)
+        if adapter is not None and base is cls:
+            return _plan_by(adapter, name, is_trusted=True)
+        if adapter is not None and is_trusted and adapter.with_subclasses:
+            return _plan_by(adapter, name, is_trusted=True)
+        if adapter is not None and adapter.capture is not None:
+            plan = _plan_by(adapter, name, is_trusted=False)
             return replace(plan, gap=f"may hold more than {base.__name__}, of which it is a subclass")
         if base_name in UNCOVERED:
             return _Plan(name, None, None, EPISODE, False, False, UNCOVERED[base_name])
     return _Plan(name, None, None, EPISODE, False, False, _UNKNOWN)
 
 
-def _plan_by(known: Known, name: str, is_trusted: bool) -> _Plan:
-    own = (known.capture, known.restore, known.lasts, known.is_whole)
-    return _Plan(name, *own, is_trusted, find_gap=known.find_gap, holds_inner=known.holds_inner, rests=known.rests)
+def _plan_by(adapter: StateAdapter, name: str, is_trusted: bool) -> _Plan:
+    own = (adapter.capture, adapter.restore, adapter.lifetime, adapter.is_whole)
+    return _Plan(
+        name,
+        *own,
+        is_trusted,
+        find_gap=adapter.find_gap,
+        holds_inner=adapter.holds_inner,
+        only_between_episodes=adapter.only_between_episodes,
+    )
 
 
 def _has_hook(cls: Any) -> bool:
@@ -305,32 +321,32 @@ def _has_hook(cls: Any) -> bool:
 def _hook_plan(cls: Any, name: str, base: type, is_trusted: bool) -> _Plan:
     get_state, set_state = cls.get_state, cls.set_state
     is_ours = base.__module__.partition(".")[0] == "vecenv"
-    lasts = next((HOOK_LASTS[n] for n in map(dotted_name, cls.__mro__) if n in HOOK_LASTS), LIFE)
+    lifetime = next((HOOK_LIFETIMES[n] for n in map(dotted_name, cls.__mro__) if n in HOOK_LIFETIMES), LIFE)
     if is_ours and is_trusted:
         if not getattr(cls, "state_names", True):
             return _Plan(name, None, None, EPISODE, True, True)
-        return _Plan(name, get_state, set_state, lasts, True, True)
+        return _Plan(name, get_state, set_state, lifetime, True, True)
     if is_ours and not any("state_names" in vars(own) for own in cls.__mro__[: cls.__mro__.index(base)]):
         gap = f"inherits get_state() from {base.__name__}, which knows nothing of it; name its state in state_names"
         return _Plan(name, get_state, set_state, LIFE, False, False, gap)
     return _Plan(name, get_state, set_state, LIFE, True, True)
 
 
-def _lasts(plan: _Plan, layer: Any) -> str:
-    return plan.lasts if isinstance(plan.lasts, str) else plan.lasts(layer)
+def _lifetime_of(plan: _Plan, layer: Any) -> str:
+    return plan.lifetime if isinstance(plan.lifetime, str) else plan.lifetime(layer)
 
 
-def _goes_on(layer: Any) -> bool:
+def _continues_episode(layer: Any) -> bool:
     """Tell whether the layer's next reset goes on with the episode of the env inside it, as after a life lost."""
-    return get_own(layer, "was_real_done") is False or not _plan_of(type(layer)).rests
+    return get_own_attr(layer, "was_real_done") is False or not _plan_of(type(layer)).only_between_episodes
 
 
-def _find_gap(plan: _Plan, layer: Any, goes_on: bool) -> str | None:
+def _find_gap(plan: _Plan, layer: Any, continues_episode: bool) -> str | None:
     if plan.gap is not None:
         return plan.gap
-    if get_own(layer, "_env", MISSING) is None or get_own(layer, "env", MISSING) is None:
+    if get_own_attr(layer, "_env", MISSING) is None or get_own_attr(layer, "env", MISSING) is None:
         return "it has not made its env yet"
-    if goes_on and not plan.is_whole:
+    if continues_episode and not plan.is_whole:
         return "a wrapper around it goes on with its episode over a reset, and only what lasts longer is kept"
     return plan.find_gap(layer) if plan.find_gap is not None else None
 
@@ -343,7 +359,7 @@ _OF_GYMNASIUM: tuple[Any, ...] = (gymnasium.Env.np_random, gymnasium.vector.Vect
 _SEED_NAMES = ("_np_random_seed", "_seed", "_dynamic_seed")
 
 
-def _take(layers: list[Any]) -> tuple[Any, bool]:
+def _capture_layers(layers: list[Any]) -> tuple[Any, bool]:
     """Give what to pickle, or None, and whether it is complete."""
     names: list[str] = []
     states: list[Any] = []
@@ -352,7 +368,7 @@ def _take(layers: list[Any]) -> tuple[Any, bool]:
     indices: dict[int, int] = {}  # id of a generator -> its index; several layers may share one
     generators: list[Any] = []
     is_complete, is_kept = True, False
-    goes_on = may_go_on = False
+    continues_episode = may_continue_episode = False
     base = layers[-1]
     if getattr(type(base), "np_random", None) in _OF_GYMNASIUM and base._np_random is None:
         _ = base.np_random  # makes it
@@ -360,16 +376,16 @@ def _take(layers: list[Any]) -> tuple[Any, bool]:
         plan = _plan_of(type(layer))
         names.append(plan.name)
         state = None
-        if plan.capture is not None and (may_go_on or _lasts(plan, layer) != EPISODE):
+        if plan.capture is not None and (may_continue_episode or _lifetime_of(plan, layer) != EPISODE):
             try:
                 state = (plan.capture(layer),)
             except Exception as error:
-                plan = _give_up(type(layer), plan, error)
+                plan = _mark_uncapturable(type(layer), plan, error)
         states.append(state)
-        if is_complete and _find_gap(plan, layer, goes_on) is not None:
+        if is_complete and _find_gap(plan, layer, continues_episode) is not None:
             is_complete = False
         for name in _SEED_NAMES:
-            value = get_own(layer, name, MISSING)
+            value = get_own_attr(layer, name, MISSING)
             if isinstance(value, (int, np.integer, type(None))):
                 values.append((depth, name, value))
         is_kept = state is not None or plan.gap is None  # of the innermost layer, when the loop ends
@@ -383,12 +399,12 @@ def _take(layers: list[Any]) -> tuple[Any, bool]:
                 index = indices[id(generator)] = len(generators)
                 generators.append((type(generator), get_generator_state(generator)))
             places.append((depth, path, index))
-        goes_on = goes_on or _goes_on(layer)
-        may_go_on = may_go_on or goes_on or not plan.is_trusted
+        continues_episode = continues_episode or _continues_episode(layer)
+        may_continue_episode = may_continue_episode or continues_episode or not plan.is_trusted
     return (None if not is_kept else (names, states, values, places, generators)), is_complete
 
 
-def _give_up(cls: type, plan: _Plan, error: Exception) -> _Plan:
+def _mark_uncapturable(cls: type, plan: _Plan, error: Exception) -> _Plan:
     """From now on treat a class whose state cannot be had as one that is unknown."""
     reason = f"its state cannot be taken: {type(error).__name__}: {error}"
     warn_caller(f"{plan.name}: {reason}; it is lost where the env has to be rebuilt", RuntimeWarning)
@@ -396,14 +412,14 @@ def _give_up(cls: type, plan: _Plan, error: Exception) -> _Plan:
     return plan
 
 
-def _give_up_unpicklable(layers: list[Any], states: list[Any]) -> bool:
+def _mark_unpicklable(layers: list[Any], states: list[Any]) -> bool:
     """Give up the classes whose state does not pickle; tell whether there was one."""
     found = False
     for layer, state in zip(layers, states, strict=True):
         try:
             cloudpickle.dumps(state, 5)
         except Exception as error:
-            _give_up(type(layer), _plan_of(type(layer)), error)
+            _mark_uncapturable(type(layer), _plan_of(type(layer)), error)
             found = True
     return found
 

@@ -26,13 +26,13 @@ MOMENTS = ("construct", "reset", "step", "autoreset", "call", "close")
 class FaultEnv(ToyEnv):
     """Base of the criminals: behaves like `ToyEnv` until the call that its crime waits for.
 
-    A subclass either commits the crime in `commit`, called first thing in that call, or spoils
-    what `observe`, `inform` or `answer` return while `guilty` is true.
+    A subclass either commits the crime in `fail`, called first thing in that call, or spoils
+    what `observe`, `make_info` or `answer` return while `is_failing` is true.
 
     Attributes:
         moments: those in which this crime is possible.
         moment: the one in which it happens, one of MOMENTS; a class gives the default.
-        guilty: whether the call under way is the one.
+        is_failing: whether the call under way is the one.
     """
 
     moments: ClassVar[tuple[str, ...]] = MOMENTS
@@ -65,51 +65,51 @@ class FaultEnv(ToyEnv):
             raise ValueError(f"{type(self).__name__} happens at one of {self.moments}, not at {self.moment!r}")
         self.at = at
         self.once = once
-        self.guilty = False
+        self.is_failing = False
         self.num_calls = dict.fromkeys(MOMENTS, 0)
         self._is_over = False
-        self._judge("construct")
+        self._fail_if_due("construct")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         moments = ("reset", "autoreset") if self._is_over and seed is None else ("reset",)
-        self._judge(*moments)
+        self._fail_if_due(*moments)
         self._is_over = False
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> StepResult:
-        self._judge("step")
+        self._fail_if_due("step")
         result = super().step(action)
         self._is_over = result[2] or result[3]
         return result
 
     def poke(self, value: Any = None) -> Any:
         """Return the value: this is the call that a crime at moment 'call' waits for."""
-        self._judge("call")
+        self._fail_if_due("call")
         return self.answer(value)
 
     def close(self) -> None:
-        self._judge("close")
+        self._fail_if_due("close")
         super().close()
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         """Do what the class is named after."""
 
-    def inform(self) -> dict[str, Any]:
+    def make_info(self) -> dict[str, Any]:
         return {"steps": self.elapsed_steps}
 
     def answer(self, value: Any) -> Any:
         """Return what `poke` does."""
         return value
 
-    def _judge(self, *moments: str) -> None:
-        self.guilty = self.moment in moments and self.at in (None, self.num_calls[self.moment] + 1)
-        if self.guilty and self.once is not None:
+    def _fail_if_due(self, *moments: str) -> None:
+        self.is_failing = self.moment in moments and self.at in (None, self.num_calls[self.moment] + 1)
+        if self.is_failing and self.once is not None:
             try:
                 os.close(os.open(self.once, os.O_CREAT | os.O_EXCL))
             except FileExistsError:
-                self.guilty = False
-        if self.guilty:
-            self.commit()
+                self.is_failing = False
+        if self.is_failing:
+            self.fail()
         for moment in moments:
             self.num_calls[moment] += 1
 
@@ -134,7 +134,7 @@ class UnpicklableError(Exception):
 class Raises(FaultEnv):
     """Raise ZeroDivisionError: the plain bug in an env's own code."""
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         raise ZeroDivisionError(f"toy env divides by zero at a {self.moment}")
 
 
@@ -147,7 +147,7 @@ class RaiseAtReset(FaultEnv):
 
     moment = "reset"
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         raise ValueError("toy env cannot reset")
 
 
@@ -156,35 +156,35 @@ class RaiseAtInit(FaultEnv):
 
     moment = "construct"
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         raise RuntimeError("toy env cannot be built")
 
 
 class RaiseWeirdError(FaultEnv):
     """Raise a WeirdError: naive re-creation of the exception breaks whoever receives it."""
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         raise WeirdError(7, reason="toy env is weird")
 
 
 class RaiseUnpicklableError(FaultEnv):
     """Raise an UnpicklableError: sending the exception itself fails."""
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         raise UnpicklableError("toy env holds a lock")
 
 
 class RaiseSystemExit(FaultEnv):
     """Call `sys.exit(3)`: an exception that is no Exception, as scripts turned into envs do."""
 
-    def commit(self) -> NoReturn:
+    def fail(self) -> NoReturn:
         sys.exit(3)
 
 
 class Exits(FaultEnv):
     """Leave with `os._exit(3)`: no exception, no cleanup, no word; some C libraries do so."""
 
-    def commit(self) -> NoReturn:
+    def fail(self) -> NoReturn:
         os._exit(3)
 
 
@@ -207,14 +207,14 @@ class ExitAtInit(Exits):
 class Aborts(FaultEnv):
     """Call C's abort(), as a failed assertion of a native library does: the worker dies by SIGABRT."""
 
-    def commit(self) -> NoReturn:
+    def fail(self) -> NoReturn:
         os.abort()
 
 
 class Segfaults(FaultEnv):
     """Read address 0 in C: the worker dies by SIGSEGV."""
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         # A real one, from C: a signal sent by kill() would be the gentle version.
         ctypes.string_at(0)
 
@@ -238,7 +238,7 @@ class SegfaultAtInit(Segfaults):
 class Hangs(FaultEnv):
     """Wait for ever in Python: the GIL is free, signals are heard."""
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         threading.Event().wait()
 
 
@@ -261,7 +261,7 @@ class HangAtInit(Hangs):
 class HangInC(FaultEnv):
     """Wait for ever in C without letting go of the GIL: no Python code of the worker runs again."""
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         libc = ctypes.PyDLL(None)  # PyDLL, unlike CDLL, keeps the GIL
         while True:  # pause() returns after a signal
             libc.pause()
@@ -270,7 +270,7 @@ class HangInC(FaultEnv):
 class StopSelf(FaultEnv):
     """Stop its process with SIGSTOP: alive to the system, silent to everyone."""
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -282,7 +282,7 @@ class LeaksMemory(FaultEnv):
         self._kept: list[bytes] = []
         super().__init__(at, **kwargs)
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         self._kept.append(b"x" * self.nbytes)  # not zeros: the pages have to be real
 
 
@@ -299,13 +299,13 @@ class SpawnsChild(FaultEnv):
         self.tidy = tidy
         super().__init__(at, **kwargs)
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         if self.child is None:
             quiet = subprocess.DEVNULL
             self.child = subprocess.Popen(["sleep", "3600"], stdin=quiet, stdout=quiet, stderr=quiet)
 
-    def inform(self) -> dict[str, Any]:
-        return {**super().inform(), "child_pid": self.child.pid if self.child else None}
+    def make_info(self) -> dict[str, Any]:
+        return {**super().make_info(), "child_pid": self.child.pid if self.child else None}
 
     def close(self) -> None:
         super().close()  # which may be the moment
@@ -320,13 +320,13 @@ class WrongDtype(FaultEnv):
 
     moments = ("construct", "reset", "step", "autoreset")
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         if self.moment == "construct":
             self.observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
 
     def observe(self) -> Any:
         obs = super().observe()
-        return np.asarray(obs, np.float64) if self.guilty or self.observation_space.dtype == np.float64 else obs
+        return np.asarray(obs, np.float64) if self.is_failing or self.observation_space.dtype == np.float64 else obs
 
 
 class WrongShape(FaultEnv):
@@ -334,13 +334,13 @@ class WrongShape(FaultEnv):
 
     moments = ("construct", "reset", "step", "autoreset")
 
-    def commit(self) -> None:
+    def fail(self) -> None:
         if self.moment == "construct":
             self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 
     def observe(self) -> Any:
         obs = super().observe()
-        return obs[:3] if self.guilty or self.observation_space.shape == (3,) else obs
+        return obs[:3] if self.is_failing or self.observation_space.shape == (3,) else obs
 
 
 class HugeInfo(FaultEnv):
@@ -352,12 +352,12 @@ class HugeInfo(FaultEnv):
         super().__init__(at, **kwargs)
         self.nbytes = nbytes
 
-    def inform(self) -> dict[str, Any]:
-        info = super().inform()
-        return {**info, "blob": self._blob()} if self.guilty else info
+    def make_info(self) -> dict[str, Any]:
+        info = super().make_info()
+        return {**info, "blob": self._blob()} if self.is_failing else info
 
     def answer(self, value: Any) -> Any:
-        return self._blob() if self.guilty else value
+        return self._blob() if self.is_failing else value
 
     def _blob(self) -> bytes:
         return bytes([self.elapsed_steps % 256]) * self.nbytes
@@ -368,12 +368,12 @@ class UnpicklableInfo(FaultEnv):
 
     moments = ("reset", "step", "autoreset", "call")
 
-    def inform(self) -> dict[str, Any]:
-        info = super().inform()
-        return {**info, "lock": threading.Lock()} if self.guilty else info
+    def make_info(self) -> dict[str, Any]:
+        info = super().make_info()
+        return {**info, "lock": threading.Lock()} if self.is_failing else info
 
     def answer(self, value: Any) -> Any:
-        return threading.Lock() if self.guilty else value
+        return threading.Lock() if self.is_failing else value
 
 
 #: One env of each kind of fault, by its name; each takes `at`, `moment` and `once`.

@@ -71,7 +71,7 @@ class ToyEnv(gym.Env[Any, Any]):
         self.elapsed_steps = 0
         self.action_sum = 0.0
         self.episode_draw = self.np_random.random()
-        return self.observe(), self.inform()
+        return self.observe(), self.make_info()
 
     def step(self, action: Any) -> StepResult:
         """Count one step and add up the action, if it is a number."""
@@ -80,7 +80,7 @@ class ToyEnv(gym.Env[Any, Any]):
         if isinstance(action, (int, np.integer)) or (isinstance(action, np.ndarray) and action.size == 1):
             self.action_sum += int(action.item() if isinstance(action, np.ndarray) else action)
         over = self.length is not None and self.elapsed_steps >= self.length
-        return self.observe(), 1.0, over and not self.truncate, over and self.truncate, self.inform()
+        return self.observe(), 1.0, over and not self.truncate, over and self.truncate, self.make_info()
 
     def observe(self) -> Any:
         """Return the observation of the present state; draws once from `np_random`."""
@@ -89,7 +89,7 @@ class ToyEnv(gym.Env[Any, Any]):
             return self.elapsed_steps
         return np.array([self.elapsed_steps, self.action_sum, self.episode_draw, draw], np.float32)
 
-    def inform(self) -> dict[str, Any]:
+    def make_info(self) -> dict[str, Any]:
         """Return the info dict of the present state."""
         return {}
 
@@ -120,5 +120,5 @@ class CountEnv(ToyEnv):
             obs[1:3] = self.episode, -1 if self.seed_given is None else self.seed_given % _SEED_MODULUS
         return obs
 
-    def inform(self) -> dict[str, Any]:
+    def make_info(self) -> dict[str, Any]:
         return {"steps": self.elapsed_steps, "episode": self.episode, "seed": self.seed_given}

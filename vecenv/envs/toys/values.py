@@ -41,7 +41,7 @@ class KeepsAction(ToyEnv):
         self._as_given.append(copy.deepcopy(action))
         return super().step(action)
 
-    def inform(self) -> dict[str, Any]:
+    def make_info(self) -> dict[str, Any]:
         if not self.kept:
             return {}
         arrays = _arrays(self.kept[-1])

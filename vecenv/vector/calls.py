@@ -1,6 +1,6 @@
 """What a VectorEnv is asked beside steps and resets: calls, attributes and rendering.
 
-Stands between `PendingEnvs` and `VectorEnv`, which adds steps and resets.
+Stands between `BaseVectorEnv` and `VectorEnv`, which adds steps and resets.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ConfigError, StateError
+from .base import BaseVectorEnv, check_method, check_name
 from .inside import Assignment, Call
-from .pending import PendingEnvs, check_method, check_name
 from .results import Results
 
-__all__ = ["CallableEnvs"]
+__all__ = ["CallableVectorEnv"]
 
 
-class CallableEnvs(PendingEnvs):
+class CallableVectorEnv(BaseVectorEnv):
     """Envs of a pool that can be called."""
 
     _results: Results
@@ -24,7 +24,7 @@ class CallableEnvs(PendingEnvs):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of every env, or read an attribute; return the results by env_id."""
-        with self._at_once("call_async"):
+        with self._sync_call("call_async"):
             self.call_async(name, *args, **kwargs)
             return self.call_wait()
 
@@ -36,7 +36,7 @@ class CallableEnvs(PendingEnvs):
         try:
             self._pool.post([Call(name, *args, **kwargs)] * self.num_envs)
         except StateError as error:
-            self._explain("call", error)
+            self._raise_as_gymnasium("call", error)
         self._pending = "call"
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
@@ -53,7 +53,7 @@ class CallableEnvs(PendingEnvs):
         try:
             return tuple(self._pool.wait_calls(timeout))
         except StateError as error:
-            self._explain("call", error)
+            self._raise_as_gymnasium("call", error)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return an attribute of every env or of the layers under it."""
@@ -74,7 +74,7 @@ class CallableEnvs(PendingEnvs):
         try:
             self._pool.call_each([Assignment(name, value) for value in each], name=f"set_attr {name}")
         except StateError as error:
-            self._explain("set_attr", error)
+            self._raise_as_gymnasium("set_attr", error)
 
     def render(self) -> tuple[Any, ...]:
         """Return what each env's `render` returns."""
@@ -86,4 +86,4 @@ class CallableEnvs(PendingEnvs):
 
         None after a batch of some envs, or if an env raised before it showed any.
         """
-        return self._results.copy_last() if self._results.has_last() else None
+        return self._results.copy_last_obs() if self._results.has_last_obs() else None

@@ -1,4 +1,4 @@
-"""Sheets: infos whose arrays are filled again, and never while somebody holds them."""
+"""InfoBuffers: infos whose arrays are filled again, and never while somebody holds them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.mapped import segments
+from tests.memory_maps import segments
 from vecenv.core.layout.native import load
 from vecenv.envs.toys import NullEnv
 from vecenv.vector import VectorEnv
-from vecenv.vector.sheets import _MAX_BATCHES, _MAX_SHEETS, _PATIENCE
+from vecenv.vector.info_buffers import _MAX_BATCHES, _MAX_BUFFERS, _MAX_MISSES
 
 needs_native = pytest.mark.skipif(load() is None, reason="the extension was not built")
 ACTIONS = np.zeros(3, np.int64)
@@ -80,7 +80,7 @@ def test_arrays_are_used_again_once_they_were_dropped(envs: VectorEnv) -> None:
 
 
 def test_infos_that_are_kept_stay_what_they_were(envs: VectorEnv) -> None:
-    kept = [step(envs) for _ in range(2 * _PATIENCE + 3 * _MAX_SHEETS)]
+    kept = [step(envs) for _ in range(2 * _MAX_MISSES + 3 * _MAX_BUFFERS)]
     for count, infos in enumerate(kept, 4):
         check(infos, count)
     addresses = [infos["x"].ctypes.data for infos in kept]
@@ -205,16 +205,16 @@ def test_sizes_that_take_turns_keep_their_sheets() -> None:
     """Each time that the size changed new ones were made, which took as long as all the rest of a small batch."""
     envs = VectorEnv([lambda i=i: TellingEnv(i) for i in range(4)], backend="serial")
     envs.reset(seed=0)
-    sheets = envs._results._infos._sheets
+    buffers = envs._results._infos._buffers
     for size in [2, 3, 4] * 3:
         step_some(envs, size)
-    made = {size: list(kind.sheets) for size, kind in sheets._kinds.items()}
+    made = {size: list(kind.buffers) for size, kind in buffers._kinds.items()}
     for size in [2, 3, 4] * 5:
         step_some(envs, size)
-    assert sheets._kinds.keys() == made.keys() == {2, 3, 4}
-    for size, kind in sheets._kinds.items():
-        assert len(kind.sheets) == len(made[size])
-        assert all(one is other for one, other in zip(kind.sheets, made[size]))
+    assert buffers._kinds.keys() == made.keys() == {2, 3, 4}
+    for size, kind in buffers._kinds.items():
+        assert len(kind.buffers) == len(made[size])
+        assert all(one is other for one, other in zip(kind.buffers, made[size]))
     envs.close()
 
 
@@ -223,9 +223,9 @@ def test_many_sizes_have_no_more_rows_than_some_batches() -> None:
     num_envs = 12
     envs = VectorEnv([lambda i=i: TellingEnv(i) for i in range(num_envs)], backend="serial")
     envs.reset(seed=0)
-    kept = [step_some(envs, size) for size in range(1, num_envs + 1) for _ in range(2 * _MAX_SHEETS)]
-    kinds = envs._results._infos._sheets._kinds
-    num_rows = sum(size * len(kind.sheets) for size, kind in kinds.items())
+    kept = [step_some(envs, size) for size in range(1, num_envs + 1) for _ in range(2 * _MAX_BUFFERS)]
+    kinds = envs._results._infos._buffers._kinds
+    num_rows = sum(size * len(kind.buffers) for size, kind in kinds.items())
     assert num_envs < num_rows <= _MAX_BATCHES * num_envs < sum(len(infos["n"]) for infos in kept[::2])
     assert num_envs in kinds and 1 not in kinds
     envs.close()
@@ -239,13 +239,13 @@ def test_a_sheet_that_does_not_fit_its_rows_is_refused() -> None:
     def fill(
         fields: list[int], rows: Any = rows, signature: bytes = b"\1" * 4, *, flag: Any = 1, is_empty: bool = False
     ) -> Any:
-        def sheet() -> Any:
+        def info_buffer() -> Any:
             values, masks = np.empty(16, np.uint8), np.empty((1, 2), np.bool_)
             infos = {} if is_empty else {"x": values.view(np.float64), "_x": masks[0]}
             dtypes = tuple(array.dtype for array in infos.values())
             return infos, dtypes, values, masks, np.array(fields, np.uint32).tobytes(), signature
 
-        return native.fill_info_buffer(sheet(), rows, flag)
+        return native.fill_info_buffer(info_buffer(), rows, flag)
 
     with pytest.raises(TypeError):
         native.fill_info_buffer((), rows, 1)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import mortal
+from tests.faults.traces import recovering_pool
 from vecenv import SyncSubprocessEnvManager, VectorEnv
 from vecenv.core.layout.rows import Op
 from vecenv.core.options import Limits
@@ -69,7 +69,7 @@ def test_it_says_the_seed_of_the_episode_and_the_action_under_way(how: str, impl
 @pytest.mark.parametrize("how", RAISED)
 def test_a_reset_says_its_own_seed(how: str, implementation: str) -> None:
     limits = Limits(reset=0.5, close=0.1)
-    with mortal([functools.partial(Fails, how, 3)], num_workers=1, on_failure="raise", limits=limits) as pool:
+    with recovering_pool([functools.partial(Fails, how, 3)], num_workers=1, on_failure="raise", limits=limits) as pool:
         pool.start()
         pool.reset(seeds=[5])
         pool.recv().raise_errors()
@@ -80,7 +80,7 @@ def test_a_reset_says_its_own_seed(how: str, implementation: str) -> None:
 
 
 def test_an_action_without_a_column_is_not_known(implementation: str) -> None:
-    with mortal([functools.partial(Spoken, "dies", 1)], num_workers=1, on_failure="raise") as pool:
+    with recovering_pool([functools.partial(Spoken, "dies", 1)], num_workers=1, on_failure="raise") as pool:
         pool.start()
         pool.reset(seeds=[5])
         pool.recv().raise_errors()
@@ -91,7 +91,7 @@ def test_an_action_without_a_column_is_not_known(implementation: str) -> None:
 
 
 def test_a_sent_object_is_not_told_by_the_column_of_an_older_action(implementation: str) -> None:
-    with mortal([functools.partial(Fails, "dies", 2)], num_workers=1, on_failure="raise") as pool:
+    with recovering_pool([functools.partial(Fails, "dies", 2)], num_workers=1, on_failure="raise") as pool:
         pool.start()
         pool.reset(seeds=[5])
         pool.recv().raise_errors()

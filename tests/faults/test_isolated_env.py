@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.faults.tapes import kill, mortal, play, undisturbed, wait_until
+from tests.faults.traces import kill, play, recovering_pool, undisturbed, wait_until
 from vecenv import VectorEnv
 from vecenv.core.layout.rows import Autoreset, Op
 from vecenv.core.options import Limits
@@ -44,12 +44,12 @@ class Fails(toys.CountEnv):
         return os.getpid()
 
 
-def innocents(count: int) -> list[Any]:
+def healthy_envs(count: int) -> list[Any]:
     return [functools.partial(toys.CountEnv, LENGTH)] * count
 
 
 def with_failing(count: int, env_id: int, folder: Path, at: tuple[int, ...], **kwargs: Any) -> list[Any]:
-    env_fns = innocents(count)
+    env_fns = healthy_envs(count)
     folder.mkdir(exist_ok=True)
     env_fns[env_id] = functools.partial(Fails, folder, at, **kwargs)
     return env_fns
@@ -62,12 +62,15 @@ def test_from_its_second_failure_on_an_env_dies_alone(
     """Within its first episode, where the count of steps survives a replay."""
     pids: list[tuple[int, ...]] = []
     env_fns = with_failing(4, 2, tmp_path, (3, 5, 7, 8))
-    with mortal(env_fns, num_workers=1, autoreset=autoreset) as pool, caplog.at_level("WARNING", logger="vecenv"):
+    with (
+        recovering_pool(env_fns, num_workers=1, autoreset=autoreset) as pool,
+        caplog.at_level("WARNING", logger="vecenv"),
+    ):
         got = play(pool, 24, before=lambda pool, number: pids.append(pool.worker_pids))
         counts = pool.statistics()
         assert pool.envs_of(0) == [0, 1, 3] and pool.envs_of(1) == [2]
         assert pool.describe_worker(1) == "worker 1 (env 2)" and pool.describe_worker(0) == "worker 0 (envs 0, 1, 3)"
-    assert got.rows == undisturbed(innocents(4), 24, autoreset=autoreset).rows
+    assert got.rows == undisturbed(healthy_envs(4), 24, autoreset=autoreset).rows
     assert (counts["restarts"], counts["workers_added"], counts["truncated"]) == (4, 1, 0)
     assert [len(found) for found in pids] == [1] * 5 + [2] * 19
     assert len({found[0] for found in pids}) == 3, "the others are replaced twice"
@@ -80,44 +83,44 @@ def test_from_its_second_failure_on_an_env_dies_alone(
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
 def test_every_start_method_gives_it_one(context: str, tmp_path: Path) -> None:
-    with mortal(with_failing(3, 0, tmp_path, (2, 3, 4)), num_workers=1, context=context) as pool:
+    with recovering_pool(with_failing(3, 0, tmp_path, (2, 3, 4)), num_workers=1, context=context) as pool:
         got = play(pool, 14)
         assert pool.envs_of(1) == [0]
         kill(pool, 1)
         kill(pool, 0)
         assert pool.call(lambda env: 7) == [7, 7, 7]
-    assert got.rows == undisturbed(innocents(3), 14).rows
+    assert got.rows == undisturbed(healthy_envs(3), 14).rows
 
 
 def test_an_env_that_hangs_gets_one_too(implementation: str, tmp_path: Path) -> None:
     limits = Limits(step=1.0, close=0.5)
     env_fns = with_failing(3, 1, tmp_path, (3, 5, 7), sign=signal.SIGSTOP)
-    with mortal(env_fns, num_workers=1, limits=limits) as pool:
+    with recovering_pool(env_fns, num_workers=1, limits=limits) as pool:
         got = play(pool, 14)
         assert pool.envs_of(0) == [0, 2] and pool.envs_of(1) == [1]
         assert pool.statistics()["workers_added"] == 1
-    assert got.rows == undisturbed(innocents(3), 14).rows
+    assert got.rows == undisturbed(healthy_envs(3), 14).rows
 
 
 @pytest.mark.parametrize("count", [2, 4], ids=["alone in its slot", "with another in its slot"])
 def test_of_several_threads_only_the_one_that_hangs_is_blamed(count: int, implementation: str, tmp_path: Path) -> None:
     env_fns = with_failing(count, 1, tmp_path, (3, 5, 7), sign=0)
     limits = Limits(step=1.0, close=0.5)
-    with mortal(env_fns, num_workers=1, threads_per_worker=2, limits=limits) as pool:
+    with recovering_pool(env_fns, num_workers=1, threads_per_worker=2, limits=limits) as pool:
         got = play(pool, 14)
         assert pool.envs_of(1) == [1] and len(pool.worker_pids) == 2
         assert pool.envs_of(0) == [env_id for env_id in range(count) if env_id != 1]
-    assert got.rows == undisturbed(innocents(count), 14).rows
+    assert got.rows == undisturbed(healthy_envs(count), 14).rows
 
 
 def test_without_order_nothing_is_lost_either(implementation: str, tmp_path: Path) -> None:
     env_fns = with_failing(5, 1, tmp_path / "one", (2, 4, 6))
     env_fns[3] = with_failing(5, 3, tmp_path / "three", (3, 4, 7))[3]
-    with mortal(env_fns, num_workers=1) as pool:
+    with recovering_pool(env_fns, num_workers=1) as pool:
         got = play(pool, 24, in_order=False)
         assert pool.statistics()["workers_added"] == 2
         assert sorted(pool.envs_of(worker_id) for worker_id in range(3)) == [[0, 2, 4], [1], [3]]
-    assert got.rows == undisturbed(innocents(5), 24).rows
+    assert got.rows == undisturbed(healthy_envs(5), 24).rows
 
 
 class Waits(toys.CountEnv):
@@ -139,9 +142,9 @@ class Waits(toys.CountEnv):
 
 def test_what_waits_in_its_queue_moves_along(implementation: str, tmp_path: Path) -> None:
     """Steps that are overtaken by resets, resets, and calls of all envs lie behind the step that kills."""
-    env_fns = innocents(4)
+    env_fns = healthy_envs(4)
     env_fns[1] = functools.partial(Waits, tmp_path)
-    with mortal(env_fns, num_workers=1) as pool:
+    with recovering_pool(env_fns, num_workers=1) as pool:
         play(pool, 2)
         pool.send(np.zeros(4, np.int64))
         (tmp_path / "go 3").touch()
@@ -167,9 +170,9 @@ def test_what_waits_in_its_queue_moves_along(implementation: str, tmp_path: Path
 
 def test_letters_move_along(implementation: str, tmp_path: Path) -> None:
     """Options of resets travel as payloads, which the dead worker has taken with it."""
-    env_fns = innocents(3)
+    env_fns = healthy_envs(3)
     env_fns[1] = functools.partial(Waits, tmp_path)
-    with mortal(env_fns, num_workers=1) as pool:
+    with recovering_pool(env_fns, num_workers=1) as pool:
         play(pool, 2)
         for number in (3, 4):
             pool.send(np.zeros(3, np.int64))
@@ -185,25 +188,25 @@ def test_without_a_spare_slot_it_stays_where_it_is(
     monkeypatch.setattr(process_module, "_MOST_SPARES", 1)
     env_fns = with_failing(4, 0, tmp_path / "zero", (2, 3))
     env_fns[2] = with_failing(4, 2, tmp_path / "two", (4, 5, 6))[2]
-    with mortal(env_fns, num_workers=1) as pool:
+    with recovering_pool(env_fns, num_workers=1) as pool:
         got = play(pool, 20)
         assert pool.envs_of(0) == [1, 2, 3] and pool.envs_of(1) == [0]
         assert pool.statistics()["restarts"] == 5 and pool.statistics()["workers_added"] == 1
-    assert got.rows == undisturbed(innocents(4), 20).rows
+    assert got.rows == undisturbed(healthy_envs(4), 20).rows
 
 
 def test_signals_from_outside_are_hardly_the_envs_fault(implementation: str, tmp_path: Path) -> None:
     env_fns = with_failing(3, 1, tmp_path, (1, 2, 3, 4, 5, 6, 7, 8), sign=signal.SIGKILL)
-    with mortal(env_fns, num_workers=1) as pool:
+    with recovering_pool(env_fns, num_workers=1) as pool:
         added = []
         got = play(pool, 9, before=lambda pool, number: added.append(len(pool.worker_pids) - 1))
         added.append(len(pool.worker_pids) - 1)
     assert added == [0] * 8 + [1, 1]
-    assert got.rows == undisturbed(innocents(3), 9).rows
+    assert got.rows == undisturbed(healthy_envs(3), 9).rows
 
 
 def test_the_worker_of_its_own_can_be_restarted_by_hand(implementation: str, tmp_path: Path) -> None:
-    with mortal(with_failing(3, 1, tmp_path, (2, 3)), num_workers=1) as pool:
+    with recovering_pool(with_failing(3, 1, tmp_path, (2, 3)), num_workers=1) as pool:
         play(pool, 5)
         before = pool.worker_pids
         pool.restart(1)
@@ -234,13 +237,15 @@ def test_a_repeated_failure_is_given_up_and_named_rightly(
     implementation: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A deterministic segfault: truncated in the second failure, and moved; the third one names its own worker."""
-    guilty = functools.partial(toys.FAULTS["segfault"], 3, length=LENGTH)
-    with mortal([*innocents(1), guilty, *innocents(1)], num_workers=1, reproducer_dir=str(tmp_path)) as pool:
+    faulty = functools.partial(toys.FAULTS["segfault"], 3, length=LENGTH)
+    with recovering_pool(
+        [*healthy_envs(1), faulty, *healthy_envs(1)], num_workers=1, reproducer_dir=str(tmp_path)
+    ) as pool:
         with caplog.at_level("WARNING", logger="vecenv"):
             got = play(pool, 9)
         assert pool.statistics()["workers_added"] == 1
     assert [mark for _, mark in got.marks[1]][:2] == ["truncated", "restarted"]
     for env_id in (0, 2):
-        assert got.rows[env_id] == undisturbed(innocents(3), 9).rows[env_id]
+        assert got.rows[env_id] == undisturbed(healthy_envs(3), 9).rows[env_id]
     named = [record.getMessage() for record in caplog.records if " died during step" in record.getMessage()]
     assert any(text.startswith("worker 1 (env 1) died during step") for text in named), named

@@ -12,7 +12,7 @@ from vecenv import AsyncSubprocessEnvManager, SubprocessEnvManagerV2, SyncSubpro
 Rows = list[list[tuple[bytes, float, bool]]]
 
 
-class Face:
+class FrontEnd:
     """One way to play: `play` notes what envs answer and calls each of them once in between.
 
     Args:
@@ -44,7 +44,7 @@ class Face:
         self.rows[env_id].append((np.asarray(obs).tobytes(), float(np.asarray(reward).reshape(())), bool(done)))
 
 
-class Gymnasium(Face):
+class Gymnasium(FrontEnd):
     def open(self) -> None:
         self.env = VectorEnv(self.env_fns, **self.options)
 
@@ -68,7 +68,7 @@ class Gymnasium(Face):
         self.env.close()
 
 
-class Manager(Face):
+class Manager(FrontEnd):
     cls: Any = SyncSubprocessEnvManager
 
     def open(self) -> None:
@@ -118,4 +118,4 @@ class V2(Manager):
             yield int(timestep.env_id.item()), timestep.obs, timestep.reward, timestep.done
 
 
-FACE_CLASSES = {"sync": Manager, "async": Async, "V2": V2, "VectorEnv": Gymnasium}
+FRONT_END_CLASSES = {"sync": Manager, "async": Async, "V2": V2, "VectorEnv": Gymnasium}

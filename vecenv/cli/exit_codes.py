@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 from vecenv.errors import ConfigError, DependencyError, VecenvError
 
-__all__ = ["BAD_REQUEST", "end_well", "one_line"]
+__all__ = ["USAGE_ERROR", "run_command", "one_line"]
 
-_FAILED, BAD_REQUEST, _INTERRUPTED, _UNREAD = 1, 2, 130, 141
+_FAILED, USAGE_ERROR, _INTERRUPTED, _PIPE_CLOSED = 1, 2, 130, 141
 
 
-def end_well(where: str, command: Callable[[], int | None]) -> int:
+def run_command(where: str, command: Callable[[], int | None]) -> int:
     """Run a command and return its exit code; None counts as 0.
 
     Args:
@@ -33,11 +33,11 @@ def end_well(where: str, command: Callable[[], int | None]) -> int:
         _flush()  # not left to the interpreter's end, where nobody could do anything about an error
         return exit_code
     except OSError as error:
-        if error.filename is not None or not _is_stuck():
+        if error.filename is not None or not _is_output_blocked():
             raise
         _discard_output()
         if isinstance(error, BrokenPipeError):
-            return _UNREAD  # as of a program that SIGPIPE ends, as by `| head`
+            return _PIPE_CLOSED  # as of a program that SIGPIPE ends, as by `| head`
         return _fail(where, f"standard output cannot be written: {error.strerror}", _FAILED)
 
 
@@ -52,7 +52,7 @@ def _run(where: str, command: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         return _fail(where, "interrupted", _INTERRUPTED)
     except (ConfigError, DependencyError) as error:
-        return _fail(where, error, BAD_REQUEST)
+        return _fail(where, error, USAGE_ERROR)
     except VecenvError as error:
         return _fail(where, error, _FAILED)
 
@@ -67,7 +67,7 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
-def _is_stuck() -> bool:
+def _is_output_blocked() -> bool:
     """Tell whether standard output takes nothing: an OSError may be of anything else. If it does, that is a line break.
 
     What could not be written is not kept, so a flush alone tells nothing.

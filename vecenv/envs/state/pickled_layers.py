@@ -10,31 +10,31 @@ from typing import Any
 
 import gymnasium
 
-from vecenv.envs.own import get_own
-from vecenv.envs.state.known import LIFE, Known
+from vecenv.envs.own_attributes import get_own_attr
+from vecenv.envs.state.adapters import LIFE, StateAdapter
 
 __all__ = ["PICKLED"]
 
 
-def _take_all(layer: Any) -> dict[str, Any]:
+def _capture_all(layer: Any) -> dict[str, Any]:
     # Not pickle's own way of the object, which `EzPickle` replaces by one that keeps nothing but arguments.
     return dict(vars(layer))
 
 
-def _put_all(layer: Any, state: dict[str, Any]) -> None:
+def _restore_all(layer: Any, state: dict[str, Any]) -> None:
     vars(layer).clear()
     vars(layer).update(state)
 
 
 def _find_rebuilt(layer: Any) -> str | None:
     """Name a layer inside that pickle would build anew, its state lost."""
-    inner = get_own(layer, "env")
+    inner = get_own_attr(layer, "env")
     while inner is not None:
         if isinstance(inner, gymnasium.utils.EzPickle):
             return f"pickle builds the {type(inner).__name__} inside it anew from its arguments (EzPickle)"
-        inner = get_own(inner, "env")
+        inner = get_own_attr(inner, "env")
     return None
 
 
 #: What `register_pickled_state` registers.
-PICKLED = Known(_take_all, _put_all, LIFE, holds_inner=True, find_gap=_find_rebuilt)
+PICKLED = StateAdapter(_capture_all, _restore_all, LIFE, holds_inner=True, find_gap=_find_rebuilt)

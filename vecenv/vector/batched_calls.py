@@ -1,6 +1,6 @@
 """Calls and attributes of batched envs: of each env if its vector env can give them, else of each batch.
 
-Stands between `PendingEnvs` and `BatchedVectorEnv`, as `calling` does for `VectorEnv`.
+Stands between `BaseVectorEnv` and `BatchedVectorEnv`, as `calls` does for `VectorEnv`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 
 from ..envs.batched import BatchedAssignment, BatchedCall, render
 from ..errors import ConfigError, StateError
-from .pending import PendingEnvs, check_method, check_name
+from .base import BaseVectorEnv, check_method, check_name
 
-__all__ = ["CallableBatches"]
+__all__ = ["CallableBatchedVectorEnv"]
 
 
-class CallableBatches(PendingEnvs):
+class CallableBatchedVectorEnv(BaseVectorEnv):
     """The part of BatchedVectorEnv beside its steps and resets."""
 
     batch_size: int
@@ -33,7 +33,7 @@ class CallableBatches(PendingEnvs):
         """
         self._check_idle("call")
         check_method(name)
-        results = self._ask("call", [BatchedCall(name, args, kwargs)] * self._pool.num_envs)
+        results = self._call_batches("call", [BatchedCall(name, args, kwargs)] * self._pool.num_envs)
         if all(is_each for is_each, _ in results):
             return tuple(value for _, values in results for value in values)
         return tuple(values for _, values in results)
@@ -64,16 +64,18 @@ class CallableBatches(PendingEnvs):
             size = self.batch_size
             each = [values[i : i + size] for i in range(0, self.num_envs, size)]
         assignments = [BatchedAssignment(name, value, is_each) for value in each]
-        self._ask("set_attr", assignments, name=f"set_attr {name}")  # which lasts beyond the next reset
+        self._call_batches("set_attr", assignments, name=f"set_attr {name}")  # which lasts beyond the next reset
 
     def render(self) -> tuple[Any, ...]:
         """Return what each env renders; None for a batch that renders nothing."""
         self._check_idle("render")
-        found = self._ask("render", [render] * self._pool.num_envs)
+        found = self._call_batches("render", [render] * self._pool.num_envs)
         return tuple(frame for frames in found for frame in ([None] * self.batch_size if frames is None else frames))
 
-    def _ask(self, what: str, functions: Sequence[Callable[[Any], Any]], *, name: str | None = None) -> list[Any]:
+    def _call_batches(
+        self, what: str, functions: Sequence[Callable[[Any], Any]], *, name: str | None = None
+    ) -> list[Any]:
         try:
             return self._pool.call_each(functions, name=name)
         except StateError as error:
-            self._explain(what, error)
+            self._raise_as_gymnasium(what, error)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.layout.spec import Array
 
-__all__ = ["common_dtype", "survives"]
+__all__ = ["common_dtype", "is_lossless_cast"]
 
 _NUMBERS = "biufc"
 
@@ -28,17 +28,17 @@ def common_dtype(*arrays: Array) -> np.dtype[Any] | None:
     promoted = np.result_type(*own)
     are_whole = all(dtype.kind in "iub" for dtype in own)
     candidates = [*own, promoted] if are_whole and promoted.kind == "f" else [promoted, *own]
-    return next((dtype for dtype in candidates if all(survives(array, dtype) for array in arrays)), None)
+    return next((dtype for dtype in candidates if all(is_lossless_cast(array, dtype) for array in arrays)), None)
 
 
-def survives(values: Array, dtype: np.dtype[Any]) -> bool:
+def is_lossless_cast(values: Array, dtype: np.dtype[Any]) -> bool:
     """Tell whether a cast changes nothing but the dtype."""
     if values.dtype == dtype:
         return True
     if values.dtype.kind not in _NUMBERS or dtype.kind not in _NUMBERS:
         if values.dtype.kind != dtype.kind or values.dtype.itemsize > dtype.itemsize:
             return False
-        return dtype.kind in "SU" or _comes_back(values, dtype)
+        return dtype.kind in "SU" or _round_trips(values, dtype)
     if values.dtype.kind == "c" and dtype.kind != "c":
         return False
     with np.errstate(all="ignore"):
@@ -46,23 +46,25 @@ def survives(values: Array, dtype: np.dtype[Any]) -> bool:
         back = (cast if values.dtype.kind == "c" else cast.real).astype(values.dtype)
         is_equal = np.array_equal(back, values, equal_nan=values.dtype.kind in "fc")
     # There and back again proves nothing where the cast wraps around, or stops at the end of the range.
-    return bool(is_equal and _has_signs_of(cast, values) and _fits(values, dtype) and _fits(cast, values.dtype))
+    return bool(
+        is_equal and _keeps_signs(cast, values) and _is_in_range(values, dtype) and _is_in_range(cast, values.dtype)
+    )
 
 
-def _comes_back(values: Array, dtype: np.dtype[Any]) -> bool:
+def _round_trips(values: Array, dtype: np.dtype[Any]) -> bool:
     """Tell whether times keep their meaning in another unit, and records theirs in fields of other types."""
     if not np.can_cast(values.dtype, dtype, "same_kind"):
         return False
     return bool(np.array_equal(values.astype(dtype).astype(values.dtype), values, equal_nan=dtype.kind in "mM"))
 
 
-def _has_signs_of(cast: Array, values: Array) -> bool:
+def _keeps_signs(cast: Array, values: Array) -> bool:
     if cast.dtype.kind not in "iu" or values.dtype.kind not in "iu":
         return True
     return bool(np.array_equal(cast < 0, values < 0))
 
 
-def _fits(values: Array, dtype: np.dtype[Any]) -> bool:
+def _is_in_range(values: Array, dtype: np.dtype[Any]) -> bool:
     """Tell whether floats lie below the end of an integer type's range; of other pairs it says nothing."""
     if values.dtype.kind not in "fc" or dtype.kind not in "iu":
         return True

@@ -1,4 +1,4 @@
-"""PendingEnvs: what every vector env over a pool shares, its asynchronous calls' state before all.
+"""BaseVectorEnv: what every vector env over a pool shares, its asynchronous calls' state before all.
 
     idle  --step_async, reset_async, call_async-->  pending  --the same `..._wait`-->  idle
     idle or pending  --close-->  closed
@@ -26,21 +26,21 @@ from ..core.system.clock import check_timeout
 from ..errors import ClosedError, ConfigError, SpaceError, StateError
 from .errors import ClosedVectorEnvError, DifferentSpacesError, NoCallError, PendingCallError
 
-__all__ = ["PendingEnvs", "check_method", "check_name"]
+__all__ = ["BaseVectorEnv", "check_method", "check_name"]
 
-_Self = TypeVar("_Self", bound="PendingEnvs")
+_Self = TypeVar("_Self", bound="BaseVectorEnv")
 
 _BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool}
 #: What is pending after `close`, for ever.
 _CLOSED = "close"
 #: Methods that `call` refuses: the engine has to know about them.
-_NOT_BY_CALL = ("reset", "step", "close")
+_RESERVED_METHODS = ("reset", "step", "close")
 
 
 def check_method(name: str) -> None:
     """Raise ConfigError if a method must not be called by `call`, TypeError if that is no name."""
     check_name("call", name)
-    if name in _NOT_BY_CALL:
+    if name in _RESERVED_METHODS:
         raise ConfigError(f"call: {name!r} is a method of the vector env itself, use envs.{name}()", key=name)
 
 
@@ -50,7 +50,7 @@ def check_name(what: str, name: Any) -> None:
         raise TypeError(f"{what}: expected the name of an attribute, got {name!r}")
 
 
-class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
+class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """A vector env over a pool: which call may follow which, and its end."""
 
     _pool: Pool
@@ -104,7 +104,7 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise PendingCallError(f"{what}: {name}_async was called before; call {name}_wait first", name=name)
 
     @contextlib.contextmanager
-    def _at_once(self, what: str) -> Iterator[None]:
+    def _sync_call(self, what: str) -> Iterator[None]:
         """Context of a call and its wait in one: a Ctrl-C between the two leaves nothing that waits for the second."""
         self._check_idle(what)
         try:
@@ -121,7 +121,7 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self._pending != name:
             raise NoCallError(f"{name}_wait: call {name}_async first", name=name)
 
-    def _explain(self, what: str, error: StateError) -> NoReturn:
+    def _raise_as_gymnasium(self, what: str, error: StateError) -> NoReturn:
         """Raise the pool's complaint in Gymnasium's words."""
         if isinstance(error, ClosedError):
             raise ClosedVectorEnvError(str(error)) from error
@@ -129,14 +129,14 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise PendingCallError(str(error), name=what) from error
         raise error
 
-    def _give_up(self, what: str, ids: Sequence[int], ops: Collection[Op], kind: str) -> None:
+    def _cancel_outstanding(self, what: str, ids: Sequence[int], ops: Collection[Op], noun: str) -> None:
         """Forget what is owed by the pool's envs that are to be reset, and has not been waited for.
 
         Args:
             what: the call that resets.
             ids: of the pool's envs.
             ops: the operations to forget; the pool itself lets steps be overtaken.
-            kind: what the pool's envs are, in the plural.
+            noun: what the pool's envs are, in the plural.
 
         Raises:
             PendingCallError: others owe an answer, too; nothing was forgotten.
@@ -144,7 +144,7 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
         owed = {i: self._pool.owes(i) for i in range(self._pool.num_envs)}
         others = [i for i, op in owed.items() if op != Op.NONE and i not in ids]
         if others:
-            raise PendingCallError(f"{what}: {kind} {others} still owe an answer; reset them, too", name=what)
+            raise PendingCallError(f"{what}: {noun} {others} still owe an answer; reset them, too", name=what)
         if left := [i for i, op in owed.items() if op in ops]:
             self._pool.cancel(left)
 
@@ -161,9 +161,9 @@ class PendingEnvs(gymnasium.vector.VectorEnv[Any, Any, Any]):
         check_timeout("timeout", timeout)
         self._pending = _CLOSED
         self._pool.close(0.0 if terminate else timeout)
-        self._forget_views()
+        self._release_views()
 
-    def _forget_views(self) -> None:
+    def _release_views(self) -> None:
         """Let go of the ring, so that its memory is free although this object is still there."""
 
     def __enter__(self: _Self) -> _Self:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import kill, mortal
-from tests.unreadable import UnreadableInfo
+from tests.broken_pickles import BrokenPickleInfo
+from tests.faults.traces import kill, recovering_pool
 from vecenv.core.options import Limits
 from vecenv.envs import toys
 from vecenv.errors import EnvError
@@ -48,7 +48,7 @@ class SeesOneWay(toys.CountEnv):
 
 @pytest.mark.parametrize("max_log_bytes", [100, 10**6])
 def test_a_worker_is_replaced_where_what_was_seen_cannot_be_sent_back(max_log_bytes: int, implementation: str) -> None:
-    with mortal([SeesOneWay] * 2, num_workers=2, max_log_bytes=max_log_bytes) as pool:
+    with recovering_pool([SeesOneWay] * 2, num_workers=2, max_log_bytes=max_log_bytes) as pool:
         pool.start()
         pool.reset(seeds=[1, 2])
         pool.recv()
@@ -60,11 +60,11 @@ def test_a_worker_is_replaced_where_what_was_seen_cannot_be_sent_back(max_log_by
         assert [type(word) for word in batch.obs["word"]] == [OneWay] * 2
 
 
-@pytest.mark.parametrize("crime", ["exits", "hangs"])
-def test_a_worker_that_left_mail_nobody_can_read_is_replaced(crime: str, implementation: str, tmp_path: Any) -> None:
-    kind = toys.Exits if crime == "exits" else toys.Hangs
-    env_fns = [UnreadableInfo, functools.partial(kind, 2, moment="step", once=str(tmp_path / "done"))]
-    with mortal(env_fns, num_workers=1, limits=Limits(step=1.0)) as pool:
+@pytest.mark.parametrize("fault", ["exits", "hangs"])
+def test_a_worker_that_left_mail_nobody_can_read_is_replaced(fault: str, implementation: str, tmp_path: Any) -> None:
+    kind = toys.Exits if fault == "exits" else toys.Hangs
+    env_fns = [BrokenPickleInfo, functools.partial(kind, 2, moment="step", once=str(tmp_path / "done"))]
+    with recovering_pool(env_fns, num_workers=1, limits=Limits(step=1.0)) as pool:
         pool.start()
         pool.reset(seeds=[1, 2])
         pool.recv()
@@ -80,7 +80,7 @@ def test_a_worker_that_left_mail_nobody_can_read_is_replaced(crime: str, impleme
 
 def test_a_worker_is_replaced_where_a_warning_that_it_left_is_an_error(implementation: str, tmp_path: Any) -> None:
     env_fns = [WideObservation, functools.partial(toys.Exits, 2, moment="step", once=str(tmp_path / "done"))]
-    with mortal(env_fns, num_workers=1) as pool:
+    with recovering_pool(env_fns, num_workers=1) as pool:
         pool.start()
         pool.reset(seeds=[1, 2])
         pool.recv()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import kill, mortal, play
+from tests.faults.traces import kill, play, recovering_pool
 from vecenv import AsyncSubprocessEnvManager, SyncSubprocessEnvManager, VectorEnv
 from vecenv.core.layout.messages import RemoteTraceback
 from vecenv.core.pool.process import ProcessPool
@@ -63,9 +63,9 @@ def licensed(file: Path, how: str = "raise") -> Callable[[], Any]:
 
 
 @contextmanager
-def bereaved(file: Path, how: str) -> Iterator[ProcessPool]:
+def pool_without_worker(file: Path, how: str) -> Iterator[ProcessPool]:
     """A pool of 4 envs that have been asked for their third step, with worker 0 dead and unfit to be built again."""
-    with mortal([licensed(file, how)] * 4) as pool:
+    with recovering_pool([licensed(file, how)] * 4) as pool:
         play(pool, 2)
         file.touch()
         kill(pool, 0)
@@ -108,7 +108,7 @@ def test_a_constructor_that_raises_in_a_successor_is_heard_of_and_nothing_hangs(
     waits: str, implementation: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "down"
-    with mortal([licensed(file)] * 4) as pool:
+    with recovering_pool([licensed(file)] * 4) as pool:
         play(pool, 2)
         file.touch()
         kill(pool, 0)
@@ -127,7 +127,7 @@ def test_a_constructor_that_raises_in_a_successor_is_heard_of_and_nothing_hangs(
 
 def test_restart_may_fail_and_be_tried_again(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "down"
-    with mortal([licensed(file)] * 4, on_failure="raise") as pool:
+    with recovering_pool([licensed(file)] * 4, on_failure="raise") as pool:
         play(pool, 2)
         file.touch()
         for _ in range(2):
@@ -139,7 +139,7 @@ def test_restart_may_fail_and_be_tried_again(implementation: str, tmp_path: Path
 
 def test_a_successor_with_other_spaces_is_gone(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "other"
-    with bereaved(file, "spaces") as pool:
+    with pool_without_worker(file, "spaces") as pool:
         with pytest.raises(SpaceError):
             pool.recv(timeout=PATIENCE)
         file.unlink()
@@ -166,7 +166,7 @@ def test_after_an_interrupt_amid_the_start_of_a_successor_the_next_wait_starts_a
     then: str, kind: type[BaseException], implementation: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "hangs"
-    with interrupts(kind), bereaved(file, "interrupt") as pool:
+    with interrupts(kind), pool_without_worker(file, "interrupt") as pool:
         with pytest.raises(kind) as caught:
             pool.recv(timeout=PATIENCE)
         assert caught.type is kind  # and no WorkerTimeoutError
@@ -199,7 +199,7 @@ def test_a_second_interrupt_while_a_successor_is_ended_leaves_no_descriptor(
         links = (os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.lexists(entry.path))
         return [link for link in links if "vecenv worker 0" in link]
 
-    with interrupts(KeyboardInterrupt), bereaved(file, "interrupt") as pool:
+    with interrupts(KeyboardInterrupt), pool_without_worker(file, "interrupt") as pool:
         monkeypatch.setattr(Worker, "kill", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pool.recv(timeout=PATIENCE)
@@ -214,7 +214,7 @@ def envs_steps(env: Any) -> int:
 
 
 def test_no_descriptors_are_left_for_a_successor(implementation: str, tmp_path: Path) -> None:
-    with mortal([toys.CountEnv] * 4) as pool:
+    with recovering_pool([toys.CountEnv] * 4) as pool:
         play(pool, 2)
         kill(pool, 0)
         pool.send(np.zeros(4, np.int64))
@@ -225,7 +225,9 @@ def test_no_descriptors_are_left_for_a_successor(implementation: str, tmp_path: 
 
 def test_an_env_that_was_to_have_a_worker_of_its_own_cannot_be_built(implementation: str, tmp_path: Path) -> None:
     file = tmp_path / "down"
-    with mortal([toys.CountEnv] * 2 + [functools.partial(CrashesTwice, file), toys.CountEnv], num_workers=1) as pool:
+    with recovering_pool(
+        [toys.CountEnv] * 2 + [functools.partial(CrashesTwice, file), toys.CountEnv], num_workers=1
+    ) as pool:
         with pytest.raises(RuntimeError, match="license server is down"):
             play(pool, 3)
         assert pool.envs_of(1) == [2]

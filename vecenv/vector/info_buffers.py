@@ -1,4 +1,4 @@
-"""Sheets: arrays of infos that are filled again once the caller has dropped them.
+"""InfoBuffers: arrays of infos that are filled again once the caller has dropped them.
 
     step k      infos of sheet 1     the caller holds them
     step k + 1  infos of sheet 2     the caller drops those of sheet 1 when this step returns
@@ -22,19 +22,19 @@ from ..core.layout.rows import RowRange
 from ..core.layout.spec import Array
 from ..core.parent.batch import INFO_CELLS, Batch
 
-__all__ = ["Field", "Sheets"]
+__all__ = ["Field", "InfoBuffers"]
 
 #: Two are used in turns; more if the caller keeps the infos of a few steps.
-_MAX_SHEETS = 4
+_MAX_BUFFERS = 4
 #: Rows in all of them, in batches of all envs: batches of those that finish first have many sizes.
 _MAX_BATCHES = 16
 #: After so many batches in which all were held, new ones are made.
-_PATIENCE = 64
+_MAX_MISSES = 64
 #: Blocks whose columns are remembered; a ring has fewer.
 _MAX_ROWS = 64
 #: (infos, their dtypes, values, masks, fields, signature), as `_native.fill_info_buffer` has it. Nothing else may
 #: refer to the arrays.
-_Sheet = tuple[dict[str, Array], tuple[np.dtype[Any], ...], Array, Array, bytes, bytes]
+_InfoBuffer = tuple[dict[str, Array], tuple[np.dtype[Any], ...], Array, Array, bytes, bytes]
 
 
 class Field(NamedTuple):
@@ -45,18 +45,18 @@ class Field(NamedTuple):
     dtype: np.dtype[Any]
 
 
-class _Kind:
+class _BufferKind:
     """The sheets for batches of one size whose rows all have these tags, and how often all were held."""
 
-    __slots__ = ("num_misses", "sheets", "signature")
+    __slots__ = ("num_misses", "buffers", "signature")
 
     def __init__(self, signature: bytes) -> None:
         self.signature = signature
-        self.sheets: list[_Sheet] = []
+        self.buffers: list[_InfoBuffer] = []
         self.num_misses = 0
 
 
-class Sheets:
+class InfoBuffers:
     """The sheets for each size of batch, of the kind for which `add` was called last.
 
     Args:
@@ -67,7 +67,7 @@ class Sheets:
         native: Any = load() if implementation() == "native" else None
         self._fill = native.fill_info_buffer if native is not None and native.reads(np.ndarray) else None
         self._num_envs = num_envs
-        self._kinds: dict[int, _Kind] = {}  # by the number of rows
+        self._kinds: dict[int, _BufferKind] = {}  # by the number of rows
         self._columns: dict[Any, tuple[Array, Array, Array]] = {}
 
     def read(self, batch: Batch) -> dict[str, Array] | None:
@@ -76,20 +76,20 @@ class Sheets:
         kind = self._kinds.get(rows.count)
         if kind is None or self._fill is None:
             return None
-        columns = self._columns.get(rows) or self._look_at(rows)
-        for sheet in kind.sheets:
-            infos: Any = self._fill(sheet, columns, INFO_CELLS.flag)
+        columns = self._columns.get(rows) or self._cached_columns(rows)
+        for buffer in kind.buffers:
+            infos: Any = self._fill(buffer, columns, INFO_CELLS.flag)
             if infos is not False:
                 return infos  # type: ignore[no-any-return]
         return None
 
-    def _look_at(self, rows: Any) -> tuple[Array, Array, Array]:
+    def _cached_columns(self, rows: Any) -> tuple[Array, Array, Array]:
         columns = rows.column("flags"), rows.column(INFO_CELLS.tags), rows.column(INFO_CELLS.values)
         if type(rows) is RowRange and rows.count == self._num_envs and len(self._columns) < _MAX_ROWS:
             self._columns[rows] = columns
         return columns
 
-    def forget_views(self) -> None:
+    def release_views(self) -> None:
         """Let go of the ring; nothing is read any more."""
         self._columns.clear()
 
@@ -100,29 +100,29 @@ class Sheets:
         kind = self._kinds.get(count)
         if kind is None or kind.signature != signature:
             self._kinds.pop(count, None)  # for this one to be the newest
-            kind = self._kinds[count] = _Kind(signature)
-        if len(kind.sheets) == _MAX_SHEETS:
+            kind = self._kinds[count] = _BufferKind(signature)
+        if len(kind.buffers) == _MAX_BUFFERS:
             kind.num_misses += 1
-            if kind.num_misses < _PATIENCE:
+            if kind.num_misses < _MAX_MISSES:
                 return
-            kind.sheets.clear()
+            kind.buffers.clear()
             kind.num_misses = 0
-        kind.sheets.append(_make_sheet(signature, count, fields))
-        while sum(size * len(known.sheets) for size, known in self._kinds.items()) > _MAX_BATCHES * self._num_envs:
+        kind.buffers.append(_make_buffer(signature, count, fields))
+        while sum(size * len(known.buffers) for size, known in self._kinds.items()) > _MAX_BATCHES * self._num_envs:
             del self._kinds[next(iter(self._kinds))]
 
 
-def _make_sheet(signature: bytes, count: int, fields: Sequence[Field]) -> _Sheet:
-    places = b""
+def _make_buffer(signature: bytes, count: int, fields: Sequence[Field]) -> _InfoBuffer:
+    layouts = b""
     end = 0
     for field in fields:
-        places += struct.pack("=III", field.cell, end, field.dtype.itemsize)
+        layouts += struct.pack("=III", field.cell, end, field.dtype.itemsize)
         end += -(-count * field.dtype.itemsize // 8) * 8
     values = np.empty(end, np.uint8)
     masks = np.empty((len(fields), count), np.bool_)
     infos: dict[str, Array] = {}
-    for place, field, mask in zip(struct.iter_unpack("=III", places), fields, masks):
+    for layout, field, mask in zip(struct.iter_unpack("=III", layouts), fields, masks):
         nbytes = count * field.dtype.itemsize
-        infos[field.key] = values[place[1] : place[1] + nbytes].view(field.dtype)
+        infos[field.key] = values[layout[1] : layout[1] + nbytes].view(field.dtype)
         infos[f"_{field.key}"] = mask
-    return infos, tuple([array.dtype for array in infos.values()]), values, masks, places, signature
+    return infos, tuple([array.dtype for array in infos.values()]), values, masks, layouts, signature

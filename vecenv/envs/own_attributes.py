@@ -13,15 +13,15 @@ import sys
 import types
 from typing import Any
 
-__all__ = ["MISSING", "attributes_of", "get_own", "set_own"]
+__all__ = ["MISSING", "attributes_of", "get_own_attr", "set_own_attr"]
 
 MISSING: Any = object()
 
-_ASKING_COSTS = (3, 11) <= sys.version_info < (3, 13)
+_DICT_IS_SLOW = (3, 11) <= sys.version_info < (3, 13)
 _names: dict[type, tuple[str, ...]] = {}
 
 
-def get_own(layer: Any, name: str, default: Any = None) -> Any:
+def get_own_attr(layer: Any, name: str, default: Any = None) -> Any:
     """Return an attribute of this very object, never one that it forwards to another."""
     try:
         return object.__getattribute__(layer, name)
@@ -29,7 +29,7 @@ def get_own(layer: Any, name: str, default: Any = None) -> Any:
         return default
 
 
-def set_own(layer: Any, name: str, value: Any) -> None:
+def set_own_attr(layer: Any, name: str, value: Any) -> None:
     """Set an attribute of this very object."""
     object.__setattr__(layer, name, value)
 
@@ -40,7 +40,7 @@ def attributes_of(layer: Any) -> dict[str, Any]:
     On CPython 3.11 and 3.12 those that the code of its classes assigns to, which leaves out what others
     have put there.
     """
-    if not _ASKING_COSTS:
+    if not _DICT_IS_SLOW:
         own: dict[str, Any] = getattr(layer, "__dict__", {})
         return own
     cls = type(layer)
@@ -49,7 +49,7 @@ def attributes_of(layer: Any) -> dict[str, Any]:
         names = _names[cls] = _stored_names(cls)
     found = {}
     for name in names:
-        value = get_own(layer, name, MISSING)
+        value = get_own_attr(layer, name, MISSING)
         if value is not MISSING:
             found[name] = value
     return found

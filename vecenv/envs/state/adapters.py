@@ -17,52 +17,52 @@ from typing import Any
 
 import numpy as np
 
-from vecenv.envs.own import MISSING, get_own
+from vecenv.envs.own_attributes import MISSING, get_own_attr
 from vecenv.errors import StateError
 
 EPISODE, SEED, LIFE = "episode", "seed", "life"
 
 
 @dataclass(frozen=True)
-class Known:
+class StateAdapter:
     """What is known of one class.
 
     Attributes:
         capture: gives the layer's own state, picklable; None where it has none but random generators.
         restore: puts that back into a fresh layer of the class.
-        lasts: EPISODE, SEED or LIFE, or a function of the layer that says which.
+        lifetime: EPISODE, SEED or LIFE, or a function of the layer that says which.
         is_whole: the state is all of the layer also amid an episode; else only between two.
         holds_inner: the state is that of all layers inside as well.
         with_subclasses: subclasses in the packages of `TRUSTED` hold nothing more.
         find_gap: says why this very object is not covered, or None.
-        rests: it is looked at between episodes only; else some of those inside are always under way.
+        only_between_episodes: it is looked at between episodes only; else some of those inside are always under way.
     """
 
     capture: Callable[[Any], Any] | None = None
     restore: Callable[[Any, Any], None] | None = None
-    lasts: str | Callable[[Any], str] = EPISODE
+    lifetime: str | Callable[[Any], str] = EPISODE
     is_whole: bool = True
     holds_inner: bool = False
     with_subclasses: bool = False
     find_gap: Callable[[Any], str | None] | None = None
-    rests: bool = True
+    only_between_episodes: bool = True
 
 
 TRUSTED = frozenset({"gymnasium", "ale_py", "vecenv"})  # packages whose classes the tables have been checked against
 
 
-def attributes(*names: str, lasts: str, **more: Any) -> Known:
+def attributes(*names: str, lifetime: str, **more: Any) -> StateAdapter:
     """Give the entry of a class whose state is these attributes; ones that a version lacks are left out."""
 
     def capture(layer: Any) -> dict[str, Any]:
-        present = ((name, get_own(layer, name, MISSING)) for name in names)
+        present = ((name, get_own_attr(layer, name, MISSING)) for name in names)
         return {name: value for name, value in present if value is not MISSING}
 
     def restore(layer: Any, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(layer, name, value)
 
-    return Known(capture, restore, lasts, **more)
+    return StateAdapter(capture, restore, lifetime, **more)
 
 
 def _capture_ale(env: Any) -> Any:
@@ -111,56 +111,62 @@ def _find_hidden_state(layer: Any) -> str | None:
 
 def _is_pure(value: Any, depth: int = 0) -> bool:
     if isinstance(value, types.FunctionType) and depth < 4:
-        held = [cell.cell_contents for cell in value.__closure__ or ()]
-        held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        return all(_is_pure(part, depth + 1) for part in held)
+        captured = [cell.cell_contents for cell in value.__closure__ or ()]
+        captured += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        return all(_is_pure(part, depth + 1) for part in captured)
     if isinstance(value, (tuple, frozenset)):
         return all(_is_pure(part, depth) for part in value)
     return isinstance(value, (*_IMMUTABLE, types.BuiltinFunctionType, np.ufunc))
 
 
-def _window_lasts(layer: Any) -> str:
+def _window_lifetime(layer: Any) -> str:
     return EPISODE if layer.window is None else LIFE
 
 
-_STATELESS = Known()
-_RESTING = Known(is_whole=False)  # nothing but generators, as long as no episode runs
-_RESTING_FAMILY = Known(is_whole=False, with_subclasses=True)
-_TRANSFORM = Known(find_gap=_find_hidden_state)
+_STATELESS = StateAdapter()
+_GENERATORS_ONLY = StateAdapter(is_whole=False)  # nothing but generators, as long as no episode runs
+_GENERATORS_ONLY_FAMILY = StateAdapter(is_whole=False, with_subclasses=True)
+_TRANSFORM = StateAdapter(find_gap=_find_hidden_state)
 
 _WRAPPERS = "gymnasium.wrappers."
 _ENVS = "gymnasium.envs."
 
-KNOWN: dict[str, Known] = {
+STATE_ADAPTERS: dict[str, StateAdapter] = {
     **{f"gymnasium.core.{name}": _STATELESS for name in ("Wrapper", "ObservationWrapper", "ActionWrapper")},
     "gymnasium.core.RewardWrapper": _STATELESS,
     # ---- gymnasium.wrappers ----
-    _WRAPPERS + "common.TimeLimit": attributes("_elapsed_steps", lasts=EPISODE),
-    _WRAPPERS + "common.Autoreset": attributes("autoreset", lasts=EPISODE),
+    _WRAPPERS + "common.TimeLimit": attributes("_elapsed_steps", lifetime=EPISODE),
+    _WRAPPERS + "common.Autoreset": attributes("autoreset", lifetime=EPISODE),
     # What it has checked already; it says so at most twice, data never depend on it.
     _WRAPPERS + "common.PassiveEnvChecker": attributes(
-        *("checked_reset", "checked_step", "checked_render", "checked_data_reuse", "_previous_data"), lasts=EPISODE
+        *("checked_reset", "checked_step", "checked_render", "checked_data_reuse", "_previous_data"), lifetime=EPISODE
     ),
-    _WRAPPERS + "common.OrderEnforcing": attributes("_has_reset", lasts=EPISODE),
+    _WRAPPERS + "common.OrderEnforcing": attributes("_has_reset", lifetime=EPISODE),
     _WRAPPERS + "common.RecordEpisodeStatistics": attributes(
         *("episode_count", "episode_start_time", "episode_returns", "episode_lengths"),
         *("time_queue", "return_queue", "length_queue"),
-        lasts=LIFE,
+        lifetime=LIFE,
     ),
-    _WRAPPERS + "stateful_observation.DelayObservation": attributes("observation_queue", lasts=EPISODE),
-    _WRAPPERS + "stateful_observation.TimeAwareObservation": attributes("timesteps", lasts=EPISODE),
-    _WRAPPERS + "stateful_observation.FrameStackObservation": attributes("obs_queue", "padding_value", lasts=EPISODE),
-    _WRAPPERS + "stateful_observation.NormalizeObservation": attributes("obs_rms", "_update_running_mean", lasts=LIFE),
+    _WRAPPERS + "stateful_observation.DelayObservation": attributes("observation_queue", lifetime=EPISODE),
+    _WRAPPERS + "stateful_observation.TimeAwareObservation": attributes("timesteps", lifetime=EPISODE),
+    _WRAPPERS + "stateful_observation.FrameStackObservation": attributes(
+        "obs_queue", "padding_value", lifetime=EPISODE
+    ),
+    _WRAPPERS + "stateful_observation.NormalizeObservation": attributes(
+        "obs_rms", "_update_running_mean", lifetime=LIFE
+    ),
     # An episode that ends within its first few frames shows what the last one left in the buffer.
-    _WRAPPERS + "stateful_observation.MaxAndSkipObservation": attributes("_obs_buffer", lasts=LIFE),
+    _WRAPPERS + "stateful_observation.MaxAndSkipObservation": attributes("_obs_buffer", lifetime=LIFE),
     _WRAPPERS + "stateful_reward.NormalizeReward": attributes(
-        *("return_rms", "discounted_reward", "_update_running_mean"), lasts=LIFE
+        *("return_rms", "discounted_reward", "_update_running_mean"), lifetime=LIFE
     ),
     _WRAPPERS + "stateful_action.StickyAction": attributes(
-        *("last_action", "is_sticky_actions", "num_repeats", "repeats_taken"), lasts=EPISODE
+        *("last_action", "is_sticky_actions", "num_repeats", "repeats_taken"), lifetime=EPISODE
     ),
     _WRAPPERS + "stateful_action.RepeatAction": _STATELESS,
-    _WRAPPERS + "atari_preprocessing.AtariPreprocessing": attributes("obs_buffer", "lives", "game_over", lasts=EPISODE),
+    _WRAPPERS + "atari_preprocessing.AtariPreprocessing": attributes(
+        "obs_buffer", "lives", "game_over", lifetime=EPISODE
+    ),
     _WRAPPERS + "transform_observation.TransformObservation": _TRANSFORM,
     **{
         f"{_WRAPPERS}transform_observation.{name}": _STATELESS
@@ -179,8 +185,8 @@ KNOWN: dict[str, Known] = {
     _WRAPPERS + "transform_reward.ClipReward": _STATELESS,
     # Their noise is drawn from the env's generator; a window is opened anew.
     **{f"{_WRAPPERS}rendering.{name}": _STATELESS for name in ("AddWhiteNoise", "HumanRendering", "ObstructView")},
-    _WRAPPERS + "rendering.RenderCollection": Known(find_gap=_find_unread_frames),
-    _WRAPPERS + "rendering.RecordVideo": attributes("step_id", "episode_id", lasts=LIFE, find_gap=_find_lost_frames),
+    _WRAPPERS + "rendering.RenderCollection": StateAdapter(find_gap=_find_unread_frames),
+    _WRAPPERS + "rendering.RecordVideo": attributes("step_id", "episode_id", lifetime=LIFE, find_gap=_find_lost_frames),
     **{
         _WRAPPERS + name: _STATELESS
         for name in (
@@ -196,21 +202,21 @@ KNOWN: dict[str, Known] = {
     _WRAPPERS + "vector.common.RecordEpisodeStatistics": attributes(
         *("episode_count", "episode_start_times", "episode_returns", "episode_lengths", "prev_dones"),
         *("time_queue", "return_queue", "length_queue"),
-        lasts=LIFE,
+        lifetime=LIFE,
     ),
     _WRAPPERS + "vector.stateful_observation.NormalizeObservation": attributes(
-        *("obs_rms", "_update_running_mean"), lasts=LIFE
+        *("obs_rms", "_update_running_mean"), lifetime=LIFE
     ),
     _WRAPPERS + "vector.stateful_reward.NormalizeReward": attributes(
-        *("return_rms", "accumulated_reward", "_prev_dones", "_update_running_mean"), lasts=LIFE
+        *("return_rms", "accumulated_reward", "_prev_dones", "_update_running_mean"), lifetime=LIFE
     ),
     _ENVS + "classic_control.cartpole.CartPoleVectorEnv": attributes(
-        *("state", "steps", "prev_done", "steps_beyond_terminated", "low", "high"), lasts=EPISODE
+        *("state", "steps", "prev_done", "steps_beyond_terminated", "low", "high"), lifetime=EPISODE
     ),
-    "vecenv.envs.batched.BatchedEnv": attributes("has_begun", lasts=SEED, rests=False),
+    "vecenv.envs.batched.BatchedEnv": attributes("has_begun", lifetime=SEED, only_between_episodes=False),
     # ---- envs ----
     **{
-        f"{_ENVS}{name}": _RESTING
+        f"{_ENVS}{name}": _GENERATORS_ONLY
         for name in (
             *("classic_control.acrobot.AcrobotEnv", "classic_control.cartpole.CartPoleEnv"),
             "classic_control.continuous_mountain_car.Continuous_MountainCarEnv",
@@ -219,35 +225,35 @@ KNOWN: dict[str, Known] = {
         )
     },
     # Without a map's name its constructor draws one.
-    _ENVS + "toy_text.frozen_lake.FrozenLakeEnv": Known(_capture_map, _check_map, LIFE, is_whole=False),
+    _ENVS + "toy_text.frozen_lake.FrozenLakeEnv": StateAdapter(_capture_map, _check_map, LIFE, is_whole=False),
     # Every reset goes through mj_resetData, which clears controls, warm starts and time too.
-    _ENVS + "mujoco.mujoco_env.MujocoEnv": _RESTING_FAMILY,
+    _ENVS + "mujoco.mujoco_env.MujocoEnv": _GENERATORS_ONLY_FAMILY,
     # A reset with a seed loads the game anew; one without leaves the emulator's generator running.
-    "ale_py.env.AtariEnv": Known(_capture_ale, _restore_ale, SEED, find_gap=_find_sticky_action),
-    "vecenv.envs.adapt.AdaptedEnv": _RESTING,
+    "ale_py.env.AtariEnv": StateAdapter(_capture_ale, _restore_ale, SEED, find_gap=_find_sticky_action),
+    "vecenv.envs.adapt.AdaptedEnv": _GENERATORS_ONLY,
     "vecenv.envs.video.EpisodeRecorder": attributes(
         *("step_id", "episode_id", "name_prefix", "video_paths"),
-        lasts=LIFE,
+        lifetime=LIFE,
         find_gap=_find_lost_frames,
         with_subclasses=True,
     ),
-    "vecenv.envs.agents.TwoAgentEnv": _RESTING,
-    "vecenv.envs.agents.HybridEnv": _RESTING,
+    "vecenv.envs.agents.TwoAgentEnv": _GENERATORS_ONLY,
+    "vecenv.envs.agents.HybridEnv": _GENERATORS_ONLY,
     # Bots choose by the env's generator; each has one of its own too, for those who ask it without an env.
-    "vecenv.envs.board.env.BoardEnv": _RESTING_FAMILY,
-    "vecenv.envs.toys.plain.ToyEnv": _RESTING_FAMILY,
+    "vecenv.envs.board.env.BoardEnv": _GENERATORS_ONLY_FAMILY,
+    "vecenv.envs.toys.plain.ToyEnv": _GENERATORS_ONLY_FAMILY,
     "vecenv.envs.toys.plain.CountEnv": attributes(
-        *("seed_given", "episode"), lasts=SEED, is_whole=False, with_subclasses=True
+        *("seed_given", "episode"), lifetime=SEED, is_whole=False, with_subclasses=True
     ),
-    "vecenv.vector.inside.Disguise": _STATELESS,
+    "vecenv.vector.inside.ShapeOnlyEnv": _STATELESS,
 }
 
-HOOK_LASTS: dict[str, str | Callable[[Any], str]] = {
+HOOK_LIFETIMES: dict[str, str | Callable[[Any], str]] = {
     "vecenv.wrappers.episode.NoopResetWrapper": SEED,
     "vecenv.wrappers.episode.EpisodicLifeWrapper": LIFE,
     "vecenv.wrappers.episode.TimeLimitWrapper": EPISODE,
-    "vecenv.wrappers.norm.ObsNormWrapper": _window_lasts,
-    "vecenv.wrappers.norm.RewardNormWrapper": _window_lasts,
+    "vecenv.wrappers.norm.ObsNormWrapper": _window_lifetime,
+    "vecenv.wrappers.norm.RewardNormWrapper": _window_lifetime,
     "vecenv.wrappers.observation.FrameStackWrapper": EPISODE,
     "vecenv.wrappers.observation.ObsPlusPrevActRewWrapper": EPISODE,
     "vecenv.wrappers.reward.DelayRewardWrapper": EPISODE,

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.faults.tapes import Tapes, frozen, kill, mortal, play, undisturbed, wait_until
+from tests.faults.traces import Traces, frozen, kill, play, recovering_pool, undisturbed, wait_until
 from vecenv import AsyncSubprocessEnvManager, SyncSubprocessEnvManager, VectorEnv
 from vecenv.core.layout.rows import Autoreset, RowFlag
 from vecenv.core.options import Limits
@@ -38,15 +38,15 @@ class Entropic(toys.ToyEnv):
 
 
 def kill_at(number: int, worker_id: int = 0) -> Callable[[Any, int], None]:
-    def strike(pool: Any, now: int) -> None:
+    def inject(pool: Any, now: int) -> None:
         if now == number:
             kill(pool, worker_id)
 
-    return strike
+    return inject
 
 
-def place_of(tapes: Tapes, env_id: int, number: int) -> tuple[int, int]:
-    return tapes.rows[env_id][number].place[:2]
+def counters_of(traces: Traces, env_id: int, number: int) -> tuple[int, int]:
+    return traces.rows[env_id][number].place[:2]
 
 
 # ---- episodes that cannot be repeated -------------------------------------------------------------
@@ -56,7 +56,7 @@ def place_of(tapes: Tapes, env_id: int, number: int) -> tuple[int, int]:
 def test_an_episode_that_cannot_be_repeated_ends_truncated(why: str, implementation: str) -> None:
     env_fn = Entropic if why == "entropy" else toys.ToyEnv
     options = {} if why == "entropy" else {"max_log_bytes": 100}
-    with mortal([env_fn] * 4, **options) as pool:
+    with recovering_pool([env_fn] * 4, **options) as pool:
         got = play(pool, 14, before=kill_at(5))
         counts = pool.statistics()
     assert (counts["restarts"], counts["truncated"], counts["replayed"]) == (1, 2, 0)
@@ -64,8 +64,8 @@ def test_an_episode_that_cannot_be_repeated_ends_truncated(why: str, implementat
         rows = got.rows[env_id]
         assert rows[5].ended == (False, True) and rows[5].reward == np.float64(0.0).tobytes()
         assert rows[5].obs == rows[4].obs, "the last observation is shown"
-        assert place_of(got, env_id, 5) == (0, 5)
-        assert rows[6].flags & RowFlag.AUTORESET and place_of(got, env_id, 6) == (1, 0)
+        assert counters_of(got, env_id, 5) == (0, 5)
+        assert rows[6].flags & RowFlag.AUTORESET and counters_of(got, env_id, 6) == (1, 0)
         assert [row.place[1] for row in rows[6:]] == list(range(9))
         assert got.marks[env_id] == [(5, "truncated"), (6, "restarted")]
     for env_id in (2, 3):
@@ -101,7 +101,7 @@ def test_what_has_no_column_is_shown_last_as_well(mode: str, implementation: str
 def test_an_episode_that_has_ended_does_not_end_again(why: str, moment: str, implementation: str) -> None:
     env_fn = Entropic if why == "entropy" else toys.ToyEnv
     options = {} if why == "entropy" else {"max_log_bytes": 100}
-    with mortal([env_fn] * 4, **options) as pool:
+    with recovering_pool([env_fn] * 4, **options) as pool:
         got = play(pool, 10)
         assert [row[10].ended for row in got.rows] == [(True, False)] * 4
         kill(pool, 0)
@@ -123,7 +123,7 @@ def test_an_episode_that_has_ended_does_not_end_again(why: str, moment: str, imp
 
 
 def test_an_end_that_was_told_is_known_where_the_caller_resets(implementation: str) -> None:
-    with mortal([Entropic] * 2, autoreset=DISABLED) as pool:
+    with recovering_pool([Entropic] * 2, autoreset=DISABLED) as pool:
         assert play(pool, 10).rows[0][10].ended == (True, False)
         kill(pool, 0)
         pool.reset()
@@ -142,7 +142,7 @@ def test_an_autoreset_that_raised_is_still_to_come_after_a_death(implementation:
                 raise ValueError("no reset")
             return super().reset(**kwargs)
 
-    with mortal([Reluctant] * 2) as pool:
+    with recovering_pool([Reluctant] * 2) as pool:
         play(pool, 10)
         path.touch()
         pool.send(np.zeros(2, np.int64))
@@ -156,7 +156,7 @@ def test_an_autoreset_that_raised_is_still_to_come_after_a_death(implementation:
 
 
 def test_an_episode_that_cannot_be_repeated_ends_truncated_in_same_step_mode(implementation: str) -> None:
-    with mortal([Entropic] * 2, autoreset=SAME) as pool:
+    with recovering_pool([Entropic] * 2, autoreset=SAME) as pool:
         got = play(pool, 14, before=kill_at(5))
     row = got.rows[0][5]
     assert row.ended == (False, True) and row.flags & RowFlag.FINAL
@@ -167,7 +167,7 @@ def test_an_episode_that_cannot_be_repeated_ends_truncated_in_same_step_mode(imp
 
 
 def test_an_episode_that_cannot_be_repeated_can_be_reset_by_hand(implementation: str) -> None:
-    with mortal([Entropic] * 2, autoreset=DISABLED) as pool:
+    with recovering_pool([Entropic] * 2, autoreset=DISABLED) as pool:
         got = play(pool, 5, before=kill_at(5))
         assert got.rows[0][5].ended == (False, True)
         pool.reset([0], seeds=[3])
@@ -179,7 +179,7 @@ def test_an_episode_that_cannot_be_repeated_can_be_reset_by_hand(implementation:
 
 @pytest.mark.parametrize("moment", ["reset", "call"])
 def test_an_episode_is_found_lost_by_another_command_than_a_step(moment: str, implementation: str) -> None:
-    with mortal([Entropic] * 2) as pool:
+    with recovering_pool([Entropic] * 2) as pool:
         play(pool, 4)
         kill(pool, 0)
         if moment == "reset":  # which is what a lost episode needs
@@ -202,7 +202,7 @@ def test_what_comes_after_a_lost_episode_is_brought_back_again(implementation: s
     class Drawn(toys.ToyEnv):
         pass
 
-    def strike(pool: Any, now: int) -> None:
+    def inject(pool: Any, now: int) -> None:
         if now == 5:
             kill(pool, 0)
         elif now == 3:
@@ -210,8 +210,8 @@ def test_what_comes_after_a_lost_episode_is_brought_back_again(implementation: s
         elif now in (8, 18):
             kill(pool, 0)
 
-    with mortal([functools.partial(Drawn, 10)] * 2) as pool:
-        got = play(pool, 20, before=strike)
+    with recovering_pool([functools.partial(Drawn, 10)] * 2) as pool:
+        got = play(pool, 20, before=inject)
         assert pool.statistics()["truncated"] == 1
     assert [mark for _, mark in got.marks[0]] == ["truncated", "restarted", "replayed", "replayed"]
 
@@ -224,7 +224,7 @@ def _ours() -> int:
 def test_a_reset_that_was_too_large_to_keep_is_not_left_out(num_steps: int, implementation: str) -> None:
     """Else an env that was never reset would be stepped, and nothing would say so."""
     options = {"map": b"x" * 50_000}
-    with mortal([toys.CountEnv] * 4, max_log_bytes=10_000) as pool:
+    with recovering_pool([toys.CountEnv] * 4, max_log_bytes=10_000) as pool:
         pool.start()
         pool.reset(seeds=[5, 6, 7, 8], kwargs=[{"options": options}] * 4)
         pool.recv().raise_errors()
@@ -249,7 +249,7 @@ def test_a_reset_that_was_too_large_to_keep_is_not_left_out(num_steps: int, impl
 def test_a_reset_that_is_too_large_to_keep_is_made_again_while_nobody_has_its_answer(
     is_answered: bool, implementation: str
 ) -> None:
-    with mortal([toys.CountEnv] * 2, max_log_bytes=10_000) as pool:
+    with recovering_pool([toys.CountEnv] * 2, max_log_bytes=10_000) as pool:
         pool.start()
         kwargs = [{"options": {"map": b"x" * 50_000}}] * 2
         pool.reset(seeds=[5, 6], kwargs=kwargs)
@@ -266,7 +266,7 @@ def test_a_reset_that_is_too_large_to_keep_is_made_again_while_nobody_has_its_an
 def test_an_episode_of_observations_without_layout_can_be_lost(implementation: str) -> None:
     """What was seen last of them is not kept: the row that ends the episode has None."""
     space = spaces.Dict(text=spaces.Text(5), number=spaces.Discrete(9))
-    with mortal([functools.partial(toys.SpaceEnv, space, length=6)] * 2, max_log_bytes=1) as pool:
+    with recovering_pool([functools.partial(toys.SpaceEnv, space, length=6)] * 2, max_log_bytes=1) as pool:
         got = play(pool, 9, before=kill_at(4))
     assert got.rows[0][4].ended == (False, True)
     assert [mark for _, mark in got.marks[0]] == ["truncated", "restarted"]
@@ -285,7 +285,7 @@ class RaisesAtFour(Entropic):
 
 def test_what_was_seen_last_is_not_the_answer_without_an_observation(implementation: str) -> None:
     """The row of a step that raised has in its columns what another one has left there."""
-    with mortal([RaisesAtFour] * 2) as pool:
+    with recovering_pool([RaisesAtFour] * 2) as pool:
         play(pool, 2)
         pool.send(np.zeros(2, np.int64))
         last = pool.recv().obs.copy()
@@ -299,7 +299,7 @@ def test_what_was_seen_last_is_not_the_answer_without_an_observation(implementat
 
 
 def test_a_replay_that_takes_too_long_is_given_up(implementation: str) -> None:
-    with mortal([functools.partial(toys.SleepEnv, 20.0)] * 2, recovery_timeout=0.01) as pool:
+    with recovering_pool([functools.partial(toys.SleepEnv, 20.0)] * 2, recovery_timeout=0.01) as pool:
         got = play(pool, 7, before=kill_at(6))
     assert got.rows[0][6].ended == (False, True)
 
@@ -309,7 +309,7 @@ def test_a_replay_that_takes_too_long_is_given_up(implementation: str) -> None:
 
 def draw_of_episode(seed: int, index: int) -> float:
     """Return what tells an episode of an env from its others, however the env came there."""
-    env = innocent()
+    env = healthy()
     env.reset(seed=seed)
     for _ in range(index):
         for _ in range(6):
@@ -327,7 +327,7 @@ class SegfaultsInEpisode(toys.Segfaults):
 
     def step(self, action: Any) -> Any:
         if self.episode_draw == self.first_draw and self.elapsed_steps == 4:
-            self.commit()
+            self.fail()
         return super().step(action)
 
 
@@ -336,7 +336,7 @@ def segfaulting(seed: int = 1, index: int = 2) -> Any:
     return functools.partial(SegfaultsInEpisode, draw_of_episode(seed, index), length=6)
 
 
-def innocent() -> Any:
+def healthy() -> Any:
     return toys.Raises(None, moment="call", length=6)
 
 
@@ -344,9 +344,9 @@ def innocent() -> Any:
 def test_a_crash_that_comes_every_time_costs_one_episode(
     autoreset: Autoreset, implementation: str, tmp_path: Any
 ) -> None:
-    expected = undisturbed([innocent] * 4, 30, autoreset=autoreset)
-    with mortal(
-        [innocent, segfaulting(), innocent, innocent], autoreset=autoreset, reproducer_dir=str(tmp_path)
+    expected = undisturbed([healthy] * 4, 30, autoreset=autoreset)
+    with recovering_pool(
+        [healthy, segfaulting(), healthy, healthy], autoreset=autoreset, reproducer_dir=str(tmp_path)
     ) as pool:
         got = play(pool, 30)
         counts = pool.statistics()
@@ -380,8 +380,8 @@ def assert_reproduces(path: str, lost: int) -> None:
 
 
 def test_a_crash_that_comes_every_time_can_raise(implementation: str, tmp_path: Any) -> None:
-    env_fns = [innocent, segfaulting(), innocent, innocent]
-    with mortal(env_fns, on_repeat="raise", reproducer_dir=str(tmp_path)) as pool:
+    env_fns = [healthy, segfaulting(), healthy, healthy]
+    with recovering_pool(env_fns, on_repeat="raise", reproducer_dir=str(tmp_path)) as pool:
         with pytest.raises(WorkerDiedError) as caught:
             play(pool, 30)
         text, error = str(caught.value), caught.value
@@ -399,7 +399,7 @@ def test_a_crash_that_comes_every_time_can_raise(implementation: str, tmp_path: 
 
 def test_a_reset_that_crashes_every_time_raises(implementation: str, tmp_path: Any) -> None:
     says = r"reset of env 1 \(command \d+\): .*\n?[\s\S]*second time"
-    pool = mortal([innocent, toys.SegfaultAtReset], reproducer_dir=str(tmp_path))
+    pool = recovering_pool([healthy, toys.SegfaultAtReset], reproducer_dir=str(tmp_path))
     with pool, pytest.raises(WorkerDiedError, match=says):
         play(pool, 1)
 
@@ -431,7 +431,7 @@ def test_a_crash_in_what_is_only_repeated_costs_the_episode(
     path, files = tmp_path / "what", tmp_path / "files"
     files.mkdir()
     env_fns = [toys.CountEnv, functools.partial(Fragile, str(path))]
-    with mortal(env_fns, reproducer_dir=str(files)) as pool:
+    with recovering_pool(env_fns, reproducer_dir=str(files)) as pool:
         play(pool, 2)
         pool.call(lambda env: env.unwrapped.touch() if isinstance(env.unwrapped, Fragile) else None)
         path.write_text(what)
@@ -459,7 +459,7 @@ def test_where_the_next_episode_cannot_begin_either_it_raises(implementation: st
     path, files = tmp_path / "what", tmp_path / "files"
     files.mkdir()
     env_fns = [functools.partial(Fragile, str(path))] * 2
-    with mortal(env_fns, reproducer_dir=str(files)) as pool:
+    with recovering_pool(env_fns, reproducer_dir=str(files)) as pool:
         play(pool, 2)
         path.write_text("any reset")
         kill(pool, 1)
@@ -497,7 +497,7 @@ def test_who_is_at_work_in_another_thread_is_not_given_up_with_who_crashes(
     files.mkdir()
     env_fns = [functools.partial(Neighbour, str(tmp_path / "exits"), exits) for exits in (False, True)]
     options = {"num_workers": 1, "threads_per_worker": 2, "on_repeat": on_repeat, "reproducer_dir": str(files)}
-    with mortal(env_fns, **options) as pool:
+    with recovering_pool(env_fns, **options) as pool:
         play(pool, 2)
         pool.send(np.zeros(2, np.int64))
         if on_repeat == "raise":
@@ -529,19 +529,19 @@ class ExitsEverywhere(toys.CountEnv):
 
 
 def test_too_many_failures_raise(implementation: str, tmp_path: Any) -> None:
-    with mortal([innocent, functools.partial(ExitsEverywhere, str(tmp_path))], max_restarts=3) as pool:
+    with recovering_pool([healthy, functools.partial(ExitsEverywhere, str(tmp_path))], max_restarts=3) as pool:
         with pytest.raises(WorkerDiedError, match=r"4 failures within 60 s with env 1 at work.*max_restarts=3"):
             play(pool, 9)
         assert pool.statistics()["restarts"] == 3
 
 
 def test_no_restart_at_all(implementation: str) -> None:
-    with mortal([innocent] * 2, max_restarts=0) as pool, pytest.raises(WorkerDiedError, match="max_restarts=0"):
+    with recovering_pool([healthy] * 2, max_restarts=0) as pool, pytest.raises(WorkerDiedError, match="max_restarts=0"):
         play(pool, 3, before=kill_at(2))
 
 
 def test_on_failure_raise_replaces_nobody(implementation: str) -> None:
-    with mortal([innocent] * 2, on_failure="raise") as pool:
+    with recovering_pool([healthy] * 2, on_failure="raise") as pool:
         with pytest.raises(WorkerDiedError, match="SIGKILL") as caught:
             play(pool, 3, before=kill_at(2))
         assert "max_restarts" not in str(caught.value)
@@ -552,7 +552,7 @@ def test_on_failure_raise_replaces_nobody(implementation: str) -> None:
 
 
 def test_vector_env_says_so(implementation: str, tmp_path: Any) -> None:
-    env_fns = [innocent, segfaulting(), innocent]
+    env_fns = [healthy, segfaulting(), healthy]
     env = VectorEnv(env_fns, num_workers=2, failures={"reproducer_dir": str(tmp_path)})
     try:
         env.reset(seed=0)
@@ -574,7 +574,7 @@ def test_vector_env_says_so(implementation: str, tmp_path: Any) -> None:
 def test_managers_say_so(cls: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    manager = cls([innocent, segfaulting(9, 0), innocent], {"num_workers": 2, "wait_num": 3})
+    manager = cls([healthy, segfaulting(9, 0), healthy], {"num_workers": 2, "wait_num": 3})
     try:
         manager.seed(8, dynamic_seed=False)
         manager.launch()
@@ -594,19 +594,19 @@ def test_managers_say_so(cls: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: An
 
 @pytest.mark.usefixtures("patient_stacks")
 @pytest.mark.parametrize(
-    ("crime", "says"),
+    ("fault", "says"),
     [
-        ("segfault", r"SIGSEGV[\s\S]*Segmentation fault[\s\S]*in commit"),
-        ("abort", r"SIGABRT[\s\S]*in commit"),
-        ("hang", r"within 1\.0 s[\s\S]*in wait[\s\S]*in commit"),
-        ("hang in C", r"within 1\.0 s[\s\S]*in commit"),
+        ("segfault", r"SIGSEGV[\s\S]*Segmentation fault[\s\S]*in fail"),
+        ("abort", r"SIGABRT[\s\S]*in fail"),
+        ("hang", r"within 1\.0 s[\s\S]*in wait[\s\S]*in fail"),
+        ("hang in C", r"within 1\.0 s[\s\S]*in fail"),
         ("stop", r"within 1\.0 s[\s\S]*stopped by a signal"),
     ],
 )
-def test_errors_show_what_the_worker_was_doing(crime: str, says: str, implementation: str) -> None:
+def test_errors_show_what_the_worker_was_doing(fault: str, says: str, implementation: str) -> None:
     limits = Limits(step=1.0, close=0.3)
-    env_fn = functools.partial(toys.FAULTS[crime], 2)
-    pool = mortal([innocent, env_fn], on_failure="raise", limits=limits)
+    env_fn = functools.partial(toys.FAULTS[fault], 2)
+    pool = recovering_pool([healthy, env_fn], on_failure="raise", limits=limits)
     with pool, pytest.raises((WorkerDiedError, WorkerTimeoutError), match=says):
         play(pool, 3)
 
@@ -614,10 +614,12 @@ def test_errors_show_what_the_worker_was_doing(crime: str, says: str, implementa
 @pytest.mark.usefixtures("patient_stacks")
 def test_a_recovered_hang_shows_its_stack_in_the_reproducer(implementation: str, tmp_path: Any) -> None:
     limits = Limits(step=1.0, close=0.3)
-    with mortal([innocent, functools.partial(toys.Hangs, 3)], limits=limits, reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool(
+        [healthy, functools.partial(toys.Hangs, 3)], limits=limits, reproducer_dir=str(tmp_path)
+    ) as pool:
         play(pool, 4)
     (path,) = glob.glob(str(tmp_path / "*"))
-    assert "in commit" in load_episode(path).why
+    assert "in fail" in load_episode(path).why
 
 
 def test_frozen_values_tell_dtypes_apart() -> None:

@@ -86,14 +86,14 @@ def _info_dict(info: Any) -> dict[str, Any]:
     raise TypeError(f"info: expected a dict or a list of dicts, got {type(info).__name__}: {info!r}")
 
 
-def _flag(value: Any) -> bool | None:
+def _parse_flag(value: Any) -> bool | None:
     """Read a flag, or several that count as set when all are; None for what is no flag, and for none at all."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     if isinstance(value, Mapping):
-        return _flag(value["__all__"] if "__all__" in value else list(value.values()))
+        return _parse_flag(value["__all__"] if "__all__" in value else list(value.values()))
     if isinstance(value, (list, tuple)):
-        flags = [_flag(part) for part in value]
+        flags = [_parse_flag(part) for part in value]
         return None if not flags or None in flags else all(flags)
     if isinstance(value, (int, float)) or hasattr(value, "__array__"):
         array = np.asarray(value)
@@ -120,8 +120,8 @@ def read_flags(done: Any, info: Mapping[str, Any]) -> tuple[bool, bool]:
             info = {**info, "agent_infos": info.get("agent_infos", agents)}
     if not done:
         return False, False
-    truncated = bool(_said(info, "truncated") or _said(info, "TimeLimit.truncated"))
-    terminated = _said(info, "terminated")
+    truncated = bool(_read_flag(info, "truncated") or _read_flag(info, "TimeLimit.truncated"))
+    terminated = _read_flag(info, "terminated")
     if terminated is None or not (terminated or truncated):
         terminated = not truncated
     return terminated, truncated
@@ -130,21 +130,21 @@ def read_flags(done: Any, info: Mapping[str, Any]) -> tuple[bool, bool]:
 def _is_done(done: Any) -> bool:
     if done is None:
         return False
-    value = _flag(done)
+    value = _parse_flag(done)
     if value is None:
         expected = "a bool, or a sequence, an array or a dict of them"
         raise TypeError(f"done: expected {expected}, got {type(done).__name__}: {done!r}")
     return value
 
 
-def _said(info: Mapping[str, Any], key: str) -> bool | None:
+def _read_flag(info: Mapping[str, Any], key: str) -> bool | None:
     """Give a flag as the info itself has it, else as those of the agents' infos agree that say something of it."""
-    value = _flag(info.get(key))
+    value = _parse_flag(info.get(key))
     if value is None:
         agents = info.get("agent_infos")
         parts = [part for part in agents if isinstance(part, Mapping)] if isinstance(agents, (list, tuple)) else []
-        told = [flag for flag in (_flag(part.get(key)) for part in parts) if flag is not None]
-        value = all(told) if told else None
+        flags = [flag for flag in (_parse_flag(part.get(key)) for part in parts) if flag is not None]
+        value = all(flags) if flags else None
     return value
 
 

@@ -1,9 +1,9 @@
-"""Tapes: what each env of a pool has answered, comparable bit for bit between two runs.
+"""Traces: what each env of a pool has answered, comparable bit for bit between two runs.
 
     run undisturbed -> tapes            the same seeds and actions, so the same tapes;
     run and strike  -> tapes, marks     `marks` are the infos that tell of recoveries, left out of tapes
 
-Tapes that are equal say that nothing was lost and nothing happened twice.
+Traces that are equal say that nothing was lost and nothing happened twice.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
-from vecenv.envs.adapt import adapt_built
+from vecenv.envs.adapt import adapt_and_build
 from vecenv.envs.state.state import SNAPSHOTTER
 
 ESSENTIAL = RowFlag.RESET | RowFlag.AUTORESET | RowFlag.FINAL | RowFlag.ERROR
 
-Strike = Callable[[Any, int], object]
+Injector = Callable[[Any, int], object]
 
 
 class Row(NamedTuple):
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Tapes:
+class Traces:
     """Answers by env, and (number of the answer, mark) of those that tell of a recovery."""
 
     rows: list[list[Row]]
@@ -135,64 +135,64 @@ def _deep(space: Space[Any]) -> dict[str, Any]:
 def play(
     pool: Pool,
     rounds: int,
-    strike: Strike | None = None,
+    inject: Injector | None = None,
     *,
-    before: Strike | None = None,
+    before: Injector | None = None,
     seeds: Sequence[int] | None = None,
     in_order: bool = True,
     start: bool = True,
-) -> Tapes:
+) -> Traces:
     """Reset, step every env `rounds` times and return all answers.
 
     Args:
-        strike: called with (pool, round) while the steps are under way; round 0 is the reset.
+        inject: called with (pool, round) while the steps are under way; round 0 is the reset.
         before: called with (pool, round) before the steps are sent.
         in_order: as one batch a round; False: each env on its own, as fast as it answers.
     """
     count = pool.num_envs
-    tapes = Tapes([[] for _ in range(count)], [[] for _ in range(count)])
+    traces = Traces([[] for _ in range(count)], [[] for _ in range(count)])
     if start:
         pool.start()
     actions = Actions(pool.action_space, count)
     pool.reset(seeds=list(range(count)) if seeds is None else seeds)
-    if strike:
-        strike(pool, 0)
-    tapes.take(pool.recv())
+    if inject:
+        inject(pool, 0)
+    traces.take(pool.recv())
     if in_order:
         for number in range(1, rounds + 1):
             if before:
                 before(pool, number)
             pool.send(actions.next(range(count)))
-            if strike:
-                strike(pool, number)
-            tapes.take(pool.recv())
-        return tapes
+            if inject:
+                inject(pool, number)
+            traces.take(pool.recv())
+        return traces
     pool.send(actions.next(range(count)), ordered=False)
     turn = 0
     while pool.outstanding():
         turn += 1
-        if strike:
-            strike(pool, turn)
-        again = [env_id for env_id in tapes.take(pool.recv(min_count=1)) if len(tapes.rows[env_id]) <= rounds]
+        if inject:
+            inject(pool, turn)
+        again = [env_id for env_id in traces.take(pool.recv(min_count=1)) if len(traces.rows[env_id]) <= rounds]
         if again:
             if before:
                 before(pool, turn)
             pool.send(actions.next(again), again, ordered=False)
-    return tapes
+    return traces
 
 
-def mortal(env_fns: Sequence[Callable[[], Any]], **options: Any) -> ProcessPool:
+def recovering_pool(env_fns: Sequence[Callable[[], Any]], **options: Any) -> ProcessPool:
     """Make a pool of two workers that recovers; options of PoolOptions and of FailurePolicy alike."""
     policy = {name: options.pop(name) for name in list(options) if name in FailurePolicy.__dataclass_fields__}
     failures = FailurePolicy(**{"on_failure": "recover", "max_restarts": 100, **policy})
     merged = PoolOptions(**{"num_workers": 2, "failures": failures, **options})
-    return ProcessPool(env_fns, merged, adapt=adapt_built, snapshotter=SNAPSHOTTER)
+    return ProcessPool(env_fns, merged, adapt=adapt_and_build, snapshotter=SNAPSHOTTER)
 
 
-def undisturbed(env_fns: Sequence[Callable[[], Any]], rounds: int, **options: Any) -> Tapes:
+def undisturbed(env_fns: Sequence[Callable[[], Any]], rounds: int, **options: Any) -> Traces:
     """Play in this process; the keys that only processes have are left out."""
     known = {name: options[name] for name in ("autoreset", "final_obs", "infos", "depth") if name in options}
-    with SerialPool(env_fns, PoolOptions(**known), adapt=adapt_built) as pool:
+    with SerialPool(env_fns, PoolOptions(**known), adapt=adapt_and_build) as pool:
         return play(pool, rounds)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.faults.tapes import kill, mortal
+from tests.faults.traces import kill, recovering_pool
 from vecenv import VectorEnv
 from vecenv.core.layout.rows import Autoreset
 from vecenv.envs import toys
@@ -93,7 +93,7 @@ def test_one_that_could_not_be_reset_gets_its_seed_the_next_time(implementation:
 @pytest.mark.parametrize("mode", [Autoreset.NEXT_STEP, Autoreset.SAME_STEP])
 def test_the_episode_after_a_lost_one_can_be_brought_back(mode: Autoreset, implementation: str) -> None:
     env_fn = functools.partial(Lucky, None)
-    with mortal([env_fn] * 2, max_log_bytes=20_000, autoreset=mode) as pool:
+    with recovering_pool([env_fn] * 2, max_log_bytes=20_000, autoreset=mode) as pool:
         pool.start()
         pool.reset(seeds=[1, 2])
         pool.recv().raise_errors()

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.faults.tapes import kill, mortal, play, stopped, undisturbed, wait_until
+from tests.faults.traces import kill, play, recovering_pool, stopped, undisturbed, wait_until
 from vecenv.core.layout.rows import Op
 from vecenv.core.options import Limits
 from vecenv.envs import toys
@@ -46,7 +46,7 @@ def raises_or_recovers(policy: str, text: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("policy", ["recover", "raise"])
 def test_a_worker_stopped_within_a_large_answer_is_late(policy: str, implementation: str) -> None:
-    with mortal([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
+    with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
         play(pool, 2)
         pool.post([lambda env: b"x" * LARGE] * 2)
         wait_until(lambda: all(pool._hub.state(slot).blocked for slot in range(2)))
@@ -60,7 +60,7 @@ def test_a_worker_stopped_within_a_large_answer_is_late(policy: str, implementat
 def test_a_worker_stopped_within_a_large_letter_is_late(policy: str, implementation: str) -> None:
     load_of = b"x" * LARGE
     text = "did not finish" if implementation == "native" else "has not begun"  # there, payloads come before operations
-    with mortal([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
+    with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
         play(pool, 2)
         wait_until(lambda: pool._hub.state(1).op == Op.NONE)
         with stopped(pool.worker_pids):
@@ -75,7 +75,7 @@ def test_a_worker_stopped_within_a_large_letter_is_late(policy: str, implementat
 
 def test_who_was_kept_waiting_is_not_for_ever(implementation: str) -> None:
     """Of a worker that is, nothing is late, however long it hangs later."""
-    with mortal([toys.CountEnv], limits=LIMITS, num_workers=1) as pool:
+    with recovering_pool([toys.CountEnv], limits=LIMITS, num_workers=1) as pool:
         play(pool, 2)
         pool.post([lambda env: b"x" * LARGE])
         wait_until(lambda: bool(pool._hub.state(0).blocked))
@@ -86,7 +86,7 @@ def test_who_was_kept_waiting_is_not_for_ever(implementation: str) -> None:
 
 def test_who_waited_for_a_letter_is_not_kept_waiting_for_ever(implementation: str) -> None:
     """The same where the worker has nothing to write itself."""
-    with mortal([toys.CountEnv], limits=LIMITS, num_workers=1, on_failure="raise") as pool:
+    with recovering_pool([toys.CountEnv], limits=LIMITS, num_workers=1, on_failure="raise") as pool:
         play(pool, 2)
         with stopped(pool.worker_pids):
             pool.reset(kwargs=[{"options": {"load": b"x" * LARGE}}])
@@ -104,7 +104,7 @@ def test_a_worker_stopped_between_two_operations_is_late(policy: str, threads: i
     expected = undisturbed([toys.CountEnv] * 4, 12)
     options = {"limits": LIMITS, "threads_per_worker": threads, "on_failure": policy}
     with (
-        mortal([toys.CountEnv] * 4, **options) as pool,
+        recovering_pool([toys.CountEnv] * 4, **options) as pool,
         raises_or_recovers(
             policy, r"worker 1 \(envs 2-3\) has not begun step of env [23] \(command \d+\) within 1\.0 s; it is alive"
         ),
@@ -116,7 +116,7 @@ def test_a_worker_stopped_between_two_operations_is_late(policy: str, threads: i
 
 def test_the_clock_of_what_is_not_begun_starts_when_it_is_sent(implementation: str) -> None:
     """However long the worker has been idle, and however long nobody has looked."""
-    with mortal([toys.CountEnv] * 2, limits=LIMITS, on_failure="raise") as pool:
+    with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, on_failure="raise") as pool:
         play(pool, 2)
         with stopped(pool.worker_pids):
             pool.send(np.zeros(2, np.int64))
@@ -126,7 +126,7 @@ def test_the_clock_of_what_is_not_begun_starts_when_it_is_sent(implementation: s
 
 def test_a_dead_worker_that_owes_nothing_is_not_late(implementation: str) -> None:
     hang = functools.partial(toys.Hangs, 3)
-    with mortal([hang, toys.CountEnv], limits=LIMITS, on_failure="raise") as pool:
+    with recovering_pool([hang, toys.CountEnv], limits=LIMITS, on_failure="raise") as pool:
         play(pool, 2)
         pool.send(np.zeros(2, np.int64), ordered=False)
         kill(pool, 0)
@@ -161,7 +161,7 @@ def test_a_slow_transfer_that_goes_on_is_not_late(
     # in pieces of 64 KiB; in frames of 15 kB, or as much as a socket takes
     size = 4 << 20 if implementation == "native" else 1 << 20 if way == "up" else 12 << 20
     text, looks = b"x" * size, list[int]()
-    with mortal([toys.CountEnv] * 1, limits=LIMITS, on_failure="raise", num_workers=1) as pool:
+    with recovering_pool([toys.CountEnv] * 1, limits=LIMITS, on_failure="raise", num_workers=1) as pool:
         play(pool, 2)
         began = time.monotonic()
         if way == "up":

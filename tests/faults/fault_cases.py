@@ -1,6 +1,6 @@
 """The matrix of faults as data: which cells there are, what is promised in each, and the subset that always runs.
 
-fault x moment x face x start method -> Cell -> 'recovers' | 'raises' | 'passes', or a reason why it cannot be
+fault x moment x front end x start method -> FaultCase -> 'recovers' | 'raises' | 'passes', or a reason why it cannot be
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from vecenv.envs.toys import FAULTS, MOMENTS
 
-FACES = ("sync", "async", "V2", "VectorEnv")
+FRONT_ENDS = ("sync", "async", "V2", "VectorEnv")
 STARTS = ("forkserver", "spawn", "fork")
 
 DEATHS = ("exit", "abort", "segfault")
@@ -27,12 +27,12 @@ IMPOSSIBLE = {
 }
 
 
-class Cell(NamedTuple):
+class FaultCase(NamedTuple):
     """One combination."""
 
     fault: str
     moment: str
-    face: str
+    front_end: str
     start: str
 
     def __str__(self) -> str:
@@ -56,41 +56,41 @@ class Cell(NamedTuple):
             return "passes" if self.fault in ("leak", "child") else "raises"
         if self.fault in HARMLESS:
             return "passes"
-        if self.fault in DEATHS or (self.fault in HANGS and self.face == "VectorEnv"):
+        if self.fault in DEATHS or (self.fault in HANGS and self.front_end == "VectorEnv"):
             return "recovers"
         return "raises"
 
 
-def all_cells() -> list[Cell]:
+def all_cases() -> list[FaultCase]:
     """Return every cell, the impossible ones too."""
-    return [Cell(*parts) for parts in itertools.product(FAULTS, MOMENTS, FACES, STARTS)]
+    return [FaultCase(*parts) for parts in itertools.product(FAULTS, MOMENTS, FRONT_ENDS, STARTS)]
 
 
-def possible_cells() -> list[Cell]:
+def possible_cases() -> list[FaultCase]:
     """Return the cells that run."""
-    return [cell for cell in all_cells() if not cell.reason]
+    return [case for case in all_cases() if not case.reason]
 
 
-def pairs_of(cell: Cell) -> Iterator[tuple[int, str, int, str]]:
+def pairs_of(case: FaultCase) -> Iterator[tuple[int, str, int, str]]:
     """Return the pairs of choices that a cell covers."""
-    for (i, one), (j, other) in itertools.combinations(enumerate(cell), 2):
+    for (i, one), (j, other) in itertools.combinations(enumerate(case), 2):
         yield i, one, j, other
 
 
-def pairwise_cells() -> list[Cell]:
+def pairwise_cases() -> list[FaultCase]:
     """Return few cells in which every pair of choices occurs that is possible at all."""
-    chosen: list[Cell] = []
+    chosen: list[FaultCase] = []
     covered: set[tuple[int, str, int, str]] = set()
-    by_crime: dict[tuple[str, str], list[Cell]] = {}
-    for cell in possible_cells():
-        by_crime.setdefault((cell.fault, cell.moment), []).append(cell)
-    groups = list(by_crime.values())
+    by_fault: dict[tuple[str, str], list[FaultCase]] = {}
+    for case in possible_cases():
+        by_fault.setdefault((case.fault, case.moment), []).append(case)
+    groups = list(by_fault.values())
     for group in groups:  # every fault at every moment, where it adds most
-        best = max(group, key=lambda cell: len(set(pairs_of(cell)) - covered))
+        best = max(group, key=lambda case: len(set(pairs_of(case)) - covered))
         chosen.append(best)
         covered.update(pairs_of(best))
-    for cell in possible_cells():
-        if not covered.issuperset(pairs_of(cell)):
-            chosen.append(cell)
-            covered.update(pairs_of(cell))
+    for case in possible_cases():
+        if not covered.issuperset(pairs_of(case)):
+            chosen.append(case)
+            covered.update(pairs_of(case))
     return chosen

@@ -37,7 +37,7 @@ class Optional(ToyEnv):
         numbers = self.elapsed_steps, self.action_sum, self.episode_draw, self.np_random.random()
         return {"x": np.array(numbers, np.float32), "n": np.int64(self.elapsed_steps), "text": "x" * self.elapsed_steps}
 
-    def inform(self) -> dict[str, Any]:
+    def make_info(self) -> dict[str, Any]:
         return {"left": self.length - self.elapsed_steps} if self.action_sum % 2 else {"name": f"{self.action_sum}"}
 
 
@@ -73,7 +73,7 @@ class Old(BaseEnv):
         self.seeds = state
 
 
-class Shadow:
+class ReferenceEnv:
     """One env and what a manager has to say of it; `due` is the answer to a step that has not come yet."""
 
     def __init__(self, env_fn: Callable[[], Any], cfg: dict[str, Any]) -> None:

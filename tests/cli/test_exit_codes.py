@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vecenv.cli.ending import end_well
+from vecenv.cli.exit_codes import run_command
 from vecenv.errors import StateError
 
 BENCH = ["vecenv", "bench", "--envs", "1", "--skip", "gymnasium", "--skip", "ceiling", "--seconds", "0.1"]
@@ -55,7 +55,7 @@ def test_what_is_neither_ours_nor_of_the_output_is_raised(error, capsys):
         raise error
 
     with pytest.raises(type(error)) as caught:
-        end_well("here", command)
+        run_command("here", command)
     assert caught.value is error and capsys.readouterr().err == ""
 
 
@@ -63,7 +63,7 @@ def test_exit_codes(capsys):
     def fail():
         raise StateError("two\nlines")
 
-    assert [end_well("here", command) for command in (lambda: None, lambda: 3, fail)] == [0, 3, 1]
+    assert [run_command("here", command) for command in (lambda: None, lambda: 3, fail)] == [0, 3, 1]
     assert capsys.readouterr().err == "here: two lines\n"
 
 

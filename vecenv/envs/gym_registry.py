@@ -36,13 +36,13 @@ def find_spec(env_id: str, *, is_quiet: bool = False) -> EnvSpec:
         DependencyError: one of Atari's games, and ale-py is missing.
         gymnasium.error.UnregisteredEnv: no such id; the message suggests others.
     """
-    look = _find_quietly if is_quiet else registration._find_spec
+    find = _find_quietly if is_quiet else registration._find_spec
     try:
-        return look(env_id)
+        return find(env_id)
     except gymnasium.error.UnregisteredEnv:
         if not _register_atari(is_needed=env_id.startswith("ALE/")):
             raise
-    return look(env_id)
+    return find(env_id)
 
 
 def _find_quietly(env_id: str) -> EnvSpec:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.faults.tapes import mortal, play
-from tests.faults.test_given_up import SegfaultsInEpisode, assert_reproduces, draw_of_episode, innocent, segfaulting
+from tests.faults.test_abandoned import SegfaultsInEpisode, assert_reproduces, draw_of_episode, healthy, segfaulting
+from tests.faults.traces import play, recovering_pool
 from vecenv.core.layout.rows import Autoreset
 from vecenv.core.options import Limits
 from vecenv.envs import toys
@@ -22,7 +22,7 @@ from vecenv.errors import ConfigError, WorkerDiedError, WorkerTimeoutError
 
 def test_the_error_names_the_seed_and_the_newest_actions(implementation: str, tmp_path: Any) -> None:
     env_fn = functools.partial(SegfaultsInEpisode, draw_of_episode(5, 0), length=6)
-    with mortal([innocent, env_fn], on_repeat="raise", reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([healthy, env_fn], on_repeat="raise", reproducer_dir=str(tmp_path)) as pool:
         pool.start()
         pool.reset(seeds=[4, 5])
         pool.recv()
@@ -38,8 +38,8 @@ def test_the_error_names_the_seed_and_the_newest_actions(implementation: str, tm
 
 def test_a_hang_tells_the_same(implementation: str, tmp_path: Any) -> None:
     limits = Limits(step=1.0, close=0.3)
-    env_fns = [innocent, functools.partial(toys.Hangs, 2)]
-    with mortal(env_fns, on_repeat="raise", limits=limits, reproducer_dir=str(tmp_path)) as pool:
+    env_fns = [healthy, functools.partial(toys.Hangs, 2)]
+    with recovering_pool(env_fns, on_repeat="raise", limits=limits, reproducer_dir=str(tmp_path)) as pool:
         with pytest.raises(WorkerTimeoutError, match=r"seed 1, last actions \[\d+, \d+\]; it is the second") as caught:
             play(pool, 3)
         error = caught.value
@@ -48,7 +48,7 @@ def test_a_hang_tells_the_same(implementation: str, tmp_path: Any) -> None:
 
 
 def test_a_reset_tells_its_seed(implementation: str, tmp_path: Any) -> None:
-    pool = mortal([innocent, toys.SegfaultAtReset], reproducer_dir=str(tmp_path))
+    pool = recovering_pool([healthy, toys.SegfaultAtReset], reproducer_dir=str(tmp_path))
     with pool, pytest.raises(WorkerDiedError, match="; seed 1; it is the second time") as caught:
         play(pool, 1)
     assert (caught.value.op, caught.value.seed, caught.value.actions) == ("reset", 1, ())
@@ -63,7 +63,7 @@ def test_a_folder_that_has_gone_costs_the_file_and_not_the_run(
     """It used to end the run in FileNotFoundError."""
     folder = tmp_path / "files"
     folder.mkdir()
-    with mortal([innocent, segfaulting()], reproducer_dir=str(folder)) as pool:
+    with recovering_pool([healthy, segfaulting()], reproducer_dir=str(folder)) as pool:
         folder.rmdir()
         with caplog.at_level(logging.WARNING, "vecenv"):
             got = play(pool, 30)
@@ -91,13 +91,13 @@ def test_the_log_says_of_an_episode_what_its_info_says(
 ) -> None:
     """It was "truncated" also of an env whose episode was over, and whose next one is told to be restarted."""
     options = {"autoreset": Autoreset[autoreset], "reproducer_dir": str(tmp_path)}
-    with mortal([DiesBetweenEpisodes], **options) as pool, caplog.at_level(logging.WARNING, "vecenv"):
+    with recovering_pool([DiesBetweenEpisodes], **options) as pool, caplog.at_level(logging.WARNING, "vecenv"):
         got = play(pool, 14)
         pool.statistics()
     assert sorted(mark for _, mark in got.marks[0]) == kinds
     word = kinds[-1]
-    given_up = [message for message in caplog.messages if "second time in this call" in message]
-    assert len(given_up) == 1 and "truncated" not in given_up[0]
+    abandoned = [message for message in caplog.messages if "second time in this call" in message]
+    assert len(abandoned) == 1 and "truncated" not in abandoned[0]
     assert any(message.startswith("env 0: ") and word in message for message in caplog.messages)
     others = {"truncated", "restarted"} - {word}
     assert not [message for message in caplog.messages if others & set(message.replace(",", " ").split())]
@@ -106,7 +106,7 @@ def test_the_log_says_of_an_episode_what_its_info_says(
 def test_a_folder_that_has_gone_hides_no_error(implementation: str, tmp_path: Any) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
-    with mortal([innocent, segfaulting()], on_repeat="raise", reproducer_dir=str(folder)) as pool:
+    with recovering_pool([healthy, segfaulting()], on_repeat="raise", reproducer_dir=str(folder)) as pool:
         folder.rmdir()
         with pytest.raises(WorkerDiedError, match="no reproducer file could be written: FileNotFoundError") as caught:
             play(pool, 30)
@@ -125,7 +125,7 @@ class PicklesOnce:
 def test_a_constructor_that_does_not_pickle_any_more(tmp_path: Any) -> None:
     """It used to end the run in TypeError."""
     env_fn = PicklesOnce()
-    with mortal([innocent, env_fn], reproducer_dir=str(tmp_path)) as pool:
+    with recovering_pool([healthy, env_fn], reproducer_dir=str(tmp_path)) as pool:
         pool.start()
         env_fn.lock = threading.Lock()
         play(pool, 30, start=False)
@@ -139,6 +139,6 @@ def test_a_folder_that_is_none_is_refused_before_anything_starts(folder: Any, tm
     (tmp_path / "file").touch()
     wanted = tmp_path / folder if isinstance(folder, str) else folder
     with pytest.raises(ConfigError, match="reproducer_dir: expected an existing folder, got") as caught:
-        mortal([innocent], reproducer_dir=wanted)
+        recovering_pool([healthy], reproducer_dir=wanted)
     assert caught.value.key == "reproducer_dir"
-    mortal([innocent], reproducer_dir=tmp_path)
+    recovering_pool([healthy], reproducer_dir=tmp_path)

@@ -7,7 +7,7 @@ from typing import Any
 from vecenv.envs import toys
 
 
-class Unreadable:
+class BrokenPickle:
     """Pickles, and cannot be made again."""
 
     def __reduce__(self) -> Any:
@@ -18,8 +18,8 @@ def _refuse_to_be_made() -> None:
     raise LookupError("nothing of that kind here")
 
 
-class UnreadableInfo(toys.CountEnv):
+class BrokenPickleInfo(toys.CountEnv):
     """Tells something in its second step that cannot be unpickled."""
 
-    def inform(self) -> dict[str, Any]:
-        return {"odd": Unreadable()} if self.elapsed_steps == 2 else super().inform()
+    def make_info(self) -> dict[str, Any]:
+        return {"odd": BrokenPickle()} if self.elapsed_steps == 2 else super().make_info()
