@@ -24,7 +24,7 @@ ROOMS = {
 # Folders of C files, lowest first; `shm` does without Python.h. `module.c` stands above them.
 C_ROOMS = ["shm", "py", "worker", "parent"]
 
-BASE = {"checks", "errors", "config", "registry", "replaying", "tree"}
+BASE = {"checks", "errors", "config", "options", "registry", "replaying", "tree"}
 ENGINE = {"core", "_native"}
 INSIDE = {"envs", "wrappers"}
 FRONT_ENDS = {"vector", "alf", "integrations", "examples"}
@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "errors": set(),
     "checks": {"errors"},
     "config": {"errors"},
+    "options": {"checks", "errors"},
     "registry": {"errors"},
     "replaying": set(),
     "tree": {"errors"},
@@ -55,6 +56,7 @@ FOREIGN: dict[str, set[str]] = {
     "errors": set(),
     "checks": {"numpy"},
     "config": set(),
+    "options": set(),
     "registry": set(),
     "replaying": set(),
     "tree": {"numpy"},

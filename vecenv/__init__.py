@@ -49,6 +49,7 @@ _MODULE_OF = {
     "EpisodicLifeEnv": "wrappers",
     "EpisodicLifeWrapper": "wrappers",
     "EvalEpisodeReturnWrapper": "wrappers",
+    "FailurePolicy": "options",
     "FireResetEnv": "wrappers",
     "FireResetWrapper": "wrappers",
     "FlatObsWrapper": "wrappers",
@@ -100,6 +101,7 @@ _MODULE_OF = {
     "TicTacToeRuleBot": "envs.board",
     "TimeLimitWrapper": "wrappers",
     "TimeStep": "alf.base.timestep",
+    "Timeouts": "options",
     "TransposeWrapper": "wrappers",
     "TreeArray": "tree",
     "TwoAgentEnv": "envs.agents",
@@ -161,6 +163,7 @@ if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this names
     from vecenv.envs.state.state import *
     from vecenv.errors import *
     from vecenv.managers import *
+    from vecenv.options import *
     from vecenv.registry import *
     from vecenv.replaying import *
     from vecenv.tree import *

@@ -10,7 +10,15 @@ import numpy as np
 
 from vecenv.errors import ConfigError
 
-__all__ = ["check_callable", "check_callables", "check_choice", "check_flag", "check_whole"]
+__all__ = [
+    "check_callable",
+    "check_callables",
+    "check_choice",
+    "check_flag",
+    "check_seconds",
+    "check_whole",
+    "is_positive",
+]
 
 
 def check_whole(name: str, value: Any, low: int) -> int:
@@ -33,6 +41,23 @@ def check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise ConfigError(f"{name}: expected True or False, got {value!r}", key=name)
     return bool(value)
+
+
+def is_positive(value: Any) -> bool:
+    """Return whether a value is a real number above 0. NaN is not."""
+    is_number = isinstance(value, numbers.Real)
+    return is_number and bool(value > 0)
+
+
+def check_seconds(name: str, value: Any) -> float:
+    """Return a time in seconds, NumPy's numbers included, as an int or a float.
+
+    Raises:
+        ConfigError: the value is not a number above 0.
+    """
+    if not is_positive(value):
+        raise ConfigError(f"{name}: expected seconds above 0, got {value!r}", key=name)
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:

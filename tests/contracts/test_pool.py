@@ -29,7 +29,7 @@ from tests.faults.traces import stopped, wait_until
 from tests.spaces import ALL_SPACES, FIXED_SPACES
 from vecenv.core.layout.native import load
 from vecenv.core.layout.rows import Autoreset, Form, Op, RowFlag
-from vecenv.core.options import FailurePolicy, Limits, PoolOptions
+from vecenv.core.options import Limits, PoolFailurePolicy, PoolOptions
 from vecenv.core.parent import watchdog
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
@@ -1282,12 +1282,10 @@ def test_the_first_env_with_other_spaces_is_named(open_pool: OpenPool) -> None:
         ([toys.ToyEnv], {"num_workers": 0}, "num_workers"),
         ([toys.ToyEnv], {"depth": 1}, "depth"),
         ([toys.ToyEnv], {"threads_per_worker": 0}, "threads_per_worker"),
-        ([toys.ToyEnv], {"limits": Limits(step=-1.0)}, "step_timeout"),
         ([toys.ToyEnv], {"context": "thread"}, "context: expected one of"),
         ([toys.ToyEnv], {"infos": "all"}, "infos: expected one of .*, got 'all'"),
         ([toys.ToyEnv], {"spin": -1.0}, "spin"),
         ([toys.ToyEnv], {"strict": "no"}, "strict: expected True or False"),
-        ([toys.ToyEnv], {"failures": FailurePolicy(recover_hangs=1)}, "recover_hangs"),
     ],
 )
 @pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
@@ -1309,7 +1307,7 @@ def test_an_env_that_there_is_not_is_named_also_while_steps_are_out(env_id: int,
 
 @pytest.mark.parametrize("engine", [SerialPool, ProcessPool])
 def test_options_of_numpy_s_types_are_as_good(engine: Any) -> None:
-    failures = FailurePolicy(max_restarts=np.int64(3), recover_hangs=np.True_)
+    failures = PoolFailurePolicy(max_restarts=np.int64(3), recover_hangs=np.True_)
     options = PoolOptions(num_workers=np.int64(1), depth=np.int8(4), debug=np.False_, failures=failures)
     with engine([toys.ToyEnv], options) as pool:
         assert (pool.options.num_workers, pool.options.depth, pool.options.failures.max_restarts) == (1, 4, 3)
@@ -1352,8 +1350,8 @@ ENDLESS = [pytest.param(value, id=f"{value:g}") for value in (math.inf, threadin
 
 @pytest.mark.parametrize("limit", ENDLESS)
 def test_a_limit_that_never_comes_is_none(limit: float, open_pool: OpenPool) -> None:
-    limits = Limits(limit, limit, limit, limit, limit)
-    policy = FailurePolicy(on_failure="recover", recovery_timeout=limit, restart_window=limit)
+    limits = Limits(construct=limit, reset=limit, step=limit, call=limit, close=limit)
+    policy = PoolFailurePolicy(on_failure="recover", recovery_timeout=limit, restart_window=limit)
     pool = open_pool(count(), 2, limits=limits, failures=policy)
     pool.reset()
     assert len(pool.recv(timeout=limit)) == 2
@@ -1454,7 +1452,7 @@ def test_limits_may_be_set_before_the_start_and_after_the_end(engine: type[Pool]
 
 
 def test_a_limit_that_is_set_later_gives_recoveries_as_much_time_as_one_set_at_once() -> None:
-    options = PoolOptions(num_workers=1, failures=FailurePolicy(on_failure="recover"))
+    options = PoolOptions(num_workers=1, failures=PoolFailurePolicy(on_failure="recover"))
     with ProcessPool([toys.CountEnv], options) as pool:
         pool.start()
         pool.set_limits(Limits(step=100.0))
@@ -1558,7 +1556,7 @@ def test_a_stopped_parent_does_not_blame_its_workers(moment: str, limits: dict[s
 
 def test_answers_to_calls_that_come_while_the_journal_is_pruned_are_kept() -> None:
     """Once, looking for newer starts before old entries are dropped took the answer of a call for nobody's."""
-    options = PoolOptions(num_workers=1, failures=FailurePolicy(on_failure="recover"))
+    options = PoolOptions(num_workers=1, failures=PoolFailurePolicy(on_failure="recover"))
     with ProcessPool([toys.CountEnv], options) as pool:
         pool.start()
         gather = pool._journal.gather_restore_points  # type: ignore[union-attr]

@@ -23,7 +23,7 @@ from gymnasium import Space
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from vecenv.core.layout.rows import RowFlag
-from vecenv.core.options import FailurePolicy, PoolOptions
+from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
@@ -182,9 +182,9 @@ def play(
 
 
 def recovering_pool(env_fns: Sequence[Callable[[], Any]], **options: Any) -> ProcessPool:
-    """Make a pool of two workers that recovers; options of PoolOptions and of FailurePolicy alike."""
-    policy = {name: options.pop(name) for name in list(options) if name in FailurePolicy.__dataclass_fields__}
-    failures = FailurePolicy(**{"on_failure": "recover", "max_restarts": 100, **policy})
+    """Make a pool of two workers that recovers; options of PoolOptions and of PoolFailurePolicy alike."""
+    policy = {name: options.pop(name) for name in list(options) if name in PoolFailurePolicy.__dataclass_fields__}
+    failures = PoolFailurePolicy(**{"on_failure": "recover", "max_restarts": 100, **policy})
     merged = PoolOptions(**{"num_workers": 2, "failures": failures, **options})
     return ProcessPool(env_fns, merged, adapt=adapt_and_build, snapshotter=SNAPSHOTTER)
 

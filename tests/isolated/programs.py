@@ -37,10 +37,10 @@ def program(body: str) -> str:
 
 MORE = """
     import logging
-    from vecenv.core.options import FailurePolicy
+    from vecenv.core.options import PoolFailurePolicy
     logging.getLogger("vecenv").setLevel(logging.ERROR)
     def recovering(num_envs=4, env_fn=toys.CountEnv, context="forkserver", num_workers=2):
-        failures = FailurePolicy(on_failure="recover", max_restarts=10000)
+        failures = PoolFailurePolicy(on_failure="recover", max_restarts=10000)
         options = PoolOptions(num_workers=num_workers, context=context, failures=failures, limits=Limits(close=1.0))
         pool = ProcessPool([env_fn] * num_envs, options)
         pool.start()

@@ -74,7 +74,7 @@ def test_a_run_that_is_cut_short_leaves_nothing(start_method: str, tmp_path: Pat
     """While workers die and are replaced, and while the pool ends."""
     source = recovering(CUT.replace("SEED", "2")) + textwrap.dedent(
         f"""
-        failures = FailurePolicy(on_failure="recover", max_restarts=10000)
+        failures = PoolFailurePolicy(on_failure="recover", max_restarts=10000)
         options = PoolOptions(num_workers=2, context={start_method!r}, failures=failures)
         def work():
             with ProcessPool([toys.CountEnv] * 4, options) as pool:

@@ -60,26 +60,27 @@ def create_environment(
     `ParallelAlfEnvironment`.
 
     Args:
-        env_name: passed to the load function; a list makes each env a `MultitaskWrapper` of these.
-        env_load_fn: called as `env_load_fn(env_name, env_id)`, or see above; with `num_parallel_environments=`
-            too if its signature names that.
-        eval_env_load_fn, eval_batch_size_per_env: for evaluation, where they differ; None: the same.
-        for_evaluation: which of the two to use.
-        num_parallel_environments: envs in the batch.
-        batch_size_per_env: envs that share a worker and are stepped there one by one; must divide the
-            number. None: all of it for a batched load function, else as many workers as cores.
-        nonparallel: one env, no worker process.
-        num_spare_envs: further envs that stand ready for those that end.
+        env_name: passed to the load function. With a list of names each env is a `MultitaskWrapper` of these tasks.
+        env_load_fn: called as `env_load_fn(env_name, env_id)`, or as said above; with `num_parallel_environments=` too
+            if its signature has that name.
+        eval_env_load_fn, eval_batch_size_per_env: used for evaluation in place of the other two. None (default): the
+            same as for training.
+        for_evaluation: whether the environment is for evaluation. Default: False.
+        num_parallel_environments: number of envs in the batch, 30 by default.
+        batch_size_per_env: envs that share a worker and are stepped there one by one; a divisor of that number.
+            None (default): all envs for a batched load function, else as many workers as cores.
+        nonparallel: one env and no worker process. Default: False.
+        num_spare_envs: further envs that replace those that end while these are reset, 0 by default.
         start_serially, flatten, torch_num_threads_per_env: as for `ParallelAlfEnvironment`.
-        parallel_environment_ctor: called instead of it.
-        seed: env i gets seed + i, if it can be seeded; in workers the global generators of `random`, NumPy
-            and torch are seeded with it before it is built, too (torch's after that, if it is imported only
-            then). None: different ones, drawn once from NumPy's global generator, so that
-            `numpy.random.seed` before makes them the same every time.
+        parallel_environment_ctor: called instead of `ParallelAlfEnvironment`.
+        seed: env i gets seed + i if it can be seeded. In workers the global generators of `random`, NumPy and torch are
+            seeded with it before the env is built; torch's afterwards if the env imports torch. None (default):
+            different seeds, drawn once from NumPy's global generator, so a `numpy.random.seed` before the call makes
+            them reproducible.
         batched_wrappers: applied to the result in this order.
-        tensors: torch tensors out; None: if torch is installed.
-        options: of `ParallelAlfEnvironment`: `num_workers`, `step_timeout` and so on, or of what is called instead of
-            it. Without workers nothing comes of them.
+        tensors: whether time steps contain torch tensors. None (default): if torch is installed.
+        **options: options of `ParallelAlfEnvironment`, or of the constructor that replaces it: `timeouts`, `failures`,
+            `num_workers`, `step_timeout` and so on. Without workers they are checked and have no effect.
 
     Example:
         >>> env = create_environment("CartPole-v1", num_parallel_environments=2, seed=3, tensors=False)
@@ -263,7 +264,8 @@ def _check_functions(load_fn: Any, eval_load_fn: Any, parallel_ctor: Any) -> Non
 def _check_options(options: dict[str, Any]) -> None:
     """Refuse options that no environment has, also where none has workers."""
     own = inspect.signature(ParallelAlfEnvironment).parameters
-    pool_options({name: value for name, value in options.items() if name not in own}, autoreset=Autoreset.NEXT_STEP)
+    given = {name: value for name, value in options.items() if name not in own}
+    pool_options(given, options.get("timeouts"), options.get("failures"), autoreset=Autoreset.NEXT_STEP)
 
 
 def _check(size: int, per_env: int, num_spares: int, nonparallel: bool) -> None:

@@ -3,81 +3,58 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ..checks import check_choice, check_flag, check_whole
 from ..errors import ConfigError
+from ..options import FailurePolicy, Timeouts, given_fields
 from .layout.info_cells import Infos
 from .layout.rows import Autoreset, Op
 from .system.clock import is_number, limit_of
 
 __all__ = [
+    "RECOVERING",
     "START_METHODS",
-    "FailurePolicy",
     "Limits",
+    "PoolFailurePolicy",
     "PoolOptions",
     "check_env_fns",
-    "check_limit",
     "check_options",
-    "is_positive",
+    "resolve",
 ]
 
 START_METHODS = ("forkserver", "spawn", "fork")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Seconds that one operation of one env may take, but for `construct` and `close` of all.
-
-    None is no limit; `math.inf` becomes None.
-    """
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Limits(Timeouts):
+    """Time limits of a pool: `Timeouts` with the defaults filled in. None is no limit; `math.inf` becomes None."""
 
     construct: float | None = 60.0
-    reset: float | None = None
-    step: float | None = None
-    call: float | None = None
     close: float | None = 5.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if is_number(value):  # else `check_options` says what it should be
-                object.__setattr__(self, field.name, limit_of(value))
+            object.__setattr__(self, field.name, limit_of(getattr(self, field.name)))
 
     def of(self, op: int) -> float | None:
         """Return the limit of a running operation."""
         return {Op.STEP: self.step, Op.RESET: self.reset, Op.CALL: self.call}.get(Op(op))
 
     def has_any(self) -> bool:
-        """Tell whether running operations are limited at all."""
+        """Return whether running operations have a limit."""
         return any(limit is not None for limit in (self.step, self.reset, self.call))
 
 
-@dataclass(frozen=True)
-class FailurePolicy:
-    """What a ProcessPool does about a worker that dies or hangs.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PoolFailurePolicy(FailurePolicy):
+    """Failure policy of a pool: `FailurePolicy` with the defaults filled in.
 
-    Attributes:
-        on_failure: 'recover': replace it and bring its envs to where they were; 'raise'.
-        on_repeat: the same call of an env kills a second worker, or an eighth where the signal came from
-            outside, as the memory killer's does. 'truncate': end that episode honestly, truncated, and raise if
-            that does not help either; 'raise'.
-        recover_hangs: whether an operation over its limit is a failure like a death; else it
-            raises WorkerTimeoutError.
-        max_restarts: how often workers may fail with the same env at work within `restart_window`
-            seconds (with none at work: ten times as often).
-        max_log_bytes: most memory for what is kept to bring envs to where they were, all envs together; `log_nbytes`
-            of the statistics says how much it is. 0: nothing is kept, so episodes that a death cuts off end truncated.
-        recovery_timeout: seconds that repeating one env's episode may take; None: the larger of
-            60 s and ten step limits. Each repeated step has the limit of its own, too.
-        recycle_after: replace workers between two batches, after this many 'episodes' of an
-            env or above this much memory, 'rss_mb' (MiB). It frees what envs leak if they begin there from a seeded
-            reset or a state; where all they were asked is repeated, they leak it again, and a worker that is too large
-            stays for 20 times as long as that took. An episode that cannot be repeated ends truncated.
-        reproducer_dir: existing folder where reproducer files are written; None: the system's temporary folder.
+    A pool recovers only if its front end asks for that. None in `recovery_timeout`: 60 s, or ten step limits if that
+    is more; in `recycle_after`: never; in `reproducer_dir`: the temporary folder of the system.
     """
 
     on_failure: str = "raise"
@@ -86,8 +63,6 @@ class FailurePolicy:
     max_restarts: int = 32
     restart_window: float = 60.0
     max_log_bytes: int = 64 << 20
-    recovery_timeout: float | None = None
-    recycle_after: Mapping[str, float] | None = None
     reproducer_dir: str | None = None
 
     @property
@@ -96,30 +71,41 @@ class FailurePolicy:
         return self.on_failure == "recover"
 
 
+#: The default of all front ends but the managers, which have config keys.
+RECOVERING = PoolFailurePolicy(on_failure="recover")
+
+_Resolved = TypeVar("_Resolved", Limits, PoolFailurePolicy)
+
+
+def resolve(given: Timeouts | FailurePolicy, defaults: _Resolved) -> _Resolved:
+    """Return `defaults` with the fields that `given` has."""
+    return dataclasses.replace(defaults, **given_fields(given))
+
+
 @dataclass(frozen=True)
 class PoolOptions:
-    """How a pool works, whatever its engine.
+    """Options of a pool, the same for both engines.
 
     Attributes:
         num_workers: worker processes; None: min(num_envs, usable cores).
-        threads_per_worker: slots per worker; more than one for envs that sleep. Where there is one worker for each
-            core its threads stay on that core while their envs mostly wait; processes they start do not.
-        autoreset: what the worker does when an episode ends.
-        depth: batches that the caller may look at: a view is valid until `depth - 1` later
-            ones have been received. At least 2.
+        threads_per_worker: slots per worker; more than one for envs that sleep. With one worker per core its threads
+            stay on that core while their envs mostly wait; processes that envs start may run on any core.
+        autoreset: how the worker begins the next episode.
+        depth: number of blocks in the ring, at least 2: a view is valid until `depth - 1` later batches have been
+            received.
         leases: blocks of large observations that the caller may keep, see `Pool.lend`.
-        infos: which infos travel.
+        infos: which infos are sent to the parent.
         final_obs: whether rows have room for the observation before a SAME_STEP autoreset.
         strict: refuse actions and observations of another dtype instead of converting them.
-        ignores_extra_keys: leave out what dicts have beside the keys of their space, with a warning, as Gymnasium
-            does without one; else it is an error.
+        ignores_extra_keys: drop keys of dicts that their space lacks, with a warning (Gymnasium drops them without
+            one); if False, such keys are an error.
         context: start method, 'forkserver', 'spawn' or 'fork'.
         num_threads: threads that numeric libraries may use in a worker.
         spin: longest busy wait in seconds before a wait sleeps, with a yield every few looks; only while recent
-            waits were shorter, and beyond 100 us only on a core that nobody else wants. 0: never spin.
-        debug: fill expired batches with garbage and let `Batch.is_valid` tell.
-        limits: how long operations may take.
-        failures: what to do about workers that die or hang.
+            waits were shorter, and beyond 100 us only on a core that no other process needs. 0: never spin.
+        debug: overwrite expired batches, and let `Batch.is_valid` find them.
+        limits: time limits of operations.
+        failures: the policy for workers that die or hang.
     """
 
     num_workers: int | None = None
@@ -136,7 +122,7 @@ class PoolOptions:
     spin: float = 500e-6
     debug: bool = False
     limits: Limits = Limits()
-    failures: FailurePolicy = FailurePolicy()
+    failures: PoolFailurePolicy = PoolFailurePolicy()
 
 
 def check_env_fns(env_fns: Sequence[Callable[..., Any]], name: str = "env_fns") -> list[Callable[..., Any]]:
@@ -176,46 +162,4 @@ def check_options(options: PoolOptions) -> PoolOptions:
         raise ConfigError(f"infos: expected one of {known}, got {infos!r}", key="infos")
     if not is_number(options.spin) or options.spin < 0:
         raise ConfigError(f"spin: expected seconds of at least 0, got {options.spin!r}", key="spin")
-    for name in ("construct", "reset", "step", "call", "close"):
-        check_limit(f"{name}_timeout", getattr(options.limits, name))
-    return dataclasses.replace(options, **plain, failures=_check_failures(options.failures))
-
-
-def check_limit(name: str, value: Any) -> None:
-    """Raise ConfigError for what is neither seconds above 0 nor None."""
-    if value is not None:
-        _check_seconds(name, value)
-
-
-def _check_seconds(name: str, value: Any) -> None:
-    if not is_positive(value):
-        raise ConfigError(f"{name}: expected seconds above 0, got {value!r}", key=name)
-
-
-def is_positive(value: Any) -> bool:
-    """Tell whether a value is a number above 0; NaN is not."""
-    return is_number(value) and bool(value > 0)
-
-
-def _check_failures(policy: FailurePolicy) -> FailurePolicy:
-    check_choice("on_failure", policy.on_failure, ("recover", "raise"))
-    check_choice("on_repeat", policy.on_repeat, ("truncate", "raise"))
-    plain: dict[str, Any] = {
-        name: check_whole(name, getattr(policy, name), 0) for name in ("max_restarts", "max_log_bytes")
-    }
-    recover_hangs = check_flag("recover_hangs", policy.recover_hangs)
-    _check_seconds("restart_window", policy.restart_window)
-    check_limit("recovery_timeout", policy.recovery_timeout)
-    folder = policy.reproducer_dir
-    if folder is not None and not (isinstance(folder, str | os.PathLike) and os.path.isdir(folder)):
-        raise ConfigError(f"reproducer_dir: expected an existing folder, got {folder!r}", key="reproducer_dir")
-    if policy.recycle_after is not None and not isinstance(policy.recycle_after, Mapping):
-        raise ConfigError(f"recycle_after: expected a dict, got {policy.recycle_after!r}", key="recycle_after")
-    for key, value in (policy.recycle_after or {}).items():
-        if key not in ("episodes", "rss_mb"):
-            raise ConfigError(
-                f"recycle_after: unknown key {key!r}; known are 'episodes' and 'rss_mb'", key="recycle_after"
-            )
-        if not is_positive(value):
-            raise ConfigError(f"recycle_after[{key!r}]: expected a number above 0, got {value!r}", key="recycle_after")
-    return dataclasses.replace(policy, **plain, recover_hangs=recover_hangs)
+    return dataclasses.replace(options, **plain)

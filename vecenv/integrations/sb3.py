@@ -2,8 +2,8 @@
 
     make_vec_env("CartPole-v1", n_envs=64, vec_env_cls=SB3VecEnv)     in place of SubprocVecEnv
 
-Stands above the Gymnasium face, whose pool it steps in SAME_STEP mode: a batch comes in, Stable-Baselines3's four
-values go out, with one dict of infos per env.
+It stands on `vecenv.VectorEnv` and steps its pool in SAME_STEP mode: each batch becomes the four values that
+Stable-Baselines3 expects, with one dict of infos per env.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SB3VecEnv(_VecEnv):
 
     Attributes:
         reset_infos: for each env the info of its last reset, by `reset` or at an episode's end.
-        vector_env: the `vecenv.VectorEnv` below, for its timeouts and worker ids.
+        vector_env: the `vecenv.VectorEnv` that steps the envs; it has `seeds`, `worker_pids` and `statistics()`.
     """
 
     def __init__(
@@ -66,18 +66,19 @@ class SB3VecEnv(_VecEnv):
         start_method: str | None = None,
         **options: Any,
     ) -> None:
-        """Build all envs, or put this face on a vector env that has been built.
+        """Build all envs, or use a vector env that has been built.
 
         Args:
-            env_fns: one constructor per env; or a `vecenv.VectorEnv` with SAME_STEP autoreset, which then is this
-                object's to close.
-            start_method: of the workers, by SubprocVecEnv's name for `context`.
-            **options: of `vecenv.VectorEnv`, such as `num_workers` and `step_timeout`. With `episode_statistics` the
-                info of an episode's last step has "episode": return "r", length "l" and seconds "t", as a `Monitor`
-                around the env gives them, but for "t", which are those of this episode.
+            env_fns: one constructor per env; or a `vecenv.VectorEnv` with SAME_STEP autoreset, which `close` then
+                closes.
+            start_method: start method of the workers; SubprocVecEnv's name of `context`.
+            **options: options of `vecenv.VectorEnv`, with the same defaults, such as `num_workers`, `timeouts` (a
+                `vecenv.Timeouts`) and `failures` (a `vecenv.FailurePolicy`). With `episode_statistics=True` the info
+                of the last step of an episode has "episode": return "r", length "l" and seconds "t", as from a
+                `Monitor` around the env; but "t" counts from the start of this episode.
 
         Raises:
-            ConfigError: an option is wrong.
+            ConfigError: an option is wrong or given twice.
             ValueError: two constructors returned the same env.
             Exception: as `vecenv.VectorEnv`.
         """
@@ -147,7 +148,7 @@ class SB3VecEnv(_VecEnv):
 
         Raises:
             WorkerTimeoutError, WorkerDiedError: a worker did not answer.
-            Exception: what an env raised, with the remote traceback as its cause.
+            Exception: raised by an env, with the remote traceback as its cause.
         """
         self._check_open("reset")
         seeds = self._env_seeds.draw_missing(self._seeds, self._ids)
@@ -290,7 +291,7 @@ class SB3VecEnv(_VecEnv):
         """Call a method of envs with the same arguments; return its results in the order of `indices`.
 
         Raises:
-            Exception: what the method raised for the lowest env, with the remote traceback as its cause.
+            Exception: raised by the method, of the env with the lowest id, with the remote traceback as its cause.
         """
         return self._call(MethodCaller(method_name, method_args, method_kwargs), indices)
 

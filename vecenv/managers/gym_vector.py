@@ -55,10 +55,12 @@ class GymVectorEnvManager(EnvBooks):
     config: ClassVar[dict[str, Any]] = {
         "episode_num": math.inf,
         "shared_memory": False,  # accepted; see VectorEnv
-        "backend": "process",  # these are VectorEnv's, for one that is built here
+        "backend": "process",  # this and the others are options of the VectorEnv that is built here
         "num_workers": None,
         "context": None,
-        "step_timeout": None,
+        "timeouts": None,  # `vecenv.Timeouts` or a dict of its fields
+        "failures": None,  # `vecenv.FailurePolicy` or a dict of its fields
+        "step_timeout": None,  # the same field of `timeouts`, in seconds
         "reset_timeout": None,
     }
 
@@ -70,9 +72,9 @@ class GymVectorEnvManager(EnvBooks):
         """Build the vector env; it is reset by `reset`.
 
         Args:
-            env_fn: constructors, for a `vecenv.VectorEnv` of them; or a vector env, which is then
-                the manager's to close.
-            cfg: merged over `default_config()`.
+            env_fn: constructors, for a `vecenv.VectorEnv` of them; or a vector env, which the manager then closes.
+            cfg: merged over `default_config()`: `episode_num`, and options of the `vecenv.VectorEnv` that is built
+                here. For a vector env that was passed in, these have no effect.
 
         Raises:
             ConfigError: a value makes no sense.
@@ -108,10 +110,10 @@ class GymVectorEnvManager(EnvBooks):
         # Imported here: vecenv.vector stands above the managers; this class is the one that is built on it.
         from ..vector import VectorEnv
 
-        keys = ("backend", "num_workers", "context", "step_timeout", "reset_timeout")
-        options = {key: self._cfg[key] for key in keys}
+        options = {key: self._cfg[key] for key in ("backend", "num_workers", "context", "timeouts", "failures")}
+        limits = {key: self._cfg[key] for key in ("step_timeout", "reset_timeout") if self._cfg[key] is not None}
         makers = [_RecordableMaker(env_fn) for env_fn in env_fns]
-        return VectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP, **options)
+        return VectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP, **options, **limits)
 
     # ---- what is known -----------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from .options import (
     check_config,
     check_limit,
     limits_of,
+    merge_values,
     pool_options,
     read_env_fns,
 )
@@ -82,20 +83,24 @@ class EnvLife(EnvBooks):
     _connect_timeout = _LiveLimit("connect_timeout")
 
     def __init__(self, env_fn: Sequence[Callable[[], Any]], cfg: Mapping[str, Any] | None = None) -> None:
-        """Check and remember; builds nothing.
+        """Check the arguments; `launch` builds the envs.
 
         Args:
             env_fn: one constructor per env.
-            cfg: merged over `default_config()`, whose keys are explained in `vecenv/managers/options.py`; unknown ones
-                are kept.
+            cfg: merged over `default_config()`, whose keys are explained in `vecenv/managers/options.py`. `timeouts`
+                takes a `vecenv.Timeouts` and `failures` a `vecenv.FailurePolicy`, or dicts of their fields; the same
+                options are keys of their own, too, such as `step_timeout` and `on_failure`. A key that has its
+                default counts as not given. Unknown keys are kept.
 
         Raises:
-            ConfigError: env_fn is empty or not callable, or a key's value makes no sense.
+            ConfigError: env_fn is empty or not callable, a key has a value that it cannot have, or an option is given
+                twice.
         """
         name = type(self).__name__
         fns = read_env_fns(env_fn, name)
         warn_unknown_keys({} if cfg is None else cfg, (*self.config, *OTHER_KEYS), name)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
+        merge_values(self._cfg, self.config, name)
         check_config(self._cfg, name, has_inplace="reset_inplace" in self.config)
         self._env_fn = fns
         self._max_retry = max(1, int(self._cfg["max_retry"]))

@@ -1,4 +1,4 @@
-"""Options of managers: their config keys, checked and turned into what a pool wants."""
+"""Config keys of the managers: defaults, checks, and the options of a pool that they give."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import is_positive
 from ..config import Config
 from ..core.layout.rows import Autoreset
-from ..core.options import FailurePolicy, Limits, PoolOptions, is_positive
-from ..core.system.clock import MOST_SECONDS, is_number
+from ..core.options import Limits, PoolFailurePolicy, PoolOptions
+from ..core.system.clock import MOST_SECONDS, is_number, limit_of
 from ..errors import ConfigError
+from ..options import FailurePolicy, Timeouts, given_fields, read_failures, read_timeouts
 
 __all__ = [
     "BASE_CONFIG",
@@ -28,52 +30,54 @@ __all__ = [
     "read_env_fns",
 ]
 
-#: Keys of every manager, with defaults; times are seconds, None for no limit.
+#: Keys of every manager, with defaults. Times are in seconds; None is no limit.
 BASE_CONFIG: dict[str, Any] = {
-    "episode_num": math.inf,  # episodes of each env, which then is DONE
-    "max_retry": 1,  # attempts at a reset (in process: at a step too); 1: no second one
-    "retry_type": "reset",  # before another attempt: 'reset' nothing, 'renew' build the env anew
+    "episode_num": math.inf,  # episodes of each env; after the last one the env is DONE
+    "max_retry": 1,  # attempts at a reset, and in process at a step; 1: no second attempt
+    "retry_type": "reset",  # before another attempt: 'reset' keeps the env, 'renew' builds it again
     "retry_waiting_time": 0.1,  # pause before another attempt
     "auto_reset": True,  # begin the next episode when one ends
-    "step_timeout": None,
-    "reset_timeout": None,
-    "on_step_error": "error",  # 'error': that env is in ERROR; 'renew': and rebuilt; 'close': close the manager
+    "timeouts": None,  # `vecenv.Timeouts` or a dict of its fields; or the five keys `..._timeout`, one by one
+    "failures": None,  # `vecenv.FailurePolicy` or a dict of its fields; or the keys of that name, one by one
+    "step_timeout": None,  # for one step of one env
+    "reset_timeout": None,  # for one reset of one env
+    "on_step_error": "error",  # a step raised: 'error': its env is in ERROR; 'renew': and is built again; 'close'
     "depth": 3,  # views stay valid until depth - 1 later calls that receive (copy_on_get=False)
     "call_timeout": None,  # for attributes, render and other calls
-    "close_timeout": 5.0,  # for all envs together; what still runs then is killed
+    "close_timeout": 5.0,  # for all envs together; workers that are still busy then are killed
 }
 
 #: Keys of the managers with worker processes.
 PROCESS_CONFIG: dict[str, Any] = {
     **BASE_CONFIG,
-    "on_step_error": "close",
-    "shared_memory": True,  # False: observations and rewards are pickled, and may differ from what their space says
-    "copy_on_get": True,  # False: observations are views of the ring, see depth
-    "context": "forkserver",  # how to start workers: 'forkserver', 'spawn' or 'fork'
-    "wait_num": math.inf,  # results that a step waits for
-    "step_wait_timeout": None,  # how long it goes on collecting when it has them; None: until all are in
-    "connect_timeout": 60,  # limit of a reset where reset_timeout is longer or None
-    "reset_inplace": False,  # the last timestep of an episode has the next one's first observation
+    "on_step_error": "close",  # the same; 'close' closes the manager
+    "shared_memory": True,  # False: observations and rewards are pickled, and need not fit their spaces
+    "copy_on_get": True,  # False: observations are views of shared memory, see depth
+    "context": "forkserver",  # start method of the workers: 'forkserver', 'spawn' or 'fork'
+    "wait_num": math.inf,  # number of results that a step waits for
+    "step_wait_timeout": None,  # then it collects further results for this long; None: until all have arrived
+    "connect_timeout": 60,  # limit of a reset if reset_timeout is longer or None; not if `timeouts` has a reset limit
+    "reset_inplace": False,  # the last timestep of an episode has the first observation of the next one
     "num_workers": None,  # processes; None: min(number of envs, usable cores)
-    "threads_per_worker": 1,  # envs that step at once in one process; for envs that wait
+    "threads_per_worker": 1,  # envs that step at once in one process; more than one for envs that wait
     "construct_timeout": 60.0,  # for building all envs
-    # What is done about workers that die; see `core.options.FailurePolicy`.
-    "on_failure": "recover",  # 'recover' brings the envs back to where they were; 'raise' closes the manager
-    "on_repeat": "truncate",  # the same call kills a second worker: 'truncate' ends that episode; 'raise'
-    "max_restarts": 32,  # of one env within restart_window; beyond that the manager gives up
+    # The fields of `vecenv.FailurePolicy`, which explains them. Managers do not recover hangs: they raise TimeoutError.
+    "on_failure": "recover",  # 'raise' closes the manager
+    "on_repeat": "truncate",
+    "max_restarts": 32,
     "restart_window": 60.0,
-    "max_log_bytes": 64 << 20,  # memory for what is kept to bring envs back, all envs together; 0: nothing is
-    "recovery_timeout": None,  # for repeating one episode; None: the larger of 60 s and ten step_timeouts
-    "reproducer_dir": None,  # for files that repeat what killed a worker; None: the system's temporary folder
-    "recycle_after": None,  # replace workers after so much: {'episodes': K} or {'rss_mb': M}; None: never
+    "max_log_bytes": 64 << 20,
+    "recovery_timeout": None,
+    "reproducer_dir": None,
+    "recycle_after": None,
 }
 
-#: Keys that the V2 managers have beside these.
+#: Further keys of the V2 managers.
 V2_CONFIG: dict[str, Any] = {
-    "trees": "vecenv",  # of what library trees are: 'vecenv' (TreeArray) or 'treetensor' (its numpy arrays)
+    "trees": "vecenv",  # library of the nested arrays: 'vecenv' (TreeArray) or 'treetensor' (its numpy arrays)
 }
 
-#: Keys that no manager warns of: a config for another class of manager is no mistake.
+#: Keys that no manager warns about: a config for another class of manager is not a mistake.
 OTHER_KEYS = (*PROCESS_CONFIG, *V2_CONFIG, "type", "import_names", "cfg_type")
 
 
@@ -81,22 +85,11 @@ _CHOICES = {
     "trees": ("vecenv", "treetensor"),
     "retry_type": ("reset", "renew"),
     "on_step_error": ("error", "renew", "close"),
-    "on_failure": ("recover", "raise"),
-    "on_repeat": ("truncate", "raise"),
 }
-_LIMITS = (
-    "step_timeout",
-    "reset_timeout",
-    "call_timeout",
-    "close_timeout",
-    "construct_timeout",
-    "connect_timeout",
-    "recovery_timeout",
-)
 _FLAGS = ("auto_reset", "shared_memory", "copy_on_get", "reset_inplace")
 _COUNTS = ("episode_num", "wait_num")
-_WHOLE = ("max_restarts", "max_log_bytes")
-_RECYCLE_KEYS = ("episodes", "rss_mb")
+_LIMITS = tuple(f"{field.name}_timeout" for field in dataclasses.fields(Timeouts))
+_FAILURES = tuple(field.name for field in dataclasses.fields(FailurePolicy) if field.name != "recover_hangs")
 
 
 def read_env_fns(env_fn: Any, owner: str) -> list[Callable[[], Any]]:
@@ -125,20 +118,12 @@ def check_config(cfg: Config, owner: str, *, has_inplace: bool = True) -> None:
     for key in _FLAGS:
         if key in cfg and not isinstance(cfg[key], bool | np.bool_):
             raise _error(owner, key, "True or False", cfg[key])
-    for key in _LIMITS:
-        if key in cfg:
-            check_limit(key, cfg[key], owner)
+    if "connect_timeout" in cfg:
+        check_limit("connect_timeout", cfg["connect_timeout"], owner)
     patience = cfg.get("step_wait_timeout")
     if patience is not None and not (is_number(patience) and patience >= 0):
         raise _error(owner, "step_wait_timeout", "seconds of at least 0, or None", patience)
     check_counts(cfg, owner)
-    if "restart_window" in cfg and not is_positive(cfg["restart_window"]):
-        raise _error(owner, "restart_window", "seconds above 0", cfg["restart_window"])
-    for key in _WHOLE:
-        most = cfg.get(key, 0)
-        if isinstance(most, bool) or not isinstance(most, numbers.Integral) or int(most) < 0:
-            raise _error(owner, key, "a whole number of at least 0", most)
-    _check_recycling(cfg.get("recycle_after"), owner)
     if not isinstance(cfg["max_retry"], numbers.Integral):
         raise _error(owner, "max_retry", "an integer", cfg["max_retry"])
     if not (is_number(cfg["retry_waiting_time"]) and 0 <= cfg["retry_waiting_time"] <= MOST_SECONDS):
@@ -155,19 +140,45 @@ def check_counts(cfg: Mapping[str, Any], owner: str) -> None:
             raise _error(owner, key, "a whole number of at least 1, or infinity", count)
 
 
-def _check_recycling(value: Any, owner: str) -> None:
-    if value is None:
-        return
-    if not isinstance(value, Mapping) or not value or not set(value) <= set(_RECYCLE_KEYS):
-        raise _error(owner, "recycle_after", f"a dict with keys out of {_RECYCLE_KEYS}, or None", value)
-    if not all(map(is_positive, value.values())):
-        raise _error(owner, "recycle_after", "numbers above 0", value)
-
-
 def check_limit(key: str, value: Any, owner: str) -> None:
     """Raise ConfigError unless the value is a time limit."""
     if value is not None and not is_positive(value):
         raise _error(owner, key, "seconds above 0, or None", value)
+
+
+def merge_values(cfg: Config, config: Mapping[str, Any], owner: str) -> None:
+    """Move the fields of `timeouts` and `failures` to the keys of the same options, and check these.
+
+    Args:
+        cfg: merged over `config`; changed in place.
+        config: the defaults of that class. A key that has its default counts as not given.
+        owner: name of the manager's class, for messages.
+
+    Raises:
+        ConfigError: a value is wrong, or an option is given twice.
+    """
+    defaults = {**PROCESS_CONFIG, **config}
+    given = {key: cfg[key] for key in (*_LIMITS, *_FAILURES) if key in cfg and not _is_same(cfg[key], defaults[key])}
+    limits, single = ({key: given[key] for key in keys if key in given} for keys in (_LIMITS, _FAILURES))
+    timeouts = read_timeouts(cfg.get("timeouts"), owner=owner, **limits)
+    failures = read_failures(cfg.get("failures"), owner=owner, **single)
+    if failures.recover_hangs:
+        raise ConfigError(
+            f"{owner}: failures: recover_hangs: expected False or None, got True; managers raise TimeoutError at a "
+            "limit, and max_retry and retry_type rule what follows",
+            key="recover_hangs",
+        )
+    for name, seconds in given_fields(timeouts).items():
+        cfg[f"{name}_timeout"] = limit_of(seconds)
+    has_reset = timeouts.reset is not None and "reset_timeout" not in given  # as a field of `timeouts`
+    if has_reset and _is_same(cfg.get("connect_timeout"), defaults["connect_timeout"]):
+        cfg["connect_timeout"] = None  # else a default would cap the limit that was given
+    cfg.update({name: value for name, value in given_fields(failures).items() if name != "recover_hangs"})
+    cfg.update(timeouts=None, failures=None)
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)
 
 
 def limits_of(cfg: Mapping[str, Any]) -> Limits:
@@ -195,10 +206,9 @@ def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
     )
 
 
-def _failures(cfg: Mapping[str, Any]) -> FailurePolicy:
-    """Return what is done about workers that die. Hangs raise: `max_retry` and `retry_type` rule about them."""
-    keys = [field.name for field in dataclasses.fields(FailurePolicy)]
-    return FailurePolicy(**{key: cfg[key] for key in keys if key in cfg}, recover_hangs=False)
+def _failures(cfg: Mapping[str, Any]) -> PoolFailurePolicy:
+    """Return the failure policy of the pool. Hangs raise: `max_retry` and `retry_type` rule what follows."""
+    return PoolFailurePolicy(**{key: cfg[key] for key in _FAILURES if key in cfg}, recover_hangs=False)
 
 
 def _error(owner: str, key: str, expected: str, got: Any) -> ConfigError:

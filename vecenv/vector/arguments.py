@@ -1,9 +1,7 @@
-"""Arguments of the Gymnasium face, checked and brought into the engine's form."""
+"""Arguments of the vector envs, checked and converted to the types of the engine."""
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +14,6 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from ..core.layout.info_cells import Infos
 from ..core.layout.spec import Array
-from ..core.options import FailurePolicy
 from ..errors import ConfigError
 from .errors import DifferentSpacesError
 
@@ -26,7 +23,6 @@ __all__ = [
     "read_count",
     "read_env_ids",
     "read_infos",
-    "read_failures",
     "read_mask",
     "read_seeds",
     "wants_same_spaces",
@@ -97,26 +93,6 @@ def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
     if len(wrong):
         raise ConfigError(f"{what}: env_id {int(wrong[0])} is not in 0..{num_envs - 1}", key="env_id")
     return ids.astype(np.int64, copy=False)
-
-
-def read_failures(on_failure: str, others: Mapping[str, Any] | None) -> FailurePolicy:
-    """Return the policy of a `failures` argument.
-
-    Raises:
-        ConfigError: no dict, or a key that there is not.
-    """
-    if others is not None and not isinstance(others, Mapping):
-        raise ConfigError(f"failures: expected a dict, got {others!r}", key="failures")
-    given = dict(others or {})
-    known = [field.name for field in dataclasses.fields(FailurePolicy) if field.name != "on_failure"]
-    for key in given:
-        if key == "on_failure":
-            raise ConfigError("failures: on_failure is an argument of its own, on_failure=...", key=key)
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {known}"
-            raise ConfigError(f"failures: unknown key {key!r}{hint}", key=str(key))
-    return FailurePolicy(on_failure=on_failure, **given)
 
 
 def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | None, dict[str, Any] | None]:

@@ -21,12 +21,13 @@ from gymnasium.vector.utils import batch_space, iterate
 from ..checks import check_flag
 from ..core.layout.rows import Autoreset, Op, RowFlag, RowRange
 from ..core.layout.spec import Array, Leaf
-from ..core.options import Limits, PoolOptions
+from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
 from ..envs.batched import VectorEnvDescription, adapt_batched, describe_vector_env, have_generators
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
-from .arguments import read_failures, read_mask, read_seeds
+from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
+from .arguments import read_mask, read_seeds
 from .batched_calls import CallableBatchedVectorEnv
 from .batched_data import final_infos, flatten, join_infos, split_actions
 from .nested import merge, own, view
@@ -72,7 +73,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         seeds: the seed that each batch was last given, an int or a list of k, None where it got none. A first reset
             draws what it is not given, but for envs that have their generators already; after an unseeded one
             `reset(seed=envs.seeds[0])` then repeats the run.
-        implementation: 'native' or 'python', what moves the data.
+        implementation: 'native' or 'python', the code that moves the data.
     """
 
     def __init__(
@@ -84,36 +85,45 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         copy: bool = True,
         context: str | None = None,
         depth: int = 3,
-        step_timeout: float | None = None,
-        reset_timeout: float | None = None,
-        construct_timeout: float | None = 60.0,
-        call_timeout: float | None = None,
-        close_timeout: float | None = 5.0,
-        on_failure: str = "recover",
-        failures: Mapping[str, Any] | None = None,
+        timeouts: Timeouts | Mapping[str, Any] | None = None,
+        failures: FailurePolicy | Mapping[str, Any] | None = None,
+        step_timeout: float | None = UNSET,
+        reset_timeout: float | None = UNSET,
+        construct_timeout: float | None = UNSET,
+        call_timeout: float | None = UNSET,
+        close_timeout: float | None = UNSET,
+        on_failure: str = UNSET,
         strict: bool = False,
         debug: bool = False,
     ) -> None:
-        """Build all vector envs.
+        """Start the workers and build all vector envs.
 
         Args:
             env_fns: one constructor per batch; all batches have the same size and spaces.
-            backend, num_workers, copy, context, depth, strict, debug: as for `vecenv.VectorEnv`; an operation of one
-                env is here one of a batch.
-            step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: seconds that one operation of
-                one batch may take, building and closing all of them; None: no limit.
-            on_failure, failures: as for `vecenv.VectorEnv`; `infos["recovered"]` is the same for all envs of a batch.
+            backend, num_workers, copy, context, depth, strict, debug: as for `vecenv.VectorEnv`.
+            timeouts, step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: as for
+                `vecenv.VectorEnv`, with the same defaults. A limit of one env is here the limit of one batch.
+            failures, on_failure: as for `vecenv.VectorEnv`, with the same defaults. `infos["recovered"]` is the same
+                for all envs of a batch. Of `recycle_after` only 'rss_mb' can be used.
 
         Raises:
-            ConfigError: an argument is wrong, or there are too few resources.
+            ConfigError: an argument is wrong, an option is given twice, or there are too few resources.
             SpaceError: the batches' sizes or spaces differ (also a RuntimeError).
-            TypeError: a constructor returned something else than a vector env.
+            TypeError: a constructor returned an object that is not a vector env.
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
-            Exception: what a constructor raised, with the remote traceback as its cause.
+            Exception: raised by a constructor, with the remote traceback as its cause.
         """
         self.copy = check_flag("copy", copy)
-        policy = read_failures(on_failure, failures)
-        if isinstance(policy.recycle_after, Mapping) and "episodes" in policy.recycle_after:
+        limits = read_timeouts(
+            timeouts,
+            step_timeout=step_timeout,
+            reset_timeout=reset_timeout,
+            construct_timeout=construct_timeout,
+            call_timeout=call_timeout,
+            close_timeout=close_timeout,
+        )
+        policy = resolve(read_failures(failures, on_failure=on_failure), RECOVERING)
+        if "episodes" in (policy.recycle_after or ()):
             raise ConfigError(
                 "recycle_after: episodes of batched envs are not counted, as they begin and end within a batch; use "
                 "'rss_mb'",
@@ -128,7 +138,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             ignores_extra_keys=not strict,
             context="forkserver" if context is None else context,
             debug=debug,
-            limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
+            limits=resolve(limits, Limits()),
             failures=policy,
         )
         pool = self._make_pool(backend, env_fns, options, adapt=adapt_batched, snapshotter=SNAPSHOTTER)
@@ -205,8 +215,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             AlreadyPendingCallError: an earlier call is not answered yet.
             WorkerTimeoutError: a batch is over `step_timeout`, and is not to be brought back; reset before the next
                 step.
-            WorkerDiedError: a worker has gone for good.
-            Exception: what a vector env raised, with the remote traceback as its cause.
+            WorkerDiedError: a worker has died and is not replaced.
+            Exception: raised by a vector env, with the remote traceback as its cause.
         """
         # as step_async and step_wait, with less between the bell and the wait: until this process sleeps, a worker
         # may have no core

@@ -1,14 +1,14 @@
 """VectorEnv: the engine as a `gymnasium.vector.VectorEnv`, a drop-in for `AsyncVectorEnv`.
 
-    obs, infos = envs.reset(seed=0)                      Gymnasium: everybody waits for everybody
+    obs, infos = envs.reset(seed=0)                      Gymnasium: each call waits for all envs
     obs, rewards, terminations, truncations, infos = envs.step(actions)
 
-    envs.async_reset()                                   EnvPool: go on with whoever is done
+    envs.async_reset()                                   EnvPool: continue with the envs that have finished
     obs, rewards, terminations, truncations, infos = envs.recv(32)
     envs.send(actions, infos["env_id"])
 
-Stands above the waist: it turns batches into Gymnasium's tuples, and holds Gymnasium's rules
-about which call may follow which. All mechanism is the pool's.
+It stands on a pool, which does the work: `VectorEnv` turns batches into Gymnasium's tuples and checks Gymnasium's rules
+about the order of calls.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from gymnasium.vector.utils import batch_space
 
 from ..checks import check_flag
 from ..core.layout.rows import Autoreset, Op
-from ..core.options import Limits, PoolOptions
+from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
 from ..envs.adapt import adapt_and_build
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
+from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
 from .arguments import (
     combine_spaces,
     read_autoreset_mode,
     read_count,
     read_env_ids,
-    read_failures,
     read_infos,
     read_mask,
     read_seeds,
@@ -66,7 +66,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         >>> envs.close()
 
     Attributes:
-        implementation: 'native' or 'python', what moves the data.
+        implementation: 'native' or 'python', the code that moves the data.
     """
 
     def __init__(
@@ -88,72 +88,73 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         episode_statistics: bool = False,
         batch_size: int | None = None,
         depth: int = 3,
-        step_timeout: float | None = None,
-        reset_timeout: float | None = None,
-        construct_timeout: float | None = 60.0,
-        call_timeout: float | None = None,
-        close_timeout: float | None = 5.0,
-        on_failure: str = "recover",
-        failures: Mapping[str, Any] | None = None,
+        timeouts: Timeouts | Mapping[str, Any] | None = None,
+        failures: FailurePolicy | Mapping[str, Any] | None = None,
+        step_timeout: float | None = UNSET,
+        reset_timeout: float | None = UNSET,
+        construct_timeout: float | None = UNSET,
+        call_timeout: float | None = UNSET,
+        close_timeout: float | None = UNSET,
+        on_failure: str = UNSET,
         strict: bool = False,
         debug: bool = False,
     ) -> None:
-        """Build all envs.
+        """Start the workers and build all envs.
 
-        The arguments up to `max_concurrency` are AsyncVectorEnv's, in its order.
+        The arguments up to `max_concurrency` are those of AsyncVectorEnv, in its order.
 
         Args:
-            env_fns: one constructor per env; they travel to the workers by value.
-            shared_memory, daemon, worker: accepted for AsyncVectorEnv's callers; memory is always
-                shared, workers always end with this process and may have children of their own,
-                and a `worker` of one's own is refused.
-            copy: whether arrays are yours; False: they are views, valid until `depth - 1` later
-                batches have been received. Yours are copied only where that costs little, and while you
-                hold three large batches; else workers leave their memory alone until you drop them.
-            context: start method, 'forkserver' (the default), 'spawn' or 'fork'.
-            observation_mode: 'same', 'different' (same shapes and dtypes, other bounds), or
-                (observation_space, single_observation_space).
+            env_fns: one constructor per env. They are sent to the workers by value.
+            shared_memory, daemon, worker: for callers of AsyncVectorEnv, and without effect. Memory is always shared,
+                workers always end with this process and may have child processes, and a `worker` is refused.
+            copy: if True (default) arrays are yours. Batches under 16 KiB are copied. Larger ones are lent without a
+                copy and reused once you drop them; beyond three on loan, they are copied. If False, arrays are views
+                of shared memory, valid until `depth - 1` later batches have been received.
+            context: start method of the workers: 'forkserver' (default), 'spawn' or 'fork'.
+            observation_mode: 'same' (default); 'different' for spaces of the same shapes and dtypes with other bounds;
+                or a pair (observation_space, single_observation_space).
             autoreset_mode: Gymnasium's.
-            max_concurrency: as `num_workers`, by AsyncVectorEnv's name.
-            backend: 'process', or 'serial' for envs in this thread.
-            num_workers: processes; None: one per usable core, at most one per env.
-            threads_per_worker: envs that sleep or wait share a worker's threads. With one worker for each core
-                these stay on it while they mostly wait; processes that envs start may run anywhere.
-            infos: what becomes of the info dicts that envs return.
-                'all': everything arrives, as Gymnasium's vector envs give it. Numbers, arrays of
-                up to 8 numbers, and dicts of those travel in shared memory; infos with anything
-                else in them are pickled.
-                'columns': the same without what would be pickled: strings, None, larger arrays
-                and other objects are left out, and dicts that are empty then.
-                'done': only what `step` returned when it ended an episode: in that row, or as
-                `final_info` in SAME_STEP mode. Infos of other steps and of resets are left out.
-                'none': nothing; workers do not even look. `final_obs` still comes.
-            episode_statistics: add `infos["episode"]` and `infos["_episode"]` to steps that end
-                episodes, as `gymnasium.wrappers.vector.RecordEpisodeStatistics` does: return "r"
-                (float64), length "l" (int64) and seconds "t" (float64), (N,) each, 0 where no
-                episode ended. Counted in the workers.
-            batch_size: how many rows `recv()` gives, as EnvPool's; None: those of all envs that
+            max_concurrency: AsyncVectorEnv's name of `num_workers`.
+            backend: 'process' (default), or 'serial' for envs in this thread.
+            num_workers: number of processes. None (default): one per usable core, at most one per env.
+            threads_per_worker: envs that a worker steps at the same time, 1 by default. More than one pays for envs
+                that sleep or wait. With one worker per core its threads stay on that core while they mostly wait.
+                Processes that envs start may run on any core.
+            infos: which info dicts arrive.
+                'all' (default): everything, in the form of Gymnasium's vector envs. Numbers, arrays of up to 8
+                numbers, and dicts of those travel in shared memory; infos that contain anything else are pickled.
+                'columns': only values that travel in shared memory. Strings, None, larger arrays and other objects are
+                left out, and dicts that are empty without them.
+                'done': only the info of a step that ends an episode, in its row, or as `final_info` in SAME_STEP mode.
+                Infos of other steps and of resets are left out.
+                'none': no infos; workers do not read them. `final_obs` still arrives.
+            episode_statistics: add `infos["episode"]` and `infos["_episode"]` to steps that end episodes, as
+                `gymnasium.wrappers.vector.RecordEpisodeStatistics` does: return "r" (float64), length "l" (int64) and
+                seconds "t" (float64), each of shape (N,), 0 where no episode has ended. The workers count them.
+            batch_size: number of rows that `recv()` returns, as in EnvPool. None (default): the rows of all envs that
                 owe an answer.
-            depth: how long views last with `copy=False`, see there; at least 2.
-            step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: seconds
-                that one operation of one env may take, building and closing all of them; None: no limit. With
-                backend='serial' nothing ends a constructor or a `close`.
-            on_failure: 'recover': a worker that dies, or hangs beyond a limit, is replaced, its envs
-                are brought to where they were, and the call goes on as if nothing had happened;
-                `infos["recovered"]` says so: 'replayed'; 'unproven', from a state that may lack something;
-                'truncated' and then 'restarted', given up; only 'restarted', if its end had been told already.
+            depth: number of batches in shared memory, at least 2, 3 by default; see `copy=False`.
+            timeouts: time limits, a `vecenv.Timeouts` or a dict of its fields. Default: `construct` 60 s, `close` 5 s,
+                no limit for the others.
+            failures: the policy for workers that die or hang, a `vecenv.FailurePolicy` or a dict of its fields.
+                Default: both are recovered.
+            step_timeout, reset_timeout, construct_timeout, call_timeout, close_timeout: the fields of `timeouts` one by
+                one, in seconds. Here None means no limit.
+            on_failure: the same field of `failures`. 'recover' (default): a worker that dies, or hangs beyond a limit,
+                is replaced, its envs are restored, and the call goes on. `infos["recovered"]` marks the rows.
+                'replayed': the episode goes on as before. 'unproven': it goes on from a state that may be incomplete.
+                'truncated': the episode could not be recovered and ends here; the next one is marked 'restarted'. If
+                the lost episode had already ended, only 'restarted' appears.
                 'raise': WorkerDiedError or WorkerTimeoutError.
-            failures: more about that, as `core.options.FailurePolicy` says it: on_repeat, max_restarts,
-                restart_window, max_log_bytes, recovery_timeout, recycle_after, reproducer_dir.
-            strict: refuse actions and observations of other dtypes, or with keys that their space lacks, instead of
-                converting them and leaving those keys out, with one warning.
-            debug: overwrite views when they expire.
+            strict: refuse actions and observations of other dtypes, or with keys that their space lacks. If False
+                (default), dtypes are converted and such keys left out, each with one warning.
+            debug: overwrite views when they expire, to find code that uses them too long.
 
         Raises:
-            ConfigError: an argument is wrong, or there are too few resources.
+            ConfigError: an argument is wrong, an option is given twice, or there are too few resources.
             SpaceError: the envs' spaces differ (also a RuntimeError).
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
-            Exception: what a constructor raised, with the remote traceback as its cause.
+            Exception: raised by a constructor, with the remote traceback as its cause.
         """
         if worker is not None:
             raise ConfigError("worker: vecenv runs workers of its own; wrap the env instead", key="worker")
@@ -165,6 +166,14 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self.autoreset_mode = read_autoreset_mode(autoreset_mode)
         self.max_concurrency = read_count("max_concurrency", max_concurrency)
         is_same = wants_same_spaces(observation_mode)
+        limits = read_timeouts(
+            timeouts,
+            step_timeout=step_timeout,
+            reset_timeout=reset_timeout,
+            construct_timeout=construct_timeout,
+            call_timeout=call_timeout,
+            close_timeout=close_timeout,
+        )
         options = PoolOptions(
             num_workers=self.max_concurrency if num_workers is None else num_workers,
             threads_per_worker=threads_per_worker,
@@ -177,8 +186,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             ignores_extra_keys=not strict,
             context="forkserver" if context is None else context,
             debug=debug,
-            limits=Limits(construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout),
-            failures=read_failures(on_failure, failures),
+            limits=resolve(limits, Limits()),
+            failures=resolve(read_failures(failures, on_failure=on_failure), RECOVERING),
         )
         adapt = adapt_and_build if is_same else adapt_shape_only
         pool = self._make_pool(backend, env_fns, options, adapt=adapt, snapshotter=SNAPSHOTTER)
@@ -234,9 +243,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             StateError: an episode is over and autoreset_mode is DISABLED.
             WorkerTimeoutError: an env is over `step_timeout`, and is not to be brought back; reset before the next
                 step.
-            WorkerDiedError: a worker has gone for good.
+            WorkerDiedError: a worker has died and is not replaced.
             ConfigError: there is no such env.
-            Exception: what an env raised, with the remote traceback as its cause.
+            Exception: raised by an env, with the remote traceback as its cause.
         """
         if self._pending is not None or self._checks_ends or env_id is not None:
             return self._step_checked(actions, env_id)
@@ -300,7 +309,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         Args:
             min_count: return as soon as so many envs have answered, with all that have; None:
                 exactly `batch_size`, or all that owe an answer if that was not given.
-            timeout: seconds to wait; what was sent stays under way.
+            timeout: seconds to wait; the steps go on after that, and a later `recv` returns them.
 
         Returns:
             (obs, rewards, terminations, truncations, infos) with B >= min_count rows;
@@ -351,9 +360,9 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in every env, or in those of a mask.
 
-        Steps of these envs that are under way by `send` are given up, and so is what has not answered in time.
-        An env's own `reset` gets no argument for what is None, unlike from Gymnasium's classes: where it has a default
-        that is not None, that one holds.
+        Steps of these envs that `send` has begun are abandoned, and so are operations that a timeout has ended.
+        If `seed` or `options` is None, the env's `reset` is called without that argument, unlike in Gymnasium's
+        classes: if the env has a default of its own, it is used.
 
         Args:
             seed: env i gets `seed + i`, or `seed[i]`; None: generators go on from where they are.

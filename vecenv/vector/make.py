@@ -13,17 +13,18 @@ from gymnasium.envs.registration import EnvSpec
 from ..checks import check_callables, check_choice, check_whole
 from ..envs.gym_registry import find_spec
 from ..errors import ConfigError
+from ..options import FailurePolicy, Timeouts, given_fields
 from .env import VectorEnv
 from .inside import EnvMaker
 
 __all__ = ["make_vec", "register_vec"]
 
-#: How Gymnasium calls what our backends do.
+#: Gymnasium's names of our backends, and ours.
 _BACKEND_OF = {"process": "process", "serial": "serial", "async": "process", "sync": "serial"}
 _OWN_OPTIONS = frozenset(inspect.signature(VectorEnv).parameters) - {"env_fns"}
-#: What a vector env's spec holds beside the arguments of the envs.
+#: Keys in the spec of a vector env beside the arguments of the envs.
 _VECTOR_KEYS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
-#: How `register_vec` names the maker of an env's vector envs, before the env's id.
+#: Prefix of the entry point that `register_vec` registers; the env's id follows.
 _BY_ID = f"{__package__}.by_id:"
 
 
@@ -38,15 +39,13 @@ def make_vec(
     """Build a `VectorEnv` of `num_envs` copies of a registered env.
 
     Args:
-        id: registered name, with `module:` before it to import that first, or a spec, also that
-            of a vector env.
-        num_envs: how many.
-        vectorization_mode: 'process' (the default) or 'serial'; Gymnasium's 'async' and 'sync' mean
-            the same.
+        id: registered name, or a spec, which may be that of a vector env. A name `module:id` imports the module first.
+        num_envs: number of envs, 1 by default.
+        vectorization_mode: 'process' (default) or 'serial'. Gymnasium's names 'async' and 'sync' mean the same.
         vector_kwargs: options of `VectorEnv`.
         wrappers: applied to each env in this order, in its worker.
-        **kwargs: options of `VectorEnv` by their names; all others go to the env, as by
-            `gymnasium.make`.
+        **kwargs: options of `VectorEnv` by their names, such as `timeouts` and `failures`. All others are passed to the
+            env, as by `gymnasium.make`.
 
     Example:
         >>> envs = make_vec("CartPole-v1", num_envs=2, vectorization_mode="serial", sutton_barto_reward=True)
@@ -80,14 +79,13 @@ def make_vec(
 def register_vec(id: str, name: str | None = None) -> str:
     """Register a name under which `gymnasium.make_vec` makes a `VectorEnv`, and return it.
 
-    Modes cannot be added to `gymnasium.make_vec`, but a registration can say what makes its vector
-    envs, and then does when no mode is named. Options of `VectorEnv` and arguments of the env are
-    given by their names, as to `make_vec`. `gymnasium.make` makes the env itself by this name, too,
-    unless it was registered with wrappers, which Gymnasium allows no vector env.
+    Gymnasium uses the `VectorEnv` if `gymnasium.make_vec` is called without a mode. Options of `VectorEnv` and
+    arguments of the env are given by their names, as to `make_vec`. `gymnasium.make` makes a single env by this name,
+    unless the env was registered with wrappers, which Gymnasium does not allow for vector envs.
 
     Args:
-        id: a registered env, with `module:` before it to import that first.
-        name: the new name; None: `vecenv/` and the id, whose own `/` becomes a dot.
+        id: a registered env. A name `module:id` imports the module first.
+        name: the new name. None (default): `vecenv/` and the id, in which `/` becomes a dot.
 
     Example:
         >>> name = register_vec("CartPole-v1")
@@ -163,8 +161,12 @@ def _backend_of(mode: Any) -> str:
 def _vector_spec(
     spec: EnvSpec, env_kwargs: dict[str, Any], num_envs: int, backend: str, options: dict[str, Any], wrappers: Any
 ) -> EnvSpec:
-    """Return a spec that `make_vec` makes the same vector env of."""
+    """Return a spec of which `make_vec` makes the same vector env."""
     result = copy.deepcopy(spec)
-    values = (num_envs, backend, options, wrappers)
+    plain = {  # `EnvSpec.to_json` takes dicts only
+        name: given_fields(value) if isinstance(value, Timeouts | FailurePolicy) else value
+        for name, value in options.items()
+    }
+    values = (num_envs, backend, plain, wrappers)
     result.kwargs = {**env_kwargs, **{key: value for key, value in zip(_VECTOR_KEYS, values) if value}}
     return result

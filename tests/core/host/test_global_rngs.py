@@ -19,7 +19,7 @@ from vecenv.core.host import global_rngs as rngs_module
 from vecenv.core.host.global_rngs import GlobalRngs
 from vecenv.core.layout.native import load
 from vecenv.core.layout.rows import Autoreset
-from vecenv.core.options import FailurePolicy, PoolOptions
+from vecenv.core.options import PoolFailurePolicy, PoolOptions
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
 from vecenv.envs.toys import CountEnv, NoisyGlobal, ToyEnv
@@ -388,7 +388,7 @@ def test_a_worker_that_is_killed_draws_on_where_it_was(autoreset: Autoreset, mom
     if load() is None:
         pytest.skip("recovery needs the extension")
     env_fns = [functools.partial(Draws, kind, moments, length=4 + 13 * (i % 3)) for i, kind in enumerate(KINDS)]
-    failures = FailurePolicy(on_failure="recover", max_restarts=100)
+    failures = PoolFailurePolicy(on_failure="recover", max_restarts=100)
     options = PoolOptions(autoreset=autoreset, final_obs=True)
     killed: list[int] = []
 

@@ -11,7 +11,7 @@ import pytest
 from vecenv.core.layout.commands import RestorePoint
 from vecenv.core.layout.messages import Outcome
 from vecenv.core.layout.rows import CommandFlag, Op
-from vecenv.core.options import FailurePolicy, Limits
+from vecenv.core.options import Limits, PoolFailurePolicy
 from vecenv.core.parent.hub import SlotState
 from vecenv.core.recovery import policy as recovery_module
 from vecenv.core.recovery.journal import Journal
@@ -32,7 +32,7 @@ class Scene:
         self.trouble: Exception | None = None
         self.journal = Journal(2, 1 << 20)
         self.recovery = Recovery(
-            FailurePolicy(**{"on_failure": "recover", **policy}),  # type: ignore[arg-type]
+            PoolFailurePolicy(**{"on_failure": "recover", **policy}),  # type: ignore[arg-type]
             self.journal,
             Limits(),
             self._context_of,

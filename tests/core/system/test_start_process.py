@@ -96,7 +96,7 @@ def test_a_server_that_does_not_answer_is_given_up(servers, tmp_path, monkeypatc
     """A worker that was to be started from one that was stopped was waited for, for ever."""
     first, _ = look(tmp_path, "vecenv.envs.adapt")
     second, _ = look(tmp_path, "vecenv.envs.batched")
-    monkeypatch.setattr(start_process, "_ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(start_process, "_REPLY_SECONDS", 2.0)
     with stopped([first]):
         assert look(tmp_path, "vecenv.envs.adapt")[0] == second, "which has that, too, and need not be started"
     assert not psutil.pid_exists(first) and [server._forkserver_pid for _, server in servers] == [second]
@@ -107,7 +107,7 @@ def test_a_worker_is_refused_where_its_servers_do_not_answer(servers, tmp_path, 
     pids = [look(tmp_path, *modules)[0] for modules in (needed, ["vecenv.envs.batched"])]
     pool = ProcessPool([toys.CountEnv], PoolOptions(num_workers=1), adapt=adapt_and_build)
     with stopped(pids), monkeypatch.context() as patch:
-        patch.setattr(start_process, "_ANSWER_SECONDS", 0.1)
+        patch.setattr(start_process, "_REPLY_SECONDS", 0.1)
         with pytest.raises(ConfigError, match="its fork server did not answer within 0.1 s") as caught:
             pool.start()
         assert "TMPDIR" not in str(caught.value) and "ulimit" not in str(caught.value), "neither would help"

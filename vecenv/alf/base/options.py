@@ -6,39 +6,40 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from vecenv.core.options import FailurePolicy, Limits, PoolOptions
+from vecenv.core.options import RECOVERING, Limits, PoolOptions, resolve
 from vecenv.errors import ConfigError
+from vecenv.options import FailurePolicy, Timeouts, read_failures, read_timeouts
 
 __all__ = ["pool_options"]
 
-_LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
+_LIMITS = tuple(f"{field.name}_timeout" for field in dataclasses.fields(Timeouts))
 _FAILURES = tuple(field.name for field in dataclasses.fields(FailurePolicy))
 _NOT_BY_NAME = ("limits", "failures", "autoreset", "final_obs")
 _OPTIONS = tuple(field.name for field in dataclasses.fields(PoolOptions) if field.name not in _NOT_BY_NAME)
 
 
-def pool_options(given: Mapping[str, Any], **fixed: Any) -> PoolOptions:
+def pool_options(given: Mapping[str, Any], timeouts: Any = None, failures: Any = None, **fixed: Any) -> PoolOptions:
     """Return the pool's options.
 
     Args:
-        given: any field of `PoolOptions` and `FailurePolicy` by its name, any of `Limits` with
-            `_timeout` behind it. Workers that die are replaced unless `on_failure` says otherwise.
-        fixed: decided by the caller.
+        given: fields of `PoolOptions` and `FailurePolicy` by name, and fields of `Timeouts` with `_timeout` appended,
+            for which None means no limit.
+        timeouts: a `Timeouts`, a dict of its fields, or None.
+        failures: a `FailurePolicy`, a dict of its fields, or None. Deaths and hangs are recovered by default.
+        **fixed: fields of `PoolOptions` that the caller decides.
 
     Raises:
-        ConfigError: no such option.
+        ConfigError: there is no such option, a value is wrong, or an option is given twice.
     """
-    limits, options = {}, {}
-    failures: dict[str, Any] = {"on_failure": "recover"}
+    by_class: dict[tuple[str, ...], dict[str, Any]] = {_OPTIONS: {}, _LIMITS: {}, _FAILURES: {}}
     for name, value in given.items():
-        limit = name.removesuffix("_timeout")
-        if name in _OPTIONS:
-            options[name] = value
-        elif name in _FAILURES:
-            failures[name] = value
-        elif limit != name and limit in _LIMITS:
-            limits[limit] = value
-        else:
-            known = sorted([*_OPTIONS, *_FAILURES, *(f"{limit}_timeout" for limit in _LIMITS)])
+        names = next((names for names in by_class if name in names), None)
+        if names is None:
+            known = sorted([*_OPTIONS, *_FAILURES, *_LIMITS])
             raise ConfigError(f"unknown option {name!r}; the pool has {', '.join(known)}", key=name)
-    return PoolOptions(**{**options, **fixed, "limits": Limits(**limits), "failures": FailurePolicy(**failures)})
+        by_class[names][name] = value
+    return PoolOptions(
+        **{**by_class[_OPTIONS], **fixed},
+        limits=resolve(read_timeouts(timeouts, **by_class[_LIMITS]), Limits()),
+        failures=resolve(read_failures(failures, **by_class[_FAILURES]), RECOVERING),
+    )

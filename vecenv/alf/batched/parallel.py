@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -48,6 +48,7 @@ from vecenv.core.system.clock import now_ns
 from vecenv.envs.seeding import check_seed
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, SpaceError
+from vecenv.options import FailurePolicy, Timeouts
 from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]
@@ -85,7 +86,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
     Attributes:
         seeds: the seed that each env was last given, None where it got none; spare envs last.
-        implementation: 'native' or 'python', what moves the data.
+        implementation: 'native' or 'python', the code that moves the data.
     """
 
     def __init__(
@@ -100,35 +101,42 @@ class ParallelAlfEnvironment(AlfEnvironment):
         reset_ahead: bool | None = None,
         tensors: bool | None = None,
         backend: str = "process",
+        timeouts: Timeouts | Mapping[str, Any] | None = None,
+        failures: FailurePolicy | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """Build all environments.
+        """Start the workers and build all environments.
 
         Args:
-            env_constructors: each is called with `env_id=` in its worker and gives an
-                `AlfEnvironment` of arrays, single or batched.
-            start_serially, flatten: accepted; workers start at once, data travels flat.
-            blocking: whether an ended env is reset within the next step even if that takes long.
-            num_spare_envs_for_reload: how many of the envs are spare. They are reset in advance and
-                take the place of those that end, which are then reset in their turn.
-            torch_num_threads_per_env: threads that numeric libraries may use in a worker.
-            reset_ahead: whether ended envs are reset at once, while the caller works. None: with
-                spare envs, and where a reset of one env takes more than 1 ms when all are reset.
-            tensors: torch tensors out; None: if torch is installed. Both go in.
-            backend: 'process', or 'serial' for this thread.
-            options: of the pool (`num_workers`, `threads_per_worker`, `context`, `depth`, ...) and
-                its limits in seconds (`step_timeout`, `reset_timeout`, `construct_timeout`,
-                `call_timeout`, `close_timeout`), and what to do about workers that die or hang
-                (`on_failure='recover'` or 'raise', `max_restarts`, ...). With spare envs each env
-                has a worker to itself unless `num_workers` says otherwise, so that a reset holds up
-                nobody.
+            env_constructors: each is called with `env_id=` in its worker and returns an `AlfEnvironment` of arrays,
+                single or batched.
+            start_serially, flatten: for callers of ALF, and without effect. Workers start at once, data travels flat.
+            blocking: if True, an env that has ended is reset within the next step even if that takes long. Default:
+                False.
+            num_spare_envs_for_reload: how many of the envs are spare, 0 by default. Spare envs are reset in advance
+                and take the place of envs that end, which are reset and become spare.
+            torch_num_threads_per_env: threads that numeric libraries may use in a worker, 1 by default.
+            reset_ahead: whether envs that have ended are reset at once, while the caller computes the next actions.
+                None (default): yes with spare envs, and if a reset of one env takes more than 1 ms when all are reset.
+            tensors: whether time steps contain torch tensors. None (default): if torch is installed. Actions may be
+                arrays or tensors.
+            backend: 'process' (default), or 'serial' for envs in this thread.
+            timeouts: time limits, a `vecenv.Timeouts` or a dict of its fields. Default: `construct` 60 s, `close` 5 s,
+                no limit for the others.
+            failures: the policy for workers that die or hang, a `vecenv.FailurePolicy` or a dict of its fields.
+                Default: both are recovered.
+            **options: options of the pool (`num_workers`, `threads_per_worker`, `context`, `depth`, ...), as for
+                `vecenv.VectorEnv`, and the fields of the two above one by one: `step_timeout`, `reset_timeout`,
+                `construct_timeout`, `call_timeout`, `close_timeout` (seconds, None: no limit), `on_failure`,
+                `max_restarts`, ... With spare envs each env has a worker of its own unless `num_workers` is given, so
+                that a slow reset delays no other env.
 
         Raises:
-            ConfigError: an argument is wrong, or the environments differ (a ValueError, and an
-                AssertionError too).
+            ConfigError: an argument is wrong, an option is given twice, or the environments differ (a ValueError, and
+                an AssertionError too).
             SpaceError: the specs of two environments differ (a ValueError).
             WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
-            Exception: what a constructor raised.
+            Exception: raised by a constructor.
         """
         constructors = check_env_fns(env_constructors, "env_constructors")
         for name, value in (("start_serially", start_serially), ("blocking", blocking), ("flatten", flatten)):
@@ -143,7 +151,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
             options["num_workers"] = len(constructors)
         options.setdefault("num_threads", check_whole("torch_num_threads_per_env", torch_num_threads_per_env, 1))
         env_fns = [EnvMaker(constructor, env_id) for env_id, constructor in enumerate(constructors)]
-        fixed = pool_options(options, autoreset=Autoreset.NEXT_STEP)
+        fixed = pool_options(options, timeouts, failures, autoreset=Autoreset.NEXT_STEP)
         self._pool = _BACKENDS[backend](env_fns, fixed, adapt=adapt, snapshotter=SNAPSHOTTER)
         self._pool.start()
         try:
@@ -188,7 +196,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         Raises:
             SpaceError: the action does not fit; nothing was stepped.
             WorkerTimeoutError, WorkerDiedError: an env is over its limit, or its worker has gone.
-            Exception: what an env raised.
+            Exception: raised by an env.
         """
         if self._current_time_step is None:
             return self.reset()
@@ -369,7 +377,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         Raises:
             ConfigError: a method that this environment has to know about.
             AttributeError: the envs have no such method.
-            Exception: what it raised.
+            Exception: raised by the method.
         """
         if func_name in _RESERVED_METHODS:
             raise ConfigError(f"call: use {func_name}() of the batched environment itself", key=func_name)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from vecenv.alf.base.actions import rows_of
@@ -15,9 +16,9 @@ from vecenv.alf.base.tensors import to_tensors, wants_tensors
 from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.wrappers.batch import BatchOfOne
 from vecenv.checks import check_callable
-from vecenv.core.options import check_limit
-from vecenv.core.system.clock import limit_of
+from vecenv.core.options import Limits, resolve
 from vecenv.errors import ClosedError, ConfigError, WorkerTimeoutError
+from vecenv.options import UNSET, Timeouts, read_timeouts
 
 __all__ = ["ThreadEnvironment"]
 
@@ -26,7 +27,7 @@ class ThreadEnvironment(AlfEnvironment):
     """One environment that is built, stepped and closed in one thread, as a batch of one.
 
     Its methods run there, too; plain attributes are read directly. A thread cannot be ended by force:
-    after a WorkerTimeoutError what it was doing goes on, and only `close` may be called.
+    after a WorkerTimeoutError the operation goes on in the thread, and only `close` may be called.
 
     Example:
         >>> from vecenv.alf import load
@@ -41,32 +42,40 @@ class ThreadEnvironment(AlfEnvironment):
         env_constructor: Callable[[], Any],
         *,
         tensors: bool | None = None,
-        construct_timeout: float | None = 60.0,
-        reset_timeout: float | None = None,
-        step_timeout: float | None = None,
-        call_timeout: float | None = None,
-        close_timeout: float | None = 5.0,
+        timeouts: Timeouts | Mapping[str, Any] | None = None,
+        construct_timeout: float | None = UNSET,
+        reset_timeout: float | None = UNSET,
+        step_timeout: float | None = UNSET,
+        call_timeout: float | None = UNSET,
+        close_timeout: float | None = UNSET,
     ) -> None:
         """Build the environment in a new thread.
 
         Args:
-            env_constructor: gives a single `AlfEnvironment` of arrays.
-            tensors: torch tensors out; None: if torch is installed. Both go in.
-            construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout: seconds,
-                None for no limit.
+            env_constructor: returns a single `AlfEnvironment` of arrays.
+            tensors: whether time steps contain torch tensors. None (default): if torch is installed. Actions may be
+                arrays or tensors.
+            timeouts: time limits, a `vecenv.Timeouts` or a dict of its fields. Default: `construct` 60 s, `close` 5 s,
+                no limit for the others.
+            construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout: the fields of `timeouts` one by
+                one, in seconds. Here None means no limit.
 
         Raises:
             ConfigError: the environment is batched or tensor based (an AssertionError too), the constructor cannot be
-                called, or a limit is no number above 0.
+                called, a limit is not a number above 0, or it is given twice.
             WorkerTimeoutError: the constructor took too long.
-            Exception: what it raised.
+            Exception: raised by the constructor.
         """
         self._tensors = wants_tensors(tensors)
-        self._timeouts: dict[str, float | None] = {}
-        limits = (construct_timeout, reset_timeout, step_timeout, call_timeout, close_timeout)
-        for what, timeout in zip(("construct", "reset", "step", "call", "close"), limits):
-            check_limit(f"{what}_timeout", timeout)
-            self._timeouts[what] = limit_of(timeout)
+        limits = read_timeouts(
+            timeouts,
+            step_timeout=step_timeout,
+            reset_timeout=reset_timeout,
+            construct_timeout=construct_timeout,
+            call_timeout=call_timeout,
+            close_timeout=close_timeout,
+        )
+        self._timeouts: dict[str, float | None] = dataclasses.asdict(resolve(limits, Limits()))
         check_callable("env_constructor", env_constructor)
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -143,50 +152,50 @@ class ThreadEnvironment(AlfEnvironment):
 
     @property
     def num_tasks(self) -> int:
-        """As inside."""
+        """Return the value of the environment in the thread."""
         return int(self._env.num_tasks)
 
     @property
     def task_names(self) -> list[str]:
-        """As inside."""
+        """Return the value of the environment in the thread."""
         return list(self._env.task_names)
 
     @property
     def can_seed(self) -> bool:
-        """As inside."""
+        """Return the value of the environment in the thread."""
         return bool(self._env.can_seed)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """As inside."""
+        """Return the value of the environment in the thread."""
         return dict(self._env.metadata)
 
     def observation_spec(self) -> Any:
-        """Return what the environment inside does."""
+        """Return the value of the environment in the thread."""
         return self._env.observation_spec()
 
     def action_spec(self) -> Any:
-        """Return what the environment inside does."""
+        """Return the value of the environment in the thread."""
         return self._env.action_spec()
 
     def reward_spec(self) -> Any:
-        """Return what the environment inside does."""
+        """Return the value of the environment in the thread."""
         return self._env.reward_spec()
 
     def env_info_spec(self) -> Any:
-        """Return what the environment inside does."""
+        """Return the value of the environment in the thread."""
         return self._env.env_info_spec()
 
     def seed(self, seed: int) -> Any:
-        """Seed the environment inside."""
+        """Seed the environment in the thread."""
         return self.call("seed", seed)
 
     def render(self, mode: str = "rgb_array") -> Any:
-        """Render the environment inside."""
+        """Return an image of the environment in the thread."""
         return self.call("render", mode)
 
     def sync_progress(self) -> None:
-        """Tell the environment inside."""
+        """Call `sync_progress` of the environment in the thread."""
         self.call("sync_progress")
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -210,7 +219,7 @@ class ThreadEnvironment(AlfEnvironment):
 
         Raises:
             WorkerTimeoutError: the environment's close took too long.
-            Exception: what it raised.
+            Exception: raised by the environment.
         """
         self._end(self._env)
 
@@ -241,7 +250,7 @@ class ThreadEnvironment(AlfEnvironment):
 
 
 def _serve(requests: Any, replies: Any) -> None:
-    """Run what is ordered, one after the other, until None comes."""
+    """Call the functions in `requests` one after the other, until there is None; put (error, value) into `replies`."""
     for function in iter(requests.get, None):
         try:
             replies.put((None, function()))

@@ -24,7 +24,7 @@ from ..layout.commands import RestorePoint
 from ..layout.messages import Outcome
 from ..layout.rows import Op
 from ..layout.spec import Array
-from ..options import FailurePolicy, Limits
+from ..options import Limits, PoolFailurePolicy
 from ..parent.hub import SlotState
 from ..system.clock import MOST_SECONDS, now_ns
 from .journal import Journal
@@ -75,7 +75,7 @@ class Recovery:
 
     def __init__(
         self,
-        policy: FailurePolicy,
+        policy: PoolFailurePolicy,
         journal: Journal,
         limits: Limits,
         reproduce: Callable[[int, int, int], FailureContext],

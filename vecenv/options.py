@@ -1,0 +1,311 @@
+"""Options that every front end takes: time limits, and the policy for workers that fail.
+
+    Timeouts, FailurePolicy         the values that users pass as `timeouts=` and `failures=`
+    read_timeouts, read_failures    such a value, or a dict, and the single keywords of a front end, as one value
+
+Each option is defined and checked here only. The defaults of the front ends are in `core/options.py` and
+`managers/options.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from .checks import check_choice, check_flag, check_seconds, check_whole, is_positive
+from .errors import ConfigError
+
+__all__ = ["FailurePolicy", "Timeouts"]
+
+
+class _Unset:
+    """Type of `UNSET`."""
+
+    def __repr__(self) -> str:
+        return "<default>"
+
+
+#: Default of a keyword that is also a field of `Timeouts` or `FailurePolicy`. It shows whether the caller gave it.
+UNSET: Any = _Unset()
+
+
+class _Options:
+    """Base of the two classes: checks the fields that are given, and shows only these."""
+
+    def __post_init__(self) -> None:
+        for name, value in given_fields(self).items():
+            object.__setattr__(self, name, check_option(name, value, owner=type(self).__name__))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in given_fields(self).items())
+        return f"{type(self).__name__}({shown})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Timeouts(_Options):
+    """Time limits in seconds, the argument `timeouts=` of every front end.
+
+    Each limit is a number above 0, or None for the default of the front end. `math.inf` switches a limit off.
+    A limit holds for one operation of one env; `construct` and `close` hold for all envs together. With
+    `BatchedVectorEnv` one batch counts as one env. After a step, reset or call over its limit, a front end that
+    recovers hangs (see `FailurePolicy`) replaces the worker and continues; the others raise WorkerTimeoutError, which
+    is a TimeoutError.
+
+    The defaults below are those of `VectorEnv`, `make_vec`, `BatchedVectorEnv`, `SB3VecEnv`, `ParallelAlfEnvironment`,
+    `create_environment`, `ThreadEnvironment` and all managers, except where a field names another one.
+    `GymVectorEnvManager` has those of the `VectorEnv` that it builds.
+
+    Example:
+        >>> import gymnasium, math, vecenv
+        >>> timeouts = Timeouts(step=10.0, construct=math.inf)
+        >>> timeouts
+        Timeouts(step=10.0, construct=inf)
+        >>> dataclasses.replace(timeouts, reset=30)
+        Timeouts(step=10.0, reset=30, construct=inf)
+        >>> envs = vecenv.VectorEnv([lambda: gymnasium.make("CartPole-v1")], backend="serial", timeouts=timeouts)
+        >>> envs.close()
+
+    Attributes:
+        step: one step of one env. Default: no limit. Set it where a simulator can hang, to several times the longest
+            step that you have seen. A reset that a vector env makes within a step counts as part of the step.
+        reset: one reset of one env. Default: no limit; in managers with workers 60 s, their `connect_timeout`. Set it
+            where a reset can hang, such as one that connects to a server.
+        construct: building all envs, the start of the workers included. Default: 60 s; in managers without workers no
+            limit. Raise it for envs that load large files, and for many processes on few cores.
+        call: one call of a method of one env, such as `render` or `set_attr`. Default: no limit. Set it where such a
+            method can hang.
+        close: closing all envs at the end. Workers that are still busy then are killed. Default: 5 s. Raise it where
+            envs write files as they close.
+
+    With `backend="serial"` and in managers without workers a constructor and a `close` cannot be interrupted.
+
+    Raises:
+        ConfigError: a field is neither None nor a number above 0.
+    """
+
+    step: float | None = None
+    reset: float | None = None
+    construct: float | None = None
+    call: float | None = None
+    close: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FailurePolicy(_Options):
+    """Policy for workers that die or hang, the argument `failures=` of every front end.
+
+    A field that is None has the default of the front end, so `FailurePolicy(max_restarts=5)` changes one number and
+    recovery stays on. The defaults below are those of all front ends, except where a field names another one;
+    `GymVectorEnvManager` has those of the `VectorEnv` that it builds. The policy has no effect where envs live in this
+    process: with `backend="serial"`, and in managers without workers. Exceptions that an env raises are not failures:
+    they reach the caller.
+
+    Example:
+        >>> import gymnasium, vecenv
+        >>> failures = FailurePolicy(max_restarts=5)
+        >>> failures
+        FailurePolicy(max_restarts=5)
+        >>> dataclasses.replace(failures, on_repeat="raise")
+        FailurePolicy(on_repeat='raise', max_restarts=5)
+        >>> envs = vecenv.VectorEnv([lambda: gymnasium.make("CartPole-v1")], backend="serial", failures=failures)
+        >>> envs.close()
+
+    Attributes:
+        on_failure: 'recover' (the default) replaces the worker, repeats the commands of its envs and continues the
+            call. 'raise' raises WorkerDiedError or WorkerTimeoutError. Use 'raise' to see the first crash of an env
+            that you debug.
+        on_repeat: the reaction when the same call of an env ends a second worker (an eighth one if the signal came
+            from outside, such as that of the memory killer). 'truncate' (the default) writes a reproducer file and
+            ends the episode as truncated; if that does not help either, the error is raised. 'raise' raises at once.
+            Use 'raise' where a truncated episode would spoil the data.
+        recover_hangs: whether an operation over its limit is recovered like a death. Default: True; managers raise
+            TimeoutError instead, as DI-engine's do, and accept only False. Use False to get the error of a hang while
+            deaths are recovered.
+        max_restarts: failures with the same env at work that are accepted within `restart_window`; the next one is
+            raised. Failures while no env is at work: ten times as many. Default: 32. 0: the first failure is raised.
+            Raise it for simulators that crash often; lower it to stop early.
+        restart_window: seconds over which failures are counted. Default: 60. Lengthen it to stop a run that fails
+            rarely but again and again.
+        max_log_bytes: memory in bytes for the commands and states from which episodes are repeated, all envs
+            together; `statistics()["log_nbytes"]` is the part in use. Default: 64 MiB. Raise it for large actions or
+            long episodes. 0: nothing is kept, so an episode that a death interrupts ends as truncated.
+        recovery_timeout: seconds that the repetition of one env's episode may take; each repeated step has its own
+            limit, too. Default: 60 s, or ten times the step limit if that is more. Raise it for long episodes of slow
+            envs. `math.inf`: no limit.
+        recycle_after: replaces workers between two batches, after a number of episodes of one env, `{'episodes': K}`,
+            or above an amount of memory in MiB, `{'rss_mb': M}`. Default: never. Use it for simulators that leak
+            memory. Memory is freed only if the env begins from a seeded reset or a state; if all its commands have to
+            be repeated, it leaks again, and the worker then stays for 20 times as long as the repetition took. An
+            episode that cannot be repeated ends as truncated. `BatchedVectorEnv` takes 'rss_mb' only.
+        reproducer_dir: existing folder for reproducer files, which `vecenv replay FILE` runs. Default: the temporary
+            folder of the system. Set it to keep the files of a run together.
+
+    Raises:
+        ConfigError: a field has a value that it cannot have.
+    """
+
+    on_failure: str | None = None
+    on_repeat: str | None = None
+    recover_hangs: bool | None = None
+    max_restarts: int | None = None
+    restart_window: float | None = None
+    max_log_bytes: int | None = None
+    recovery_timeout: float | None = None
+    recycle_after: Mapping[str, float] | None = field(default=None, hash=False)  # a dict has no hash
+    reproducer_dir: str | os.PathLike[str] | None = None
+
+
+_Values = TypeVar("_Values", Timeouts, FailurePolicy)
+
+
+# ---- checks --------------------------------------------------------------------------------------
+
+
+def _choice(*choices: str) -> Callable[[str, Any], str]:
+    def check(name: str, value: Any) -> str:
+        check_choice(name, value, choices)
+        return str(value)
+
+    return check
+
+
+def _count(name: str, value: Any) -> int:
+    return check_whole(name, value, 0)
+
+
+def _recycling(name: str, value: Any) -> dict[str, float]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name}: expected a dict, got {value!r}", key=name)
+    for key, most in value.items():
+        if key not in ("episodes", "rss_mb"):
+            raise ConfigError(f"{name}: unknown key {key!r}; known are 'episodes' and 'rss_mb'", key=name)
+        if not is_positive(most):
+            raise ConfigError(f"{name}[{key!r}]: expected a number above 0, got {most!r}", key=name)
+    if not value:
+        raise ConfigError(f"{name}: expected 'episodes', 'rss_mb' or both, got {value!r}", key=name)
+    return dict(value)
+
+
+def _folder(name: str, value: Any) -> str:
+    if not (isinstance(value, str | os.PathLike) and os.path.isdir(value)):
+        raise ConfigError(f"{name}: expected an existing folder, got {value!r}", key=name)
+    return str(os.fspath(value))
+
+
+#: Field -> check(name, value), which returns the value in Python's types or raises ConfigError.
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "step": check_seconds,
+    "reset": check_seconds,
+    "construct": check_seconds,
+    "call": check_seconds,
+    "close": check_seconds,
+    "on_failure": _choice("recover", "raise"),
+    "on_repeat": _choice("truncate", "raise"),
+    "recover_hangs": check_flag,
+    "max_restarts": _count,
+    "restart_window": check_seconds,
+    "max_log_bytes": _count,
+    "recovery_timeout": check_seconds,
+    "recycle_after": _recycling,
+    "reproducer_dir": _folder,
+}
+
+
+def check_option(option: str, value: Any, *, name: str | None = None, owner: str = "") -> Any:
+    """Return the value of an option, not None, in Python's types.
+
+    Args:
+        option: field of `Timeouts` or `FailurePolicy`.
+        value: as the user gave it.
+        name: name of the option in messages, where that is another one.
+        owner: class that takes the option, for messages.
+
+    Raises:
+        ConfigError: the option cannot have this value.
+    """
+    try:
+        return _CHECKS[option](name or option, value)
+    except ConfigError as error:
+        if not owner:
+            raise
+        raise ConfigError(f"{owner}: {error}", key=error.key) from None
+
+
+# ---- what front ends do with them ----------------------------------------------------------------
+
+
+def given_fields(options: Any) -> dict[str, Any]:
+    """Return the fields of a `Timeouts` or `FailurePolicy` that are not None, by name."""
+    values = {one.name: getattr(options, one.name) for one in dataclasses.fields(options)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def read_timeouts(timeouts: Any, *, owner: str = "", **limits: Any) -> Timeouts:
+    """Return the argument `timeouts` of a front end and its single limits as one value.
+
+    Args:
+        timeouts: a `Timeouts`, a dict of its fields, or None.
+        owner: class of the front end, for messages.
+        **limits: `step_timeout` and so on: seconds, None for no limit, or `UNSET`.
+
+    Raises:
+        ConfigError: a value is wrong, or a limit is given twice.
+    """
+    found = _read("timeouts", Timeouts, timeouts, owner)
+    given: dict[str, Any] = {}
+    for name, value in limits.items():
+        if value is not UNSET:
+            option = name.removesuffix("_timeout")
+            given[option] = math.inf if value is None else check_option(option, value, name=name, owner=owner)
+            _check_once(name, value, "timeouts", getattr(found, option), found, owner)
+    return dataclasses.replace(found, **given)
+
+
+def read_failures(failures: Any, *, owner: str = "", **single: Any) -> FailurePolicy:
+    """Return the argument `failures` of a front end and its single options as one value.
+
+    Args:
+        failures: a `FailurePolicy`, a dict of its fields, or None.
+        owner: class of the front end, for messages.
+        **single: `on_failure` and so on: values, not None, or `UNSET`.
+
+    Raises:
+        ConfigError: a value is wrong, or an option is given twice.
+    """
+    found = _read("failures", FailurePolicy, failures, owner)
+    given: dict[str, Any] = {}
+    for name, value in single.items():
+        if value is not UNSET:
+            given[name] = check_option(name, value, owner=owner)
+            _check_once(name, value, "failures", getattr(found, name), found, owner)
+    return dataclasses.replace(found, **given)
+
+
+def _read(argument: str, cls: type[_Values], value: Any, owner: str) -> _Values:
+    if isinstance(value, cls):
+        return value
+    where = f"{owner}: {argument}" if owner else argument
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: expected a {cls.__name__} or a dict, got {value!r}", key=argument)
+    given = dict(value or {})
+    known = [one.name for one in dataclasses.fields(cls)]
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {known}"
+            raise ConfigError(f"{where}: unknown key {key!r}{hint}", key=str(key))
+    return cls(**given)
+
+
+def _check_once(name: str, value: Any, argument: str, other: Any, found: Any, owner: str) -> None:
+    if other is not None:
+        where = f"{owner}: " if owner else ""
+        raise ConfigError(
+            f"{where}{name}={value!r} and {argument}={found!r}: one option is given twice; leave one of them out",
+            key=name,
+        )
