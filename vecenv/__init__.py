@@ -1,8 +1,19 @@
 """vecenv: steps many reinforcement-learning environments in parallel on one machine.
 
-Importing the package runs nothing else: a public name's module is imported when the name is
-first read, and so is a part of the package, such as `vecenv.alf`. Workers need that to limit the
-threads of NumPy's BLAS before NumPy is loaded.
+    VectorEnv, make_vec             step Gymnasium envs: a drop-in for AsyncVectorEnv, with `send` and `recv`
+    BatchedVectorEnv                step envs that are vectorised themselves, such as CartPoleVectorEnv
+    create_env_manager              DI-engine and LightZero: an env manager from a config, {env_id: action}
+    create_environment              ALF: a batched environment of time steps; `vecenv.alf` has its wrappers
+    integrations.sb3.SB3VecEnv      Stable-Baselines3: in place of SubprocVecEnv; integrations.torch: tensors
+    DingEnvWrapper, wrappers        turn a Gymnasium env into a DI-engine env, and wrap envs inside the workers
+    Timeouts, FailurePolicy         limit the time of each operation, and choose what happens after a crash
+    check_all, check_recovery       test an env of your own: the interface, and whether a crash loses nothing
+    register_state_adapter          save and restore the state of an env class for recovery; register_pickled_state
+    VecenvError, errors             the base of all errors, and the module that has them and explains each
+
+A public name imports its module when it is first read, and so does a part of the package, such as `vecenv.alf`;
+`import vecenv` itself loads no other module. Workers need that to limit the threads of NumPy's BLAS before NumPy is
+loaded.
 """
 
 from __future__ import annotations
@@ -11,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Where each public name lives. A new name is one line here; a new module is one line below too.
+# Module of each public name. A new name is one line here; a new module is one line below, too.
 _MODULE_OF = {
     "ActionDiscretizationEnvWrapper": "wrappers",
     "ActionRepeatWrapper": "wrappers",
@@ -142,7 +153,7 @@ _MODULE_OF = {
     "update_shape": "wrappers",
 }
 
-if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this namespace
+if TYPE_CHECKING:  # the `__all__` of each module lists its names in this namespace
     from vecenv.alf.base.environment import *
     from vecenv.alf.base.spec import *
     from vecenv.alf.base.timestep import *
@@ -171,8 +182,8 @@ if TYPE_CHECKING:  # each module's own __all__ holds what it gives to this names
     from vecenv.wrappers import *
     from vecenv.wrappers.ding import *
 
-# The parts of the package that public names live in can be read without an import of their own. Else they could be,
-# or not, by whether a name of theirs had been read before.
+# Parts of the package that have public names can be read without an import of their own. Otherwise that would work
+# only after one of their names had been read.
 _PARTS = {module.partition(".")[0] for module in _MODULE_OF.values()}
 
 __all__ = sorted([*_MODULE_OF, "__version__"])
