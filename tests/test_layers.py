@@ -24,7 +24,7 @@ ROOMS = {
 # Folders of C files, lowest first; `shm` does without Python.h. `module.c` stands above them.
 C_ROOMS = ["shm", "py", "worker", "parent"]
 
-BASE = {"checks", "errors", "config", "options", "registry", "replaying", "tree"}
+BASE = {"checks", "errors", "config", "nested", "options", "registry", "replaying", "tree"}
 ENGINE = {"core", "_native"}
 INSIDE = {"envs", "wrappers"}
 FRONT_ENDS = {"vector", "alf", "integrations", "examples"}
@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "options": {"checks", "errors"},
     "registry": {"errors"},
     "replaying": set(),
+    "nested": {"errors"},
     "tree": {"errors"},
     "core": BASE | {"_native"},
     "envs": BASE,
@@ -59,6 +60,7 @@ FOREIGN: dict[str, set[str]] = {
     "options": set(),
     "registry": set(),
     "replaying": set(),
+    "nested": {"numpy"},
     "tree": {"numpy"},
     "core": {"numpy", "cloudpickle", "psutil"},
 }

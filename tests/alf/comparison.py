@@ -19,8 +19,8 @@ from vecenv.alf import (
     transition,
     truncation,
 )
-from vecenv.alf.base.nests import map_structure
 from vecenv.envs.toys import CountEnv, ToyEnv
+from vecenv.nested import map_structure
 
 
 def assert_same(left: Any, right: Any) -> None:

@@ -1,7 +1,7 @@
 """The ALF face: environments whose steps are `TimeStep`s, single, batched, in threads and in worker processes.
 
     timestep, steps     TimeStep and its builders
-    spec, nests         shapes, dtypes and bounds; nested values
+    spec                shapes, dtypes and bounds
     environment         the interface
     gym_wrapper         a Gymnasium env as an AlfEnvironment
     gym_*               wrappers under it, on Gymnasium's calls

@@ -19,8 +19,8 @@ from vecenv.alf import (
     termination,
     transition,
 )
-from vecenv.alf.base.nests import map_structure
 from vecenv.alf.wrappers.batch import stack
+from vecenv.nested import map_structure
 
 
 class Pair(NamedTuple):

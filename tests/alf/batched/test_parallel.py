@@ -23,9 +23,9 @@ from vecenv.alf import (
     load,
 )
 from vecenv.alf.base.known_infos import KnownInfos
-from vecenv.alf.base.nests import map_structure
 from vecenv.alf.wrappers.batch import stack
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
+from vecenv.nested import map_structure
 
 LAYOUTS = {
     "serial": {"backend": "serial"},

@@ -9,8 +9,8 @@ import pytest
 
 from tests.alf.comparison import VectorReward, alternating, assert_same, counting, covered
 from vecenv.alf import AlfGymWrapper, ParallelAlfEnvironment
-from vecenv.alf.base.nests import map_structure
 from vecenv.envs.toys import CountEnv, ExitAtStep
+from vecenv.nested import map_structure
 
 KINDS = {
     "alternating": alternating,

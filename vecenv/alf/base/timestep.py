@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vecenv.alf.base import tensors
-from vecenv.alf.base.nests import map_structure
 from vecenv.alf.base.spec import BoundedTensorSpec, TensorSpec
 from vecenv.core.system.clock import is_number
 from vecenv.errors import ConfigError
+from vecenv.nested import map_structure
 
 __all__ = ["StepType", "TimeStep", "time_step_spec"]
 

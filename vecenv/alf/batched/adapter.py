@@ -19,11 +19,11 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from vecenv.alf.base.environment import AlfEnvironment, check_environment, specs_of
-from vecenv.alf.base.nests import has_own_structure, map_structure
 from vecenv.alf.base.spec import space_of_specs
 from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.envs.adapt import reward_space_of
 from vecenv.errors import ConfigError
+from vecenv.nested import has_own_structure, map_structure
 
 __all__ = ["EnvDescription", "EnvCall", "EnvMaker", "adapt", "describe"]
 

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from vecenv.alf.base.known_infos import KnownInfos
-from vecenv.alf.base.nests import map_structure
 from vecenv.alf.base.timestep import StepType, TimeStep
 from vecenv.alf.batched.adapter import EnvDescription
 from vecenv.core.layout.rows import RowFlag
 from vecenv.core.layout.spec import Array, Leaf
 from vecenv.core.pool.pool import Pool
+from vecenv.nested import map_structure
 
 __all__ = ["Assembler"]
 

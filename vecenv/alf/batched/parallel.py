@@ -28,7 +28,6 @@ import numpy as np
 from vecenv.alf.base.actions import fit_action, fit_actions
 from vecenv.alf.base.environment import AlfEnvironment
 from vecenv.alf.base.infos import to_alf_infos
-from vecenv.alf.base.nests import map_structure
 from vecenv.alf.base.options import pool_options
 from vecenv.alf.base.spec import zeros_of
 from vecenv.alf.base.tensors import to_arrays, to_tensors, wants_tensors
@@ -49,6 +48,7 @@ from vecenv.envs.seeding import check_seed
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, SpaceError
 from vecenv.options import FailurePolicy, Timeouts
+from vecenv.nested import map_structure
 from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from vecenv.alf.base.nests import map_structure
 from vecenv.core.layout.rows import RowFlag
 from vecenv.core.layout.spec import Array
 from vecenv.core.parent.batch import Batch
 from vecenv.core.pool.pool import Pool
+from vecenv.nested import map_structure
 from vecenv.vector.infos import join_rows
 
 __all__ = ["SpareEnvs"]

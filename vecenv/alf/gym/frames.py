@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 
-from vecenv.alf.base.nests import get_field, map_structure, set_field
 from vecenv.checks import check_whole
 from vecenv.envs.arrays import copy_arrays
 from vecenv.errors import ConfigError, SpaceError, require
+from vecenv.nested import get_field, map_structure, set_field
 from vecenv.wrappers.base import ObsWrapper, own_generator
 
 __all__ = [

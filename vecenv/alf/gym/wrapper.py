@@ -21,7 +21,6 @@ from gymnasium import spaces
 from vecenv.alf.base.actions import fit_actions
 from vecenv.alf.base.environment import AlfEnvironment
 from vecenv.alf.base.known_infos import TIME_LIMIT_KEY, KnownInfos
-from vecenv.alf.base.nests import map_structure
 from vecenv.alf.base.spec import TensorSpec, tensor_spec_from_gym_space
 from vecenv.alf.base.steps import info_arrays, restart, termination, transition, truncation
 from vecenv.alf.base.timestep import TimeStep, check_discount
@@ -29,6 +28,7 @@ from vecenv.checks import check_flag, check_whole
 from vecenv.envs.adapt import adapt, find_attr, reward_space_of
 from vecenv.envs.seeding import check_seed
 from vecenv.errors import ConfigError, StateError
+from vecenv.nested import map_structure
 
 __all__ = ["AlfGymWrapper"]
 

@@ -12,12 +12,12 @@ from vecenv.alf.base.actions import rows_of
 from vecenv.alf.base.environment import AlfEnvironment, check_environment, specs_of
 from vecenv.alf.base.infos import stack_infos
 from vecenv.alf.base.known_infos import KnownInfos
-from vecenv.alf.base.nests import map_structure
 from vecenv.alf.base.timestep import TimeStep
 from vecenv.alf.wrappers.base import AlfEnvironmentBaseWrapper
 from vecenv.core.host.host import close_all
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, StateError
+from vecenv.nested import map_structure
 
 __all__ = ["BatchEnvironmentWrapper", "BatchedTensorWrapper", "TensorWrapper"]
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import add_notes
+from ...nested import copy_arrays, copy_objects, writable_copy
 from ..layout import messages
 from ..layout.arena import ArenaPlan
-from ..layout.copies import copy_arrays, copy_objects, writable_copy
 from ..layout.info_cells import Infos, fitting, is_wanted
 from ..layout.rows import Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array, Spec

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...nested import copy_arrays
 from ...replaying import replaying
 from ..layout import messages
 from ..layout.arena import ArenaPlan
 from ..layout.commands import Entry, RestorePlan
-from ..layout.copies import copy_arrays
 from ..layout.messages import Outcome
 from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array

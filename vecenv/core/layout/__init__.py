@@ -6,6 +6,5 @@ rows            flags, operations and places of rows
 info_cells      numbers of an info dict in the columns of a row
 messages        pickled values that have no column
 commands        the calls of one env, as recovery repeats them
-copies          copies of nested values
 native          the choice between C and Python
 """

@@ -1,4 +1,4 @@
-"""Copies of nested values, as far as the envs of other tests do not reach."""
+"""Nested values: maps over their leaves, comparisons and copies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from vecenv.core.layout.copies import copy_arrays, writable_copy
+from vecenv.nested import copy_arrays, writable_copy
 
 
 class Pair(NamedTuple):
