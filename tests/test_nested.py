@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from vecenv.nested import copy_arrays, writable_copy
+from vecenv import SpaceError
+from vecenv.nested import copy_arrays, flatten, map_structure, writable_copy
 
 
 class Pair(NamedTuple):
@@ -20,6 +21,33 @@ def frozen(*values: float) -> np.ndarray[Any, Any]:
     array = np.array(values)
     array.flags.writeable = False
     return array
+
+
+def test_map_structure_keeps_order_and_classes_of_sequences() -> None:
+    nest = OrderedDict(b=Pair(1, [2, (3,)]), a=())
+    mapped = map_structure(lambda leaf: -leaf, nest)
+    assert type(mapped) is dict and list(mapped) == ["b", "a"]
+    assert type(mapped["b"]) is Pair and mapped == {"b": (-1, [-2, (-3,)]), "a": ()}
+    assert flatten(nest) == [1, 2, 3]
+
+
+def test_map_structure_stops_at_leaves_that_the_caller_names() -> None:
+    nest = {"x": [1, 2], "y": {"z": (3,)}}
+    mapped = map_structure(type, nest, is_leaf=lambda part: isinstance(part, (list, tuple)))
+    assert mapped == {"x": list, "y": {"z": tuple}}
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ({"y": 1}, r"nests differ: expected a dict with keys \['x'\], got \['y'\]"),
+        ([1], r"nests differ: expected a dict with keys \['x'\], got list"),
+        ({"x": (1, 2, 3)}, "nests differ: expected 2 parts, got tuple"),
+    ],
+)
+def test_map_structure_refuses_other_structures(other: Any, text: str) -> None:
+    with pytest.raises(SpaceError, match=text):
+        map_structure(lambda *leaves: leaves, {"x": (1, 2)}, other)
 
 
 def test_containers_and_arrays_are_copied_and_other_objects_shared() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.errors import ConfigError
+from vecenv.nested import is_sequence, map_structure
 
 __all__ = [
     "affine_transform",
@@ -58,16 +59,13 @@ def _sequence_to_ndarray(item: list[Any] | tuple[Any, ...], dtype: Any) -> Any:
     return type(item)(to_ndarray(value, dtype) for value in item)
 
 
-def copy_arrays(item: Any) -> Any:
-    """Give nested data with arrays of their own, so that an env may write on in its; other leaves are shared."""
-    if isinstance(item, np.ndarray):
-        return item.copy()
-    if isinstance(item, Mapping):
-        return {key: copy_arrays(value) for key, value in item.items()}
-    if isinstance(item, (list, tuple)):
-        parts = [copy_arrays(value) for value in item]
-        return type(item)(*parts) if hasattr(item, "_fields") else type(item)(parts)
-    return item
+def copy_obs(obs: Any) -> Any:
+    """Return an observation with memory of its own, so that the env may write to its arrays; dicts become plain."""
+    return obs.copy() if isinstance(obs, np.ndarray) else map_structure(_copy_array, obs)
+
+
+def _copy_array(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def affine_transform(
@@ -140,7 +138,7 @@ def present_obs(obs: Any, space: spaces.Space[Any] | None) -> Any:
         return {key: present_obs(value, space.spaces.get(key)) for key, value in obs.items()}
     if isinstance(space, spaces.Tuple) and isinstance(obs, (tuple, list)) and len(obs) == len(space.spaces):
         return tuple(present_obs(value, part) for value, part in zip(obs, space.spaces, strict=True))
-    return copy_arrays(to_ndarray(obs))
+    return copy_obs(to_ndarray(obs))
 
 
 def normalise_action(action: Any, space: spaces.Space[Any] | None) -> Any:
@@ -184,12 +182,14 @@ def action_to_ndarray(action: Any) -> Any:
     Raises:
         TypeError: neither an array, an int nor a dict of them.
     """
+    return map_structure(_number_to_array, action, is_leaf=is_sequence)
+
+
+def _number_to_array(action: Any) -> Any:
     if isinstance(action, np.ndarray):
         return action
     if isinstance(action, numbers.Integral):
         return np.array([action], dtype=np.int64)
-    if isinstance(action, Mapping):
-        return {key: action_to_ndarray(value) for key, value in action.items()}
     raise TypeError(f"random_action: expected int, array or dict of them, got {type(action).__name__}: {action!r}")
 
 

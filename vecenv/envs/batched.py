@@ -19,6 +19,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from ..nested import is_sequence, map_structure
 from .adapt import has_generator
 
 __all__ = [
@@ -197,12 +198,15 @@ def as_arrays(value: Any) -> Any:
     """Give nested batches as arrays, those of a device copied to this machine's memory."""
     if isinstance(value, np.ndarray):
         return value  # in whatever order: the copy into the row sees to it
-    if isinstance(value, dict):
-        return {key: as_arrays(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        parts = [as_arrays(part) for part in value]
-        return value._make(parts) if hasattr(value, "_make") else tuple(parts)  # a graph has names
+    return map_structure(_from_device, value, is_leaf=_is_list)
+
+
+def _from_device(value: Any) -> Any:
     return as_array(value) if hasattr(value, "cpu") else value
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)  # of numbers, or of one object for each env
 
 
 def as_array(value: Any, dtype: Any = None) -> NDArray[Any]:
@@ -215,8 +219,10 @@ def fetch_infos(value: Any) -> Any:
 
     What else there is in infos stays as it is: only arrays of other libraries have `__dlpack__`.
     """
-    if isinstance(value, dict):
-        return {key: fetch_infos(part) for key, part in value.items()}
+    return map_structure(_fetch_info, value, is_leaf=is_sequence)
+
+
+def _fetch_info(value: Any) -> Any:
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return value
     return np.asarray(_fetch(value))[()]

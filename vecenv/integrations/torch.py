@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy as np
 from ..core.layout.spec import Array
 from ..core.pool.pool import Pool
 from ..errors import ConfigError, require
+from ..nested import map_structure
 
 __all__ = ["PinnedMemory", "ToDevice", "as_tensors", "to_device"]
 
@@ -53,7 +53,7 @@ def as_tensors(value: Any) -> Any:
     Raises:
         TypeError, ValueError: torch has no such dtype; no such order of bytes, or strides.
     """
-    return _map(_as_tensor, value)
+    return map_structure(_as_tensor, value, is_leaf=_is_leaf)
 
 
 def _as_tensor(value: Any) -> Any:
@@ -61,15 +61,9 @@ def _as_tensor(value: Any) -> Any:
     return torch.from_numpy(value) if is_number else value
 
 
-def _map(change: Callable[[Any], Any], value: Any) -> Any:
-    """Return a nest with `change` applied to what is no dict, tuple or list in it."""
-    if isinstance(value, dict):
-        return {key: _map(change, part) for key, part in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(_map(change, part) for part in value)
-    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple, such as a graph
-        return value._make(_map(change, part) for part in value)
-    return change(value)
+def _is_leaf(value: Any) -> bool:
+    """Tell whether a value stays whole. Subclasses of tuple and list may need other arguments, except named tuples."""
+    return not (isinstance(value, dict) or type(value) in (tuple, list) or hasattr(value, "_make"))
 
 
 def to_device(value: Any, device: Any, *, non_blocking: bool = False) -> Any:
@@ -93,7 +87,7 @@ def _move(value: Any, device: Any, non_blocking: bool) -> Any:
     def move(part: Any) -> Any:
         return part.to(device, non_blocking=non_blocking) if isinstance(part, torch.Tensor) else part
 
-    return _map(move, value)
+    return map_structure(move, value, is_leaf=_is_leaf)
 
 
 def _check_device(device: Any) -> Any:

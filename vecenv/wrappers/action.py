@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.checks import check_whole
-from vecenv.envs.arrays import copy_arrays
+from vecenv.envs.arrays import copy_obs
 from vecenv.errors import SpaceError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.base import EnvWrapper, reward_range, summed_reward_space
@@ -99,7 +99,7 @@ class MaxAndSkipWrapper(RepeatWrapper):
         return obs, total, terminated, truncated, info
 
     def _keep(self, obs: Any) -> Any:
-        return copy_arrays(obs)  # the env may draw the next frame into the same array
+        return copy_obs(obs)  # the env may draw the next frame into the same array
 
 
 def _maximum(before: Any, obs: Any) -> Any:

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from vecenv.checks import check_whole
 from vecenv.envs.adapt import AdaptedEnv, reward_space_of
-from vecenv.envs.arrays import copy_arrays, normalise_action
+from vecenv.envs.arrays import copy_obs, normalise_action
 from vecenv.envs.base import BaseEnvTimestep
 from vecenv.envs.seeding import EpisodeSeeds
 from vecenv.envs.step_formats import to_timestep
@@ -141,14 +141,14 @@ class FrameStackWrapper(EnvWrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        self.frames.extend([copy_arrays(obs)] * self.n_frames)  # copies: an env may write on in its own
+        self.frames.extend([copy_obs(obs)] * self.n_frames)  # copies: an env may write on in its own
         return self._stacked(), info
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
         if obs is None:
             return obs, reward, terminated, truncated, info
-        self.frames.append(copy_arrays(obs))
+        self.frames.append(copy_obs(obs))
         return self._stacked(), reward, terminated, truncated, info
 
     def _stacked(self) -> Any:

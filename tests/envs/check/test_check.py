@@ -32,7 +32,7 @@ from vecenv import (
     demonstrate_correct_procedure,
 )
 from vecenv.envs.base import BaseEnvTimestep
-from vecenv.envs.check.data import equal
+from vecenv.nested import equal
 
 
 def rules(error):

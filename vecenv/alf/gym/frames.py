@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from vecenv.checks import check_whole
-from vecenv.envs.arrays import copy_arrays
+from vecenv.envs.arrays import copy_obs
 from vecenv.errors import ConfigError, SpaceError, require
 from vecenv.nested import get_field, map_structure, set_field
 from vecenv.wrappers.base import ObsWrapper, own_generator
@@ -203,7 +203,7 @@ class FrameStack(BaseObservationWrapper):
         return super().reset(seed=seed, options=options)
 
     def _transform_of(self, observation: Any, field: str | None) -> Any:
-        observation = copy_arrays(observation)  # the env may write the next one into the same array
+        observation = copy_obs(observation)  # the env may write the next one into the same array
         frames = self.frames.get(field)
         if frames is None:
             frames = self.frames[field] = deque([observation] * self.stack_size, maxlen=self.stack_size)

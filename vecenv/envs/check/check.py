@@ -23,7 +23,6 @@ from vecenv.envs.check.data import (
     data_violations,
     describe,
     dtype_violations,
-    equal,
     has_nan,
     lacks_spaces,
     leaf_spaces,
@@ -32,6 +31,7 @@ from vecenv.envs.check.data import (
 from vecenv.envs.check.pickling import pickling_violations
 from vecenv.envs.step_formats import is_abnormal, step_reader
 from vecenv.errors import VecenvError
+from vecenv.nested import equal
 
 __all__ = [
     "CheckError",

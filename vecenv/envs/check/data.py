@@ -155,20 +155,6 @@ def memory_violations(one: Any, two: Any, name: str) -> Iterator[Violation]:
         raise TypeError(f"{name}: expected arrays or containers of them, got {type(one).__name__}")
 
 
-def equal(one: Any, two: Any) -> bool:
-    """Compare nested values exactly; NaN equals NaN."""
-    if isinstance(one, Mapping):
-        return isinstance(two, Mapping) and set(one) == set(two) and all(equal(one[key], two[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return isinstance(two, (list, tuple)) and len(one) == len(two) and all(map(equal, one, two))
-    if isinstance(one, (np.ndarray, np.generic, float)):
-        left, right = np.asarray(one), np.asarray(two)
-        if np.issubdtype(left.dtype, np.inexact):
-            return np.array_equal(left, right, equal_nan=True)
-        return np.array_equal(left, right)
-    return bool(one == two)
-
-
 def has_nan(value: Any) -> bool:
     """Tell whether a number, or an array of such, has a NaN."""
     if not isinstance(value, (float, np.floating, np.ndarray)):

@@ -15,8 +15,8 @@ import numpy as np
 from vecenv.checks import check_callable
 from vecenv.envs.adapt import adapt, ensure_spaces, original
 from vecenv.envs.check.actions import sample_action
-from vecenv.envs.check.data import equal
 from vecenv.envs.state.state import SNAPSHOTTER, uncovered_layers
+from vecenv.nested import equal
 
 __all__ = [
     "RecoveryReport",

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from ...nested import equal, flatten
 from .plain import StepResult, ToyEnv
 
 
@@ -33,7 +34,7 @@ class KeepsAction(ToyEnv):
 
     def step(self, action: Any) -> StepResult:
         for number, (kept, as_given) in enumerate(zip(self.kept, self._as_given), 1):
-            if not _equal(kept, as_given):
+            if not equal(kept, as_given):
                 raise RuntimeError(f"action {number} was {as_given!r} when given and is {kept!r} now")
             if any(np.may_share_memory(a, b) for a in _arrays(kept) for b in _arrays(action)):
                 raise RuntimeError(f"action {number} shares memory with action {len(self.kept) + 1}")
@@ -103,18 +104,7 @@ class AliasedObs(ToyEnv):
 
 def _arrays(value: Any) -> list[np.ndarray[Any, Any]]:
     """List the arrays of a nested action, in order."""
-    if isinstance(value, np.ndarray):
-        return [value]
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
-    return [array for child in children for array in _arrays(child)]
-
-
-def _equal(left: Any, right: Any) -> bool:
-    if isinstance(left, dict):
-        return all(_equal(left[key], right[key]) for key in left)
-    if isinstance(left, (tuple, list)):
-        return len(left) == len(right) and all(map(_equal, left, right))
-    return type(left) is type(right) and bool(np.all(left == right))
+    return [leaf for leaf in flatten(value) if isinstance(leaf, np.ndarray)]
 
 
 def _owner(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
