@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
+from vecenv.envs.spaces import map_by_space
 from vecenv.errors import ConfigError, VecenvError, require
 
 __all__ = ["NUM_BATCHES", "EnvFn", "EnvMaker", "action_batches", "action_rows", "build_env", "check_env", "take_rows"]
@@ -122,13 +123,11 @@ def action_rows(space: gymnasium.Space[Any], num_envs: int, seed: int = 0) -> It
 
 def take_rows(space: gymnasium.Space[Any], batch: Any, env_ids: NDArray[np.int64]) -> Any:
     """Return the actions of `env_ids`, in that order, out of a batch for all envs."""
-    if isinstance(batch, np.ndarray):
-        return batch[env_ids]
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {key: take_rows(space[key], batch[key], env_ids) for key in batch}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(take_rows(sub, leaf, env_ids) for sub, leaf in zip(space.spaces, batch, strict=True))
-    return tuple(batch[env_id] for env_id in env_ids)
+
+    def take(_space: gymnasium.Space[Any], values: Any) -> Any:
+        return values[env_ids] if isinstance(values, np.ndarray) else tuple(values[env_id] for env_id in env_ids)
+
+    return map_by_space(take, space, batch)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,44 @@
-"""Spaces that Gymnasium lacks, for what envs here give."""
+"""Spaces that Gymnasium lacks, and maps over nested spaces and their values."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from gymnasium import Space
+from gymnasium import Space, spaces
 
-__all__ = ["LooseSpace", "NoneSpace", "ObjectSpace"]
+__all__ = ["LooseSpace", "NoneSpace", "map_by_space", "map_space"]
+
+
+def map_space(change: Callable[[Space[Any]], Space[Any]], space: Space[Any]) -> Space[Any]:
+    """Return a space with each part changed that is neither Dict nor Tuple; the order of keys stays.
+
+    >>> map_space(lambda part: spaces.Discrete(part.n + 1), spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]))
+    Tuple(Discrete(3), Discrete(4))
+    """
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict([(key, map_space(change, part)) for key, part in space.spaces.items()])
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([map_space(change, part) for part in space.spaces])
+    return change(space)
+
+
+def map_by_space(change: Callable[[Space[Any], Any], Any], space: Space[Any], value: Any) -> Any:
+    """Return a value with change(part of the space, part of the value) for each part; nested as the space is.
+
+    Args:
+        change: called with each part of the space that is neither Dict nor Tuple.
+        space: the structure.
+        value: dicts with at least the keys of the space, and sequences of as many parts.
+
+    Raises:
+        KeyError, ValueError: a dict lacks a key; a sequence has another length.
+    """
+    if isinstance(space, spaces.Dict):
+        return {key: map_by_space(change, part, value[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map_by_space(change, part, own) for part, own in zip(space.spaces, value, strict=True))
+    return change(space, value)
 
 
 class NoneSpace(Space[None]):

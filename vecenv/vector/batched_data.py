@@ -16,6 +16,7 @@ from gymnasium import Space, spaces
 
 from ..core.layout.info_cells import is_mask
 from ..core.layout.spec import Array
+from ..envs.spaces import map_by_space
 from ..errors import SpaceError
 from .dtypes import common_dtype
 
@@ -26,10 +27,10 @@ Infos = dict[str, Any]
 
 def flatten(space: Space[Any], value: Any) -> Any:
     """Return W rows of k envs as N rows, nested like `space`, which is one env's."""
-    if isinstance(space, spaces.Dict):
-        return {key: flatten(part, value[key]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(flatten(part, values) for part, values in zip(space.spaces, value))
+    return map_by_space(_flatten_rows, space, value)
+
+
+def _flatten_rows(_space: Space[Any], value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.reshape(value.shape[0] * value.shape[1], *value.shape[2:])
     return tuple(of_row[i] for i in range(len(value[0])) for of_row in value)

@@ -11,6 +11,7 @@ from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 
 from ..envs.adapt import adapt_and_build
+from ..envs.spaces import map_space
 
 __all__ = ["Assignment", "Call", "ShapeOnlyEnv", "EnvMaker", "adapt_shape_only"]
 
@@ -44,7 +45,7 @@ class ShapeOnlyEnv:
     def __init__(self, env: Any) -> None:
         self.env = env
         self.step, self.reset, self.close = env.step, env.reset, env.close
-        self.observation_space = _without_bounds(env.observation_space)
+        self.observation_space = map_space(_without_bounds, env.observation_space)
         self.action_space = env.action_space
         self.metadata, self.render_mode, self.spec = env.metadata, env.render_mode, env.spec
         self.unwrapped = env.unwrapped
@@ -57,10 +58,6 @@ def adapt_shape_only(env: Any) -> ShapeOnlyEnv:
 
 
 def _without_bounds(space: Space[Any]) -> Space[Any]:
-    if isinstance(space, spaces.Dict):
-        return spaces.Dict([(key, _without_bounds(part)) for key, part in space.spaces.items()])
-    if isinstance(space, spaces.Tuple):
-        return spaces.Tuple([_without_bounds(part) for part in space.spaces])
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         dtype = np.dtype(space.dtype)
         if dtype.kind == "f":

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from ..core.layout.spec import Array, DictNode, Leaf, Node, TupleNode
+from ..core.layout.spec import Array, DictNode, Leaf, Node, TupleNode, map_columns
+from ..envs.spaces import map_by_space
 
 __all__ = ["merge", "own", "row_of", "view"]
 
@@ -19,23 +20,12 @@ _copy: Callable[[Array], Array] = operator.methodcaller("copy")
 
 def own(node: Node, value: Any) -> Any:
     """Return nested observations with arrays of their own."""
-    return _map_arrays(node, value, _copy)
+    return map_columns(node, value, _copy)
 
 
 def view(node: Node, value: Any, rows: slice) -> Any:
     """Return nested observations with views of some rows of the arrays."""
-    return _map_arrays(node, value, operator.itemgetter(rows))
-
-
-def _map_arrays(node: Node, value: Any, get: Callable[[Array], Array]) -> Any:
-    if isinstance(node, Leaf):
-        return get(value)
-    if isinstance(node, DictNode):
-        pairs = zip(node.keys, node.children)  # most children are leaves: a call less for each
-        return {k: get(value[k]) if type(child) is Leaf else _map_arrays(child, value[k], get) for k, child in pairs}
-    if isinstance(node, TupleNode):
-        return tuple(_map_arrays(child, part, get) for child, part in zip(node.children, value))
-    return value
+    return map_columns(node, value, operator.itemgetter(rows))
 
 
 def merge(node: Node, before: Any, new: Any, env_ids: Array) -> Any:
@@ -55,10 +45,10 @@ def merge(node: Node, before: Any, new: Any, env_ids: Array) -> Any:
 
 def row_of(space: Space[Any], batch: Any, row: int) -> Any:
     """Return one row of batched observations as an env would have given it, with memory of its own."""
-    if isinstance(space, spaces.Dict):
-        return {key: row_of(part, batch[key], row) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(row_of(part, batch[i], row) for i, part in enumerate(space.spaces))
-    if isinstance(batch, np.ndarray) and not isinstance(space, spaces.Discrete):
-        return batch[row, ...].copy()  # of shape (), too
-    return batch[row]  # a number, or an object that came by mail
+
+    def take(part: Space[Any], values: Any) -> Any:
+        if isinstance(values, np.ndarray) and not isinstance(part, spaces.Discrete):
+            return values[row, ...].copy()  # of shape (), too
+        return values[row]  # a number, or an object that came by mail
+
+    return map_by_space(take, space, batch)

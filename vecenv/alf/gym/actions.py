@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from vecenv.envs.spaces import map_by_space, map_space
 from vecenv.errors import ConfigError, SpaceError
 from vecenv.wrappers.action import RepeatWrapper
 from vecenv.wrappers.base import EnvWrapper
@@ -30,23 +31,15 @@ class _BoxActionWrapper(EnvWrapper):
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self.action_space = self._map_space(self.env.action_space)
+        self.action_space = map_space(self._map_space, self.env.action_space)
 
     def step(self, action: Any) -> Any:
-        return self.env.step(self._map(self.env.action_space, action))
+        return self.env.step(map_by_space(self._map, self.env.action_space, action))
 
     def _map_space(self, space: spaces.Space[Any]) -> spaces.Space[Any]:
-        if isinstance(space, spaces.Dict):
-            return spaces.Dict([(key, self._map_space(part)) for key, part in space.spaces.items()])
-        if isinstance(space, spaces.Tuple):
-            return spaces.Tuple([self._map_space(part) for part in space.spaces])
         return self._map_box_space(space) if _is_continuous(space) else space  # type: ignore[arg-type]
 
     def _map(self, space: spaces.Space[Any], action: Any) -> Any:
-        if isinstance(space, spaces.Dict):
-            return {key: self._map(part, action[key]) for key, part in space.spaces.items()}
-        if isinstance(space, spaces.Tuple):
-            return tuple(self._map(part, value) for part, value in zip(space.spaces, action, strict=True))
         return self._map_box(space, np.asarray(action)) if _is_continuous(space) else action  # type: ignore[arg-type]
 
     def _map_box_space(self, space: spaces.Box) -> spaces.Box:

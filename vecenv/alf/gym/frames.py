@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from vecenv.checks import check_whole
 from vecenv.envs.arrays import copy_obs
+from vecenv.envs.spaces import map_by_space, map_space
 from vecenv.errors import ConfigError, SpaceError, require
 from vecenv.nested import get_field, map_structure, set_field
 from vecenv.wrappers.base import ObsWrapper, own_generator
@@ -104,10 +105,9 @@ class ObservationClipWrapper(BaseObservationWrapper):
         super().__init__(env)
 
     def transform_space(self, space: Any) -> Any:
-        if isinstance(space, spaces.Dict):
-            return spaces.Dict([(key, self.transform_space(part)) for key, part in space.spaces.items()])
-        if isinstance(space, spaces.Tuple):
-            return spaces.Tuple([self.transform_space(part) for part in space.spaces])
+        return map_space(self._clip_space, space)
+
+    def _clip_space(self, space: Any) -> Any:
         if not isinstance(space, spaces.Box):
             return space
         low, high = (np.clip(bound, self.min_v, self.max_v).astype(space.dtype) for bound in (space.low, space.high))
@@ -137,25 +137,24 @@ class ImageChannelFirst(BaseObservationWrapper):
         return self.transform_space(space)
 
     def _transform_of(self, observation: Any, field: str | None) -> Any:
-        return _channels_first(self._spaces[field], observation)
+        return map_by_space(_channels_first, self._spaces[field], observation)
 
     def transform_space(self, space: Any) -> Any:
-        if isinstance(space, spaces.Dict):
-            return spaces.Dict([(key, self.transform_space(part)) for key, part in space.spaces.items()])
-        if isinstance(space, spaces.Tuple):
-            return spaces.Tuple([self.transform_space(part) for part in space.spaces])
-        if not isinstance(space, spaces.Box) or len(space.shape) != 3:
-            return space
-        return spaces.Box(_channel_first(space.low), _channel_first(space.high), dtype=space.dtype.type)
+        return map_space(_channels_first_space, space)
+
+
+def _is_image(space: Any) -> bool:
+    return isinstance(space, spaces.Box) and len(space.shape) == 3
+
+
+def _channels_first_space(space: Any) -> Any:
+    if not _is_image(space):
+        return space
+    return spaces.Box(_channel_first(space.low), _channel_first(space.high), dtype=space.dtype.type)
 
 
 def _channels_first(space: Any, observation: Any) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {key: _channels_first(part, observation[key]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_channels_first(part, value) for part, value in zip(space.spaces, observation, strict=True))
-    is_image = isinstance(space, spaces.Box) and len(space.shape) == 3
-    return _channel_first(observation) if is_image else observation
+    return _channel_first(observation) if _is_image(space) else observation
 
 
 def _channel_first(image: Any) -> Any:

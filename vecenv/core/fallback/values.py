@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ..layout.rows import Form
-from ..layout.spec import Array, DictNode, Leaf, Node, NoneNode, ObjectNode, TupleNode
+from ..layout.spec import Array, DictNode, Leaf, Node, NoneNode, ObjectNode, TupleNode, nest_columns
 from .words import CheckedLeaves
 
 __all__ = ["check_leaves", "load_action", "read_reward"]
@@ -73,13 +73,10 @@ def read_reward(value: Any, shape: tuple[int, ...], size: int) -> Array | None:
 
 def load_action(node: Node, columns: list[Array], row: int, form: int) -> Any:
     """Return a new action, of the type that `gymnasium.vector.utils.iterate` gives."""
-    if isinstance(node, Leaf):
-        return _load_leaf(node, columns[node.index], row, form)
-    if isinstance(node, DictNode):
-        return {key: load_action(child, columns, row, form) for key, child in zip(node.keys, node.children)}
-    if isinstance(node, TupleNode):
-        return tuple(load_action(child, columns, row, form) for child in node.children)
-    assert isinstance(node, ObjectNode)
+    return nest_columns(node, lambda leaf: _load_leaf(leaf, columns[leaf.index], row, form), _refuse)
+
+
+def _refuse(_object: ObjectNode) -> NoReturn:
     raise RuntimeError("an action with object leaves travels as a payload")
 
 

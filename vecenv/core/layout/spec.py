@@ -35,6 +35,8 @@ __all__ = [
     "Spec",
     "TupleNode",
     "can_convert",
+    "map_columns",
+    "nest_columns",
     "pick_rows",
     "split_batch",
 ]
@@ -186,7 +188,7 @@ class Spec:
 
     def batch(self, columns: Callable[[Leaf], Array], objects: Callable[[ObjectNode], Any]) -> Any:
         """Nest a batch's columns as the space is nested: leaves (B, *S), objects as tuples."""
-        return _nest(self.root, columns, objects)
+        return nest_columns(self.root, columns, objects)
 
     def flatten_batch(self, values: Any, count: int) -> tuple[Array, ...]:
         """Return one contiguous array (count, *S) per leaf from a nested batch of values.
@@ -290,15 +292,52 @@ def _warn(path: str, text: str) -> None:
     warn_caller(text)
 
 
+def nest_columns(node: Node, columns: Callable[[Leaf], Any], objects: Callable[[ObjectNode], Any]) -> Any:
+    """Return the results of two functions, of leaves and of objects, nested as their space is."""
+    # not a function within `Spec.batch`: one that calls itself stays until it is collected, and batches with it
+    if isinstance(node, Leaf):
+        return columns(node)
+    if isinstance(node, DictNode):
+        return {key: nest_columns(child, columns, objects) for key, child in zip(node.keys, node.children)}
+    if isinstance(node, TupleNode):
+        return tuple(nest_columns(child, columns, objects) for child in node.children)
+    return objects(node)
+
+
 def pick_rows(node: Node, nested: Any, rows: Array) -> Any:
     """Return some rows of a batch that is nested as its space is."""
+    return map_columns(
+        node,
+        nested,
+        lambda column: column.take(rows, 0),  # an index does the same in eight times the time
+        lambda objects: tuple(objects[row] for row in rows.tolist()),
+    )
+
+
+def map_columns(
+    node: Node,
+    nested: Any,
+    change: Callable[[Array], Array],
+    change_objects: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Apply functions to the columns (B, *S) of a batch and to its tuples of B objects; return a batch nested alike.
+
+    Args:
+        node: the structure of the batch.
+        nested: the batch.
+        change: called with each array.
+        change_objects: called with each tuple of objects; None shares them.
+    """
     if isinstance(node, Leaf):
-        return nested.take(rows, 0)  # an index does the same in eight times the time
-    if isinstance(node, DictNode):
-        return {key: pick_rows(child, nested[key], rows) for key, child in zip(node.keys, node.children)}
+        return change(nested)
+    if isinstance(node, DictNode):  # most children are leaves: a call less for each
+        return {
+            key: change(nested[key]) if type(child) is Leaf else map_columns(child, nested[key], change, change_objects)
+            for key, child in zip(node.keys, node.children)
+        }
     if isinstance(node, TupleNode):
-        return tuple(pick_rows(child, part, rows) for child, part in zip(node.children, nested))
-    return tuple(nested[row] for row in rows.tolist())
+        return tuple(map_columns(child, part, change, change_objects) for child, part in zip(node.children, nested))
+    return nested if change_objects is None else change_objects(nested)
 
 
 def can_convert(array: Array, dtype: np.dtype[Any]) -> bool:
@@ -329,14 +368,3 @@ def _describe(value: Any, array: Array) -> str:
 def split_batch(space: Space[Any], values: Any, count: int) -> list[Any]:
     """Return the `count` values of a batch one by one, as Gymnasium's vector envs hand them out."""
     return list(iterate(batch_space(space, count), values))
-
-
-def _nest(node: Node, columns: Callable[[Leaf], Array], objects: Callable[[ObjectNode], Any]) -> Any:
-    # not a function within `Spec.batch`: one that calls itself stays until it is collected, and batches with it
-    if isinstance(node, Leaf):
-        return columns(node)
-    if isinstance(node, DictNode):
-        return {key: _nest(child, columns, objects) for key, child in zip(node.keys, node.children)}
-    if isinstance(node, TupleNode):
-        return tuple(_nest(child, columns, objects) for child in node.children)
-    return objects(node)
