@@ -18,12 +18,13 @@ from ..core.layout.rows import RowFlag
 from ..core.layout.spec import Array
 from ..core.parent.batch import Batch, raise_first
 from ..errors import ConfigError, EnvError, StateError, WorkerDiedError, WorkerTimeoutError, add_notes
+from ..nested import copy_arrays
 from ..registry import ENV_MANAGER_REGISTRY
 from .calls import renew_env
 from .reset_scheduler import EnvResets
 from .side_values import ABNORMAL, AGENTS, abnormal_values, infos_of_agents
 from .states import EnvState
-from .timesteps import BUILT_ANEW, HAS_INFO, TimestepBuffers, copy_arrays, final_rows
+from .timesteps import BUILT_ANEW, HAS_INFO, TimestepBuffers, final_rows
 
 __all__ = ["BaseEnvManager"]
 

@@ -7,11 +7,12 @@ is about to expire and is still to be shown gets memory of its own first.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from .timesteps import copy_arrays
+from ..nested import copy_arrays, map_structure
 
 __all__ = ["Shown"]
 
@@ -100,12 +101,4 @@ class Shown:
         place = {env_id: row for row, env_id in enumerate(self._ids)}
         if not place.keys() >= set(ids):
             return None
-        return _take(self._batch, [place[env_id] for env_id in ids])
-
-
-def _take(nested: Any, index: list[int]) -> Any:
-    if isinstance(nested, dict):
-        return {key: _take(part, index) for key, part in nested.items()}
-    if isinstance(nested, tuple):
-        return tuple(_take(part, index) for part in nested)
-    return nested[index]
+        return map_structure(operator.itemgetter([place[env_id] for env_id in ids]), self._batch)

@@ -15,11 +15,12 @@ from ..core.layout.rows import Op, RowFlag
 from ..core.parent.batch import Batch
 from ..envs.seeding import episode_seed
 from ..errors import ConfigError, EnvError, SpaceError, WorkerDiedError, WorkerTimeoutError, add_notes, warn_caller
+from ..nested import copy_arrays
 from .calls import leave_resets, renew_env
 from .env_driver import Orders
 from .launch import EnvLife
 from .states import EnvState
-from .timesteps import BUILT_ANEW, HAS_INFO, copy_arrays, split_rows
+from .timesteps import BUILT_ANEW, HAS_INFO, split_rows
 
 __all__ = ["EnvResets"]
 

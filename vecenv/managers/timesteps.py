@@ -16,27 +16,17 @@ from ..core.layout.rows import RowFlag, RowRange, Rows
 from ..core.layout.spec import Array, DictNode, Leaf, Node, Spec, TupleNode, pick_rows
 from ..core.parent.batch import Batch
 from ..envs.base import BaseEnvTimestep
+from ..nested import copy_arrays
 from .build import Builder, numbers_of
 from .side_values import REWARD
 
-__all__ = ["TimestepBuffers", "Layout", "Seen", "Views", "copy_arrays", "final_rows", "mark_end", "split_rows"]
+__all__ = ["TimestepBuffers", "Layout", "Seen", "Views", "final_rows", "mark_end", "split_rows"]
 
 _FLOAT32 = np.dtype(np.float32)
 #: Flags of rows that may have an info.
 HAS_INFO = RowFlag.INFO | RowFlag.FINAL_INFO | RowFlag.MESSAGE
 #: What `info['recovered']` says of an env that was built anew and not brought to where it was.
 BUILT_ANEW = ("truncated", "restarted")
-
-
-def copy_arrays(nested: Any) -> Any:
-    """Copy the arrays of a nested batch."""
-    if isinstance(nested, np.ndarray):
-        return nested.copy()
-    if isinstance(nested, dict):
-        return {key: copy_arrays(part) for key, part in nested.items()}
-    if isinstance(nested, tuple):
-        return tuple(copy_arrays(part) for part in nested)
-    return nested
 
 
 def fill_arrays(target: Any, source: Any) -> None:
