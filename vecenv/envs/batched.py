@@ -18,19 +18,15 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from ..errors import ConfigError
 from ..nested import is_sequence, map_structure
 from .adapt import has_generator
 
 __all__ = [
-    "BatchedAssignment",
-    "BatchedCall",
     "BatchedEnv",
     "VectorEnvDescription",
     "adapt_batched",
     "have_generators",
     "describe_vector_env",
-    "render",
 ]
 
 
@@ -144,51 +140,6 @@ def have_generators(env: BatchedEnv) -> list[bool]:
     if isinstance(inside, list | tuple) and len(inside) == env.inner.num_envs:
         return [has_generator(one) for one in inside]
     return [has_generator(env.env)] * env.inner.num_envs
-
-
-def render(env: BatchedEnv) -> Any:
-    """Return what the vector env renders: k frames, or None."""
-    return env.env.render()
-
-
-class BatchedCall:
-    """A method to call or an attribute to read, by name: of each env if the vector env can, else its own."""
-
-    def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.name, self.args, self.kwargs = name, args, kwargs
-
-    def __call__(self, env: BatchedEnv) -> tuple[bool, Any]:
-        """Return whether these are results of each env, and the results."""
-        call = getattr(env.env, "call", None)
-        if call is not None:
-            return True, tuple(call(self.name, *self.args, **self.kwargs))
-        value = getattr(env.env, self.name)
-        return False, value(*self.args, **self.kwargs) if callable(value) else value
-
-
-class BatchedAssignment:
-    """An attribute to set: of each env if the vector env can, else its own.
-
-    Raises:
-        ConfigError: there is one value for each env, and the vector env has no place for them.
-    """
-
-    def __init__(self, name: str, value: Any, is_each: bool) -> None:
-        self.name, self.value, self.is_each = name, value, is_each
-
-    def __call__(self, env: BatchedEnv) -> None:
-        """Set it in one vector env."""
-        set_attr = getattr(env.env, "set_attr", None)
-        if set_attr is not None:
-            set_attr(self.name, self.value)
-        elif self.is_each:
-            raise ConfigError(
-                f"set_attr: expected one value for all, as {type(env.env).__name__} has no set_attr of its own, got a "
-                "list",
-                key=self.name,
-            )
-        else:
-            setattr(env.env, self.name, self.value)
 
 
 # ---- arrays ------------------------------------------------------------------------------------

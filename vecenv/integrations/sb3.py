@@ -21,12 +21,19 @@ from ..core.layout.rows import RowFlag
 from ..core.layout.spec import Array, Leaf
 from ..core.parent.batch import Batch
 from ..core.pool.pool import Pool
+from ..envs.remote import (
+    CallMethod,
+    GetAttribute,
+    HasAttribute,
+    IsWrapped,
+    SetOuterAttribute,
+    identity_of,
+)
 from ..errors import ClosedError, ConfigError, StateError, require, warn_caller
 from ..vector.env import VectorEnv
 from ..vector.infos import check_no_statistics
 from ..vector.nested import row_of
 from ..vector.seeds import EnvSeeds
-from .inside import AttributeGetter, AttributeSetter, AttributeTest, MethodCaller, WrapperTest, identity_of
 
 __all__ = ["SB3VecEnv"]
 
@@ -266,7 +273,7 @@ class SB3VecEnv(_VecEnv):
 
     def has_attr(self, attr_name: str) -> bool:
         """Tell whether every env has the attribute."""
-        return all(self._call(AttributeTest(attr_name), None))
+        return all(self._call(HasAttribute(attr_name), None))
 
     def get_attr(self, attr_name: str, indices: int | Iterable[int] | None = None) -> list[Any]:
         """Return an attribute of envs or of the layers under them.
@@ -279,11 +286,12 @@ class SB3VecEnv(_VecEnv):
             AttributeError: an env has none of this name.
             IndexError: there is no such env.
         """
-        return self._call(AttributeGetter(attr_name), indices)
+        return self._call(GetAttribute(attr_name), indices)
 
     def set_attr(self, attr_name: str, value: Any, indices: int | Iterable[int] | None = None) -> None:
         """Set an attribute of the envs' outermost layers to one value."""
-        self._call(AttributeSetter(attr_name, value), indices, name=f"set_attr {attr_name}")  # lasts beyond an episode
+        function = SetOuterAttribute(attr_name, value)
+        self._call(function, indices, name=f"set_attr {attr_name}")  # lasts beyond an episode
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: int | Iterable[int] | None = None, **method_kwargs: Any
@@ -293,11 +301,11 @@ class SB3VecEnv(_VecEnv):
         Raises:
             Exception: raised by the method, of the env with the lowest id, with the remote traceback as its cause.
         """
-        return self._call(MethodCaller(method_name, method_args, method_kwargs), indices)
+        return self._call(CallMethod(method_name, method_args, method_kwargs), indices)
 
     def env_is_wrapped(self, wrapper_class: type, indices: int | Iterable[int] | None = None) -> list[bool]:
         """Tell for each env whether one of its layers is a `wrapper_class`."""
-        return self._call(WrapperTest(wrapper_class), indices)
+        return self._call(IsWrapped(wrapper_class), indices)
 
     def _call(
         self, function: Callable[[Any], Any], indices: int | Iterable[int] | None, *, name: str | None = None

@@ -7,7 +7,6 @@
     results    a batch becomes what a step returns
     infos      info dicts of N envs to arrays; info_buffers: such arrays filled again; dtypes: dtypes that hold several
     nested     nested observations, in batches and row by row
-    inside     what is sent to the workers
     arguments  what a caller gives, checked
     errors     vecenv's and Gymnasium's at once
     make       by name, also by Gymnasium's `make_vec`

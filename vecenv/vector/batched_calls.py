@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..envs.batched import BatchedAssignment, BatchedCall, render
+from ..envs.remote import CallBatch, SetBatchAttribute, render
 from ..errors import ConfigError, StateError
 from .base import BaseVectorEnv, check_method, check_name
 
@@ -33,7 +33,7 @@ class CallableBatchedVectorEnv(BaseVectorEnv):
         """
         self._check_idle("call")
         check_method(name)
-        results = self._call_batches("call", [BatchedCall(name, args, kwargs)] * self._pool.num_envs)
+        results = self._call_batches("call", [CallBatch(name, args, kwargs)] * self._pool.num_envs)
         if all(is_each for is_each, _ in results):
             return tuple(value for _, values in results for value in values)
         return tuple(values for _, values in results)
@@ -63,7 +63,7 @@ class CallableBatchedVectorEnv(BaseVectorEnv):
                 )
             size = self.batch_size
             each = [values[i : i + size] for i in range(0, self.num_envs, size)]
-        assignments = [BatchedAssignment(name, value, is_each) for value in each]
+        assignments = [SetBatchAttribute(name, value, is_each) for value in each]
         self._call_batches("set_attr", assignments, name=f"set_attr {name}")  # which lasts beyond the next reset
 
     def render(self) -> tuple[Any, ...]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..envs.remote import GetOrCall, SetAttribute
 from ..errors import ConfigError, StateError
 from .base import BaseVectorEnv, check_method, check_name
-from .inside import Assignment, Call
 from .results import Results
 
 __all__ = ["CallableVectorEnv"]
@@ -34,7 +34,7 @@ class CallableVectorEnv(BaseVectorEnv):
         check_method(name)
         self._pool.forget_calls()  # of an interrupted `call_wait`
         try:
-            self._pool.post([Call(name, *args, **kwargs)] * self.num_envs)
+            self._pool.post([GetOrCall(name, args, kwargs)] * self.num_envs)
         except StateError as error:
             self._raise_as_gymnasium("call", error)
         self._pending = "call"
@@ -72,7 +72,7 @@ class CallableVectorEnv(BaseVectorEnv):
         if len(each) != self.num_envs:
             raise ConfigError(f"set_attr: expected {self.num_envs} values, one per env, got {len(each)}", key=name)
         try:
-            self._pool.call_each([Assignment(name, value) for value in each], name=f"set_attr {name}")
+            self._pool.call_each([SetAttribute(name, value) for value in each], name=f"set_attr {name}")
         except StateError as error:
             self._raise_as_gymnasium("set_attr", error)
 

@@ -27,6 +27,7 @@ from ..core.layout.rows import Autoreset, Op
 from ..core.options import RECOVERING, Limits, PoolOptions, resolve
 from ..core.parent.batch import Batch
 from ..envs.adapt import adapt_and_build
+from ..envs.remote import GetAttribute, without_bounds
 from ..envs.state.state import SNAPSHOTTER
 from ..errors import ConfigError, StateError
 from ..options import UNSET, FailurePolicy, Timeouts, read_failures, read_timeouts
@@ -41,7 +42,6 @@ from .arguments import (
     wants_same_spaces,
 )
 from .calls import CallableVectorEnv
-from .inside import Call, adapt_shape_only
 from .results import NUM_LEASES, Results, Step
 from .seeds import EnvSeeds
 
@@ -189,7 +189,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             limits=resolve(limits, Limits()),
             failures=resolve(read_failures(failures, on_failure=on_failure), RECOVERING),
         )
-        adapt = adapt_and_build if is_same else adapt_shape_only
+        adapt = adapt_and_build if is_same else without_bounds
         pool = self._make_pool(backend, env_fns, options, adapt=adapt, snapshotter=SNAPSHOTTER)
         self.num_envs = pool.num_envs
         self.batch_size = read_count("batch_size", batch_size, self.num_envs)
@@ -207,7 +207,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         try:
             found = [pool.observation_space] * self.num_envs
             if not is_same:
-                found = pool.call(Call("observation_space"), pure=True)
+                found = pool.call(GetAttribute("observation_space"), pure=True)
             self.observation_space, self.single_observation_space = combine_spaces(self.observation_mode, found)
         except BaseException:
             pool.close()

@@ -32,6 +32,7 @@ from vecenv.envs.adapt import adapt
 from vecenv.envs.agents import TwoAgentEnv
 from vecenv.envs.base import BaseEnv
 from vecenv.envs.batched import BatchedEnv
+from vecenv.envs.remote import without_bounds
 from vecenv.envs.seeding import EpisodeSeeds, episode_seed
 from vecenv.envs.state import state as state_module
 from vecenv.envs.state.adapters import STATE_ADAPTERS, UNCOVERED
@@ -39,7 +40,6 @@ from vecenv.envs.state.state import SNAPSHOTTER, Snapshotter, dotted_name, uncov
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
 from vecenv.envs.video import EpisodeRecorder
 from vecenv.managers.env_driver import EnvMaker, ManagedSnapshotter, Orders, Settings
-from vecenv.vector.inside import adapt_shape_only
 
 HAS_ATARI = importlib.util.find_spec("ale_py") is not None and importlib.util.find_spec("cv2") is not None
 HAS_MUJOCO = importlib.util.find_spec("mujoco") is not None
@@ -152,7 +152,7 @@ STACKS = {
     ),
     "count": lambda: CountEnv(length=20),
     "sampled space": lambda: SpaceEnv(spaces.Dict({"a": spaces.Box(0, 1, (3,)), "b": spaces.Discrete(9)})),
-    "disguise": lambda: adapt_shape_only(make("CartPole-v1")),
+    "shape_only": lambda: without_bounds(make("CartPole-v1")),
 }
 
 ATARI_STACKS = {name for name in STACKS if "Pong" in name or "NoFrameskip" in name}

@@ -25,7 +25,7 @@ from vecenv.envs.adapt import reward_space_of
 from vecenv.errors import ConfigError
 from vecenv.nested import has_own_structure, map_structure
 
-__all__ = ["EnvDescription", "EnvCall", "EnvMaker", "adapt", "describe"]
+__all__ = ["EnvDescription", "EnvMaker", "adapt", "describe"]
 
 
 class EnvMaker:
@@ -55,6 +55,7 @@ def adapt(env: Any) -> GymAdapter | TimeStepAdapter:
 class _StatelessAdapter:
     """Tells the engine that nothing of a carrier lasts; the layers inside have states of their own."""
 
+    alf: AlfEnvironment
     state_names: ClassVar[tuple[str, ...]] = ()
 
     def get_state(self) -> None:
@@ -62,6 +63,10 @@ class _StatelessAdapter:
 
     def set_state(self, state: None) -> None:
         """Nothing."""
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        """Return an attribute of the environment, for the calls of `envs.remote`."""
+        return getattr(self.alf, name)
 
 
 class GymAdapter(_StatelessAdapter):
@@ -172,14 +177,3 @@ def describe(adapter: GymAdapter | TimeStepAdapter) -> EnvDescription:
         metadata=env.metadata,
         can_seed=env.can_seed,
     )
-
-
-class EnvCall:
-    """A method of the environment to call, by name, where it lives."""
-
-    def __init__(self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
-        self.name, self.args, self.kwargs = name, args, kwargs or {}
-
-    def __call__(self, adapter: GymAdapter | TimeStepAdapter) -> Any:
-        """Call it."""
-        return getattr(adapter.alf, self.name)(*self.args, **self.kwargs)

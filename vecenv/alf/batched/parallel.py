@@ -32,7 +32,7 @@ from vecenv.alf.base.options import pool_options
 from vecenv.alf.base.spec import zeros_of
 from vecenv.alf.base.tensors import to_arrays, to_tensors, wants_tensors
 from vecenv.alf.base.timestep import TimeStep
-from vecenv.alf.batched.adapter import EnvCall, EnvMaker, adapt, describe
+from vecenv.alf.batched.adapter import EnvMaker, adapt, describe
 from vecenv.alf.batched.assemble import Assembler
 from vecenv.alf.batched.spare_envs import SpareEnvs
 from vecenv.checks import check_choice, check_flag, check_whole
@@ -44,6 +44,7 @@ from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
 from vecenv.core.system.clock import now_ns
+from vecenv.envs.remote import CallMethod
 from vecenv.envs.seeding import check_seed
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, SpaceError
@@ -381,11 +382,11 @@ class ParallelAlfEnvironment(AlfEnvironment):
         """
         if func_name in _RESERVED_METHODS:
             raise ConfigError(f"call: use {func_name}() of the batched environment itself", key=func_name)
-        return self._pool.call(EnvCall(func_name, args, kwargs))
+        return self._pool.call(CallMethod(func_name, args, kwargs))
 
     def render(self, mode: str = "rgb_array") -> Any:
         """Render what env 0 shows."""
-        return self._pool.call(EnvCall("render", (mode,)), [int(self._spare_envs.env_ids[0])])[0]
+        return self._pool.call(CallMethod("render", (mode,)), [int(self._spare_envs.env_ids[0])])[0]
 
     def sync_progress(self) -> None:
         """Tell every env."""

@@ -245,7 +245,7 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
     "vecenv.envs.toys.plain.CountEnv": attributes(
         *("seed_given", "episode"), lifetime=SEED, is_whole=False, with_subclasses=True
     ),
-    "vecenv.vector.inside.ShapeOnlyEnv": _STATELESS,
+    "vecenv.envs.remote.ShapeOnlyEnv": _STATELESS,
 }
 
 HOOK_LIFETIMES: dict[str, str | Callable[[Any], str]] = {

@@ -1,0 +1,319 @@
+"""Functions that front ends run beside an env, in the process where it lives, and envs in a form made for them.
+
+    front end -> Pool.call(one of these) -> worker -> function(hosted env) -> result
+
+All are picklable and import no front end: a worker that unpickles one does not load Stable-Baselines3 or torch for it.
+The hosted env has `get_wrapper_attr`, as Gymnasium's envs and ALF's adapters do; a manager's driver and a batched env
+have the env itself in `env`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import Space, spaces
+
+from ..errors import ConfigError, StateError
+from .adapt import adapt_and_build, find_attr, original
+from .base import BaseEnv
+from .own_attributes import get_own_attr
+from .spaces import map_space
+
+__all__ = [
+    "CallBatch",
+    "CallEnvMethod",
+    "CallMethod",
+    "FindAttribute",
+    "GetAttribute",
+    "GetOrCall",
+    "HasAttribute",
+    "IsWrapped",
+    "Render",
+    "SetAttribute",
+    "SetBatchAttribute",
+    "SetOuterAttribute",
+    "ShapeOnlyEnv",
+    "ShapeRewards",
+    "identity_of",
+    "render",
+    "without_bounds",
+]
+
+
+# ---- attributes and methods --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GetAttribute:
+    """Return an attribute of the env or of the first layer below that has it; methods are not called."""
+
+    name: str
+
+    def __call__(self, env: Any) -> Any:
+        """Return the value for one env."""
+        return env.get_wrapper_attr(self.name)
+
+
+@dataclass(frozen=True)
+class HasAttribute(GetAttribute):
+    """Tell whether the env or a layer below has an attribute, without its value."""
+
+    def __call__(self, env: Any) -> bool:
+        """Return the answer for one env."""
+        try:
+            super().__call__(env)
+        except AttributeError:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class SetAttribute:
+    """Set an attribute where it is found among the env's layers, else on the outermost."""
+
+    name: str
+    value: Any
+
+    def __call__(self, env: Any) -> None:
+        """Set it in one env."""
+        env.set_wrapper_attr(self.name, self.value)
+
+
+@dataclass(frozen=True)
+class SetOuterAttribute(SetAttribute):
+    """Set an attribute of the env's outermost layer, as Stable-Baselines3 does."""
+
+    def __call__(self, env: Any) -> None:
+        """Set it in one env."""
+        setattr(original(env), self.name, self.value)
+
+
+@dataclass(frozen=True)
+class CallMethod:
+    """Call a method of the env or of the first layer below that has it."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, env: Any) -> Any:
+        """Return its result for one env."""
+        return env.get_wrapper_attr(self.name)(*self.args, **self.kwargs)
+
+
+@dataclass(frozen=True)
+class GetOrCall(CallMethod):
+    """Call a method or read an attribute, as `call` of Gymnasium's vector envs does."""
+
+    def __call__(self, env: Any) -> Any:
+        """Return the result for one env."""
+        value = env.get_wrapper_attr(self.name)
+        return value(*self.args, **self.kwargs) if callable(value) else value
+
+
+class IsWrapped:
+    """Tell whether a layer of the env is of a class.
+
+    The class is known by its name and not pickled: Stable-Baselines3's Monitor, which its VecMonitor asks for, would
+    load all of Stable-Baselines3 in every worker.
+
+    Raises:
+        TypeError: not a class.
+    """
+
+    def __init__(self, wrapper_class: type) -> None:
+        if not isinstance(wrapper_class, type):
+            raise TypeError(f"env_is_wrapped: expected a class, got {wrapper_class!r}")
+        self.module, self.name = wrapper_class.__module__, wrapper_class.__qualname__
+
+    def __call__(self, env: Any) -> bool:
+        """Return the answer for one env."""
+        layer = original(env)
+        innermost = getattr(layer, "unwrapped", layer)
+        while layer is not None and layer is not innermost:
+            if any((kind.__module__, kind.__qualname__) == (self.module, self.name) for kind in type(layer).__mro__):
+                return True
+            layer = getattr(layer, "env", None)
+        return False
+
+
+def identity_of(env: Any) -> tuple[int, int]:
+    """Return process id and address of the innermost env; equal for two envs only if they are the same object."""
+    return os.getpid(), id(getattr(env, "unwrapped", env))
+
+
+def render(env: Any) -> Any:
+    """Return the result of the env's `render`; of a batched env k frames, or None."""
+    return env.render()
+
+
+# ---- envs of managers, in the `env` of their driver -----------------------------------------------
+
+
+@dataclass(frozen=True)
+class FindAttribute:
+    """Read a name of the env or of the layers under it: ('value', v), ('method', None) or ('missing', None)."""
+
+    name: str
+
+    def __call__(self, driver: Any) -> tuple[str, Any]:
+        """Return the result for one env."""
+        missing = object()
+        value = find_attr(driver.env, self.name, missing)
+        if value is missing:
+            return "missing", None
+        return ("method", None) if inspect.ismethod(value) else ("value", value)
+
+
+@dataclass(frozen=True)
+class CallEnvMethod(CallMethod):
+    """Call a method of the env, or of a layer under it.
+
+    Raises:
+        AttributeError: there is no such method.
+    """
+
+    def __call__(self, driver: Any) -> Any:
+        """Return its result for one env."""
+        method = find_attr(driver.env, self.name)
+        if not callable(method):
+            raise AttributeError(f"{original(driver.env)!r} has no method {self.name!r}")
+        return method(*self.args, **self.kwargs)
+
+
+@dataclass(frozen=True)
+class ShapeRewards(CallEnvMethod):
+    """Call `reward_shaping`; return its result, and the transitions as the env has left them."""
+
+    def __call__(self, driver: Any) -> tuple[Any, Any]:
+        """Return both for one env."""
+        return super().__call__(driver), self.args[0]
+
+
+@dataclass(frozen=True)
+class Render:
+    """Render one frame in a mode, by the env's mode, an argument of its `render`, or DI-engine's ways.
+
+    Raises:
+        StateError: the env renders in another mode.
+    """
+
+    mode: str
+
+    def __call__(self, driver: Any) -> Any:
+        """Return the frame of one env."""
+        env = driver.env
+        fixed = env.render_mode
+        if fixed == self.mode:
+            return env.render()
+        with_mode = find_attr(env.unwrapped, "render")
+        if callable(with_mode) and "mode" in inspect.signature(with_mode).parameters:
+            return with_mode(mode=self.mode)
+        own = original(env)
+        held = get_own_attr(own, "_env")  # where DI-engine's envs keep what they are made of
+        if fixed is None and getattr(held, "render_mode", None) == self.mode:
+            return held.render()
+        own_render = getattr(type(own), "render", None)
+        speaks_old = isinstance(own, BaseEnv) or not isinstance(own, gymnasium.Env)
+        if fixed is None and speaks_old and own_render not in (None, gymnasium.Env.render, BaseEnv.render):
+            return own.render()
+        raise StateError(
+            f"{original(env)!r} renders in mode {fixed!r}, not {self.mode!r}; make the env with "
+            f"render_mode={self.mode!r}"
+        )
+
+
+# ---- vector envs, in the `env` of a batched env ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CallBatch(CallMethod):
+    """Call a method or read an attribute: of each env if the vector env can, else its own."""
+
+    def __call__(self, batched: Any) -> tuple[bool, Any]:
+        """Return whether these are results of each env, and the results."""
+        call = getattr(batched.env, "call", None)
+        if call is not None:
+            return True, tuple(call(self.name, *self.args, **self.kwargs))
+        value = getattr(batched.env, self.name)
+        return False, value(*self.args, **self.kwargs) if callable(value) else value
+
+
+@dataclass(frozen=True)
+class SetBatchAttribute(SetAttribute):
+    """Set an attribute: of each env if the vector env can, else its own.
+
+    Attributes:
+        is_each: `value` is a list with one value for each env.
+
+    Raises:
+        ConfigError: there is one value for each env, and the vector env has no `set_attr`.
+    """
+
+    is_each: bool
+
+    def __call__(self, batched: Any) -> None:
+        """Set it in one vector env."""
+        set_attr = getattr(batched.env, "set_attr", None)
+        if set_attr is not None:
+            set_attr(self.name, self.value)
+        elif self.is_each:
+            raise ConfigError(
+                f"set_attr: expected one value for all, as {type(batched.env).__name__} has no set_attr of its own, "
+                "got a list",
+                key=self.name,
+            )
+        else:
+            setattr(batched.env, self.name, self.value)
+
+
+# ---- envs whose spaces may differ in bounds -------------------------------------------------------
+
+
+class ShapeOnlyEnv:
+    """An env whose observation space has no bounds, only shapes and dtypes, so that envs may differ in bounds."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.step, self.reset, self.close = env.step, env.reset, env.close
+        self.observation_space = map_space(_without_bounds, env.observation_space)
+        self.action_space = env.action_space
+        self.metadata, self.render_mode, self.spec = env.metadata, env.render_mode, env.spec
+        self.unwrapped = env.unwrapped
+        self.get_wrapper_attr, self.set_wrapper_attr = env.get_wrapper_attr, env.set_wrapper_attr
+
+
+def without_bounds(env: Any) -> ShapeOnlyEnv:
+    """Adapt an env and leave out the bounds of its observation space."""
+    return ShapeOnlyEnv(adapt_and_build(env))
+
+
+def _without_bounds(space: Space[Any]) -> Space[Any]:
+    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        dtype = np.dtype(space.dtype)
+        if dtype.kind == "f":
+            low, high = -np.inf, np.inf
+        elif dtype.kind == "b":
+            low, high = 0, 1
+        else:
+            low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        return _UnboundedBox(space, low, high)
+    return spaces.Text(1)
+
+
+class _UnboundedBox(spaces.Box):
+    """A space's shape and dtype; errors show the space itself."""
+
+    def __init__(self, space: Space[Any], low: float, high: float) -> None:
+        assert space.shape is not None
+        super().__init__(low, high, space.shape, np.dtype(space.dtype).type)
+        self._repr = repr(space)
+
+    def __repr__(self) -> str:
+        return self._repr
