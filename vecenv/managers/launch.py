@@ -20,13 +20,14 @@ from ..core.layout.rows import Autoreset
 from ..core.parent.batch import Batch
 from ..core.pool.pool import Pool
 from ..core.pool.serial import SerialPool
+from ..envs.remote import CallEnvMethod, FindAttribute
 from ..envs.seeding import SEED_BITS
 from ..envs.spaces import ObjectSpace
 from ..envs.video import folders_by_env, make_token
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from .actions import packer_of
 from .build import builder_of
-from .calls import CallMethod, ReadAttribute, leave_resets
+from .calls import leave_resets
 from .env_driver import EnvMaker, ManagedSnapshotter, Orders, Settings
 from .episode_counts import EnvBooks
 from .held import HeldCall, HoldingPool
@@ -240,11 +241,11 @@ class EnvLife(EnvBooks):
         return HoldingPool
 
     def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
-        if not isinstance(function, ReadAttribute | CallMethod) or not isinstance(self._open_pool(what), SerialPool):
+        if not isinstance(function, FindAttribute | CallEnvMethod) or not isinstance(self._open_pool(what), SerialPool):
             return super()._call_envs(function, what, env_ids)
         # The very objects: nothing travels.
         ids = self._all_ids if env_ids is None else env_ids
-        if isinstance(function, ReadAttribute):
+        if isinstance(function, FindAttribute):
             return [function(managed) for env_id in ids if (managed := self._makers[env_id].built) is not None]
         call = HeldCall(function)  # through the pool, as methods may draw random numbers
         super()._call_envs(call, what, env_ids)

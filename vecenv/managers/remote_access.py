@@ -17,9 +17,9 @@ from gymnasium import Space, spaces
 from ..config import Config, deep_merge_dicts
 from ..core.pool.pool import Pool
 from ..envs.adapt import adapt_and_build, find_attr, original, reward_space_of
+from ..envs.remote import CallEnvMethod, FindAttribute, Render, ShapeRewards
 from ..envs.spaces import ObjectSpace
 from ..errors import ClosedError, ConfigError, StateError
-from .calls import CallMethod, ReadAttribute, Render, ShapeRewards
 from .states import EnvState
 
 __all__ = ["EnvAccess"]
@@ -194,7 +194,7 @@ class EnvAccess:
     def _read_from_envs(self, name: str) -> Any:
         if self._pool is None:
             self._check_known_while_closed(name)
-        found = self._call_envs(ReadAttribute(name), f"attribute {name!r}")
+        found = self._call_envs(FindAttribute(name), f"attribute {name!r}")
         kind, _ = found[0]
         if kind == "missing":
             raise AttributeError(f"neither {type(self).__name__} nor its envs have an attribute {name!r}")
@@ -203,7 +203,7 @@ class EnvAccess:
                 raise RuntimeError(
                     f"{name!r} is a method of the envs and is not in method_name_list: {self.method_name_list}"
                 )
-            return lambda *args, **kwargs: self._call_envs(CallMethod(name, args, tuple(kwargs.items())), name)
+            return lambda *args, **kwargs: self._call_envs(CallEnvMethod(name, args, kwargs), name)
         return [value for _, value in found]
 
     def _check_known_while_closed(self, name: str) -> None:
@@ -214,7 +214,7 @@ class EnvAccess:
         pool = self._open_pool(what)
         if env_ids is not None and not len(env_ids):
             return []
-        return pool.call(function, env_ids, pure=isinstance(function, ReadAttribute | Render))
+        return pool.call(function, env_ids, pure=isinstance(function, FindAttribute | Render))
 
     # ---- frames and figures ----------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class EnvAccess:
         """
         if figure_path is None:
             raise ConfigError("enable_save_figure: figure_path is None; name a folder", key="figure_path")
-        self._call_envs(CallMethod("enable_save_figure", (figure_path,)), "enable_save_figure", [env_id])
+        self._call_envs(CallEnvMethod("enable_save_figure", (figure_path,)), "enable_save_figure", [env_id])
 
     def reward_shaping(self, env_id: int, transitions: list[Any]) -> Any:
         """Have one env reshape the rewards of an episode's transitions; returns what it returns.

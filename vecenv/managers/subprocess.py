@@ -16,10 +16,11 @@ from ..core.pool.pool import Pool
 from ..core.pool.process import ProcessPool
 from ..core.system.clock import Deadline
 from ..envs.base import BaseEnvTimestep
+from ..envs.remote import FindAttribute, Render
 from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError, warn_caller
 from ..registry import ENV_MANAGER_REGISTRY
 from .base import BaseEnvManager
-from .calls import ReadAttribute, Render, leave_resets, renew_env
+from .calls import leave_resets, renew_env
 from .options import PROCESS_CONFIG
 from .reset_scheduler import EnvResets
 from .side_values import add_to_info
@@ -51,7 +52,7 @@ class ProcessEnvManager(BaseEnvManager):
                 return super()._call_envs(function, what, env_ids)
             except (WorkerTimeoutError, WorkerDiedError) as error:
                 # What may have been called already is not called twice.
-                is_renewal, leaves_no_trace = function is renew_env, isinstance(function, ReadAttribute | Render)
+                is_renewal, leaves_no_trace = function is renew_env, isinstance(function, FindAttribute | Render)
                 if not (is_renewal or leaves_no_trace or function is leave_resets) or not self._outlives(error):
                     self._give_up_worker(error)
                     raise
