@@ -54,10 +54,10 @@ def test_the_books_of_seeds_tell_what_was_given_and_draw_for_first_resets_only()
         pool.start()
         seeds = EnvSeeds(pool)
         assert seeds.draw_missing([5, 6, 7], [2]) == [7] and seeds.last == (None,) * 3, "not sent yet"
-        seeds.note([7], [2])
+        seeds.record([7], [2])
         first, given, later = seeds.draw_missing([None, 4, None], [0, 1, 2])
         assert isinstance(first, int) and (given, later) == (4, None)
-        seeds.note([first, given, later], [0, 1, 2])
+        seeds.record([first, given, later], [0, 1, 2])
         assert seeds.last == (first, 4, 7)
         assert seeds.draw_missing([None] * 3, [1, 0]) == [None, None]
 
