@@ -28,7 +28,7 @@ from vecenv.cli import machine, measure
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.measure import Mode, Window
 from vecenv.cli.options import check_file, count, seconds
-from vecenv.cli.target import EnvMaker, check_env
+from vecenv.cli.target import check_env, registered_env
 from vecenv.envs.toys import NullEnv
 
 _SIZES = (8, 64, 256)
@@ -40,7 +40,7 @@ def main() -> int:
     options = _parse()
     if options.json:
         check_file("--json", options.json)
-    check_env(EnvMaker(options.env))
+    check_env(registered_env(options.env))
     effort = Effort(options.repeats, options.seconds)
     about = machine.describe_machine()
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
@@ -58,7 +58,7 @@ def main() -> int:
 
 def _measure(env: str, num_envs: int, effort: Effort) -> list[dict[str, Any]]:
     """Return env steps per second and ratios to the plain loop and to the ceiling, one entry per mode."""
-    env_fns = [EnvMaker(env)] * num_envs
+    env_fns = [registered_env(env)] * num_envs
     openers: list[Callable[[Sequence[Any]], Mode]] = [
         measure.plain_loop,
         measure.ceiling_loops,

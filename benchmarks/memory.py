@@ -16,7 +16,7 @@ import psutil
 
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import count
-from vecenv.cli.target import EnvMaker, action_batches, check_env
+from vecenv.cli.target import action_batches, check_env, registered_env
 from vecenv.vector import VectorEnv
 
 _MIB = 1 << 20
@@ -55,7 +55,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.from_step > options.to_step:
         parser.error("--from-step must not be above --to-step")
-    check_env(EnvMaker(options.env))
+    check_env(registered_env(options.env))
     for name, mib in growth(
         options.env, options.envs, options.from_step, options.to_step, num_workers=options.workers
     ).items():

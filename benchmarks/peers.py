@@ -14,7 +14,8 @@ from vecenv.cli import machine, measure, report
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.measure import Mode, Window
 from vecenv.cli.options import check_file, count, seconds
-from vecenv.cli.target import EnvMaker, check_env
+from vecenv.cli.target import check_env, registered_env
+from vecenv.envs.factory import EnvFactory
 
 
 def main() -> None:
@@ -38,7 +39,7 @@ def main() -> None:
     windows: dict[str, list[Window]] = {}
     with contextlib.ExitStack() as stack:
         modes = []
-        for opener in _openers(check_env(EnvMaker(options.env, atari=options.atari)), options.envs):
+        for opener in _openers(check_env(registered_env(options.env, atari=options.atari)), options.envs):
             modes.append(opener())
             stack.callback(modes[-1].close)
         with report.progress(len(modes) * options.rounds) as advance:
@@ -52,8 +53,8 @@ def main() -> None:
         report.write_json(options.json, settings, about, results)
 
 
-def _openers(maker: EnvMaker, num_envs: int) -> list[Callable[[], Mode]]:
-    env_fns = [maker] * num_envs
+def _openers(factory: EnvFactory, num_envs: int) -> list[Callable[[], Mode]]:
+    env_fns = [factory] * num_envs
     openers: list[Callable[[], Mode]] = [
         lambda: measure.plain_loop(env_fns),
         lambda: measure.ceiling_loops(env_fns),

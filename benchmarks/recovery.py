@@ -28,7 +28,7 @@ import gymnasium
 import numpy as np
 
 from vecenv.cli.exit_codes import run_command
-from vecenv.cli.target import EnvMaker, action_batches
+from vecenv.cli.target import action_batches, registered_env
 from vecenv.envs import toys
 from vecenv.vector import VectorEnv
 
@@ -53,7 +53,7 @@ def cost(pairs: int, seconds: float) -> tuple[float, float, float]:
 
 
 def _make(env_name: str, num_envs: int, **kwargs: Any) -> VectorEnv:
-    return VectorEnv([EnvMaker(env_name, quiet=True)] * num_envs, **kwargs)
+    return VectorEnv([registered_env(env_name, quiet=True)] * num_envs, **kwargs)
 
 
 def _rate(envs: VectorEnv, actions: Any, seconds: float) -> float:

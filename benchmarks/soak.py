@@ -22,7 +22,7 @@ import psutil
 
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import count, seconds
-from vecenv.cli.target import EnvMaker, action_batches, check_env
+from vecenv.cli.target import action_batches, check_env, registered_env
 from vecenv.vector import VectorEnv
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
@@ -53,7 +53,7 @@ def collect(
     chance = random.Random(0)
     digests = np.zeros(num_envs, np.uint64)
     num_kills = num_rounds = 0
-    env_fns = [EnvMaker(env_name, quiet=True)] * num_envs
+    env_fns = [registered_env(env_name, quiet=True)] * num_envs
     with contextlib.closing(VectorEnv(env_fns, num_workers=num_workers)) as envs:
         actions = action_batches(envs.single_action_space, num_envs)
         obs, _ = envs.reset(seed=0)
@@ -104,7 +104,7 @@ def main() -> int:
     before = _segments()
     kills = recoveries = lost = differing = transitions = 0
     for env_name, _ in envs:
-        check_env(EnvMaker(env_name))  # what one lacks is told before anything has run
+        check_env(registered_env(env_name))  # what one lacks is told before anything has run
     for env_name, num_envs in envs:
         with_kills = collect(
             env_name,

@@ -29,13 +29,13 @@ from vecenv.alf import load
 from vecenv.cli import machine, measure
 from vecenv.cli.exit_codes import run_command
 from vecenv.cli.options import check_file, count, seconds
-from vecenv.cli.target import EnvFn, EnvMaker
+from vecenv.cli.target import EnvFn, registered_env
 from vecenv.envs.toys import BusyEnv, FrameEnv, NullEnv, SleepEnv
 from vecenv.errors import DependencyError
 
-_CARTPOLE = EnvMaker("CartPole-v1")
-_PONG = EnvMaker("ALE/Pong-v5", atari=True, quiet=True)
-_CHEETAH = EnvMaker("HalfCheetah-v5", quiet=True)
+_CARTPOLE = registered_env("CartPole-v1")
+_PONG = registered_env("ALE/Pong-v5", atari=True, quiet=True)
+_CHEETAH = registered_env("HalfCheetah-v5", quiet=True)
 _BUSY_50 = functools.partial(BusyEnv, busy_us=50)
 _BUSY_200 = functools.partial(BusyEnv, busy_us=200)
 _SLEEP = functools.partial(SleepEnv, mean_ms=1.0)
@@ -83,7 +83,7 @@ def _manager_to_ceiling(env_fn: EnvFn, num_envs: int) -> Callable[[Effort], Read
 
 def _alf_to_ceiling(env_name: str, num_envs: int) -> Callable[[Effort], Readings]:
     ours = functools.partial(AlfMode, [functools.partial(load, env_name)] * num_envs)
-    return functools.partial(rows.to_ceiling, ours, [EnvMaker(env_name)] * num_envs)
+    return functools.partial(rows.to_ceiling, ours, [registered_env(env_name)] * num_envs)
 
 
 def _frames_to_stored_loop(effort: Effort) -> list[float]:

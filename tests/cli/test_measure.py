@@ -22,7 +22,7 @@ from vecenv.cli import measure
 from vecenv.cli.loops import LoopProcesses
 from vecenv.cli.machine import StealMeter, cpu_seconds, describe_machine, usable_cores
 from vecenv.cli.measure import AsyncMode, Mode, SyncMode, Window
-from vecenv.cli.target import EnvMaker, action_batches, action_rows, check_env, take_rows
+from vecenv.cli.target import action_batches, action_rows, check_env, registered_env, take_rows
 from vecenv.envs.toys import BusyEnv, FrameEnv, RaiseAtInit, RaiseAtReset, ToyEnv
 from vecenv.errors import ConfigError, EnvError, WorkerDiedError
 
@@ -171,18 +171,18 @@ def test_summaries_are_medians_and_ratios_are_formed_inside_a_round():
     assert fast.cpu_seconds_per_1000_steps == pytest.approx(1000 * 6 / 900)
 
 
-def test_env_makers_travel_and_a_checked_one_is_quiet():
-    maker = check_env(EnvMaker("CartPole-v1", {"sutton_barto_reward": True}))
-    assert maker.quiet
-    env = pickle.loads(pickle.dumps(maker))()
+def test_env_factories_travel_and_a_checked_one_is_quiet():
+    factory = check_env(registered_env("CartPole-v1", {"sutton_barto_reward": True}))
+    assert factory.kwargs["quiet"]
+    env = pickle.loads(pickle.dumps(factory))()
     assert env.unwrapped._sutton_barto_reward is True
     env.close()
     with pytest.raises(ConfigError, match="no_such_kwarg"):
-        check_env(EnvMaker("CartPole-v1", {"no_such_kwarg": 1}))
+        check_env(registered_env("CartPole-v1", {"no_such_kwarg": 1}))
 
 
 def test_a_quiet_env_is_made_where_stderr_is_closed():
-    make = "import os; os.close(2); from vecenv.cli.target import EnvMaker; EnvMaker('CartPole-v1', quiet=True)()"
+    make = "import os; os.close(2); from vecenv.cli.target import registered_env as of; of('CartPole-v1', quiet=True)()"
     subprocess.run([sys.executable, "-c", make], check=True, timeout=60)
 
 

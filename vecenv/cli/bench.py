@@ -17,7 +17,7 @@ from vecenv.errors import ConfigError, EnvError, VecenvError, require
 
 if TYPE_CHECKING:
     from vecenv.cli.measure import Mode, Window
-    from vecenv.cli.target import EnvMaker
+    from vecenv.envs.factory import EnvFactory
 
 __all__ = ["add_parser"]
 
@@ -64,11 +64,12 @@ def run(options: argparse.Namespace) -> int:
         require("matplotlib", "cli")
     from vecenv.cli import machine, measure, report, target
 
-    maker = target.check_env(target.EnvMaker(options.env, dict(options.env_kwarg), options.atari))
+    kwargs = dict(options.env_kwarg)
+    factory = target.check_env(target.registered_env(options.env, kwargs, atari=options.atari))
     settings = {
-        "env": maker.env_name,
-        "env_kwargs": dict(maker.kwargs),
-        "atari": maker.atari,
+        "env": options.env,
+        "env_kwargs": kwargs,
+        "atari": options.atari,
         "envs": options.envs,
         "workers": options.workers or min(options.envs, machine.usable_cores()),
         "wait_num": options.wait_num or max(1, options.envs // 2),
@@ -80,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     report.print_header(settings, about)
     windows: dict[str, list[Window]] = {}
     with _wrap_foreign_errors(), contextlib.ExitStack() as stack:
-        modes = _open_modes(stack, maker, settings, options.skip)
+        modes = _open_modes(stack, factory, settings, options.skip)
         window_seconds = options.seconds / options.rounds
         steal = machine.StealMeter()
         with report.progress(len(modes) * options.rounds) as advance:
@@ -100,11 +101,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _open_modes(
-    stack: contextlib.ExitStack, maker: EnvMaker, settings: dict[str, Any], skip: Sequence[str]
+    stack: contextlib.ExitStack, factory: EnvFactory, settings: dict[str, Any], skip: Sequence[str]
 ) -> list[Mode]:
     from vecenv.cli import measure
 
-    env_fns = [maker] * settings["envs"]
+    env_fns = [factory] * settings["envs"]
     own = {"num_workers": settings["workers"], "copy": settings["copy"]}
     openers: dict[str, Callable[[], Mode]] = {
         "plain": lambda: measure.plain_loop(env_fns),

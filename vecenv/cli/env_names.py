@@ -8,27 +8,15 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
-from vecenv.cli.target import EnvMaker
+from vecenv.cli.target import registered_env
+from vecenv.envs.factory import EnvFactory
 from vecenv.errors import ConfigError
 
 __all__ = ["find_env_fn"]
-
-
-@dataclass(frozen=True)
-class Factory:
-    """Build an env by a function or class; calling it needs nothing but its fields."""
-
-    function: Callable[..., Any]
-    kwargs: Mapping[str, Any]
-
-    def __call__(self) -> Any:
-        """Build it; a constructor that wants a config (BaseEnv's) gets the arguments as one dict."""
-        return self.function(dict(self.kwargs)) if _wants_config(self.function) else self.function(**self.kwargs)
 
 
 def find_env_fn(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
@@ -45,7 +33,7 @@ def find_env_fn(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     """
     module_name, colon, path = name.partition(":")
     if not colon:
-        return EnvMaker(name, {"disable_env_checker": True, **kwargs})
+        return registered_env(name, {"disable_env_checker": True, **kwargs})
     with contextlib.suppress(FileNotFoundError):  # of a working directory that was removed
         if os.getcwd() not in sys.path:  # the console script's path begins with its own directory
             sys.path.insert(0, os.getcwd())
@@ -60,9 +48,10 @@ def find_env_fn(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     for part in path.split("."):
         found = getattr(found, part, None)
     if callable(found):
-        return Factory(found, kwargs)
+        # A constructor that wants a config (BaseEnv's) gets the arguments as one dict.
+        return EnvFactory(found, (dict(kwargs),)) if _wants_config(found) else EnvFactory(found, kwargs=kwargs)
     if path in gymnasium.registry:
-        return EnvMaker(name, {"disable_env_checker": True, **kwargs})
+        return registered_env(name, {"disable_env_checker": True, **kwargs})
     raise ConfigError(f"{name!r}: module {module_name!r} has no function or class {path!r}, and registers no such id")
 
 

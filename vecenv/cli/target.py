@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -15,10 +14,20 @@ import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
+from vecenv.envs.factory import EnvFactory
 from vecenv.envs.spaces import map_by_space
 from vecenv.errors import ConfigError, VecenvError, require
 
-__all__ = ["NUM_BATCHES", "EnvFn", "EnvMaker", "action_batches", "action_rows", "build_env", "check_env", "take_rows"]
+__all__ = [
+    "NUM_BATCHES",
+    "EnvFn",
+    "action_batches",
+    "action_rows",
+    "build_env",
+    "check_env",
+    "registered_env",
+    "take_rows",
+]
 
 EnvFn: TypeAlias = "Callable[[], gymnasium.Env[Any, Any]]"
 
@@ -26,60 +35,63 @@ EnvFn: TypeAlias = "Callable[[], gymnasium.Env[Any, Any]]"
 NUM_BATCHES = 64
 
 
-@dataclass(frozen=True)
-class EnvMaker:
-    """Build one registered env; calling it needs nothing but its fields, so it travels to any process.
+def registered_env(
+    env_name: str, kwargs: Mapping[str, Any] | None = None, *, atari: bool = False, quiet: bool = False
+) -> EnvFactory:
+    """Return a factory of a registered env.
+
+    Args:
+        env_name: of Gymnasium's registry.
+        kwargs: of `gymnasium.make`.
+        atari: make 84x84 grey frames in stacks of 4.
+        quiet: let nothing be written to stderr while the env is built.
 
     Example:
-        >>> EnvMaker("CartPole-v1")().spec.id
+        >>> registered_env("CartPole-v1")().spec.id
         'CartPole-v1'
     """
+    return EnvFactory(_make, (env_name, dict(kwargs or {})), {"atari": atari, "quiet": quiet})
 
-    env_name: str
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    atari: bool = False
-    quiet: bool = False
 
-    def __call__(self) -> gymnasium.Env[Any, Any]:
-        """Build the env: with 84x84 grey frames in stacks of 4 if `atari`, without a word on stderr if `quiet`.
+def _make(env_name: str, kwargs: dict[str, Any], *, atari: bool, quiet: bool) -> gymnasium.Env[Any, Any]:
+    """Build a registered env.
 
-        Raises:
-            DependencyError: the env needs a package that is not installed.
-            Exception: whatever `gymnasium.make` or the env's constructor raises.
-        """
-        with _silent_stderr() if self.quiet else contextlib.nullcontext():
-            return self._make()
-
-    def _make(self) -> gymnasium.Env[Any, Any]:
-        kwargs = dict(self.kwargs)
-        if self.atari or self.env_name.startswith("ALE/"):
+    Raises:
+        DependencyError: the env needs a package that is not installed.
+        Exception: raised by `gymnasium.make` or the env's constructor.
+    """
+    with _silent_stderr() if quiet else contextlib.nullcontext():
+        if atari or env_name.startswith("ALE/"):
             gymnasium.register_envs(require("ale_py", "atari"))
-        if not self.atari:
-            return gymnasium.make(self.env_name, **kwargs)
+        if not atari:
+            return gymnasium.make(env_name, **kwargs)
         require("cv2", "atari")
-        kwargs.setdefault("frameskip", 1)  # AtariPreprocessing does the skipping
-        env = gymnasium.wrappers.AtariPreprocessing(gymnasium.make(self.env_name, **kwargs), screen_size=84)
-        return gymnasium.wrappers.FrameStackObservation(env, 4)
+        env = gymnasium.make(env_name, **{"frameskip": 1, **kwargs})  # AtariPreprocessing does the skipping
+        return gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.AtariPreprocessing(env, screen_size=84), 4)
 
 
-def check_env(maker: EnvMaker) -> EnvMaker:
+def check_env(factory: EnvFactory) -> EnvFactory:
     """Build the env once and close it, so that a mistake is found before any process starts.
 
+    Args:
+        factory: as of `registered_env`.
+
     Returns:
-        The same maker, but quiet: what a simulator prints when it is built has now been read once.
+        The same factory, but quiet: its output on stderr has now appeared once.
 
     Raises:
         ConfigError: the name is unknown, or the env cannot be built with these arguments, or closed.
         DependencyError: the env needs a package that is not installed.
     """
-    env = build_env(maker, maker.env_name)
+    env_name = factory.args[0]
+    env = build_env(factory, env_name)
     try:
         env.close()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # of any class, as below
-        raise ConfigError(f"cannot close {maker.env_name!r}: {type(error).__name__}: {error}") from error
-    return dataclasses.replace(maker, quiet=True)
+        raise ConfigError(f"cannot close {env_name!r}: {type(error).__name__}: {error}") from error
+    return dataclasses.replace(factory, kwargs={**factory.kwargs, "quiet": True})
 
 
 def build_env(env_fn: Callable[[], Any], name: str) -> Any:

@@ -11,11 +11,11 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from ..checks import check_callables, check_choice, check_whole
+from ..envs.factory import EnvFactory
 from ..envs.gym_registry import find_spec
 from ..errors import ConfigError
 from ..options import FailurePolicy, Timeouts, given_fields
 from .env import VectorEnv
-from .inside import EnvMaker
 
 __all__ = ["make_vec", "register_vec"]
 
@@ -71,7 +71,7 @@ def make_vec(
     num_envs = check_whole("num_envs", num_envs, 1)
     _check(options)
     backend = options.pop("backend", None) or _backend_of(mode)
-    envs = VectorEnv([EnvMaker(spec, env_kwargs, wrappers)] * num_envs, backend=backend, **options)
+    envs = VectorEnv([EnvFactory(gymnasium.make, (spec,), env_kwargs, wrappers)] * num_envs, backend=backend, **options)
     envs.spec = _vector_spec(spec, env_kwargs, num_envs, backend, options, wrappers)
     return envs
 

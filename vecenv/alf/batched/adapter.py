@@ -10,7 +10,6 @@ Single envs are reset by the worker, as LAST steps are marked as ends; a batch r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,18 +24,7 @@ from vecenv.envs.adapt import reward_space_of
 from vecenv.errors import ConfigError
 from vecenv.nested import has_own_structure, map_structure
 
-__all__ = ["EnvDescription", "EnvMaker", "adapt", "describe"]
-
-
-class EnvMaker:
-    """Builds one environment in its worker, as a constructor that is told its env_id."""
-
-    def __init__(self, constructor: Callable[..., Any], env_id: int) -> None:
-        self.constructor, self.env_id = constructor, env_id
-
-    def __call__(self) -> Any:
-        """Build it."""
-        return self.constructor(env_id=self.env_id)
+__all__ = ["EnvDescription", "adapt", "describe"]
 
 
 def adapt(env: Any) -> GymAdapter | TimeStepAdapter:

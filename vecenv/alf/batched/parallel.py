@@ -32,7 +32,7 @@ from vecenv.alf.base.options import pool_options
 from vecenv.alf.base.spec import zeros_of
 from vecenv.alf.base.tensors import to_arrays, to_tensors, wants_tensors
 from vecenv.alf.base.timestep import TimeStep
-from vecenv.alf.batched.adapter import EnvMaker, adapt, describe
+from vecenv.alf.batched.adapter import adapt, describe
 from vecenv.alf.batched.assemble import Assembler
 from vecenv.alf.batched.spare_envs import SpareEnvs
 from vecenv.checks import check_choice, check_flag, check_whole
@@ -44,6 +44,7 @@ from vecenv.core.pool.pool import Pool
 from vecenv.core.pool.process import ProcessPool
 from vecenv.core.pool.serial import SerialPool
 from vecenv.core.system.clock import now_ns
+from vecenv.envs.factory import EnvFactory
 from vecenv.envs.remote import CallMethod
 from vecenv.envs.seeding import check_seed
 from vecenv.envs.state.state import SNAPSHOTTER
@@ -151,7 +152,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         if self._num_spares and options.get("num_workers") is None:
             options["num_workers"] = len(constructors)
         options.setdefault("num_threads", check_whole("torch_num_threads_per_env", torch_num_threads_per_env, 1))
-        env_fns = [EnvMaker(constructor, env_id) for env_id, constructor in enumerate(constructors)]
+        env_fns = [EnvFactory(build, kwargs={"env_id": env_id}) for env_id, build in enumerate(constructors)]
         fixed = pool_options(options, timeouts, failures, autoreset=Autoreset.NEXT_STEP)
         self._pool = _BACKENDS[backend](env_fns, fixed, adapt=adapt, snapshotter=SNAPSHOTTER)
         self._pool.start()
