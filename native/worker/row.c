@@ -99,10 +99,6 @@ vecenv_slot_finish(PyObject *op, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-const char vecenv_slot_finish_doc[] = PyDoc_STR(
-"finish($self, /)\n--\n\n"
-"End the command under way without a row of its own (its answer went as mail).");
-
 /* ---- rows ------------------------------------------------------------------------ */
 
 static void
@@ -250,12 +246,3 @@ vecenv_slot_publish(PyObject *op, PyObject *args)
     }
     return PyBool_FromLong(status == TREE_OK);
 }
-
-const char vecenv_slot_publish_doc[] = PyDoc_STR(
-"publish($self, obs, reward, terminated, truncated, info, flags, final_obs,\n"
-"        final_info=None, /)\n--\n\n"
-"Answer the command under way with one row; True when it was written.\n\n"
-"False: a value needs conversion (observation leaves must have exactly their dtype and\n"
-"shape, info values must have cells under known keys) and nothing was written. obs,\n"
-"info, final_obs and final_info may be None: their columns are left as they are, or get what\n"
-"has been kept for this row if its flags say FINAL.");

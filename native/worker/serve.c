@@ -328,15 +328,3 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
         }
     }
 }
-
-const char vecenv_slot_serve_doc[] = PyDoc_STR(
-"serve($self, /)\n--\n\n"
-"Step envs until something needs Python; return that event.\n\n"
-"An event is (kind, env_id, op, step_id, argument, flags, result). EVENT_COMMAND: a reset,\n"
-"a call or a step with a payload is under way; if `result` is True it was superseded or\n"
-"cancelled, and only its payload has to be taken. EVENT_RESULT: a step or an autoreset\n"
-"(`argument`: RESULT_OF_STEP, _RESET) returned `result`, which needs conversion, mail or an\n"
-"autoreset; or both (_BOTH), then it is (reward, terminated, truncated, what the reset\n"
-"returned). EVENT_RAISED: it raised `result`.\n"
-"EVENT_STOP and EVENT_IDLE: nothing is under way. All but the last two must be finished\n"
-"by `publish` or `finish`. Sleeps without the GIL while the queue is empty.");

@@ -180,11 +180,6 @@ slot_host(PyObject *op, PyObject *args)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(host_doc,
-"host($self, env_id, step, env=None, /)\n--\n\n"
-"Step env_id by calling `step(action)` from now on, and begin its next episodes under\n"
-"NEXT_STEP by `env.reset()`; without env they are the host's to begin.");
-
 static PyObject *
 slot_watch(PyObject *op, PyObject *args)
 {
@@ -211,12 +206,6 @@ slot_watch(PyObject *op, PyObject *args)
     self->num_watched = (uint32_t)count;
     Py_RETURN_NONE;
 }
-
-PyDoc_STRVAR(watch_doc,
-"watch($self, words, on_draw, /)\n--\n\n"
-"Call on_draw(env_id) right after a step or autoreset that changed one of at most four words.\n\n"
-"words: ((address of a uint32, its value), ...). on_draw owns their memory; it puts the values\n"
-"back, or watches others.");
 
 static PyObject *
 slot_set_preferred_core(PyObject *op, PyObject *args)
@@ -251,10 +240,6 @@ slot_set_seed(PyObject *op, PyObject *args)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(set_seed_doc,
-"set_seed($self, env_id, seed, /)\n--\n\n"
-"Record the seed of the episode that begins; rows carry it. -1: unseeded.");
-
 static PyObject *
 slot_action(PyObject *op, PyObject *args)
 {
@@ -270,11 +255,6 @@ slot_action(PyObject *op, PyObject *args)
     return tree_load(self->action, self->arena.base, self->command.env_id, form);
 }
 
-PyDoc_STRVAR(action_doc,
-"action($self, form=None, leaves=None, /)\n--\n\n"
-"A new action object out of the row of actions of the env of the command under way, in the\n"
-"form that the command asks for or another; or out of a tuple of bytes, one per leaf.");
-
 static PyObject *
 slot_count_step(PyObject *op, PyObject *Py_UNUSED(ignored))
 {
@@ -282,33 +262,43 @@ slot_count_step(PyObject *op, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(count_step_doc,
-"count_step($self, /)\n--\n\n"
-"Count a step that was made outside serve(), which counts its own.");
-
 /* ---- the type -------------------------------------------------------------------- */
 
+/* The contracts stand in vecenv/core/host/slot.py. */
+#define SLOT_DOC(signature) PyDoc_STR(signature "\n--\n\nSee vecenv.core.host.slot.Slot.")
+
 static PyMethodDef slot_methods[] = {
-    {"serve", vecenv_slot_serve, METH_NOARGS, vecenv_slot_serve_doc},
-    {"publish", vecenv_slot_publish, METH_VARARGS, vecenv_slot_publish_doc},
-    {"finish", vecenv_slot_finish, METH_NOARGS, vecenv_slot_finish_doc},
-    {"host", slot_host, METH_VARARGS, host_doc},
-    {"watch", slot_watch, METH_VARARGS, watch_doc},
+    {"serve", vecenv_slot_serve, METH_NOARGS, SLOT_DOC("serve($self, /)")},
+    {"publish", vecenv_slot_publish, METH_VARARGS,
+     SLOT_DOC("publish($self, obs, reward, terminated, truncated, info, "
+              "flags, final_obs, final_info=None, /)")},
+    {"finish", vecenv_slot_finish, METH_NOARGS, SLOT_DOC("finish($self, /)")},
+    {"host", slot_host, METH_VARARGS,
+     SLOT_DOC("host($self, env_id, step, env=None, /)")},
+    {"watch", slot_watch, METH_VARARGS, SLOT_DOC("watch($self, words, on_draw, /)")},
     {"set_preferred_core", slot_set_preferred_core, METH_VARARGS, set_preferred_core_doc},
-    {"set_seed", slot_set_seed, METH_VARARGS, set_seed_doc},
-    {"action", slot_action, METH_VARARGS, action_doc},
-    {"count_step", slot_count_step, METH_NOARGS, count_step_doc},
-    {"send_message", vecenv_slot_send_message, METH_O, vecenv_slot_send_message_doc},
-    {"take_payload", vecenv_slot_take_payload, METH_NOARGS, vecenv_slot_take_payload_doc},
-    {"keep_records", vecenv_slot_keep_records, METH_VARARGS, vecenv_slot_keep_records_doc},
-    {"start_digest", vecenv_slot_start_digest, METH_O, vecenv_slot_start_digest_doc},
-    {"add_to_digest", vecenv_slot_add_to_digest, METH_VARARGS, vecenv_slot_add_to_digest_doc},
-    {"records", vecenv_slot_records, METH_O, vecenv_slot_records_doc},
-    {"resume", vecenv_slot_resume, METH_VARARGS, vecenv_slot_resume_doc},
+    {"set_seed", slot_set_seed, METH_VARARGS,
+     SLOT_DOC("set_seed($self, env_id, seed, /)")},
+    {"action", slot_action, METH_VARARGS,
+     SLOT_DOC("action($self, form=None, leaves=None, /)")},
+    {"count_step", slot_count_step, METH_NOARGS, SLOT_DOC("count_step($self, /)")},
+    {"send_message", vecenv_slot_send_message, METH_O, SLOT_DOC("send_message($self, data, /)")},
+    {"take_payload", vecenv_slot_take_payload, METH_NOARGS, SLOT_DOC("take_payload($self, /)")},
+    {"keep_records", vecenv_slot_keep_records, METH_VARARGS,
+     SLOT_DOC("keep_records($self, final_offset, take_snapshot, /)")},
+    {"start_digest", vecenv_slot_start_digest, METH_O,
+     SLOT_DOC("start_digest($self, env_id, /)")},
+    {"add_to_digest", vecenv_slot_add_to_digest, METH_VARARGS,
+     SLOT_DOC("add_to_digest($self, env_id, step_id, obs, reward, terminated, "
+              "truncated, flags, final_obs, starts, /)")},
+    {"records", vecenv_slot_records, METH_O, SLOT_DOC("records($self, env_id, /)")},
+    {"resume", vecenv_slot_resume, METH_VARARGS,
+     SLOT_DOC("resume($self, env_id, step_id, needs_reset, /)")},
     {"schedule_snapshot", vecenv_slot_schedule_snapshot, METH_VARARGS,
-     vecenv_slot_schedule_snapshot_doc},
-    {"is_snapshot_due", vecenv_slot_is_snapshot_due, METH_O, vecenv_slot_is_snapshot_due_doc},
-    {"touch", vecenv_slot_touch, METH_O, vecenv_slot_touch_doc},
+     SLOT_DOC("schedule_snapshot($self, env_id, busy_ns, /)")},
+    {"is_snapshot_due", vecenv_slot_is_snapshot_due, METH_O,
+     SLOT_DOC("is_snapshot_due($self, env_id, /)")},
+    {"touch", vecenv_slot_touch, METH_O, SLOT_DOC("touch($self, op, /)")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -181,11 +181,9 @@ void vecenv_slot_keep_record(Slot *self, hosted_env *env, const vecenv_reply *re
 /* Add the type to the module; -1 with an exception. */
 int vecenv_add_slot(PyObject *module);
 
-/* ---- methods, each with its docstring -------------------------------------------- */
+/* ---- methods, for the table in slot.c -------------------------------------------- */
 
-#define SLOT_METHOD(name) \
-    PyObject *vecenv_slot_##name(PyObject *op, PyObject *arg); \
-    extern const char vecenv_slot_##name##_doc[]
+#define SLOT_METHOD(name) PyObject *vecenv_slot_##name(PyObject *op, PyObject *arg)
 
 SLOT_METHOD(serve); /* serve.c */
 SLOT_METHOD(publish); /* row.c */

@@ -87,11 +87,6 @@ vecenv_slot_send_message(PyObject *op, PyObject *arg)
     Py_RETURN_NONE;
 }
 
-const char vecenv_slot_send_message_doc[] = PyDoc_STR(
-"send_message($self, data, /)\n--\n\n"
-"Write one message for the parent; waits, deadlines suspended, while the ring is full.\n\n"
-"What a signal handler raises meanwhile is raised once all of it has been written.");
-
 /* Take the next payload whole; a bytearray, which is of no use once something was raised. NULL: the
  * pool ends, or there is no memory. */
 static PyObject *
@@ -149,9 +144,3 @@ vecenv_slot_take_payload(PyObject *op, PyObject *Py_UNUSED(ignored))
     }
     return payload;
 }
-
-const char vecenv_slot_take_payload_doc[] = PyDoc_STR(
-"take_payload($self, /)\n--\n\n"
-"Take the payload of the command under way (a bytearray).\n\n"
-"What a signal handler raises meanwhile is raised once all of it has been taken: the next payload\n"
-"stands right behind it.");

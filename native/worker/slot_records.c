@@ -102,12 +102,6 @@ vecenv_slot_keep_records(PyObject *op, PyObject *args)
     Py_RETURN_NONE;
 }
 
-const char vecenv_slot_keep_records_doc[] = PyDoc_STR(
-"keep_records($self, final_offset, take_snapshot, /)\n--\n\n"
-"Keep two records per env from now on. final_offset: where in a block the columns of final\n"
-"observations begin. take_snapshot(env_id, step_id) is called right before an autoreset in C\n"
-"of an env whose time set by `schedule_snapshot` has come.");
-
 PyObject *
 vecenv_slot_start_digest(PyObject *op, PyObject *arg)
 {
@@ -118,10 +112,6 @@ vecenv_slot_start_digest(PyObject *op, PyObject *arg)
     env->starts_digest = 1;
     Py_RETURN_NONE;
 }
-
-const char vecenv_slot_start_digest_doc[] = PyDoc_STR(
-"start_digest($self, env_id, /)\n--\n\n"
-"Begin the env's digest with its next row: it has a new start.");
 
 PyObject *
 vecenv_slot_add_to_digest(PyObject *op, PyObject *args)
@@ -151,12 +141,6 @@ vecenv_slot_add_to_digest(PyObject *op, PyObject *args)
     return status == TREE_ERROR ? NULL : PyBool_FromLong(status == TREE_OK);
 }
 
-const char vecenv_slot_add_to_digest_doc[] = PyDoc_STR(
-"add_to_digest($self, env_id, step_id, obs, reward, terminated, truncated, flags, final_obs,\n"
-"       starts_digest, /)\n--\n\n"
-"Count a repeated answer into the env's digest as its row was counted, without a row.\n\n"
-"False: a value needs conversion, as for `publish`.");
-
 static PyObject *
 record_pair(const vecenv_record *record)
 {
@@ -176,10 +160,6 @@ vecenv_slot_records(PyObject *op, PyObject *arg)
     return Py_BuildValue("(KNN)", (unsigned long long)env->digest, record_pair(&records[0]),
                          record_pair(&records[1]));
 }
-
-const char vecenv_slot_records_doc[] = PyDoc_STR(
-"records($self, env_id, /)\n--\n\n"
-"The env's digest as it is here, and both its records as (step_id, digest).");
 
 PyObject *
 vecenv_slot_resume(PyObject *op, PyObject *args)
@@ -210,11 +190,6 @@ vecenv_slot_resume(PyObject *op, PyObject *args)
     return PyBool_FromLong(is_over != 0);
 }
 
-const char vecenv_slot_resume_doc[] = PyDoc_STR(
-"resume($self, env_id, step_id, needs_reset, /)\n--\n\n"
-"Go on where the record of step_id says that the env was; 0: with no record.\n\n"
-"True: its episode was over then.");
-
 PyObject *
 vecenv_slot_schedule_snapshot(PyObject *op, PyObject *args)
 {
@@ -232,19 +207,12 @@ vecenv_slot_schedule_snapshot(PyObject *op, PyObject *args)
     Py_RETURN_NONE;
 }
 
-const char vecenv_slot_schedule_snapshot_doc[] = PyDoc_STR(
-"schedule_snapshot($self, env_id, busy_ns, /)\n--\n\n"
-"Have the env looked at before the first autoreset after busy_ns of its own time; 0: none.");
-
 PyObject *
 vecenv_slot_is_snapshot_due(PyObject *op, PyObject *arg)
 {
     const hosted_env *env = parse_env((Slot *)op, arg);
     return env == NULL ? NULL : PyBool_FromLong(is_snapshot_due(env));
 }
-
-const char vecenv_slot_is_snapshot_due_doc[] = PyDoc_STR(
-"is_snapshot_due($self, env_id, /)\n--\n\nWhether the time set by `schedule_snapshot` has come.");
 
 PyObject *
 vecenv_slot_touch(PyObject *op, PyObject *arg)
@@ -259,7 +227,3 @@ vecenv_slot_touch(PyObject *op, PyObject *arg)
     store_release32(&lines->current_op, (uint32_t)command);
     Py_RETURN_NONE;
 }
-
-const char vecenv_slot_touch_doc[] = PyDoc_STR(
-"touch($self, op, /)\n--\n\n"
-"Say that within the command under way an operation `op` begins now: limits count from here.");

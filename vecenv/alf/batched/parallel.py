@@ -49,8 +49,8 @@ from vecenv.envs.remote import CallMethod
 from vecenv.envs.seeding import check_seed
 from vecenv.envs.state.state import SNAPSHOTTER
 from vecenv.errors import ConfigError, SpaceError
-from vecenv.options import FailurePolicy, Timeouts
 from vecenv.nested import map_structure
+from vecenv.options import FailurePolicy, Timeouts
 from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]

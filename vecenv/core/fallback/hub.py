@@ -10,7 +10,7 @@ import numpy as np
 from ..layout.arena import ArenaPlan, BlockViews
 from ..layout.rows import Form, Op, RowFlag, Rows
 from ..layout.spec import Array
-from ..parent.hub import Event, Refusal, SlotState
+from ..parent.hub import Event, Hub, Refusal, SlotState
 from ..system.clock import now_ns
 from ..system.signals import signals_deferred
 from .outstanding import Outstanding
@@ -54,8 +54,8 @@ class GatheredRows:
         return self._final[leaf]
 
 
-class FallbackHub:
-    """The parent's end, whatever carries its words; see `hub.Hub` for the calls."""
+class FallbackHub(Hub):
+    """The parent's end without C; a subclass carries its words."""
 
     def __init__(self, plan: ArenaPlan, memory: Any, slot_of: Sequence[int]) -> None:
         self._plan = plan
@@ -88,7 +88,6 @@ class FallbackHub:
     def send(
         self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
     ) -> tuple[str, int] | None:
-        """Step envs (None: all) with one array (n, *S) per action leaf."""
         ids = list(range(self._plan.num_envs)) if env_ids is None else env_ids.tolist()
         refusal = self._outstanding.refusal(Op.STEP, ids, ordered)
         if refusal is not None:
@@ -108,7 +107,6 @@ class FallbackHub:
     def command(
         self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
     ) -> int | Refusal:
-        """Queue one operation per env; return the step_id of the first, they count up."""
         ids = env_ids.tolist()
         refusal = self._outstanding.refusal(op, ids, ordered)
         if refusal is not None:
@@ -145,7 +143,6 @@ class FallbackHub:
     # ---- receiving ---------------------------------------------------------------------
 
     def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[Rows, int] | Event:
-        """Wait for at least min_count rows; return them and the union of their flags."""
         if deadline_ns < 0:
             deadline_ns = now_ns() - deadline_ns
         while not self._outstanding.gather(min_count):
@@ -157,7 +154,6 @@ class FallbackHub:
         return rows, int(np.bitwise_or.reduce(rows.column("flags")))
 
     def wait(self, deadline_ns: int, /) -> Event:
-        """Sleep until anything happens."""
         if any(self._messages):
             return Event("message", -1)
         return self._wait_for_frame(deadline_ns) or Event("message", -1)
@@ -182,25 +178,21 @@ class FallbackHub:
     # ---- mail and books ----------------------------------------------------------------
 
     def take_messages(self, slot: int) -> list[bytes]:
-        """Return the messages that have arrived from a slot."""
         messages, self._messages[slot] = self._messages[slot], []
         return messages
 
     def outstanding(self) -> int:
-        """Return how many envs owe an answer."""
         return self._outstanding.num_owed
 
     def num_stragglers(self) -> int:
         """Return 0: no row here can come after its block."""
         return 0
 
-    def owed(self, env_id: int) -> tuple[int, int]:
-        """Return (op, step_id) that an env owes; op NONE when nothing."""
+    def owed(self, env_id: int, /) -> tuple[int, int]:
         step_id = self._outstanding.owed[env_id]
         return (self._outstanding.ops[env_id] if step_id else int(Op.NONE)), step_id
 
-    def cancel(self, env_id: int) -> None:
-        """Forget what an env owes: its slot drops the command, or the answer if it has begun."""
+    def cancel(self, env_id: int, /) -> None:
         if self._outstanding.owed[env_id]:
             self._words.newest[env_id] = 0  # no command has this step_id
         self._outstanding.forget(env_id)
@@ -211,7 +203,6 @@ class FallbackHub:
         self._clear(slot)
 
     def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
-        """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
         self._clear(slot)
         return []
 
@@ -221,13 +212,11 @@ class FallbackHub:
         self._words.progress[slot, [OP_WORD, BLOCKED_WORD]] = 0
 
     def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
-        """Return a copy of the newest observation of an env before a step_id; None: there was none."""
         if not self._has_row_before(env_id, before):
             return None
         return [column[env_id].copy() for column in self._words.rows.obs]
 
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
-        """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
         seed = int(self._words.rows.columns["seed"][env_id])
         return seed if seed >= 0 and self._has_row_before(env_id, before) else None
 
@@ -238,24 +227,20 @@ class FallbackHub:
         """Do nothing: batches are copies here."""
 
     def attach_worker(self, worker: WorkerLike) -> None:
-        """Take over a worker, before anything is sent to it."""
+        """Do nothing; `SocketHub` connects to the worker."""
 
     def move(self, env_id: int, slot: int) -> None:
-        """Serve an env by another slot from now on; both are between two processes."""
         self._slot_of[env_id] = slot
 
     def state(self, slot: int) -> SlotState:
-        """Return what a slot is doing."""
         return SlotState(*self._words.progress[slot].tolist())._replace(unblocked_ns=self._unblocked_ns[slot])
 
-    def pending(self, slot: int) -> tuple[int, int, int]:
-        """Return (op, env_id, step_id) of the first command that a slot has to deal with; op NONE: none."""
+    def pending(self, slot: int, /) -> tuple[int, int, int]:
         return int(Op.NONE), 0, 0
 
     def stop(self) -> None:
-        """Tell all slots to end after the command under way."""
         self._words.stop[0] = 1
 
-    def add_info_key(self, name: str) -> int:
+    def add_info_key(self, name: str, /) -> int:
         """Return -1: infos travel as mail here."""
         return -1

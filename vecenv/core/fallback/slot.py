@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..host.global_rngs import WatchedWords
-from ..host.slot import COMMAND, IDLE, RAISED, RESULT, STOP, SlotEvent
+from ..host.slot import COMMAND, IDLE, RAISED, RESULT, STOP, Slot, SlotEvent
 from ..layout.info_cells import is_wanted
 from ..layout.rows import FORM_MASK, Autoreset, Op, RowFlag
 from ..layout.spec import Array
@@ -62,8 +62,8 @@ class _HostedEnv(RecordedState):
     began_ns: int = 0
 
 
-class FallbackSlot:
-    """The worker's end of one slot; see `slot.Slot` for the calls. One thread uses it."""
+class FallbackSlot(Slot):
+    """The worker's end of one slot, without C."""
 
     def __init__(self, attach: AttachLike, slot: int, words: SharedWords, transport: _Transport, waits: bool) -> None:
         self._plan = attach.plan
@@ -83,7 +83,6 @@ class FallbackSlot:
     # ---- commands ----------------------------------------------------------------------
 
     def serve(self) -> SlotEvent:
-        """Step envs until something needs the host; return that."""
         while not self._words.stop[0]:
             command = self._transport.next(self._slot)
             if command is None:
@@ -166,7 +165,6 @@ class FallbackSlot:
         return self.publish(obs, reward, terminated, truncated, info, 0, None)
 
     def finish(self) -> None:
-        """End the command under way without a row."""
         command = self._command
         if command is not None:
             if not self._is_superseded():
@@ -185,8 +183,8 @@ class FallbackSlot:
         flags: int,
         final_obs: Any,
         final_info: Any = None,
+        /,
     ) -> bool:
-        """Answer the command under way with a row; False if a value needs conversion first."""
         command = self._command
         if command is None:
             raise RuntimeError("publish without a command under way")
@@ -257,7 +255,6 @@ class FallbackSlot:
             self._records.write(row, command.step_id, env, is_over)
 
     def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
-        """Step env_id by this function from now on."""
         if not 0 <= env_id < self._plan.num_envs:
             raise ValueError("env_id out of range")
         if env_id in self._envs:
@@ -266,7 +263,6 @@ class FallbackSlot:
             self._envs[env_id] = _HostedEnv(step=step)
 
     def watch(self, words: WatchedWords, on_draw: Callable[[int], object] | None, /) -> None:
-        """Call on_draw(env_id) right after a step that changed one of these words, (address, value)."""
         self._watched = [(ctypes.c_uint32.from_address(address), value) for address, value in words]
         self._on_draw = on_draw
 
@@ -276,11 +272,9 @@ class FallbackSlot:
             self._on_draw(self._command.env_id)
 
     def count_step(self) -> None:
-        """Count a step that was made outside `serve`, which counts its own."""
         self._progress[NUM_STEPS_WORD] += 1
 
-    def set_seed(self, env_id: int, seed: int) -> None:
-        """Record the seed of the episode that begins; rows carry it. -1: unseeded."""
+    def set_seed(self, env_id: int, seed: int, /) -> None:
         if env_id not in self._envs:
             raise ValueError("env_id out of range")
         self._envs[env_id].seed = seed
@@ -288,11 +282,9 @@ class FallbackSlot:
     # ---- records and repetitions: as native/worker/slot_records.c --------------------------------
 
     def keep_records(self, final_offset: int, take_snapshot: Callable[[int, int], None], /) -> None:
-        """Keep records of the answers of every env from now on; every autoreset is left to the host, which looks."""
-        self._records.is_kept = True
+        self._records.is_kept = True  # `look` is not needed: every autoreset is left to the host
 
-    def start_digest(self, env_id: int) -> None:
-        """Begin the env's digest with its next row."""
+    def start_digest(self, env_id: int, /) -> None:
         self._envs[env_id].starts_digest = True
 
     def add_to_digest(
@@ -306,8 +298,8 @@ class FallbackSlot:
         flags: int,
         final_obs: Any,
         starts_digest: bool,
+        /,
     ) -> bool:
-        """Count a repeated answer into the digest; False if a value needs conversion first."""
         exact = self._exact(obs, reward, final_obs)
         if exact is None:
             return False
@@ -315,35 +307,29 @@ class FallbackSlot:
         env.digest = self._records.digest_of(env.digest, starts_digest, *exact, terminated, truncated, flags)
         return True
 
-    def records(self, env_id: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
-        """Return the digest, and both records as (step_id, digest)."""
+    def records(self, env_id: int, /) -> tuple[int, tuple[int, int], tuple[int, int]]:
         return (self._envs[env_id].digest, *self._records.pairs(env_id))
 
-    def resume(self, env_id: int, step_id: int, needs_reset: bool) -> bool:
-        """Go on where the record of step_id says that the env was; 0: with no record. True: its episode was over."""
+    def resume(self, env_id: int, step_id: int, needs_reset: bool, /) -> bool:
         env = self._envs[env_id]
         env.needs_reset = needs_reset
         return self._records.read(env_id, step_id, env)
 
-    def schedule_snapshot(self, env_id: int, busy_ns: int) -> None:
-        """Say after how much of the env's own time its state is to be looked at."""
+    def schedule_snapshot(self, env_id: int, busy_ns: int, /) -> None:
         env = self._envs[env_id]
         env.busy_ns, env.snapshot_after_ns = 0, busy_ns
 
-    def is_snapshot_due(self, env_id: int) -> bool:
-        """Tell whether that time has come."""
+    def is_snapshot_due(self, env_id: int, /) -> bool:
         env = self._envs[env_id]
         return 0 < env.snapshot_after_ns <= env.busy_ns
 
-    def touch(self, op: int) -> None:
-        """Say that an operation begins within the command under way."""
+    def touch(self, op: int, /) -> None:
         self._progress[STARTED_WORD] = now_ns()
         self._progress[OP_WORD] = op
 
     # ---- what comes and goes beside rows -----------------------------------------------
 
     def action(self, form: int = -1, leaves: tuple[bytes, ...] | None = None, /) -> Any:
-        """Return a new action object for the command under way, in its form or another; or out of these leaves."""
         root = self._plan.action.root
         if leaves is not None:
             columns = [
@@ -357,13 +343,11 @@ class FallbackSlot:
         return load_action(root, self._words.actions, command.env_id, form)
 
     def take_payload(self) -> bytes:
-        """Return the payload of the command under way."""
         command = self._command
         assert command is not None and command.payload is not None, "no payload came with this command"
         return command.payload
 
-    def send_message(self, data: bytes) -> None:
-        """Send one message to the parent; waits, deadlines suspended, while it does not read."""
+    def send_message(self, data: bytes, /) -> None:
         with signals_deferred():  # the next message stands right behind it
             for start in range(0, max(1, len(data)), FRAGMENT_NBYTES):
                 stop = start + FRAGMENT_NBYTES

@@ -57,7 +57,7 @@ class SocketHub(FallbackHub):
         while commands and commands[0].step_id <= step_id:
             commands.popleft()
 
-    def pending(self, slot: int) -> tuple[int, int, int]:
+    def pending(self, slot: int, /) -> tuple[int, int, int]:
         """Return (op, env_id, step_id) of the first command that a slot has to deal with; op NONE: none."""
         commands = self._open.get(slot)
         if not commands:

@@ -26,8 +26,9 @@ from ..layout.rows import FORM_MASK, Autoreset, CommandFlag, Op, RowFlag
 from ..layout.spec import Array
 from ..system.clock import Deadline, now_ns
 from .global_rngs import GlobalRngs
+from .slot import Slot
 
-__all__ = ["Snapshotter", "RestoreJob", "Restorer", "RestoreSlot", "Snapshot"]
+__all__ = ["Snapshotter", "RestoreJob", "Restorer", "Snapshot"]
 
 
 class Snapshot(Protocol):
@@ -53,36 +54,6 @@ class Snapshotter(Protocol):
 
     def restore(self, env: Any, state: bytes) -> None:
         """Put the state into an env that has just been built."""
-
-
-class RestoreSlot(Protocol):
-    """What a replay needs of a slot."""
-
-    def add_to_digest(
-        self,
-        env_id: int,
-        step_id: int,
-        obs: Any,
-        reward: Any,
-        terminated: bool,
-        truncated: bool,
-        flags: int,
-        final_obs: Any,
-        starts_digest: bool,
-    ) -> bool:
-        """Count a repeated answer into the digest; False if a value needs conversion first."""
-
-    def records(self, env_id: int) -> tuple[int, tuple[int, int], tuple[int, int]]:
-        """Return the digest, and both records as (step_id, digest)."""
-
-    def resume(self, env_id: int, step_id: int, needs_reset: bool) -> bool:
-        """Go on where the record of step_id says that the env was; 0: with no record. True: its episode was over."""
-
-    def action(self, form: int = ..., leaves: tuple[bytes, ...] = ..., /) -> Any:
-        """Return a new action object out of the row of the env of the command under way, or out of these leaves."""
-
-    def touch(self, op: int) -> None:
-        """Say that an operation begins within the command under way."""
 
 
 @dataclass
@@ -155,7 +126,7 @@ class Restorer:
 
     def __init__(
         self,
-        slot: RestoreSlot,
+        slot: Slot,
         plan: ArenaPlan,
         conform: Callable[[Any], Any],
         reward: Callable[[Any], Any],

@@ -11,12 +11,13 @@ been busy for five hundred times as long; what lies between is repeated from the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from ..layout.messages import Reply
 from ..system.clock import now_ns
 from .global_rngs import GlobalRngs
 from .replay import Snapshotter
+from .slot import Slot
 
 __all__ = ["Snapshots", "snapshot_if_due", "snapshot_now"]
 
@@ -34,14 +35,6 @@ def snapshot_now(env: Any) -> None:
     """The same, due or not."""
 
 
-class _Slot(Protocol):
-    def start_digest(self, env_id: int) -> None: ...
-
-    def schedule_snapshot(self, env_id: int, busy_ns: int) -> None: ...
-
-    def is_snapshot_due(self, env_id: int) -> bool: ...
-
-
 class Snapshots:
     """Looks at the envs of one slot.
 
@@ -55,7 +48,7 @@ class Snapshots:
 
     def __init__(
         self,
-        slot: _Slot,
+        slot: Slot,
         snapshotter: Snapshotter | None,
         rngs: GlobalRngs,
         send: Callable[[Reply], None],

@@ -57,7 +57,7 @@ class SlotState(NamedTuple):
 
 
 class Hub(Protocol):
-    """Both implementations of the parent's end; one thread uses it at a time."""
+    """The parent's end: `NativeHub` and `fallback.hub.FallbackHub`. One thread uses it at a time."""
 
     def send(
         self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
@@ -87,10 +87,10 @@ class Hub(Protocol):
     def outstanding(self) -> int:
         """Return how many envs owe an answer."""
 
-    def owed(self, env_id: int) -> tuple[int, int]:
+    def owed(self, env_id: int, /) -> tuple[int, int]:
         """Return (op, step_id) that an env owes; op NONE when nothing."""
 
-    def cancel(self, env_id: int) -> None:
+    def cancel(self, env_id: int, /) -> None:
         """Forget what an env owes: its slot drops the command, or the answer if it has begun."""
 
     def reap(self, slot: int) -> None:
@@ -123,18 +123,18 @@ class Hub(Protocol):
     def state(self, slot: int) -> SlotState:
         """Return what a slot is doing."""
 
-    def pending(self, slot: int) -> tuple[int, int, int]:
+    def pending(self, slot: int, /) -> tuple[int, int, int]:
         """Return (op, env_id, step_id) of the first command that a slot has to deal with; op NONE: none."""
 
     def stop(self) -> None:
         """Tell all slots to end."""
 
-    def add_info_key(self, name: str) -> int:
+    def add_info_key(self, name: str, /) -> int:
         """Give an info key a column; return its index, -1 when there is none left."""
 
 
 class NativeHub:
-    """The parent's end over shared memory.
+    """The parent's end over shared memory, see `Hub` for its methods.
 
     Args:
         plan, memory: the arena, its header written.
@@ -196,7 +196,6 @@ class NativeHub:
     def command(
         self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
     ) -> int | Refusal:
-        """Queue one operation per env; return the step_id of the first, they count up."""
         result = self._hub.command(op, env_ids, seeds, flags, ordered)
         if not isinstance(result, int):
             return Refusal(*result)
@@ -238,7 +237,6 @@ class NativeHub:
                 self._delayed.discard(slot)
 
     def take_messages(self, slot: int) -> list[bytes]:
-        """Return the messages that have arrived from a slot."""
         messages: list[bytes] = []
         nbytes = 0
         while (record := self._hub.take_fragment(slot)) is not None:
@@ -258,14 +256,12 @@ class NativeHub:
         """Nothing to do: a replacement maps the same arena."""
 
     def reap(self, slot: int) -> None:
-        """Clear up after the process of a slot has ended."""
         self._fragments.pop(slot, None)
         self._payloads.pop(slot, None)
         self._delayed.discard(slot)
         self._hub.reap(slot)
 
     def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
-        """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags)."""
         op, _, step_id = self._hub.pending(slot)  # only the first may have been answered
         is_answered = op == Op.CALL and step_id not in unanswered
         self._fragments.pop(slot, None)
@@ -275,23 +271,19 @@ class NativeHub:
         return left
 
     def move(self, env_id: int, slot: int) -> None:
-        """Serve an env by another slot from now on; both are between two processes."""
         self._hub.move(env_id, slot)
         self._slots[env_id] = slot
 
     def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
-        """Give the successor of a slot the payloads of what `requeue` returned."""
         for payload in payloads:
             if payload is not None:
                 self._queue_payload(slot, payload)
 
     def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
-        """Return a copy of the newest observation of an env before a step_id; None: there was none."""
         found = self._newest_row(env_id, before)
         return None if found is None else [column[found[1]].copy() for column in found[0].obs]
 
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
-        """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
         found = self._newest_row(env_id, before)
         seed = -1 if found is None else int(found[0].columns["seed"][found[1]])
         return None if seed < 0 else seed
@@ -307,7 +299,6 @@ class NativeHub:
         return found
 
     def save_rows(self, rows: Rows) -> None:
-        """Keep what `last_delivered_obs` needs of rows that are about to be written over."""
         step_ids, env_ids = rows.column("step_id").tolist(), rows.column("env_id").tolist()
         for row, (step_id, env_id) in enumerate(zip(step_ids, env_ids)):
             # They are the caller's by now, whatever it wrote there.
@@ -319,5 +310,4 @@ class NativeHub:
                 column[env_id] = rows.obs(leaf)[row]
 
     def state(self, slot: int) -> SlotState:
-        """Return what a slot is doing."""
         return SlotState(*self._hub.state(slot))._replace(unblocked_ns=self._unblocked_ns[slot])

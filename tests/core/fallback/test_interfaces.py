@@ -1,0 +1,48 @@
+"""Both implementations of the rows, C and Python, have the methods and signatures of the two protocols."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vecenv.core.fallback.hub import FallbackHub
+from vecenv.core.fallback.slot import FallbackSlot
+from vecenv.core.host.slot import Slot
+from vecenv.core.layout.native import load
+from vecenv.core.parent.hub import Hub, NativeHub
+
+_native = load()
+_NEEDS_C = [pytest.mark.native, pytest.mark.skipif(_native is None, reason="the extension was not built")]
+
+
+def public_methods(protocol: type) -> dict[str, Callable[..., Any]]:
+    """Return the methods of a protocol by their names."""
+    return {name: member for name, member in vars(protocol).items() if callable(member) and name[0] != "_"}
+
+
+def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, bool]]:
+    """Return the name and the kind of each parameter, and whether it has a default."""
+    found = inspect.signature(function).parameters.values()
+    return [(one.name, one.kind, one.default is not one.empty) for one in found]
+
+
+@pytest.mark.parametrize("implementation", ["FallbackSlot", pytest.param("_native.Slot", marks=_NEEDS_C)])
+def test_slots_have_the_signatures_of_the_protocol(implementation: str) -> None:
+    kind: Any = FallbackSlot if implementation == "FallbackSlot" else _native.Slot
+    for name, method in public_methods(Slot).items():
+        assert parameters(getattr(kind, name)) == parameters(method), name
+        assert inspect.getdoc(getattr(FallbackSlot, name)) == inspect.getdoc(method), name
+
+
+@pytest.mark.parametrize("implementation", ["FallbackHub", pytest.param("NativeHub", marks=_NEEDS_C)])
+def test_hubs_have_the_signatures_of_the_protocol(implementation: str) -> None:
+    for name, method in public_methods(Hub).items():
+        kind: Any = FallbackHub if implementation == "FallbackHub" else NativeHub
+        if name not in vars(kind):  # NativeHub takes the rest from the extension as they are
+            found, expected = parameters(getattr(_native.Hub, name)), parameters(method)
+            assert [one[1:] for one in found] == [one[1:] for one in expected], name
+        else:
+            assert parameters(getattr(kind, name)) == parameters(method), name
