@@ -13,6 +13,7 @@ import re
 import signal
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ ENGINES = [
         ("python", ()),
     )
 ]
+
+WORKERS = [param for param in ENGINES if param.values[0][0] is ProcessPool]
 
 
 @pytest.fixture(params=ENGINES)
@@ -633,6 +636,51 @@ def test_actions_are_objects_of_their_own(space: spaces.Space[Any], open_pool: O
             same_object(kept[env_id][step], list(iterate(actions, sample))[env_id])
 
 
+def test_actions_sent_as_objects_are_copied(open_pool: OpenPool) -> None:
+    """`KeepsAction` raises if an action that it was given changes or shares memory with a later one."""
+    pool = open_pool(toys.KeepsAction, 2)
+    reset(pool)
+    action = {"array": np.zeros(2), "list": [0], "pair": (np.ones(1), "x")}
+    for number in range(4):
+        pool.send_objects([action, action], [0, 1])
+        action["array"][:] = action["list"][0] = number + 1  # before the envs of this process are stepped
+        pool.recv().raise_errors()
+    for kept in pool.call(lambda env: env.kept):
+        assert [one["list"] for one in kept] == [[0], [1], [2], [3]]
+
+
+def test_options_of_a_reset_are_copied(open_pool: OpenPool) -> None:
+    """`KeepsOptions` raises if options that it was given change."""
+    pool = open_pool(toys.KeepsOptions, 2)
+    options = {"array": np.zeros(2), "list": [0]}
+    for number in range(3):
+        pool.reset(kwargs=[{"options": options}] * 2)
+        options["array"][:] = options["list"][0] = number + 1
+        pool.recv().raise_errors()
+        pool.send(np.zeros(2, np.int64))
+        pool.recv().raise_errors()
+    for kept in pool.call(lambda env: env.kept):
+        assert [one["list"] for one in kept] == [[0], [1], [2]]
+        assert not any(np.shares_memory(one["array"], options["array"]) for one in kept)
+
+
+@pytest.mark.parametrize("autoreset", list(Autoreset))
+def test_infos_are_copied(autoreset: Autoreset, open_pool: OpenPool) -> None:
+    """`KeepsInfo` raises if an info that it has returned changes."""
+    pool = open_pool(functools.partial(toys.KeepsInfo, length=2), 2, autoreset=autoreset)
+    reset(pool)
+    for _ in range(6):
+        pool.send(np.zeros(2, np.int64))
+        batch = pool.recv()
+        batch.raise_errors()
+        for info in (*batch.infos(), *(batch.final_infos() if batch.flags & RowFlag.FINAL else ())):
+            if info:
+                info["array"][:] = info["nested"]["array"][:] = -1
+                info["nested"]["list"].append(-1)
+        if autoreset == Autoreset.DISABLED and batch.terminated.all():
+            reset(pool)
+
+
 def same_object(ours: Any, theirs: Any) -> None:
     assert type(ours) is type(theirs)
     if isinstance(theirs, dict):
@@ -903,13 +951,18 @@ def test_an_exception_that_cannot_travel_is_described(fault: Any, open_pool: Ope
     assert "faults.py" in str(errors[0].__cause__)
 
 
-def test_an_info_that_cannot_be_pickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
+def test_info_that_cannot_be_pickled_is_an_error_of_its_env_in_a_worker(open_pool: OpenPool) -> None:
     pool = open_pool([functools.partial(toys.UnpicklableInfo, 1), count()])
     reset(pool)
     pool.send(np.zeros(2, np.int64))
-    assert list(pool.recv().errors()) == [0]
+    batch = pool.recv()
+    if isinstance(pool, ProcessPool):
+        assert list(batch.errors()) == [0]
+    else:
+        assert not batch.errors() and isinstance(batch.infos()[0]["lock"], type(threading.Lock()))
 
 
+@pytest.mark.parametrize("open_pool", WORKERS, indirect=True)
 def test_an_info_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
     pool = open_pool([count(), BrokenPickleInfo, count()])
     reset(pool)
@@ -926,6 +979,7 @@ def test_an_info_that_cannot_be_unpickled_is_an_error_of_its_env(open_pool: Open
             assert "_refuse_to_be_made" in str(caught.value.__cause__)
 
 
+@pytest.mark.parametrize("open_pool", WORKERS, indirect=True)
 def test_what_a_call_returns_and_cannot_be_unpickled_is_an_error_of_its_env(open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     reset(pool)
@@ -941,6 +995,36 @@ def _length_of(env: Any) -> Any:
 
 def _give_unreadable(env: Any) -> Any:
     return BrokenPickle()
+
+
+@pytest.mark.parametrize("open_pool", [param for param in ENGINES if param not in WORKERS], indirect=True)
+def test_call_in_this_process_passes_function_and_value_as_they_are(open_pool: OpenPool) -> None:
+    pool = open_pool(count(), 2)
+    lock, values = threading.Lock(), [1]
+
+    def function(env: Any) -> Any:
+        values.append(env.unwrapped.length)
+        return values, lock, env
+
+    for found, locked, env in pool.call(function):
+        assert found is values and locked is lock and env.unwrapped.length == 10
+    assert values == [1, 10, 10]
+
+
+@pytest.mark.parametrize("open_pool", [param for param in ENGINES if param not in WORKERS], indirect=True)
+def test_pool_in_this_process_refers_to_an_action_only_until_its_step(open_pool: OpenPool) -> None:
+    class Action:
+        def __call__(self) -> None:
+            """Callables are not copied."""
+
+    pool = open_pool(count(), 1)
+    reset(pool)
+    action = Action()
+    reference = weakref.ref(action)
+    pool.send_objects([action], [0])
+    pool.recv().raise_errors()
+    del action
+    assert reference() is None
 
 
 def test_reset_that_raises_is_told_with_its_row(open_pool: OpenPool) -> None:

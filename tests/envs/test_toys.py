@@ -22,7 +22,7 @@ from gymnasium.utils.env_checker import check_env
 from tests.spaces import ALL_SPACES
 from vecenv.envs import toys
 
-WELL_BEHAVED = [toys.ToyEnv, toys.CountEnv, toys.KeepsAction, toys.SpaceEnv, toys.LeaksMemory]
+WELL_BEHAVED = [toys.ToyEnv, toys.CountEnv, toys.KeepsAction, toys.KeepsOptions, toys.SpaceEnv, toys.LeaksMemory]
 CACHED = [toys.NullEnv, toys.FrameEnv, toys.BusyEnv, toys.SleepEnv]
 CLASSES = [
     item
@@ -189,6 +189,26 @@ def test_keeps_action_notices_a_reused_buffer():
     buffer[0] = 1
     with pytest.raises(RuntimeError, match="action 1 was .* when given and is"):
         env.step(np.zeros(2))
+
+
+def test_keeps_info_notices_that_an_info_was_written_to():
+    env = toys.KeepsInfo()
+    env.reset()
+    info = env.step(0)[4]
+    assert info["number"] == 1 and env.kept[1] is info
+    info["nested"]["list"].append(2)
+    with pytest.raises(RuntimeError, match="info 2 was .* when given and is"):
+        env.step(0)
+
+
+def test_keeps_options_notices_that_options_were_written_to():
+    env = toys.KeepsOptions()
+    options = {"level": np.zeros(2)}
+    env.reset(options=options)
+    env.step(0)
+    options["level"][0] = 1
+    with pytest.raises(RuntimeError, match="options 1 was .* when given and is"):
+        env.step(0)
 
 
 def test_noisy_global_depends_on_the_global_generators():

@@ -11,7 +11,7 @@
     options        config keys, checked
     actions, seeds what a caller gives, per env
     timesteps      a batch taken apart; build: in C or here; asides: what no column holds; shown: `ready_obs`
-    managed        the other end, beside the env in its worker; held: where that is this process
+    managed        the other end, beside the env in its worker
     calls          what it is asked beside steps and resets
     factory        from a config to a manager
 

@@ -114,12 +114,10 @@ class EnvMaker:
         self.env_fn = env_fn
         self.env_id = env_id
         self.settings = settings
-        self.built: ManagedEnv | None = None  # the env built last, where that was in this process
 
     def __call__(self) -> ManagedEnv:
         """Build the env."""
-        self.built = ManagedEnv(self.env_fn, self.env_id, self.settings)
-        return self.built
+        return ManagedEnv(self.env_fn, self.env_id, self.settings)
 
 
 class ManagedEnv:

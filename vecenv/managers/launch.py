@@ -30,7 +30,6 @@ from .build import builder_of
 from .calls import leave_resets
 from .env_driver import EnvMaker, ManagedSnapshotter, Orders, Settings
 from .episode_counts import EnvBooks
-from .held import HeldCall, HoldingPool
 from .last_obs import Shown
 from .options import (
     BASE_CONFIG,
@@ -233,23 +232,12 @@ class EnvLife(EnvBooks):
             abnormal_ends=not self._abnormal_is_error,
             has_columns=self._has_columns,
         )
-        self._makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
+        makers = [EnvMaker(env_fn, env_id, settings) for env_id, env_fn in enumerate(self._env_fn)]
         autoreset = Autoreset.SAME_STEP if self._worker_resets else Autoreset.DISABLED
-        return self._pool_class()(self._makers, pool_options(self._cfg, autoreset), snapshotter=ManagedSnapshotter())
+        return self._pool_class()(makers, pool_options(self._cfg, autoreset), snapshotter=ManagedSnapshotter())
 
     def _pool_class(self) -> type[Pool]:
-        return HoldingPool
-
-    def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
-        if not isinstance(function, FindAttribute | CallEnvMethod) or not isinstance(self._open_pool(what), SerialPool):
-            return super()._call_envs(function, what, env_ids)
-        # The very objects: nothing travels.
-        ids = self._all_ids if env_ids is None else env_ids
-        if isinstance(function, FindAttribute):
-            return [function(managed) for env_id in ids if (managed := self._makers[env_id].built) is not None]
-        call = HeldCall(function)  # through the pool, as methods may draw random numbers
-        super()._call_envs(call, what, env_ids)
-        return call.results_of(self._makers[env_id].built for env_id in ids)
+        return SerialPool
 
     def _may_reset_in_row(self) -> bool:
         """Whether resets may be part of a step: nothing is to be limited or tried again."""

@@ -38,14 +38,30 @@ class LocalHub(FallbackHub):
         """Return the next command; None: there is none now."""
         return self._queue_down.popleft() if self._queue_down else None
 
+    def take_message(self, message: Any) -> None:
+        """Keep a message until `mail` returns it."""
+        self._messages[0].append(message)
+
     def send_frame(self, frame: tuple[Any, ...]) -> None:
         """Take in what the slot says."""
         with signals_deferred():
             self.take_frame(frame)
 
 
-def make_local_pair(attach: AttachLike, memory: Any, slots: Sequence[int]) -> tuple[LocalHub, FallbackSlot]:
+class LocalSlot(FallbackSlot):
+    """The envs' end of the rows; a message is passed as it is, not in pieces."""
+
+    def __init__(self, attach: AttachLike, words: SharedWords, hub: LocalHub) -> None:
+        super().__init__(attach, 0, words, hub, waits=False)
+        self._hub = hub
+
+    def send_message(self, data: Any) -> None:
+        """Pass one message to the parent's end."""
+        self._hub.take_message(data)
+
+
+def make_local_pair(attach: AttachLike, memory: Any, slots: Sequence[int]) -> tuple[LocalHub, LocalSlot]:
     """Return both ends for envs in this process; `serve` returns IDLE when nothing is left to do."""
     hub = LocalHub(attach.plan, memory, slots)
     words = SharedWords(attach.plan, memory)
-    return hub, FallbackSlot(attach, 0, words, hub, waits=False)
+    return hub, LocalSlot(attach, words, hub)

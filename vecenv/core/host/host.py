@@ -66,7 +66,7 @@ class Host:
         rngs: the global random generators of these envs.
         infos: which infos travel.
         is_callers: whether this is the caller's own process, where a KeyboardInterrupt is the caller's Ctrl-C.
-        dump_reply: pickles what envs give, as `mail.dump_reply` does.
+        dump_reply: pickles answers, or copies them in the caller's own process; see `messages`.
 
     Attributes:
         interrupted: the env whose command was given up because of a KeyboardInterrupt.
@@ -84,7 +84,7 @@ class Host:
         infos: Infos = Infos.ALL,
         *,
         is_callers: bool = False,
-        dump_reply: Callable[[messages.Reply], bytes] = messages.dump_reply,
+        dump_reply: Callable[[messages.Reply], Any] = messages.dump_reply,
     ) -> None:
         self._slot = slot
         self._envs = envs

@@ -9,6 +9,9 @@ native/shm/byte_ring.h, without C over the control socket.
     down    pickle of a Payload
 
 What stands before a reply says whose it is, should its pickle be one that cannot be read here.
+
+In a pool within one process a message is passed as an object: `copy_letter` and `copy_answer` take the place of
+`dump` and `dump_reply`, and `load` and `load_reply` return it unchanged.
 """
 
 from __future__ import annotations
@@ -17,18 +20,21 @@ import pickle
 import struct
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cloudpickle
 
 from ...errors import EnvError
+from .copies import copy_value
 
 __all__ = [
     "Outcome",
     "Payload",
     "RemoteTraceback",
     "Reply",
+    "copy_answer",
+    "copy_letter",
     "dump",
     "dump_reply",
     "load",
@@ -119,9 +125,25 @@ def dump(message: Any) -> bytes:
     return by_value
 
 
-def load(data: bytes | bytearray) -> Any:
-    """Undo `dump`."""
-    return pickle.loads(data)
+def load(data: bytes | bytearray | Payload) -> Any:
+    """Undo `dump`; return a payload that was not pickled as it is."""
+    return data if isinstance(data, Payload) else pickle.loads(data)
+
+
+def copy_letter(payload: Payload) -> Payload:
+    """Copy a message down for an env in this process; its function is shared."""
+    return replace(payload, kwargs=copy_value(payload.kwargs), action=copy_value(payload.action))
+
+
+def copy_answer(reply: Reply) -> Reply:
+    """Copy a message up from an env in this process; the value that a call returned is shared."""
+    return replace(
+        reply,
+        info=copy_value(reply.info),
+        final_info=copy_value(reply.final_info),
+        objects=copy_value(reply.objects),
+        final_objects=copy_value(reply.final_objects),
+    )
 
 
 def dump_reply(reply: Reply) -> bytes:
@@ -129,8 +151,13 @@ def dump_reply(reply: Reply) -> bytes:
     return _HEAD.pack(reply.step_id, reply.env_id) + dump(reply)
 
 
-def load_reply(data: bytes | bytearray) -> Reply:
-    """Undo `dump_reply`; of a pickle that cannot be read here, make a reply with an error that says so."""
+def load_reply(data: bytes | bytearray | Reply) -> Reply:
+    """Undo `dump_reply`; return a reply that was not pickled as it is.
+
+    If the pickle cannot be read in this process, the reply has an error that says so.
+    """
+    if isinstance(data, Reply):
+        return data
     step_id, env_id = _HEAD.unpack_from(data)
     try:
         reply: Reply = pickle.loads(memoryview(data)[_HEAD.size :])

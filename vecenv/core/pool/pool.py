@@ -20,7 +20,6 @@ import numpy as np
 
 from ...errors import StateError
 from ..host.snapshots import snapshot_if_due, snapshot_now
-from ..layout import messages
 from ..layout.messages import Payload, unpack_error
 from ..layout.rows import Op
 from ..layout.spec import Array
@@ -122,8 +121,8 @@ class Pool(ReceivingPool):
             ids = self._ids if chosen is None else chosen
             check_count("call", "functions", functions, len(ids))
             by_id = {id(function): function for function in functions}
-            pickles = {key: messages.dump(Payload(function=function)) for key, function in by_id.items()}
-            payloads = [pickles[id(function)] for function in functions]
+            dumped = {key: self._dump_payload(Payload(function=function)) for key, function in by_id.items()}
+            payloads = [dumped[id(function)] for function in functions]
             numbers = np.zeros(len(ids), np.int64)
             names = ["" if pure else name] * len(ids)
             try:

@@ -115,7 +115,8 @@ class SendingPool(Waist):
         with signals_deferred():
             self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), 0, payloads, ordered)
 
-    def _dump_payload(self, payload: Payload) -> bytes:
+    def _dump_payload(self, payload: Payload) -> Any:
+        """Return a payload in the form that the envs' end loads: its pickle, or the payload itself in this process."""
         return messages.dump(payload)
 
     def reset(
@@ -161,7 +162,7 @@ class SendingPool(Waist):
                 seeds = self._draw_seeds(ids, seeds, kwargs)
             numbers = np.zeros(len(ids), np.int64)
             flags = np.zeros(len(ids), np.uint8)
-            payloads: list[bytes | None] = [None] * len(ids)
+            payloads: list[Any] = [None] * len(ids)
             seeded = [False] * len(ids)
             asked: list[Any] = []
             for i in range(len(ids)):

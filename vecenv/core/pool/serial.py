@@ -17,7 +17,7 @@ from typing import Any
 from ...errors import SpaceError
 from ..host.global_rngs import GlobalRngs
 from ..host.host import Host, close_all
-from ..layout.messages import Reply, dump_reply
+from ..layout.messages import Payload, copy_answer, copy_letter
 from ..layout.native import implementation
 from ..layout.rows import Op
 from ..layout.spec import Array
@@ -40,8 +40,8 @@ class LocalMail:
     """
 
     def __init__(self) -> None:
-        self.up: list[bytes] = []
-        self.down: dict[int, bytes] = {}
+        self.up: list[Any] = []
+        self.down: dict[int, Any] = {}
 
 
 class _LocalSlot:
@@ -52,7 +52,7 @@ class _LocalSlot:
         self.host, self.set_seed, self.action = slot.host, slot.set_seed, slot.action
         self.watch, self.count_step = slot.watch, slot.count_step
         self.send_message = box.up.append
-        self.take_payload = lambda: box.down[hub.pending(0)[2]]
+        self.take_payload = lambda: box.down.pop(hub.pending(0)[2])
 
 
 class _LocalHub(NativeHub):
@@ -63,7 +63,7 @@ class _LocalHub(NativeHub):
         self._box = box
 
     def command(
-        self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
+        self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[Any], ordered: bool
     ) -> int | Refusal:
         """Queue one operation per env; return the step_id of the first, they count up."""
         under_way, _, first = self.pending(0)
@@ -75,7 +75,7 @@ class _LocalHub(NativeHub):
             down.update((result + i, payload) for i, payload in enumerate(payloads) if payload is not None)
         return result
 
-    def take_messages(self, slot: int) -> list[bytes]:
+    def take_messages(self, slot: int) -> list[Any]:
         """Return the messages that have arrived."""
         messages = list(self._box.up)
         self._box.up.clear()
@@ -118,11 +118,11 @@ class SerialPool(Pool):
         self._host = Host(
             *(slot, self._envs, self._plan, options.autoreset, self._rngs, options.infos),
             is_callers=True,
-            dump_reply=self._dump_reply,
+            dump_reply=copy_answer,
         )
 
-    def _dump_reply(self, reply: Reply) -> bytes:
-        return dump_reply(reply)
+    def _dump_payload(self, payload: Payload) -> Payload:
+        return copy_letter(payload)
 
     def _make_ends(self, attach: Attach, memory: Any) -> tuple[Hub, Any]:
         slots = [0] * self.num_envs

@@ -42,7 +42,7 @@ from .faults import (
 )
 from .loads import BusyEnv, FrameEnv, NullEnv, SleepEnv
 from .plain import CountEnv, ToyEnv
-from .values import AliasedObs, KeepsAction, NoisyGlobal, SpaceEnv
+from .values import AliasedObs, KeepsAction, KeepsInfo, KeepsOptions, NoisyGlobal, SpaceEnv
 
 __all__ = [
     "Aborts",
@@ -63,6 +63,8 @@ __all__ = [
     "Hangs",
     "HugeInfo",
     "KeepsAction",
+    "KeepsInfo",
+    "KeepsOptions",
     "LeaksMemory",
     "MOMENTS",
     "NoisyGlobal",

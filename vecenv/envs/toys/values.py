@@ -33,9 +33,8 @@ class KeepsAction(ToyEnv):
         self._as_given: list[Any] = []
 
     def step(self, action: Any) -> StepResult:
-        for number, (kept, as_given) in enumerate(zip(self.kept, self._as_given), 1):
-            if not equal(kept, as_given):
-                raise RuntimeError(f"action {number} was {as_given!r} when given and is {kept!r} now")
+        _check_unchanged("action", self.kept, self._as_given)
+        for number, kept in enumerate(self.kept, 1):
             if any(np.may_share_memory(a, b) for a in _arrays(kept) for b in _arrays(action)):
                 raise RuntimeError(f"action {number} shares memory with action {len(self.kept) + 1}")
         self.kept.append(action)
@@ -52,6 +51,52 @@ class KeepsAction(ToyEnv):
             "action_writeable": all(array.flags.writeable for array in arrays),
             "own_memory": all(_owner(array) is not None for array in arrays),
         }
+
+
+class KeepsInfo(ToyEnv):
+    """Keep every info it has returned, and notice when one changes afterwards.
+
+    That happens if a library passes on the info itself and its receiver writes to it. An info has a
+    number, an array, and a nested list and array. `kept` is the list.
+
+    Raises:
+        RuntimeError: from `step` and `reset`, if an earlier info has changed.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.kept: list[Any] = []
+        self._as_given: list[Any] = []
+
+    def make_info(self) -> dict[str, Any]:
+        _check_unchanged("info", self.kept, self._as_given)
+        number = len(self.kept)
+        info = {"number": number, "array": np.full(3, number), "nested": {"list": [number], "array": np.zeros(2)}}
+        self.kept.append(info)
+        self._as_given.append(copy.deepcopy(info))
+        return info
+
+
+class KeepsOptions(ToyEnv):
+    """Keep the options of every reset, and notice when they change afterwards; `kept` is the list.
+
+    Raises:
+        RuntimeError: from `step` and `reset`, if earlier options have changed.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.kept: list[Any] = []
+        self._as_given: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.kept.append(options)
+        self._as_given.append(copy.deepcopy(options))
+        return super().reset(seed=seed)
+
+    def make_info(self) -> dict[str, Any]:
+        _check_unchanged("options", self.kept, self._as_given)
+        return {}
 
 
 class NoisyGlobal(ToyEnv):
@@ -105,6 +150,12 @@ class AliasedObs(ToyEnv):
 def _arrays(value: Any) -> list[np.ndarray[Any, Any]]:
     """List the arrays of a nested action, in order."""
     return [leaf for leaf in flatten(value) if isinstance(leaf, np.ndarray)]
+
+
+def _check_unchanged(name: str, kept: list[Any], as_given: list[Any]) -> None:
+    for number, (value, before) in enumerate(zip(kept, as_given), 1):
+        if not equal(value, before):
+            raise RuntimeError(f"{name} {number} was {before!r} when given and is {value!r} now")
 
 
 def _owner(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
