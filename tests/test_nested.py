@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from vecenv import SpaceError
-from vecenv.nested import copy_arrays, flatten, map_structure, writable_copy
-from vecenv.core.layout.copies import copy_arrays, copy_value, writable_copy
+from vecenv.nested import copy_arrays, copy_value, flatten, map_structure, writable_copy
 
 
 class Pair(NamedTuple):

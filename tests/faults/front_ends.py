@@ -92,7 +92,7 @@ class Manager(FrontEnd):
                 self.note(env_id, obs, reward, done)
 
     def call(self) -> Any:
-        pool = self.manager._pool
+        pool = self.manager._launch.pool
         return pool.call(lambda env: getattr(env.env, "poke", lambda value: value)(7))
 
     def step(self, actions: dict[int, Any]) -> Iterator[tuple[int, Any, Any, Any]]:
@@ -100,7 +100,7 @@ class Manager(FrontEnd):
             yield env_id, timestep.obs, timestep.reward, timestep.done
 
     def num_restarts(self) -> int:
-        return int(self.manager._pool.statistics()["restarts"])
+        return int(self.manager._launch.pool.statistics()["restarts"])
 
     def close(self) -> None:
         self.manager.close()

@@ -197,7 +197,7 @@ def test_a_reset_that_was_interrupted_before_it_was_sent_is_not_looked_for(launc
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(manager._pool, "reset", interrupted)
+    monkeypatch.setattr(manager._launch.pool, "reset", interrupted)
     with pytest.raises(KeyboardInterrupt):
         manager.reset({0: None})
     assert list(manager.ready_obs) == [1, 2]

@@ -29,7 +29,7 @@ def test_the_config_stays_as_it_is():
     before = copy.deepcopy(cfg)
     manager = vecenv.create_env_manager(cfg, actors(2))
     manager._cfg.mine.a.append(2)
-    assert cfg == before and manager._episode_num == 2
+    assert cfg == before and manager._cfg.episode_num == 2
 
 
 @pytest.mark.parametrize("function", [vecenv.get_env_manager_cls, lambda cfg: vecenv.create_env_manager(cfg, [])])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.managers.fakes import IN_PROCESS, ActorEnv, actors
 from vecenv import AsyncSubprocessEnvManager, BaseEnvManager, EnvState, SyncSubprocessEnvManager
-from vecenv.managers.env_driver import EnvMaker, ManagedSnapshotter, Orders, Settings
+from vecenv.managers.env_driver import DriverFactory, DriverSettings, DriverSnapshotter, ResetRequest
 
 MANAGER_CLASSES = [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager]
 
@@ -117,16 +117,16 @@ def test_after_a_reset_that_hung_too_each_time_that_it_cannot_be_built_is_an_att
 
 def test_a_state_kept_without_an_env_gives_the_same_successor(tmp_path):
     """As a crash of the worker makes it: the one that was built for it is not used."""
-    settings = Settings(autoresets=False, abnormal_ends=False)
+    settings = DriverSettings(autoreset=False, abnormal_ends=False)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    managed = EnvMaker(functools.partial(build, tmp_path / "a", {1}), 0, settings)()
-    managed.reset(orders=Orders({}, seed=(5, True)))
+    managed = DriverFactory(functools.partial(build, tmp_path / "a", {1}), 0, settings)()
+    managed.reset(request=ResetRequest({}, seed=(5, True)))
     with pytest.raises(OSError, match="no licence"):
-        managed.renew()
-    snapshot = ManagedSnapshotter().capture(managed)
-    twin = EnvMaker(functools.partial(build, tmp_path / "b", {}), 0, settings)()
-    ManagedSnapshotter().restore(twin, snapshot.state)
+        managed.rebuild()
+    snapshot = DriverSnapshotter().capture(managed)
+    twin = DriverFactory(functools.partial(build, tmp_path / "b", {}), 0, settings)()
+    DriverSnapshotter().restore(twin, snapshot.state)
     unused = twin.env.env
     managed.reset()
     twin.reset()

@@ -13,12 +13,12 @@ import pytest
 from vecenv import BaseEnvManager, DingEnvWrapper, SyncSubprocessEnvManager
 from vecenv.core.host import shortcut
 from vecenv.core.host.shortcut import Shortcut
-from vecenv.managers.env_driver import ManagedEnv, Orders, Settings
+from vecenv.managers.env_driver import DriverSettings, EnvDriver, ResetRequest
 
 needs_known_release = pytest.mark.skipif(
     not shortcut.known_steps(), reason="this release of Gymnasium has other wrappers: nothing is left out"
 )
-SETTINGS = Settings(autoresets=False, abnormal_ends=False)
+SETTINGS = DriverSettings(autoreset=False, abnormal_ends=False)
 cartpole = functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=7)
 
 
@@ -26,9 +26,9 @@ def make_ding() -> DingEnvWrapper:
     return DingEnvWrapper(cartpole())
 
 
-def warm(managed: ManagedEnv) -> Any:
+def warm(managed: EnvDriver) -> Any:
     """Have the env make its checks, and return what a worker steps it by."""
-    managed.reset(orders=Orders({}))
+    managed.reset(request=ResetRequest({}))
     for _ in range(2):
         managed.reset()
         managed.step(0)
@@ -47,7 +47,7 @@ def files_of(step: Any) -> list[str]:
 
 @needs_known_release
 def test_wrappers_that_only_pass_a_step_on_are_left_out() -> None:
-    managed = ManagedEnv(cartpole, 0, SETTINGS)
+    managed = EnvDriver(cartpole, 0, SETTINGS)
     stand_in = warm(managed)
     assert files_of(stand_in.step) == ["cartpole.py"]
     assert len(files_of(managed.step)) > 2
@@ -59,11 +59,11 @@ def test_wrappers_that_only_pass_a_step_on_are_left_out() -> None:
 
 @needs_known_release
 def test_an_env_that_was_replaced_is_stepped_no_more() -> None:
-    managed = ManagedEnv(cartpole, 0, SETTINGS)
+    managed = EnvDriver(cartpole, 0, SETTINGS)
     stand_in = warm(managed)
     stand_in.step(0)
     old = managed.env
-    managed.renew()
+    managed.rebuild()
     with pytest.raises(gymnasium.error.ResetNeeded):
         stand_in.step(0)
     warm(managed)
@@ -74,7 +74,7 @@ def test_an_env_that_was_replaced_is_stepped_no_more() -> None:
 
 
 def test_an_env_whose_results_are_looked_at_is_stepped_as_it_is() -> None:
-    managed = ManagedEnv(make_ding, 0, SETTINGS)
+    managed = EnvDriver(make_ding, 0, SETTINGS)
     assert Shortcut.to(managed) is managed
 
 

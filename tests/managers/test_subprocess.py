@@ -23,7 +23,7 @@ from vecenv import (
     WorkerDiedError,
 )
 from vecenv.envs.toys import CountEnv, HangInC, RaiseUnpicklableError, RaiseWeirdError, ToyEnv
-from vecenv.managers.last_obs import Shown
+from vecenv.managers.last_obs import LastObservations
 
 MANAGERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
 
@@ -308,12 +308,13 @@ def test_views_of_envs_that_wait_do_not_expire(manager_cls, depth):
 
 @pytest.mark.parametrize("depth", [2, 4])
 def test_views_get_memory_of_their_own_before_the_batch_that_may_overwrite_them(depth):
-    shown, batch = Shown(2, depth), np.ones((2, 3))
-    shown.expect_batch()
-    shown.put([0, 1], batch, list(batch))
-    assert not any(shown.expect_batch() for _ in range(depth - 2))
-    assert shown.expect_batch().keys() == {0, 1}
-    assert not np.shares_memory(shown.rows[0], batch) and shown.rows[0].all()
+    last_obs, batch = LastObservations(2), np.ones((2, 3))
+    last_obs.open(depth)
+    last_obs.prepare_batch()
+    last_obs.put([0, 1], batch, list(batch))
+    assert not any(last_obs.prepare_batch() for _ in range(depth - 2))
+    assert last_obs.prepare_batch().keys() == {0, 1}
+    assert not np.shares_memory(last_obs.rows[0], batch) and last_obs.rows[0].all()
 
 
 def test_an_abnormal_end_is_neither_counted_nor_reset(launched):

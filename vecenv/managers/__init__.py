@@ -1,21 +1,25 @@
-"""Managers: many envs in DI-engine's shape, dicts of actions in, dicts of timesteps out.
+"""Managers: many envs with DI-engine's calls, dicts of actions in, dicts of timesteps out.
 
-    base           BaseEnvManager: step and seed; its bases, each over the one before:
-    access           what may be read and called beside stepping
-    books            states of envs, episodes counted
-    life             launch, close, limits
-    resets           first episodes, forced ones, retries
-    subprocess     the same over worker processes: synchronous, asynchronous
-    v2             actions as one sequence, observations as one tree: TreeSteps put before either
-    gym_vector     the same shape over a vector env
-    options        config keys, checked
-    actions, seeds what a caller gives, per env
-    timesteps      a batch taken apart; build: in C or here; asides: what no column holds; shown: `ready_obs`
-    managed        the other end, beside the env in its worker
-    calls          what it is asked beside steps and resets
-    factory        from a config to a manager
+    manager         EnvManager, the base of all managers: calls and properties over the parts below
+    base            BaseEnvManager: launch, reset, step, close; envs in this process
+    subprocess      the same over worker processes: synchronous, asynchronous
+    v2              the same with a sequence of actions and trees as results
+    gym_vector      the same over a vector env
+    factory         from a config to a manager
 
-Stands above the waist: a batch of the pool comes in, {env_id: timestep} goes out.
+Parts of a manager. Each owns its state, and gets the parts that it uses in `__init__`:
+    episode_counts  states of envs, and counts of their episodes; states: EnvState
+    env_spaces      spaces of envs, and the reference env
+    launch          builds the pool, and closes it
+    remote_access   attributes and methods of envs
+    reset_scheduler resets that are requested, under way, and to be tried again; seeds, retry: parts of it
+    last_obs        the newest observation of each env
+    timesteps       one timestep per env out of a batch; build: in C or Python; trees: for V2
+    side_values     values of an env that its row cannot hold
+    actions         how actions are sent; options: config keys
+    env_driver      the other end: stands beside the env in its worker
+
+The managers stand above the pool: a batch of the pool comes in, {env_id: timestep} goes out.
 """
 
 from .base import BaseEnvManager

@@ -1,8 +1,7 @@
-"""Actions: finds out how the objects that a caller gives reach the envs unchanged and fast.
+"""Actions: packs the actions of a step into one array, if the envs get objects of the same types from it.
 
-An env behind a manager gets the very kind of object that the caller gave: an int, a NumPy
-integer, an array of shape () or (1,). Where the action space has columns for it the values
-travel as one array; anything else is pickled, each by itself.
+An env of a manager gets an object of the type that the caller gave: an int, a NumPy integer, an array of shape () or
+(1,). If the action space has columns for it, the values are sent as one array; other actions are sent as objects.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from ..core.layout.spec import DictNode, Leaf, Node, Spec, TupleNode
 __all__ = ["Packer", "packer_of"]
 
 
-#: Takes one action per env asked, in request order.
+#: Packs one action per env, in request order; returns None if they must be sent as objects.
 Packer: TypeAlias = Callable[[list[Any]], "tuple[Any, Form] | None"]
 CommonType: TypeAlias = Callable[[list[Any]], "type | None"]
 
 
 def packer_of(spec: Spec, common_type: CommonType) -> Packer:
-    """Return what makes (batch, form) for `Pool.send` of actions, or None if they have to travel as objects.
+    """Return the function that packs actions into (batch, form) for `Pool.send`.
 
     Args:
         spec: the pool's action spec.
@@ -64,7 +63,7 @@ def _pack_tree(root: Node, common_type: CommonType, actions: list[Any]) -> tuple
 
 
 def _pack_nothing(_actions: list[Any]) -> None:
-    """Some part of the action has no columns."""
+    """Return None: a part of the action has no columns."""
 
 
 def _stack(leaf: Leaf, values: list[Any]) -> Any:
@@ -75,7 +74,7 @@ def _stack(leaf: Leaf, values: list[Any]) -> Any:
 
 
 def _pack_nested(node: Node, common_type: CommonType, values: list[Any]) -> Any:
-    """Stack nested actions leaf by leaf; None as soon as one is not exactly what its leaf holds."""
+    """Stack nested actions leaf by leaf; return None if an action does not fit its leaf exactly."""
     if isinstance(node, Leaf):
         if node.shape != ():
             return _stack(node, values)

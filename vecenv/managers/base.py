@@ -1,37 +1,65 @@
-"""BaseEnvManager: DI-engine's manager over a pool in this process; the state machine of all managers.
+"""BaseEnvManager: DI-engine's manager over a pool in this process; the base of the managers over worker processes.
 
-    step(actions) -> Pool.send -> envs -> Pool.recv -> timesteps, states, ready observations
-                                                       episode over: DONE, NEED_RESET, or reset
+    step(actions) -> Pool.send -> envs -> Pool.recv -> TimestepBuffers -> {env_id: timestep}
+                                                       episode over: DONE, NEED_RESET, or another episode
 
-Who resets when an episode ends. With default settings the worker does it in the same row (the
-observation that ended the episode comes along), which costs no round trip. Where resets have
-a time limit or more than one attempt they are commands of their own.
+If an episode ends, by default the worker resets the env itself and puts the first observation in the same row; that
+needs no round trip. If resets have a time limit, or more than one attempt, they are commands of their own.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
+from ..checks import check_flag
+from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.layout.rows import RowFlag
 from ..core.layout.spec import Array
 from ..core.parent.batch import Batch, raise_first
-from ..errors import ConfigError, EnvError, StateError, WorkerDiedError, WorkerTimeoutError, add_notes
+from ..envs.spaces import ObjectSpace
+from ..envs.video import folders_by_env
+from ..errors import (
+    ConfigError,
+    EnvError,
+    StateError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerTimeoutError,
+    add_notes,
+    warn_caller,
+)
 from ..nested import copy_arrays
 from ..registry import ENV_MANAGER_REGISTRY
-from .calls import renew_env
-from .reset_scheduler import EnvResets
-from .side_values import ABNORMAL, AGENTS, abnormal_values, infos_of_agents
+from .actions import packer_of
+from .build import builder_of
+from .env_spaces import EnvSpaces
+from .episode_counts import EpisodeCounts
+from .last_obs import LastObservations
+from .launch import Launch
+from .manager import EnvManager
+from .options import BASE_CONFIG, OTHER_KEYS, check_config, check_limit, merge_values, read_env_fns
+from .remote_access import RemoteAccess, disable_autoreset, rebuild_env
+from .reset_scheduler import ResetScheduler
+from .retry import RetryPolicy
+from .seeds import seeds_by_env
+from .side_values import ABNORMAL, AgentInfos, abnormal_values
 from .states import EnvState
-from .timesteps import BUILT_ANEW, HAS_INFO, TimestepBuffers, final_rows
+from .timesteps import HAS_INFO, REBUILT, Layout, TimestepBuffers, final_rows
 
 __all__ = ["BaseEnvManager"]
 
 
+def _live_limit(key: str) -> Any:
+    """Make a property for a time limit of the config that may be changed while envs run."""
+    return property(lambda self: self._cfg.get(key), lambda self, seconds: self._set_limit(key, seconds))
+
+
 @ENV_MANAGER_REGISTRY.register("base")
-class BaseEnvManager(EnvResets):
-    """Envs in this process, one after another; for debugging and for envs that take no time.
+class BaseEnvManager(EnvManager):
+    """Envs in this process, stepped one after another; for debugging, and for envs whose steps take no time.
 
     Example:
         >>> import gymnasium
@@ -43,32 +71,248 @@ class BaseEnvManager(EnvResets):
         ([0, 1], array([1.], dtype=float32), False)
     """
 
+    config: ClassVar[dict[str, Any]] = BASE_CONFIG
+
+    _has_workers: ClassVar[bool] = False
+    _is_async: ClassVar[bool] = False
     _buffers_class: ClassVar[type[TimestepBuffers]] = TimestepBuffers
+
+    _step_timeout = _live_limit("step_timeout")
+    _reset_timeout = _live_limit("reset_timeout")
+    _connect_timeout = _live_limit("connect_timeout")
+
+    def __init__(self, env_fn: Sequence[Callable[[], Any]], cfg: Mapping[str, Any] | None = None) -> None:
+        """Check the arguments; `launch` builds the envs.
+
+        Args:
+            env_fn: one constructor per env.
+            cfg: merged over `default_config()`, whose keys are explained in `vecenv/managers/options.py`. `timeouts`
+                takes a `vecenv.Timeouts` and `failures` a `vecenv.FailurePolicy`, or dicts of their fields; the same
+                options are keys of their own, too, such as `step_timeout` and `on_failure`. A key that has its
+                default counts as not given. Unknown keys are kept.
+
+        Raises:
+            ConfigError: env_fn is empty or not callable, a key has a value that it cannot have, or an option is given
+                twice.
+        """
+        name = type(self).__name__
+        fns = read_env_fns(env_fn, name)
+        warn_unknown_keys({} if cfg is None else cfg, (*self.config, *OTHER_KEYS), name)
+        self._cfg = deep_merge_dicts(self.default_config(), cfg)
+        merge_values(self._cfg, self.config, name)
+        check_config(self._cfg, name, has_inplace="reset_inplace" in self.config)
+        self._auto_reset = bool(self._cfg["auto_reset"])
+        # Only a key of the managers with workers; other managers ignore it.
+        self._reset_inplace = "reset_inplace" in self.config and bool(self._cfg["reset_inplace"])
+        self._copies = bool(self._cfg.get("copy_on_get", True))
+        self._retry = RetryPolicy.from_config(self._cfg)
+        counts = EpisodeCounts(len(fns), self._cfg["episode_num"])
+        spaces = EnvSpaces(fns[0], needed=bool(self._cfg.get("shared_memory", True)))
+        self._launch = Launch(
+            *(name, fns, self._cfg, self._retry),
+            has_workers=self._has_workers,
+            is_async=self._is_async,
+            reset_inplace=self._reset_inplace,
+        )
+        failures: dict[str, Any] = {"goes_on": self._goes_on_after_reset, "give_up": self._give_up}
+        access = RemoteAccess(name, self._launch, spaces, **failures)
+        super().__init__(counts, spaces, access)
+        self._last_obs = LastObservations(len(fns))
+        self._resets = ResetScheduler(
+            *(counts, self._launch, access, self._last_obs, self._retry),
+            receive=self._receive_resets,
+            drop_answers=self._drop_answers,
+            close=self._close_after_reset,
+            **failures,
+        )
+        self._agent_infos = AgentInfos()
+        self._layout: Layout | None = None
+        self._unreturned: list[TimestepBuffers] = []  # of a step under way, if observations are views
+
+    # ---- options that may change -------------------------------------------------------------
+
+    @property
+    def _max_retry(self) -> int:
+        return self._retry.max_retry
+
+    @_max_retry.setter
+    def _max_retry(self, value: int) -> None:
+        self._retry.max_retry = value
+
+    @property
+    def _retry_type(self) -> str:
+        return self._retry.retry_type
+
+    @_retry_type.setter
+    def _retry_type(self, value: str) -> None:
+        self._retry.retry_type = value
+
+    def _set_limit(self, key: str, seconds: float | None) -> None:
+        check_limit(key, seconds, type(self).__name__)
+        self._cfg[key] = seconds
+        if self._launch.pool is not None and self._launch.must_disable_autoreset():
+            self._access.call(disable_autoreset, "a new time limit")
+            self._launch.note_autoreset_disabled()
+        self._launch.apply_limits()
+
+    # ---- properties ------------------------------------------------------------------------
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process id of each worker; empty if the envs live in this process."""
+        return () if self._launch.pool is None else self._launch.pool.worker_pids
+
+    @property
+    def ready_obs(self) -> dict[int, Any]:
+        """Newest observation of each env that can be stepped, {env_id: obs}; {} if there is none."""
+        rows = self._last_obs.rows
+        return {env_id: rows[env_id] for env_id in self.ready_obs_id}
+
+    # ---- launch, close -----------------------------------------------------------------------
+
+    def launch(self, reset_param: Mapping[int, Mapping[str, Any] | None] | None = None) -> None:
+        """Build all envs and reset them.
+
+        Args:
+            reset_param: as for `reset`, with an entry for every env.
+
+        Raises:
+            StateError: the manager has been launched already.
+            ConfigError: reset_param is not a dict, or lacks an env.
+            Exception: raised by the constructor of an env; and exceptions of `reset`. The manager is closed then.
+        """
+        name = type(self).__name__
+        if not self._counts.closed:
+            raise StateError(f"launch: {name} is running; close it first")
+        if reset_param is not None and not isinstance(reset_param, Mapping):
+            raise ConfigError(f"launch: reset_param: expected a dict of env ids, got {type(reset_param).__name__}")
+        if reset_param is not None and len(reset_param) != self.env_num:
+            raise ConfigError(f"launch: reset_param: expected {self.env_num} entries, got {len(reset_param)}")
+        pool = self._launch.start()
+        self._counts.open()
+        self._resets.open()
+        self._agent_infos.clear()
+        self._last_obs.open(None if self._copies else pool.options.depth)
+        builder = builder_of(pool.implementation)
+        self._pack = packer_of(pool.action_spec, builder.common_type)
+        self._layout = Layout(
+            *(pool.obs_spec, _shape_of_rewards(pool.reward_space), self.env_num, builder),
+            copies=self._copies,
+            is_untyped=isinstance(pool.observation_space, ObjectSpace),
+        )
+        seeds = self._resets.seeds.waiting()
+        try:
+            self._spaces.set(pool.observation_space, pool.action_space, pool.reward_space)
+            self.reset(reset_param)
+        except BaseException:
+            self._resets.seeds.restore(seeds)  # also of envs whose reset succeeded: the next launch resets all envs
+            with contextlib.suppress(Exception):
+                self.close()
+            raise
+
+    def close(self) -> None:
+        """Close all envs; may be repeated. `launch` builds new ones.
+
+        Raises:
+            Exception: raised by the `close` of an env, after all envs and workers have ended.
+        """
+        pool = self._launch.take_pool()
+        self._counts.close()
+        self._last_obs.open(None)
+        if self._layout is not None:
+            self._layout.views.clear()
+        try:
+            if pool is not None:
+                pool.close()
+        finally:
+            self._spaces.close()
+
+    def _close_after(self, error: BaseException) -> None:
+        """Close because of an error; it is more important than an error of `close`."""
+        self._launch.kill_hung_worker(error)
+        with contextlib.suppress(Exception):
+            self.close()
+
+    # ---- seeds, recordings, resets -------------------------------------------------------------
+
+    def seed(self, seed: Any, dynamic_seed: bool | None = None) -> None:
+        """Seed envs. The next reset of each env that the caller asks for uses its seed once.
+
+        Args:
+            seed: an integer s gives env i the seed s + i; a list has one seed per env; a dict has the seeds of some
+                envs. The argument is not changed.
+            dynamic_seed: True: each episode has its own seed, a function of the env's seed and the episode's index.
+                False: all episodes begin with the same seed. None: the env decides; Gymnasium's envs use True.
+
+        Raises:
+            ConfigError: a wrong number of seeds, or a negative seed; dynamic_seed is not a bool.
+            TypeError: `seed` is none of these.
+        """
+        seeds = seeds_by_env(seed, self.env_num)
+        if dynamic_seed is not None:
+            check_flag("dynamic_seed", dynamic_seed)
+        self._resets.seeds.give(seeds, dynamic_seed)
+        if seeds:
+            self._spaces.seed_actions(seeds[min(seeds)])
+
+    def enable_save_replay(self, replay_path: str | os.PathLike[str] | Sequence[Any]) -> None:
+        """Record a video of every episode, from each env's next reset on, and after later launches.
+
+        Args:
+            replay_path: one folder for all envs, or a sequence of one folder per env.
+
+        Raises:
+            ConfigError: a wrong number of folders.
+        """
+        self._resets.record_to(folders_by_env(replay_path, self.env_num))
+
+    def reset(self, reset_param: Mapping[int, Mapping[str, Any] | None] | None = None) -> None:
+        """Begin new episodes, in any state of the envs, and wait for their first observations.
+
+        Answers of these envs to earlier steps are dropped. Episode counts do not change.
+
+        Args:
+            reset_param: {env_id: keyword arguments of that env's reset, or None}. They are kept for its later
+                resets. None: all envs, with the arguments that were kept.
+
+        Raises:
+            ClosedError: the manager has not been launched, or is closed.
+            ConfigError: not a dict of dicts, or an argument cannot be sent to a worker. Nothing has changed.
+            RuntimeError: an env could not be reset in `max_retry` attempts; the manager is closed.
+            Exception: raised by a step of another env meanwhile; the resets are complete.
+        """
+        self._resets.reset(reset_param)
+
+    # ---- steps -----------------------------------------------------------------------------
 
     def step(self, actions: Any) -> Any:
         """Step envs and wait for all of them.
 
         Args:
-            actions: {env_id: action}; envs get the very kind of object given.
+            actions: {env_id: action}. An env gets an action of the same type as the caller's.
 
         Returns:
-            {env_id: BaseEnvTimestep} in the order asked. obs as the env gave it, with memory of
-            its own; reward float32 (1,) or of the reward space's shape, with shared_memory=False as
-            the env gave it; info of a last timestep has `terminated`, `truncated` and
-            `TimeLimit.truncated`. An info that the env gave as a list or tuple, one per agent, is
-            one here; what a manager adds is in each. The observation of a last timestep is the one
-            that ended the episode; `ready_obs` has the next one's first.
+            {env_id: BaseEnvTimestep}, in the order of `actions`:
+
+            * `obs` is a copy of the env's observation. At the end of an episode it is the final observation, and
+              `ready_obs` has the first one of the next episode.
+            * `reward` is float32 with the shape of the reward space, (1,) by default. With shared_memory=False it is
+              the env's own value.
+            * `done` is a bool.
+            * `info` is the env's dict. At the end of an episode it has `terminated`, `truncated` and
+              `TimeLimit.truncated`. If an env returns a list or tuple of infos, one per agent, so does the manager,
+              and items that the manager adds are in each of them.
 
         Raises:
-            ClosedError: not launched.
+            ClosedError: the manager has not been launched, or is closed.
             StateError: an env is not in RUN.
-            RuntimeError: an env raised in every attempt; it is in ERROR, the others go on. What they answered is
-                in the attribute `timesteps` of whatever an env's failed step raises, {env_id: timestep} in the
-                order asked; and of what an automatic reset raises that failed in every attempt, and with which the
-                manager is closed.
+            ConfigError: not a dict, or an env does not exist.
+            RuntimeError: an env raised in every attempt. It is in ERROR; other envs go on. The attribute `timesteps`
+                of the exception has the timesteps of the other envs, {env_id: timestep}. So has an exception of an
+                automatic reset that failed in every attempt; the manager is closed then.
         """
-        if self._closed:
-            self._open_pool("step")  # says so
+        if self._counts.closed:
+            self._launch.require_pool("step")
         if type(actions) is not dict and not isinstance(actions, Mapping):
             raise ConfigError(f"step: expected a dict of actions by env id, got {type(actions).__name__}")
         ids = list(actions)
@@ -77,15 +321,16 @@ class BaseEnvManager(EnvResets):
         timesteps = self._step_envs(ids, list(actions.values()))
         return dict(zip(ids, timesteps))
 
-    def _check_ready(self, ids: Sequence[int]) -> None:
-        if not self._not_running.isdisjoint(ids):
-            states = {env_id: self._env_states[env_id].name for env_id in ids if env_id in self._not_running}
+    def _check_running(self, ids: Sequence[int]) -> None:
+        counts = self._counts
+        if not counts.not_running.isdisjoint(ids):
+            states = {env_id: counts.states[env_id].name for env_id in ids if env_id in counts.not_running}
             raise StateError(f"step: envs must be in RUN, but these are not: {states}; reset them first")
 
     def _step_envs(self, ids: list[int], actions: list[Any]) -> list[Any]:
-        """Step envs and return what their rows become, in request order."""
-        if self._not_running:
-            self._check_ready(ids)
+        """Step envs and return their timesteps in the order of `ids`."""
+        if self._counts.not_running:
+            self._check_running(ids)
         batch, buffers = self._exchange(ids, actions)
         try:
             if batch.flags & RowFlag.ERROR:
@@ -96,18 +341,20 @@ class BaseEnvManager(EnvResets):
 
     def _exchange(self, ids: list[int], actions: list[Any]) -> tuple[Batch, TimestepBuffers]:
         self._send(ids, actions, ordered=True)
-        buffers = self._buffers_class(ids, self._layout)  # while the envs step
+        assert self._layout is not None
+        buffers = self._buffers_class(ids, self._layout)  # while the envs are stepped
         batch = self._recv(len(ids))
-        assert batch is not None, "only a reset under way is given another chance"
+        assert batch is not None, "only a reset under way gets another attempt"
         if not self._copies:
             self._unreturned.append(buffers)
         return batch, buffers
 
     def _send(self, ids: list[int], actions: list[Any], *, ordered: bool) -> None:
-        pool = self._pool or self._open_pool("step")
-        is_all = ids == self._all_ids
-        if not is_all and not all(map(self._env_states.__contains__, ids)):
-            strangers = [env_id for env_id in ids if env_id not in self._env_states]
+        pool = self._launch.pool or self._launch.require_pool("step")
+        counts = self._counts
+        is_all = ids == counts.all_ids
+        if not is_all and not all(map(counts.states.__contains__, ids)):
+            strangers = [env_id for env_id in ids if env_id not in counts.states]
             raise ConfigError(f"step: no env {strangers[0]!r}; env ids are 0..{self.env_num - 1}")
         packed = self._pack(actions)
         if packed is None:
@@ -115,152 +362,226 @@ class BaseEnvManager(EnvResets):
         else:
             batch, form = packed
             pool.send(batch, None if is_all else ids, ordered=ordered, form=form)
-        if not self._copies and self._abnormal_is_error:  # else an abnormal timestep shows the one before again
-            self._shown.release(ids)
-        if self._unstepped:
-            self._unstepped.difference_update(ids)
+        if not self._copies and self._has_workers:  # else an abnormal timestep keeps the observation before it
+            self._last_obs.release(ids)
+        if self._resets.unstepped:
+            self._resets.unstepped.difference_update(ids)
+
+    # ---- rows ------------------------------------------------------------------------------
+
+    def _recv(self, min_count: int, timeout: float | None = None) -> Batch | None:
+        """Wait for rows; return None if the manager goes on without them.
+
+        Raises:
+            WorkerTimeoutError, WorkerDiedError: the manager is closed.
+            Exception: raised by a constructor when a worker was replaced; the manager is closed.
+        """
+        pool = self._launch.pool or self._launch.require_pool("recv")
+        if not self._copies:
+            copied = self._last_obs.prepare_batch()
+            if copied:
+                self._replace_views(copied)
+        try:
+            return pool.recv(min_count, timeout=timeout)
+        except (WorkerTimeoutError, WorkerDiedError) as error:
+            if not self._goes_on(error):
+                self._give_up(error)
+                raise
+            return None
+        except Exception as error:
+            if pool.has_dead_worker():
+                self._give_up(error)
+            raise
+
+    def _replace_views(self, copied: Mapping[int, Any]) -> None:
+        """Replace these views, {env_id: view}, in timesteps that are not returned yet: they are about to expire."""
+        for buffers in self._unreturned:
+            for row, env_id in enumerate(buffers.ids):
+                if env_id in copied and buffers.rows[row] is copied[env_id]:
+                    buffers.put_obs(row, self._last_obs.rows[env_id])
+
+    def _receive_resets(self) -> None:
+        """Receive all outstanding rows, and take the rows of resets; called by the reset scheduler."""
+        batch = self._recv(self._launch.require_pool("reset").outstanding())
+        if batch is not None:
+            self._take_resets(batch)
+
+    def _take_resets(self, batch: Batch) -> None:
+        assert self._layout is not None
+        self._resets.take_rows(batch, self._layout.spec)
+
+    def _drop_answers(self, ids: Sequence[int]) -> None:
+        """Drop the answers of these envs to earlier steps: they are about to be reset."""
+
+    # ---- failing workers -----------------------------------------------------------------------
+
+    def _goes_on(self, error: WorkerError) -> bool:
+        """Deal with a worker that died or did not answer, and return True; or return False."""
+        is_hung_reset = isinstance(error, WorkerTimeoutError) and error.op == "reset" and error.worker_id is not None
+        if not self._has_workers or not is_hung_reset:
+            return False
+        abandoned = self._resets.replace_hung_worker(error)
+        if abandoned:
+            self._note_abandoned(abandoned, error)
+        return True
+
+    def _goes_on_after_reset(self, error: WorkerError) -> bool:
+        """Return whether a call was only disturbed by the reset of an env, which hung and is being repeated."""
+        return error.op == "reset" and self._goes_on(error)
+
+    def _note_abandoned(self, env_ids: list[int], error: WorkerError) -> None:
+        """Warn that the episodes of these envs are abandoned: their worker had to be replaced."""
+        warn_caller(
+            f"the reset of env {error.env_ids[0]} hung, so worker {error.worker_id} was replaced; envs {env_ids} were "
+            "in the midst of episodes there and are in ERROR: reset them. num_workers=num_envs keeps envs apart",
+            RuntimeWarning,
+        )
+
+    def _give_up(self, error: Exception) -> None:
+        """Close because of an error of a worker."""
+        for env_id in getattr(error, "env_ids", ()):
+            self._counts.set_state(env_id, EnvState.ERROR)
+        self._close_after(error)
+
+    def _close_after_reset(self, error: Exception) -> dict[int, Any]:
+        """Close because a reset failed; return the timesteps that were received and not returned."""
+        unreturned = self._received_timesteps()
+        self._close_after(error)
+        return unreturned
+
+    def _received_timesteps(self) -> dict[int, Any]:
+        """Return {env_id: timestep} of earlier steps that have not been returned; a step adds its own ones."""
+        return {}
 
     # ---- from rows to timesteps ----------------------------------------------------------------
 
     def _take(self, ids: list[int], batch: Batch, buffers: TimestepBuffers, skip: Collection[int] = ()) -> list[Any]:
-        """Turn rows into what the caller gets, and into states and observations to show.
+        """Make timesteps of rows; update states, counts, and last observations.
 
         Args:
             ids: the env of each row.
+            batch: the rows.
             buffers: made for these rows.
-            skip: envs whose rows mean nothing.
+            skip: envs whose rows have an error.
 
         Raises:
-            Exception: as an automatic reset; it has `timesteps`.
+            Exception: raised by an automatic reset; it has `timesteps`.
         """
         failed = skip
-        seen = buffers.fill(batch)
+        views = buffers.put_batch(batch)
         if batch.flags & RowFlag.MESSAGE:
-            skip = self._keep_shown(ids, batch, buffers, skip)
-        self._shown.put(ids, buffers.batch, buffers.rows, skip)
-        if not batch.flags and self._worker_resets:  # where workers reset, rows that end an episode are flagged
+            skip = self._skip_abnormal(ids, batch, buffers, skip)
+        self._last_obs.put(ids, buffers.batch, buffers.rows, skip)
+        if not batch.flags and self._launch.may_autoreset:  # workers flag rows that end an episode
             return buffers.finish()
-        ended = (seen.terminated | seen.truncated).nonzero()[0]
+        ended = (views.terminated | views.truncated).nonzero()[0]
         rows = ended.tolist()
         if rows:
-            ways = zip(rows, seen.terminated[ended].tolist(), seen.truncated[ended].tolist())
-            buffers.end(self._last_observations(buffers, batch, ended, rows), ways)
+            ends = zip(rows, views.terminated[ended].tolist(), views.truncated[ended].tolist())
+            buffers.end(self._last_observations(buffers, batch, ended, rows), ends)
         if batch.flags & HAS_INFO:
             self._take_abnormal(ids, buffers)
         if rows:
-            if self._reset_inplace and self._resets_in_row:
-                again = [row for row in rows if ids[row] in self._lost]  # its row has no first observation to show
+            if not self._reset_inplace:
+                continued = []
+            elif self._launch.is_autoreset:  # all rows but those of new envs have a first observation
+                continued = [row for row in rows if self._resets.is_rebuilt(ids[row])]
             else:
-                again = rows if self._reset_inplace else []
+                continued = rows
             try:
                 self._end_episodes([ids[row] for row in rows])
-            except Exception as error:  # of a reset: what was stepped will not be made again
-                for row in again:
-                    self._repeat_last(buffers, row)
-                self._give_sequences(ids, buffers)
+            except Exception as error:  # of a reset; the envs have been stepped
+                for row in continued:
+                    self._repeat_final_obs(buffers, row)
+                self._agent_infos.restore(ids, buffers)
                 made = zip(ids, buffers.finish())
-                self._carry(error, {env_id: timestep for env_id, timestep in made if env_id not in failed}, ids)
+                self._attach(error, {env_id: timestep for env_id, timestep in made if env_id not in failed}, ids)
                 raise
-            if again:
-                self._show_next(ids, buffers, again)
+            if continued:
+                self._show_next(ids, buffers, continued)
         if batch.flags & RowFlag.MESSAGE:
-            self._give_sequences(ids, buffers)
+            self._agent_infos.restore(ids, buffers)
         return buffers.finish()
 
-    def _give_sequences(self, ids: list[int], buffers: TimestepBuffers) -> None:
-        """Give infos that came as sequences, one per agent, as such again."""
-        for row, info in enumerate(buffers.infos):
-            if AGENTS in info:
-                self._agents[ids[row]] = info[AGENTS], len(info["agent_infos"])
-                buffers.put_info(row, infos_of_agents(info))
-            elif info.get("recovered") == "truncated" and ids[row] in self._agents:
-                buffers.put_info(row, self._info_instead(ids[row], info))
-
-    def _info_instead(self, env_id: int, info: dict[str, Any]) -> Any:
-        """Give the info of a timestep that the env itself did not come to, in the form of its others."""
-        if env_id not in self._agents:
-            return info
-        is_tuple, count = self._agents[env_id]
-        return infos_of_agents({**info, AGENTS: is_tuple, "agent_infos": [{}] * count})
-
-    def _keep_shown(
+    def _skip_abnormal(
         self, ids: list[int], batch: Batch, buffers: TimestepBuffers, skip: Collection[int]
     ) -> Collection[int]:
-        """Return `skip` with the envs that go on after an abnormal timestep: their rows have a filler."""
+        """Return `skip` and the envs that go on after an abnormal timestep, whose rows have a filler."""
         fillers = [row for row, info in enumerate(buffers.infos) if ABNORMAL in info]
         kept = [ids[row] for row in fillers if not (batch.terminated[row] or batch.truncated[row])]
         for env_id in kept:
-            self._shown.put_one(env_id, copy_arrays(self._shown.rows[env_id]))
+            self._last_obs.put_one(env_id, copy_arrays(self._last_obs.rows[env_id]))
         return {*skip, *kept} if kept else skip
 
     def _show_next(self, ids: list[int], buffers: TimestepBuffers, ended: list[int]) -> None:
-        """Do as `reset_inplace` says where the reset was a command of its own: show what it gave."""
+        """Put the next episode's first observation into last timesteps, for reset_inplace without autoreset."""
         for row in ended:
             env_id = ids[row]
-            if self._env_states[env_id] is EnvState.RUN:
+            if self._counts.states[env_id] is EnvState.RUN:
                 buffers.infos[row].setdefault("final_obs", buffers.obs_of(row))
-                buffers.replace(row, self._shown.rows[env_id], buffers.rewards[row], True)
+                buffers.replace(row, self._last_obs.rows[env_id], buffers.rewards[row], True)
             else:
                 self._show_last(env_id, buffers, row)
 
     def _show_last(self, env_id: int, buffers: TimestepBuffers, row: int) -> None:
-        """As `_show_next` where no episode follows: the observation that ended this one stands in both places."""
-        if self._env_states[env_id] is EnvState.DONE:
-            self._repeat_last(buffers, row)
+        """Add `final_obs` to a last timestep if no episode follows: its observation is the final one, too."""
+        if self._counts.states[env_id] is EnvState.DONE:
+            self._repeat_final_obs(buffers, row)
 
-    def _repeat_last(self, buffers: TimestepBuffers, row: int) -> None:
+    def _repeat_final_obs(self, buffers: TimestepBuffers, row: int) -> None:
         buffers.infos[row].setdefault("final_obs", buffers.obs_of(row))
 
     def _last_observations(self, buffers: TimestepBuffers, batch: Batch, ended: Array, rows: list[int]) -> list[Any]:
-        """Return what the last timesteps of these rows' episodes are to show."""
-        if not self._worker_resets:
+        """Return the observations of the last timesteps of these rows' episodes."""
+        if not self._launch.may_autoreset:
             own = [buffers.rows[row] for row in rows]
-            # of a row that nobody watches once the next episode's is shown
+            # A view is copied: `last_obs` does not watch it once it has the next episode's observation.
             return own if self._copies else list(map(copy_arrays, own))
-        # The row has the first observation of a new episode beside what ended the old one.
+        # The row has the first observation of the next episode, and the final one of this episode.
+        assert self._layout is not None
         finals = final_rows(self._layout.spec, batch, ended)
-        if not (self._reset_inplace and self._resets_in_row):
+        if not (self._reset_inplace and self._launch.is_autoreset):
             return finals
         shown = []
         for row, final in zip(rows, finals):
             info = buffers.infos[row]
             info["final_obs"] = final
-            is_new = info.get("recovered") in BUILT_ANEW  # and has begun nothing yet
-            # no next one: the row has some filler
-            shown.append(final if is_new or self._is_last_episode(buffers.ids[row]) else buffers.rows[row])
+            # A new env, or one without another episode, has a filler in its row.
+            is_filler = info.get("recovered") in REBUILT or self._counts.episodes_left(buffers.ids[row]) <= 1
+            shown.append(final if is_filler else buffers.rows[row])
         return shown
 
     def _take_abnormal(self, ids: list[int], buffers: TimestepBuffers) -> None:
+        """Deal with infos of new envs and of abnormal timesteps."""
         for row, info in enumerate(buffers.infos):
-            if info.get("recovered") in BUILT_ANEW and ids[row] not in self._lost:
-                self._forget([ids[row]])
+            if info.get("recovered") in REBUILT and not self._resets.is_rebuilt(ids[row]):
+                self._resets.note_rebuilt([ids[row]])
             if info.get("abnormal", False):
                 own = abnormal_values(info)
                 if own is not None:
                     buffers.replace(row, *own)
-                if self._abnormal_is_error:
-                    self._set_state(ids[row], EnvState.ERROR)
+                if self._has_workers:
+                    self._counts.set_state(ids[row], EnvState.ERROR)
 
     def _end_episodes(self, ended_ids: list[int]) -> None:
-        """Note ends of episodes, and reset the envs that are to be reset now."""
+        """Count the episodes that have ended, and begin the next ones."""
         to_reset = []
         for env_id in ended_ids:
-            if self._env_states[env_id] is EnvState.ERROR or not self._note_end(env_id):
+            if self._counts.states[env_id] is EnvState.ERROR or not self._counts.note_end(env_id):
                 continue
             if not self._auto_reset:
-                self._set_state(env_id, EnvState.NEED_RESET)
-            elif self._resets_in_row and env_id not in self._lost:
-                self._episodes_begun[env_id] += 1
-                self._unstepped.add(env_id)
+                self._counts.set_state(env_id, EnvState.NEED_RESET)
+            elif self._launch.is_autoreset and not self._resets.is_rebuilt(env_id):
+                self._resets.note_autoreset(env_id)
             else:
                 to_reset.append(env_id)
         if to_reset:
-            self._reset_ended(to_reset)
+            self._begin_next(to_reset)
 
-    def _reset_ended(self, ids: Sequence[int]) -> None:
-        """Begin the next episodes, within the same call."""
-        super()._reset_ended(ids)
-        self._await_resets()
+    def _begin_next(self, ids: Sequence[int]) -> None:
+        """Begin the next episodes of these envs, and wait for them."""
+        self._resets.begin_next(ids)
+        self._resets.wait()
 
     # ---- failing steps ---------------------------------------------------------------------------
 
@@ -268,95 +589,90 @@ class BaseEnvManager(EnvResets):
         self, ids: list[int], actions: list[Any], batch: Batch, buffers: TimestepBuffers
     ) -> list[Any]:
         given = dict(zip(ids, actions))
-        places: dict[int, tuple[TimestepBuffers, int]] = {}  # observations may move until the last attempt
+        # Buffers and row of each timestep; its observation may be replaced until the last attempt.
+        places: dict[int, tuple[TimestepBuffers, int]] = {}
 
         def made() -> dict[int, Any]:
             return {env_id: places[env_id][0].results[places[env_id][1]] for env_id in ids if env_id in places}
 
-        asked = ids
+        stepped = ids
         try:
-            for attempts_left in reversed(range(self._max_retry if self._retries_steps else 1)):
+            for attempts_left in reversed(range(1 if self._has_workers else self._retry.max_retry)):
                 errors = batch.errors()
-                self._take(asked, batch, buffers, skip=errors)
-                places.update((env_id, (buffers, row)) for row, env_id in enumerate(asked) if env_id not in errors)
-                self._check_reset_errors(errors)
+                self._take(stepped, batch, buffers, skip=errors)
+                places.update((env_id, (buffers, row)) for row, env_id in enumerate(stepped) if env_id not in errors)
+                self._resets.fail_on_autoreset_error(errors)
                 if not errors or not attempts_left:
                     break
-                time.sleep(self._retry_waiting_time)
-                asked = list(errors)
-                batch, buffers = self._exchange(asked, [given[env_id] for env_id in asked])
+                self._retry.wait()
+                stepped = list(errors)
+                batch, buffers = self._exchange(stepped, [given[env_id] for env_id in stepped])
         except Exception as error:
-            self._carry(error, made(), ids)
+            self._attach(error, made(), ids)
             raise
         if errors:
             self._fail_steps(errors, made())
         return list(made().values())
 
-    def _move_obs(self, moved: Mapping[int, Any]) -> None:
-        """Let what this step will return look at the copies: it waits for more batches, of resets or repeated steps."""
-        for buffers in self._unreturned:
-            for row, env_id in enumerate(buffers.ids):
-                if env_id in moved and buffers.rows[row] is moved[env_id]:
-                    buffers.put_obs(row, self._shown.rows[env_id])
-
-    def _carry(self, error: Exception, timesteps: dict[int, Any], ids: Sequence[int]) -> None:
-        """Give an exception that ends a step these timesteps, too, for the caller to have; in the order of `ids`."""
+    def _attach(self, error: Exception, timesteps: dict[int, Any], ids: Iterable[int]) -> None:
+        """Add timesteps to the attribute `timesteps` of an exception, in the order of `ids`."""
         known = vars(error).get("timesteps", {})
-        known = {**dict(zip(timesteps, self._hand_out(list(timesteps.values())))), **known}
+        known = {**dict(zip(timesteps, self._present(list(timesteps.values())))), **known}
         vars(error)["timesteps"] = {env_id: known[env_id] for env_id in ids if env_id in known}
 
-    def _check_reset_errors(self, errors: dict[int, Exception]) -> None:
-        """An automatic reset that failed within a step is a reset that failed."""
-        for env_id, error in sorted(errors.items()):
-            if isinstance(error, EnvError) and error.op == "reset":
-                self._give_up_reset(env_id, error)
+    def _present(self, timesteps: list[Any]) -> list[Any]:
+        """Return timesteps in the form that `step` returns."""
+        return timesteps
 
     def _fail_steps(self, errors: dict[int, Exception], timesteps: dict[int, Any]) -> NoReturn:
-        """Raise for envs whose step failed, after doing what `on_step_error` says.
+        """Raise for envs whose step failed, after the action of `on_step_error`.
 
         Args:
-            timesteps: of the others in that call, which the caller gets with the exception: they are not made again.
+            errors: exception of each of these envs.
+            timesteps: of the other envs; the exception has them.
         """
         policy = self._cfg["on_step_error"]
         for env_id in errors:
-            self._set_state(env_id, EnvState.ERROR)
-        unbuilt = self._renew_failed(sorted(errors)) if policy == "renew" else None
+            self._counts.set_state(env_id, EnvState.ERROR)
+        constructor_error = self._rebuild_failed(sorted(errors)) if policy == "renew" else None
         if policy == "close":
             self._close_after(next(iter(errors.values())))
-        shown = self._present_errors(errors)
-        if unbuilt is not None:
-            first = shown[min(shown)]
-            first.__context__ = unbuilt
-            told = f"{type(unbuilt).__name__}: {unbuilt}"
-            add_notes(first, [f"it could not be built anew either, which its next reset tries again: {told}"])
-        self._carry(shown[min(shown)], timesteps, list(timesteps))
-        raise_first(shown)
+        raised = errors if self._has_workers else self._describe_errors(errors)
+        first = raised[min(raised)]
+        if constructor_error is not None:
+            first.__context__ = constructor_error
+            text = f"{type(constructor_error).__name__}: {constructor_error}"
+            add_notes(first, [f"it could not be built anew either, which its next reset tries again: {text}"])
+        self._attach(first, timesteps, timesteps)
+        raise_first(raised)
 
-    def _hand_out(self, timesteps: list[Any]) -> list[Any]:
-        """Give timesteps the form that the caller is to have."""
-        return timesteps
-
-    def _renew_failed(self, env_ids: list[int]) -> Exception | None:
-        """Build envs anew whose step failed; return what a constructor raised, if one did."""
+    def _rebuild_failed(self, env_ids: list[int]) -> Exception | None:
+        """Replace envs whose step failed by new ones; return the exception of a constructor, if one raised."""
         try:
-            self._call_envs(renew_env, "renew", env_ids)
+            self._access.call(rebuild_env, "renew", env_ids)
         except (WorkerTimeoutError, WorkerDiedError):
             raise
         except Exception as error:
             return error
         return None
 
-    def _present_errors(self, errors: dict[int, Exception]) -> dict[int, Exception]:
-        """Return the exceptions that the caller is to see."""
-        shown: dict[int, Exception] = {}
-        state = "the manager is closed" if self._closed else "it is in ERROR until it is reset"
+    def _describe_errors(self, errors: dict[int, Exception]) -> dict[int, Exception]:
+        """Return the exceptions that the caller gets for envs in this process."""
+        described: dict[int, Exception] = {}
+        state = "the manager is closed" if self._counts.closed else "it is in ERROR until it is reset"
         for env_id, error in errors.items():
-            shown[env_id] = EnvError(
-                f"step of env {env_id} failed in {self._max_retry} attempts; {state}. "
+            described[env_id] = EnvError(
+                f"step of env {env_id} failed in {self._retry.max_retry} attempts; {state}. "
                 f"Last: {type(error).__name__}: {error}",
                 exception_type=type(error).__qualname__,
                 env_ids=(env_id,),
                 op="step",
             )
-            shown[env_id].__cause__ = error
-        return shown
+            described[env_id].__cause__ = error
+        return described
+
+
+def _shape_of_rewards(space: Any) -> tuple[int, ...]:
+    """Return the shape of a timestep's reward: that of the reward space, (1,) if it has none."""
+    shape = getattr(space, "shape", None)
+    return (1,) if shape is None else tuple(shape)

@@ -1,10 +1,9 @@
-"""The manager's hand in the worker: seeds, reset parameters and replays are applied beside the env.
+"""The env driver: stands beside an env in its worker and applies seeds, reset parameters and recordings to it.
 
-    manager -> Orders (a payload with a reset) -> ManagedEnv -> adapt -> env
+    manager -> ResetRequest (payload of a reset) -> EnvDriver -> adapted env -> env
 
-A manager's env is rebuilt, seeded and told its reset parameters here, so that a reset that the
-worker makes by itself when an episode ends is the same as one that the manager asks for. Plain
-steps do not pass through: the worker calls the env's own `step`.
+So an autoreset in the worker gives the same episode as a reset that the manager sends. Plain steps do not pass
+through the driver: the worker calls the env's own `step`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import contextlib
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import gymnasium
@@ -29,42 +28,41 @@ from ..errors import ConfigError, EnvError
 from .side_values import ABNORMAL, move_reward_to_info
 
 __all__ = [
-    "EnvMaker",
-    "ManagedEnv",
-    "ManagedSnapshotter",
-    "Orders",
-    "Settings",
+    "DriverFactory",
+    "DriverSettings",
+    "DriverSnapshotter",
+    "EnvDriver",
+    "ResetRequest",
 ]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What an env must know of its manager from the start.
+class DriverSettings:
+    """Settings of an env driver that do not change.
 
     Attributes:
-        autoresets: a reset without orders is the worker's own, at the end of an episode.
+        autoreset: a reset without a request is an autoreset of the worker.
         abnormal_ends: an abnormal timestep may end an episode; else it never does.
-        has_columns: observations and rewards are as their spaces say; else they travel as objects. Then there need
-            be no spaces, and actions travel as objects too if theirs is missing.
+        has_columns: observations and rewards fit their spaces; else they travel as objects, the env may lack spaces,
+            and without an action space actions travel as objects too.
     """
 
-    autoresets: bool
+    autoreset: bool
     abnormal_ends: bool
     has_columns: bool = True
 
 
-@dataclass(frozen=True)
-class Orders:
-    """What a manager tells an env together with a reset; it stays in force for later ones.
+class ResetRequest(NamedTuple):
+    """A manager's request of a reset; most of it also applies to later autoresets.
 
     Attributes:
         params: keyword arguments of the env's reset.
-        seed: (seed, dynamic) to begin a sequence of seeds with, or None to go on as before.
-        episodes_left: episodes after which the worker stops resetting by itself; None: never.
-        replay_path: folder for videos, or None for no change.
-        replay_token: for the names of the videos; the same as long as the env is, whatever worker it is in.
-        first_seed: for the env's first reset if nothing else seeds it; later ones go on from there.
-        is_whole: they say all that an env must know that has just been built.
+        seed: (seed, dynamic_seed) that begins a new sequence of seeds; None to continue the present one.
+        episodes_left: number of episodes after which the worker makes no more autoresets; None: no limit.
+        replay_path: folder for videos; None for no change.
+        replay_token: part of the names of the videos; it stays the same if the env moves to another worker.
+        first_seed: seed of the env's first reset if it gets no other one.
+        is_complete: the request is sufficient for an env that is new.
     """
 
     params: dict[str, Any]
@@ -73,64 +71,70 @@ class Orders:
     replay_path: str | None = None
     replay_token: str = ""
     first_seed: int | None = None
-    is_whole: bool = True
+    is_complete: bool = True
 
 
-#: What a managed env remembers from one episode to the next.
-_BOOKS = (
-    *("_params", "_seed", "_episodes_left", "_first_seed", "_is_begun", "_waits", "_replay_token", "_num_recorders"),
-    *("_is_gone", "_has_orders"),
+#: Attributes of a driver that last longer than an episode.
+_STATE_NAMES = (
+    *("_params", "_seed", "_episodes_left", "_first_seed", "_was_reset", "_is_autoreset_disabled", "_replay_token"),
+    *("_num_recorders", "_is_gone", "_has_request"),
 )
 
 
-class ManagedSnapshotter:
-    """Captures and restores managed envs between episodes, for `Pool`; see `envs.state`."""
+class DriverSnapshotter:
+    """Captures and restores env drivers between episodes, for `Pool`; see `envs.state`."""
 
-    def spans_episodes(self, managed: ManagedEnv) -> bool:
-        """Whether a seeded reset leaves something as it was: orders stay in force."""
+    def spans_episodes(self, driver: EnvDriver) -> bool:
+        """Return True: a seeded reset does not replace the whole state, since requests apply to later resets too."""
         return True
 
-    def capture(self, managed: ManagedEnv) -> Snapshot | None:
-        """Take the state out; None if there is no way."""
-        if managed.is_gone:  # what comes is made from nothing but the books
-            return Snapshot(cloudpickle.dumps((managed.get_books(), None)), True)
-        inner = SNAPSHOTTER.capture(managed.env)
+    def capture(self, driver: EnvDriver) -> Snapshot | None:
+        """Return the state of a driver and its env; None if the env's state cannot be captured."""
+        if driver.is_gone:  # the driver's own state is all that there is
+            return Snapshot(cloudpickle.dumps((driver.get_state(), None)), True)
+        inner = SNAPSHOTTER.capture(driver.env)
         if inner is None:
             return None
-        return Snapshot(cloudpickle.dumps((managed.get_books(), inner.state)), inner.is_complete)
+        return Snapshot(cloudpickle.dumps((driver.get_state(), inner.state)), inner.is_complete)
 
-    def restore(self, managed: ManagedEnv, state: bytes) -> None:
-        """Put a captured state into an env that was built anew."""
-        books, inner = cloudpickle.loads(state)
-        managed.set_books(books)
+    def restore(self, driver: EnvDriver, state: bytes) -> None:
+        """Put a captured state into a new driver."""
+        own, inner = cloudpickle.loads(state)
+        driver.set_state(own)
         if inner is not None:
-            SNAPSHOTTER.restore(managed.env, inner)
+            SNAPSHOTTER.restore(driver.env, inner)
 
 
-class EnvMaker:
-    """Builds one managed env, in the worker; travels by value like the function it holds."""
+class DriverFactory:
+    """Builds an env driver in its worker.
 
-    def __init__(self, env_fn: Callable[[], Any], env_id: int, settings: Settings) -> None:
+    Args:
+        env_fn: builds the env; pickled by value, like the factory.
+        env_id: id of the env.
+        settings: for the driver.
+    """
+
+    def __init__(self, env_fn: Callable[[], Any], env_id: int, settings: DriverSettings) -> None:
         self.env_fn = env_fn
         self.env_id = env_id
         self.settings = settings
 
-    def __call__(self) -> ManagedEnv:
-        """Build the env."""
-        return ManagedEnv(self.env_fn, self.env_id, self.settings)
+    def __call__(self) -> EnvDriver:
+        """Build the env and its driver."""
+        return EnvDriver(self.env_fn, self.env_id, self.settings)
 
 
-class ManagedEnv:
-    """An env with Gymnasium's calls that follows its manager's orders.
+class EnvDriver:
+    """An env with Gymnasium's calls that applies its manager's requests.
 
     Attributes:
-        env: the env in Gymnasium's dialect, as `envs.adapt` gives it.
-        step: the env's own step, bound anew whenever the env is replaced.
+        env: the env with Gymnasium's calls, from `envs.adapt`.
+        step: the env's own step, or a method of the driver if its results need a change.
     """
 
     step: Callable[[Any], Any]
 
-    def __init__(self, env_fn: Callable[[], Any], env_id: int, settings: Settings) -> None:
+    def __init__(self, env_fn: Callable[[], Any], env_id: int, settings: DriverSettings) -> None:
         self._env_fn = env_fn
         self._env_id = env_id
         self._settings = settings
@@ -143,11 +147,11 @@ class ManagedEnv:
         self._num_recorders = 0
         self._recorder: EpisodeRecorder | None = None
         self._first_seed: int | None = None
-        self._is_begun = False  # has been reset, so its generator is there
-        self._has_orders = False  # else it has just been built
-        self._waits = False  # the manager resets; the worker leaves a filler in its row
+        self._was_reset = False  # then the env's generator exists
+        self._has_request = False  # else the driver is new
+        self._is_autoreset_disabled = False  # the manager sends all resets; autoresets return a filler
         self._filler: Any = None
-        self._is_gone = False  # the env was closed for a new one, which could not be built yet
+        self._is_gone = False  # the env was closed, and the next reset builds a new one
         self._build()
 
     @property
@@ -157,13 +161,13 @@ class ManagedEnv:
 
     def _build(self) -> None:
         env = self._env_fn()
-        self._came_seeded = has_generator(env)  # else it gets its first seed here, also if it makes itself at a reset
+        self._came_seeded = has_generator(env)  # else its first reset seeds it, also if that builds the inner env
         self._bind(adapt_and_build(env, needed=self._settings.has_columns))
 
     def _bind(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = env
         self._adapted = _find_adapted(env)
-        # Envs of the old dialect may return None where a row needs an observation; others cannot.
+        # An env in an old dialect may return None for an observation; others may not.
         if self._adapted is not None:
             self._adapted.notes_agents = True
             self.step = self._step_old_dialect
@@ -172,38 +176,46 @@ class ManagedEnv:
 
     @property
     def steps_by(self) -> gymnasium.Env[Any, Any] | None:
-        """The env whose `step` is this one's as it is, for `core.shortcut`; None if its results are looked at here."""
+        """The env that has the same `step`, for `core.host.shortcut`; None if the driver changes results of steps."""
         return self.env if self._adapted is None and self._settings.has_columns else None
 
-    # ---- what the worker calls -----------------------------------------------------------
+    # ---- calls of the worker -------------------------------------------------------------
 
-    def reset(self, *, orders: Orders | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode by the orders given now or before.
+    def reset(self, *, request: ResetRequest | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode.
+
+        Args:
+            request: the manager's request; None for an autoreset, which uses the last one.
+
+        Returns:
+            (obs, info) of the env's reset. A filler takes the place of the observation where no episode begins: the
+            env is new and needs a complete request, has no episodes left, or autoresets are disabled.
 
         Raises:
-            EnvError: an automatic reset failed; `op` is 'reset'.
+            EnvError: an autoreset failed; `op` is 'reset'.
+            Exception: raised by the env in a requested reset.
         """
         if self._is_gone:
             self._build_successor()
-        if not self._has_orders and (orders is None or not orders.is_whole):
-            return self._fill(), {}  # built anew, as its episode is lost: the manager hears of that, and says all again
-        if orders is not None:
-            self._obey(orders)
-        elif self._settings.autoresets:
-            return self._reset_by_itself()
+        if not self._has_request and (request is None or not request.is_complete):
+            return self._fill(), {}  # the manager notices that the env is new, and sends a complete request
+        if request is not None:
+            self._apply(request)
+        elif self._settings.autoreset:
+            return self._autoreset()
         return self._begin_episode()
 
-    def _reset_by_itself(self) -> tuple[Any, dict[str, Any]]:
-        if self._waits:
+    def _autoreset(self) -> tuple[Any, dict[str, Any]]:
+        if self._is_autoreset_disabled:
             return self._fill(), {}
         if self._episodes_left is not None:
             self._episodes_left -= 1
             if self._episodes_left <= 0:
-                return self._fill(), {}  # all episodes had: nobody looks at this observation
+                return self._fill(), {}
         try:
             return self._begin_episode()
         except Exception as error:
-            # The step that ended the episode succeeded; whoever reads this must not take it for the culprit.
+            # The step that ended the episode has succeeded; the error must not be taken for one of the step.
             name = type(error).__name__
             raise EnvError(
                 f"automatic reset of env {self._env_id} raised {name}: {error}",
@@ -218,7 +230,7 @@ class ManagedEnv:
 
     def _reset_env(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         params = dict(self._params)
-        first_seed = None if self._is_begun or self._came_seeded else self._first_seed
+        first_seed = None if self._was_reset or self._came_seeded else self._first_seed
         if self._adapted is None:
             if seed is None:
                 seed = first_seed
@@ -227,31 +239,31 @@ class ManagedEnv:
         elif seed is None and first_seed is not None and "seed" not in params:
             self._adapted.offer_seed(first_seed)
         result: tuple[Any, dict[str, Any]] = self.env.reset(**params)
-        self._is_begun = True
+        self._was_reset = True
         return result
 
-    def leave_resets(self) -> None:
-        """Leave it to the manager to begin episodes, from now on."""
-        self._waits = True
+    def disable_autoreset(self) -> None:
+        """Leave all later resets to the manager."""
+        self._is_autoreset_disabled = True
 
     def close(self) -> None:
         """Close the env."""
         if not self._is_gone:
             self.env.close()
 
-    # ---- orders --------------------------------------------------------------------------
+    # ---- requests ------------------------------------------------------------------------
 
-    def _obey(self, orders: Orders) -> None:
-        self._has_orders = True
-        self._params = orders.params
-        self._episodes_left = orders.episodes_left
-        if orders.first_seed is not None:
-            self._first_seed = orders.first_seed
-        if orders.replay_path is not None and orders.replay_path != self._replay_path:
-            self._replay_token = orders.replay_token
-            self._record_to(orders.replay_path)
-        if orders.seed is not None:
-            self._start_seeds(orders.seed)
+    def _apply(self, request: ResetRequest) -> None:
+        self._has_request = True
+        self._params = request.params
+        self._episodes_left = request.episodes_left
+        if request.first_seed is not None:
+            self._first_seed = request.first_seed
+        if request.replay_path is not None and request.replay_path != self._replay_path:
+            self._replay_token = request.replay_token
+            self._record_to(request.replay_path)
+        if request.seed is not None:
+            self._start_seeds(request.seed)
 
     def _start_seeds(self, seed: tuple[int, bool | None]) -> None:
         self._seed = seed
@@ -261,8 +273,8 @@ class ManagedEnv:
             self._adapted.seed(number, dynamic)
 
     def _record_to(self, folder: str) -> None:
-        """Begin to record there; where that fails nothing is said to be recorded, and the next orders try again."""
-        number = self._num_recorders + 1  # each counts its episodes from 0
+        """Record videos to a folder; if that fails, the next request tries again."""
+        number = self._num_recorders + 1  # each recorder counts its episodes from 0
         token = f"{self._replay_token}-{number}"
         if not enable_env_recording(self.env, folder, token):
             self._put_recorder(folder, token)
@@ -270,7 +282,7 @@ class ManagedEnv:
 
     def _put_recorder(self, folder: str, token: str) -> None:
         recorder = self._recorder
-        if recorder is not None and recorder is self.env:  # of another folder, until now
+        if recorder is not None and recorder is self.env:  # it records to another folder
             if recorder.recording:
                 recorder.stop_recording()
             self._bind(recorder.env)
@@ -281,18 +293,18 @@ class ManagedEnv:
         except ConfigError as error:
             raise ConfigError(f"env {self._env_id}: {error}", key=error.key) from error
 
-    def renew(self) -> None:
-        """Replace the env by a new one that goes on with the same orders, seeds included.
+    def rebuild(self) -> None:
+        """Replace the env by a new one that continues with the same request and sequence of seeds.
 
         Raises:
-            Exception: what the constructor raised; the old env is gone then, and the next reset builds the new one.
+            Exception: raised by the constructor. The old env is closed, and the next reset tries again.
         """
         if not self._is_gone:
-            self._leave()
+            self._discard()
         self._build_successor()
 
-    def _leave(self) -> None:
-        """Close the env, whatever that raises: it is given up."""
+    def _discard(self) -> None:
+        """Close the env, and ignore exceptions of its `close`."""
         self._is_gone = True
         with contextlib.suppress(Exception):
             self.env.close()
@@ -300,41 +312,41 @@ class ManagedEnv:
     def _build_successor(self) -> None:
         self._build()
         self._is_gone = False
-        self._is_begun = False
+        self._was_reset = False
         episode = self._seeds.episode
         try:
             if self._replay_path is not None:
                 self._record_to(self._replay_path)
             if self._seed is not None:
                 number, dynamic = self._seed
-                # A sequence that starts at 0 again would repeat episodes; one from a derived seed does not.
+                # A sequence that starts at 0 again would repeat episodes. One with a derived seed does not.
                 self._start_seeds((episode_seed(number, episode, dynamic is not False), dynamic))
         except Exception:
-            self._leave()
+            self._discard()
             raise
-        if self._first_seed is not None:  # with the same seed the same episode would come again
+        if self._first_seed is not None:  # the same seed would give the same episode again
             self._first_seed = episode_seed(self._first_seed, episode)
 
     # ---- state between episodes -----------------------------------------------------------
 
-    def get_books(self) -> dict[str, Any]:
-        """Return what stands here beside the env's own state."""
-        books = {name: getattr(self, name) for name in _BOOKS}
-        return {**books, "_seeds": self._seeds.get_state(), "_replay_path": self._replay_path}
+    def get_state(self) -> dict[str, Any]:
+        """Return the driver's state, without that of the env."""
+        state = {name: getattr(self, name) for name in _STATE_NAMES}
+        return {**state, "_seeds": self._seeds.get_state(), "_replay_path": self._replay_path}
 
-    def set_books(self, books: dict[str, Any]) -> None:
-        """Go on from what `get_books` returned, with a recorder around the env if there was one."""
-        for name in _BOOKS:
-            setattr(self, name, books[name])
-        self._seeds.set_state(books["_seeds"])
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Set a state that `get_state` returned; put a recorder around the env if there was one."""
+        for name in _STATE_NAMES:
+            setattr(self, name, state[name])
+        self._seeds.set_state(state["_seeds"])
         if self._is_gone:
-            self._replay_path = books["_replay_path"]
-            self._leave()
-        elif books["_replay_path"] is not None:
-            self._num_recorders -= 1  # the same one again
-            self._record_to(books["_replay_path"])
+            self._replay_path = state["_replay_path"]
+            self._discard()
+        elif state["_replay_path"] is not None:
+            self._num_recorders -= 1  # `_record_to` counts the same recorder again
+            self._record_to(state["_replay_path"])
 
-    # ---- what no row holds ----------------------------------------------------------------
+    # ---- side values ----------------------------------------------------------------------
 
     def _step_untyped(self, action: Any) -> Any:
         return move_reward_to_info(self.env.step(action))
@@ -353,27 +365,27 @@ class ManagedEnv:
         return result if self._settings.has_columns else move_reward_to_info(result)
 
     def _fill(self) -> Any:
-        """Give any observation that fits the space, for rows that need one."""
+        """Return a filler: an observation that fits the space, for rows that need one."""
         if self._filler is None:
-            # A copy, because sampling moves the generator of a space; seeded, so that a rebuilt env fills alike.
+            # A copy, since sampling changes a space's generator; seeded, so that a new env has the same filler.
             space = copy.deepcopy(self._find("observation_space"))
             if space is not None:
                 space.seed(0)
                 self._filler = space.sample()
         return self._filler
 
-    # ---- what a pool reads ----------------------------------------------------------------
+    # ---- attributes that a pool reads -----------------------------------------------------
 
     @property
     def observation_space(self) -> Any:
-        """The env's own, or what stands for it where observations have no layout."""
+        """The env's observation space; an untyped space where observations have no layout."""
         return (
             self.env.observation_space if self._settings.has_columns else ObjectSpace(self._find("observation_space"))
         )
 
     @property
     def action_space(self) -> Any:
-        """The env's own, or what stands for it where actions have no layout because it has none."""
+        """The env's action space; an untyped space if it has none and needs none."""
         if self._settings.has_columns:
             return self.env.action_space
         space = self._find("action_space")
@@ -384,28 +396,28 @@ class ManagedEnv:
 
     @property
     def reward_space(self) -> Any:
-        """What the env or a layer of it declares, or None; or what stands for it, as for observations."""
+        """The reward space that the env or a wrapper declares, or None; untyped where rewards have no layout."""
         space = reward_space_of(self.env)
         return space if space is None or self._settings.has_columns else ObjectSpace(space)
 
     @property
     def metadata(self) -> Any:
-        """The env's own."""
+        """The env's metadata."""
         return self.env.metadata
 
     @property
     def spec(self) -> Any:
-        """The env's own."""
+        """The env's spec."""
         return self.env.spec
 
     @property
     def render_mode(self) -> Any:
-        """The env's own."""
+        """The env's render mode."""
         return self.env.render_mode
 
 
 def _find_adapted(env: Any) -> AdaptedEnv | None:
-    """Give the layer that translates the old dialect, under a recorder if there is one."""
+    """Return the adapter for an old dialect; it may be inside a recorder."""
     while env is not None:
         if isinstance(env, AdaptedEnv):
             return env

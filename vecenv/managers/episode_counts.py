@@ -1,85 +1,77 @@
-"""Books: which state each env is in and how many episodes it has had; the same for all managers."""
+"""Episode counts: the state of each env, and how many episodes it has ended. All managers have this part."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from .remote_access import EnvAccess
 from .states import EnvState
 
-__all__ = ["EnvBooks"]
+__all__ = ["EpisodeCounts"]
 
 
-class EnvBooks(EnvAccess):
-    """The part of a manager that counts."""
+class EpisodeCounts:
+    """States of envs, and counts of their episodes.
 
-    _closed = True
-    _episode_num: float
-    _all_ids: list[int]
-    _env_episode_count: dict[int, int]
-    _not_running: set[int]
+    Args:
+        num_envs: number of envs; their ids are 0 .. num_envs - 1.
+        episode_num: number of episodes after which an env is DONE; may be infinite.
 
-    def _open_books(self, num_envs: int, episode_num: float) -> None:
-        """Begin with no env there.
+    Attributes:
+        all_ids: all env ids, ascending.
+        states: {env_id: state}; only `set_state` changes it.
+        counts: {env_id: episodes ended since launch}.
+        not_running: ids of the envs that are not in RUN.
+        closed: True if there are no envs: before launch and after close.
+    """
 
-        Args:
-            episode_num: episodes after which an env is DONE.
-        """
+    def __init__(self, num_envs: int, episode_num: float) -> None:
+        self.all_ids = list(range(num_envs))
+        self.states = dict.fromkeys(self.all_ids, EnvState.VOID)
+        self.counts = dict.fromkeys(self.all_ids, 0)
+        self.not_running = set(self.all_ids)
+        self.closed = True
         self._episode_num = episode_num
-        self._all_ids = list(range(num_envs))
-        self._env_states = dict.fromkeys(self._all_ids, EnvState.VOID)
-        self._env_episode_count = dict.fromkeys(self._all_ids, 0)
-        self._not_running = set(self._all_ids)  # not in RUN
 
-    @property
-    def closed(self) -> bool:
-        """Whether there are no envs to step: before launch (`gym_vector`: before reset) and after close."""
-        return self._closed
+    def open(self) -> None:
+        """Begin with new envs: all are in INIT, and no episode has ended."""
+        self.closed = False
+        for env_id in self.all_ids:
+            self.counts[env_id] = 0
+            self.set_state(env_id, EnvState.INIT)
 
-    @property
-    def done(self) -> bool:
-        """Whether every env has had its `episode_num` episodes."""
-        return all(state is EnvState.DONE for state in self._env_states.values())
+    def close(self) -> None:
+        """Set all envs to VOID."""
+        self.closed = True
+        for env_id in self.all_ids:
+            self.set_state(env_id, EnvState.VOID)
 
-    @property
-    def env_states(self) -> dict[int, EnvState]:
-        """State of each env, {env_id: state}; a copy."""
-        return dict(self._env_states)
-
-    @property
-    def env_episode_count(self) -> dict[int, int]:
-        """Episodes that each env has ended since launch (`gym_vector`: since reset), {env_id: count}; a copy."""
-        return dict(self._env_episode_count)
-
-    def env_state_done(self, env_id: int) -> bool:
-        """Whether this env has had its `episode_num` episodes."""
-        return self._env_states[env_id] is EnvState.DONE
-
-    @property
-    def ready_obs_id(self) -> list[int]:
-        """Ids of the envs that can be stepped, ascending."""
-        not_running = self._not_running
-        return [env_id for env_id in self._all_ids if env_id not in not_running] if not_running else list(self._all_ids)
-
-    def _set_state(self, env_id: int, state: EnvState) -> None:
-        self._env_states[env_id] = state
+    def set_state(self, env_id: int, state: EnvState) -> None:
+        """Change the state of one env."""
+        self.states[env_id] = state
         if state is EnvState.RUN:
-            self._not_running.discard(env_id)
+            self.not_running.discard(env_id)
         else:
-            self._not_running.add(env_id)
+            self.not_running.add(env_id)
 
-    def _set_states(self, state: EnvState, env_ids: Iterable[int] | None = None) -> None:
-        for env_id in self._all_ids if env_ids is None else env_ids:
-            self._set_state(env_id, state)
+    def running_ids(self) -> list[int]:
+        """Return the ids of the envs in RUN, ascending."""
+        out = self.not_running
+        return [env_id for env_id in self.all_ids if env_id not in out] if out else list(self.all_ids)
 
-    def _is_last_episode(self, env_id: int) -> bool:
-        """Whether the env is DONE when the episode that it is in ends."""
-        return self._env_episode_count[env_id] + 1 >= self._episode_num
+    def is_all_done(self) -> bool:
+        """Return whether all envs are DONE."""
+        return all(state is EnvState.DONE for state in self.states.values())
 
-    def _note_end(self, env_id: int) -> bool:
-        """Count an episode that ended; tell whether the env is to have another, else it is DONE."""
-        self._env_episode_count[env_id] += 1
-        if self._env_episode_count[env_id] >= self._episode_num:
-            self._set_state(env_id, EnvState.DONE)
+    def episodes_left(self, env_id: int) -> float:
+        """Return how many episodes are left until the env is DONE; not above 0 if it is DONE already."""
+        return self._episode_num - self.counts[env_id]
+
+    def note_end(self, env_id: int) -> bool:
+        """Count an episode that has ended.
+
+        Returns:
+            True if the env has another episode; False if that was the last one, and the env is DONE now.
+        """
+        self.counts[env_id] += 1
+        if self.counts[env_id] >= self._episode_num:
+            self.set_state(env_id, EnvState.DONE)
             return False
         return True

@@ -1,10 +1,10 @@
-"""GymVectorEnvManager: DI-engine's shape over a gymnasium.vector.VectorEnv, our own or any other.
+"""GymVectorEnvManager: DI-engine's manager over a gymnasium.vector.VectorEnv, this library's or another one.
 
     {env_id: action} -> one batch -> VectorEnv.step -> rows -> {env_id: timestep}
 
-What happens to an env whose episode ended depends on the autoreset mode below: SAME_STEP
-has it run on at once, DISABLED has it reset by a mask, NEXT_STEP leaves it in RESET until the
-next step of the others, which is when such a vector env resets it.
+At the end of an episode the autoreset mode of the vector env decides. SAME_STEP: the next episode begins in the same
+step. DISABLED: the manager resets the env by a mask. NEXT_STEP: the env is in RESET until the next step of the other
+envs, in which the vector env resets it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from ..config import deep_merge_dicts, warn_unknown_keys
 from ..core.layout.info_cells import is_mask
-from ..envs.adapt import AdaptedEnv, adapt_and_build, find_attr
+from ..envs.adapt import AdaptedEnv, adapt_and_build, find_attr, original
 from ..envs.base import BaseEnvTimestep
 from ..envs.step_formats import AGENTS
 from ..envs.video import Recordable, folders_by_env, make_token
 from ..errors import ClosedError, ConfigError, StateError, warn_caller
 from ..registry import ENV_MANAGER_REGISTRY
-from .episode_counts import EnvBooks
+from .env_spaces import EnvSpaces
+from .episode_counts import EpisodeCounts
+from .manager import EnvManager
 from .options import OTHER_KEYS, check_counts, read_env_fns
 from .seeds import seeds_by_env
 from .side_values import infos_of_agents
@@ -39,9 +41,67 @@ from .timesteps import mark_end
 __all__ = ["GymVectorEnvManager"]
 
 
+class VectorAccess:
+    """Reads and calls the envs of a vector env.
+
+    Args:
+        owner: name of the manager's class, for messages.
+        vector_env: the vector env.
+        counts: knows whether the manager is open.
+        spaces: owns the reference env; None if the vector env's constructors are not known.
+    """
+
+    def __init__(self, owner: str, vector_env: Any, counts: EpisodeCounts, spaces: EnvSpaces | None) -> None:
+        self._owner = owner
+        self._vector_env: Any = vector_env
+        self._counts = counts
+        self._spaces = spaces
+
+    def close(self) -> None:
+        """Release the vector env, which the manager closes."""
+        self._vector_env = None
+
+    def read(self, name: str, method_names: Sequence[str]) -> Any:
+        """Return the list of an attribute of all envs, or a function that calls a method of all envs.
+
+        Raises:
+            AttributeError: the envs have no such attribute.
+            RuntimeError: it is a method that is not in `method_names`.
+            ClosedError: the manager is closed.
+        """
+        if self._vector_env is None:
+            raise ClosedError(f"attribute {name!r}: {self._owner} is closed")
+        envs = getattr(self._vector_env, "envs", None)
+        reference = envs[0] if envs else (None if self._spaces is None else original(self._spaces.reference()))
+        missing = object()
+        value = find_attr(reference, name, missing)
+        if reference is not None and value is missing:
+            raise AttributeError(f"neither {self._owner} nor its envs have an attribute {name!r}")
+        if reference is not None and inspect.ismethod(value):
+            if name not in method_names:
+                raise RuntimeError(f"{name!r} is a method of the envs and is not in method_name_list")
+            return lambda *args, **kwargs: list(self._vector_env.call(name, *args, **kwargs))
+        return list(self._vector_env.get_attr(name))
+
+    def render(self, mode: str, env_ids: Sequence[int]) -> list[Any]:
+        """Render all envs in the mode that they were made with; return the frames of these envs.
+
+        Raises:
+            ClosedError: the manager has not been reset, or is closed.
+        """
+        if self._counts.closed:
+            raise ClosedError(f"render: {self._owner} is closed or was never reset")
+        frames = self._vector_env.render()
+        return [frames[env_id] for env_id in env_ids]
+
+    def call(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
+        """Raise StateError."""
+        raise StateError(f"{what}: a vector env has no such call for single envs")
+
+
 @ENV_MANAGER_REGISTRY.register("gym_vector")
-class GymVectorEnvManager(EnvBooks):
-    """A vector env whose results come as timesteps, with each episode's return in its last info.
+class GymVectorEnvManager(EnvManager):
+    """A vector env with timesteps as results; the info of an episode's last timestep has the episode's return.
 
     Example:
         >>> manager = GymVectorEnvManager(gymnasium.make_vec("CartPole-v1", 2, "sync"))
@@ -69,7 +129,7 @@ class GymVectorEnvManager(EnvBooks):
         env_fn: Sequence[Callable[[], Any]] | gymnasium.vector.VectorEnv[Any, Any, Any],
         cfg: Mapping[str, Any] | None = None,
     ) -> None:
-        """Build the vector env; it is reset by `reset`.
+        """Build the vector env; `reset` resets it.
 
         Args:
             env_fn: constructors, for a `vecenv.VectorEnv` of them; or a vector env, which the manager then closes.
@@ -77,104 +137,106 @@ class GymVectorEnvManager(EnvBooks):
                 here. For a vector env that was passed in, these have no effect.
 
         Raises:
-            ConfigError: a value makes no sense.
-            Exception: as the vector env's constructor.
+            ConfigError: a key has a value that it cannot have.
+            Exception: raised by the vector env's constructor.
         """
         name = type(self).__name__
         warn_unknown_keys({} if cfg is None else cfg, (*self.config, *OTHER_KEYS), name)
         self._cfg = deep_merge_dicts(self.default_config(), cfg)
         check_counts(self._cfg, name)
-        env_fns: list[Callable[[], Any]] = []
         if isinstance(env_fn, gymnasium.vector.VectorEnv):
             self._vector_env: Any = env_fn
-            self._steps_some = False
+            env_fns = list(getattr(env_fn, "env_fns", ()))
         else:
             env_fns = read_env_fns(env_fn, name)
             self._vector_env = self._make_vector_env(env_fns)
-            self._steps_some = True
+        self._steps_some = env_fn is not self._vector_env  # else each step steps all envs
         vector_env = self._vector_env
-        self._env_fn = env_fns or list(getattr(vector_env, "env_fns", ())) or [_no_env_fn] * vector_env.num_envs
         mode = (vector_env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
-        self._open_books(vector_env.num_envs, self._cfg["episode_num"])
+        counts = EpisodeCounts(vector_env.num_envs, self._cfg["episode_num"])
+        spaces = EnvSpaces(env_fns[0] if env_fns else _no_env_fn, needed=True)
+        spaces.set(vector_env.single_observation_space, vector_env.single_action_space, None)
+        access = VectorAccess(name, vector_env, counts, spaces if env_fns else None)
+        super().__init__(counts, spaces, access)
+        self._vector_access = access
         self._returns = np.zeros(vector_env.num_envs)
-        self._shown: list[Any] = [None] * vector_env.num_envs
+        self._last_obs: list[Any] = [None] * vector_env.num_envs
         self._pending_seeds: dict[int, int] = {}
         self._is_over = False
-        # Known from the start, for `seed`, and when the vector env has gone. A copy: it may sample from its own, too.
-        action_space = copy.deepcopy(vector_env.single_action_space)
-        reward_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
-        self._known_spaces = (vector_env.single_observation_space, action_space, reward_space)
 
     def _make_vector_env(self, env_fns: list[Callable[[], Any]]) -> Any:
-        # Imported here: vecenv.vector stands above the managers; this class is the one that is built on it.
+        # Imported here: vecenv.vector imports nothing of the managers, and only this manager imports vecenv.vector.
         from ..vector import VectorEnv
 
         options = {key: self._cfg[key] for key in ("backend", "num_workers", "context", "timeouts", "failures")}
         limits = {key: self._cfg[key] for key in ("step_timeout", "reset_timeout") if self._cfg[key] is not None}
-        makers = [_RecordableMaker(env_fn) for env_fn in env_fns]
-        return VectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP, **options, **limits)
+        factories = [_RecordableFactory(env_fn) for env_fn in env_fns]
+        return VectorEnv(factories, autoreset_mode=AutoresetMode.SAME_STEP, **options, **limits)
 
-    # ---- what is known -----------------------------------------------------------------------
+    # ---- properties ------------------------------------------------------------------------
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """Process id of each worker, if the vector env tells."""
+        """Process id of each worker; empty if the vector env has no such attribute."""
         return tuple(getattr(self._vector_env, "worker_pids", ()))
 
     @property
     def ready_obs(self) -> dict[int, Any]:
-        """Newest observation of each env that can be stepped, {env_id: obs}; {} when none can.
+        """Newest observation of each env that can be stepped, {env_id: obs}; {} if there is none.
 
-        As `ready_obs_id` it steps a vector env in NEXT_STEP mode all of whose episodes are over.
+        Like `ready_obs_id` it may step a vector env in NEXT_STEP mode.
         """
-        return {env_id: self._shown[env_id] for env_id in self._begin_if_all_are_over()}
+        return {env_id: self._last_obs[env_id] for env_id in self._ready_ids()}
 
     @property
     def ready_obs_id(self) -> list[int]:
         """Ids of the envs that can be stepped, ascending.
 
-        Where all episodes are over, a vector env in NEXT_STEP mode is stepped first: that begins the next ones.
+        If all episodes are over, a vector env in NEXT_STEP mode is stepped first, which begins the next ones.
         """
-        return self._begin_if_all_are_over()
+        return self._ready_ids()
 
-    def _begin_if_all_are_over(self) -> list[int]:
-        """Give the ids of the envs that can be stepped, for a property."""
-        if self._only_awaits():
+    def _ready_ids(self) -> list[int]:
+        if self._needs_step():
             try:
                 self._step_vector_env({})
             except AttributeError as error:
                 self._raise_from_property(error)
-        return super().ready_obs_id
+        return self._counts.running_ids()
 
-    def _only_awaits(self) -> bool:
-        """Whether no env can be stepped, and some can once the vector env has been."""
-        states = self._env_states.values()
+    def _needs_step(self) -> bool:
+        """Return whether no env can be stepped, and a step of the vector env changes that."""
+        states = self._counts.states.values()
         return EnvState.RESET in states and EnvState.RUN not in states
 
-    # ---- life --------------------------------------------------------------------------------
+    # ---- seeds, resets, close --------------------------------------------------------------
 
     def seed(self, seed: Any, dynamic_seed: bool | None = None) -> None:
-        """Seed envs; used once, by the next `reset`. Arguments as for the other managers.
+        """Seed envs. The next `reset` uses the seeds once; arguments are those of the other managers.
 
-        A vector env has no seeds per episode: `dynamic_seed` is ignored with a warning.
+        A vector env has no seeds of single episodes: `dynamic_seed` is ignored with a warning.
+
+        Raises:
+            ConfigError: a wrong number of seeds, or a negative seed.
+            TypeError: `seed` is not an integer, a sequence or a dict.
         """
         if dynamic_seed is not None:
             warn_caller("dynamic_seed has no effect on a vector env: it is seeded once")
-        self._pending_seeds.update(seeds_by_env(seed, len(self._all_ids)))
+        self._pending_seeds.update(seeds_by_env(seed, self.env_num))
         if self._pending_seeds:
-            self._seed_action_space(self._pending_seeds[min(self._pending_seeds)])
+            self._spaces.seed_actions(self._pending_seeds[min(self._pending_seeds)])
 
     def enable_save_replay(self, replay_path: str | os.PathLike[str] | Sequence[Any]) -> None:
-        """Record a video of every episode from the next reset of each env on.
+        """Record a video of every episode, from the next reset of each env on.
 
         Args:
-            replay_path: one folder for all envs, or one per env.
+            replay_path: one folder for all envs, or a sequence of one folder per env.
 
         Raises:
-            ClosedError: after `close`.
+            ClosedError: the manager is closed.
             ConfigError: a wrong number of folders.
-            StateError: the vector env was passed in: how its envs are made is its maker's to say.
+            StateError: the vector env was passed in, so the manager does not build its envs.
         """
         if self._is_over:
             raise ClosedError(f"enable_save_replay: {type(self).__name__} is closed; make a new one")
@@ -182,48 +244,53 @@ class GymVectorEnvManager(EnvBooks):
             raise StateError(
                 "enable_save_replay: a vector env that was passed in; have its env_fns wrap with RecordVideo"
             )
-        self._vector_env.set_attr("video_folder", folders_by_env(replay_path, len(self._all_ids)))
+        self._vector_env.set_attr("video_folder", folders_by_env(replay_path, self.env_num))
 
     def launch(self, reset_param: None = None) -> None:
-        """As `reset`, for callers that launch every manager."""
-        if not self._closed:
+        """Reset all envs, like `reset`, for programs that launch every manager.
+
+        Raises:
+            StateError: the manager is running.
+            ClosedError, ConfigError: as `reset`.
+        """
+        if not self._counts.closed:
             raise StateError(f"launch: {type(self).__name__} is running; close it first")
         self.reset(reset_param)
 
     def reset(self, reset_param: None = None) -> None:
-        """Begin anew in all envs: counts and returns start at zero.
+        """Begin new episodes in all envs; counts and returns start at zero.
 
         Raises:
-            ClosedError: after `close`.
+            ClosedError: the manager is closed.
             ConfigError: reset_param is not None.
         """
         if self._is_over:
             raise ClosedError(f"reset: {type(self).__name__} is closed; make a new one")
         if reset_param is not None:
             raise ConfigError("reset: a vector env takes no reset_param; make it None", key="reset_param")
-        seeds = [self._pending_seeds.get(env_id) for env_id in self._all_ids] if self._pending_seeds else None
+        all_ids = self._counts.all_ids
+        seeds = [self._pending_seeds.get(env_id) for env_id in all_ids] if self._pending_seeds else None
         obs, _ = self._vector_env.reset(seed=seeds)
         self._pending_seeds.clear()
         self._returns[:] = 0.0
-        self._closed = False
+        self._counts.open()
         for env_id, value in enumerate(self._rows(obs)):
-            self._shown[env_id] = value
-            self._set_state(env_id, EnvState.RUN)
-            self._env_episode_count[env_id] = 0
+            self._last_obs[env_id] = value
+            self._counts.set_state(env_id, EnvState.RUN)
 
     def close(self) -> None:
-        """End the vector env and the reference env; may be repeated, and is for good."""
-        self._closed = True
+        """Close the vector env and the reference env; may be repeated. The manager cannot be opened again."""
+        self._counts.close()
         if self._is_over:
             return
         self._is_over = True
-        self._set_states(EnvState.VOID)
         vector_env, self._vector_env = self._vector_env, None
-        self._shown = [None] * len(self._all_ids)
+        self._vector_access.close()
+        self._last_obs = [None] * self.env_num
         try:
             vector_env.close()
         finally:
-            self._close_env_ref()
+            self._spaces.close()
 
     # ---- step --------------------------------------------------------------------------------
 
@@ -231,25 +298,26 @@ class GymVectorEnvManager(EnvBooks):
         """Step envs and wait for all of them.
 
         Args:
-            actions: {env_id: action}. Over a vector env that was passed in, every env in RUN must
-                be there: it cannot step some only. {} begins the next episodes where all are over.
+            actions: {env_id: action}. A vector env that was passed in cannot step some envs only: the dict must
+                have all envs in RUN. {} begins the next episodes if all are over.
 
         Returns:
-            {env_id: BaseEnvTimestep} of the envs asked; the info of a last timestep has
-            `eval_episode_return`: the env's own, or else the sum of the episode's rewards, a float.
+            {env_id: BaseEnvTimestep} of the envs in `actions`; `reward` is float32 (1,), or has one number per
+            agent. At the end of an episode the info has `eval_episode_return`: the env's own value, or else the sum
+            of the episode's rewards, a float.
 
         Raises:
-            ClosedError: not reset yet, or closed.
+            ClosedError: the manager has not been reset, or is closed.
             StateError: an env is not in RUN.
-            ConfigError: not a dict, or an env in RUN is missing.
+            ConfigError: not a dict, or it lacks an env in RUN.
         """
-        if self._closed:
+        if self._counts.closed:
             raise ClosedError(f"step: {type(self).__name__} is closed or was never reset")
         if not isinstance(actions, Mapping):
             raise ConfigError(f"step: expected a dict of actions by env id, got {type(actions).__name__}")
         if not actions:
-            return self._step_vector_env({}) if self._only_awaits() else {}
-        states = {env_id: self._env_states.get(env_id, EnvState.VOID).name for env_id in actions}
+            return self._step_vector_env({}) if self._needs_step() else {}
+        states = {env_id: self._counts.states.get(env_id, EnvState.VOID).name for env_id in actions}
         if any(state != "RUN" for state in states.values()):
             raise StateError(f"step: envs must be in RUN, got {states}")
         if not self._steps_some and len(actions) < len(self.ready_obs_id):
@@ -258,7 +326,7 @@ class GymVectorEnvManager(EnvBooks):
         return self._step_vector_env(actions)
 
     def _step_vector_env(self, actions: Mapping[int, Any]) -> dict[int, BaseEnvTimestep]:
-        ids = [int(env_id) for env_id in actions] if self._steps_some else self._all_ids
+        ids = [int(env_id) for env_id in actions] if self._steps_some else self._counts.all_ids
         batch = self._join([actions.get(env_id) for env_id in ids])
         if self._steps_some:
             obs, rewards, terminated, truncated, infos = self._vector_env.step(batch, env_id=np.array(ids))
@@ -267,15 +335,15 @@ class GymVectorEnvManager(EnvBooks):
         rows = self._rows(obs)
         timesteps = {}
         for row, env_id in enumerate(ids):
-            state = self._env_states[env_id]
-            self._shown[env_id] = rows[row]
+            state = self._counts.states[env_id]
+            self._last_obs[env_id] = rows[row]
             if state is EnvState.RESET:
-                self._set_state(env_id, EnvState.RUN)
+                self._counts.set_state(env_id, EnvState.RUN)
             elif state is EnvState.RUN:
                 ends = bool(terminated[row]), bool(truncated[row])
                 timesteps[env_id] = self._make_timestep(env_id, row, rows[row], rewards[row], ends, infos)
         if self._mode is AutoresetMode.DISABLED and (terminated | truncated).any():
-            self._reset_ended(terminated | truncated)
+            self._reset_by_mask(terminated | truncated)
         return {env_id: timesteps[env_id] for env_id in actions}
 
     def _make_timestep(
@@ -293,25 +361,25 @@ class GymVectorEnvManager(EnvBooks):
             self._returns[env_id] = 0.0
             mark_end(info, *ends)
             info.update({key: value.item() for key, value in info.items() if isinstance(value, np.bool_)})
-            if self._note_end(env_id) and self._mode is not AutoresetMode.SAME_STEP:
-                self._set_state(env_id, EnvState.RESET)
+            if self._counts.note_end(env_id) and self._mode is not AutoresetMode.SAME_STEP:
+                self._counts.set_state(env_id, EnvState.RESET)
         given = infos_of_agents(info) if AGENTS in info else info
         return BaseEnvTimestep(obs, np.atleast_1d(np.array(reward, np.float32)), done, given)
 
-    def _reset_ended(self, mask: Any) -> None:
+    def _reset_by_mask(self, mask: Any) -> None:
         """Reset envs whose episode is over, those that are DONE too: they are stepped with the others."""
         obs, _ = self._vector_env.reset(options={"reset_mask": mask})
         rows = self._rows(obs)
         for env_id in np.flatnonzero(mask).tolist():
-            self._shown[env_id] = rows[env_id]
-            if self._env_states[env_id] is EnvState.RESET:
-                self._set_state(env_id, EnvState.RUN)
+            self._last_obs[env_id] = rows[env_id]
+            if self._counts.states[env_id] is EnvState.RESET:
+                self._counts.set_state(env_id, EnvState.RUN)
 
     def _rows(self, obs: Any) -> list[Any]:
         return list(iterate(self._vector_env.observation_space, obs))
 
     def _join(self, actions: list[Any]) -> Any:
-        """Make one batch; envs that are over or about to be reset get some action of the space."""
+        """Return a batch of actions; an env without an action gets one of the space."""
         space = self._vector_env.single_action_space
         filler = None
         if any(action is None for action in actions):
@@ -320,36 +388,13 @@ class GymVectorEnvManager(EnvBooks):
         empty: Any = create_empty_array(space, len(values))
         return concatenate(space, values, empty)
 
-    # ---- attributes --------------------------------------------------------------------------
 
-    def _read_from_envs(self, name: str) -> Any:
-        if self._is_over:
-            raise ClosedError(f"attribute {name!r}: {type(self).__name__} is closed")
-        envs = getattr(self._vector_env, "envs", None)
-        reference = envs[0] if envs else (None if self._env_fn[0] is _no_env_fn else self.env_ref)
-        missing = object()
-        value = find_attr(reference, name, missing)
-        if reference is not None and value is missing:
-            raise AttributeError(f"neither {type(self).__name__} nor its envs have an attribute {name!r}")
-        if reference is not None and inspect.ismethod(value):
-            if name not in self.method_name_list:
-                raise RuntimeError(f"{name!r} is a method of the envs and is not in method_name_list")
-            return lambda *args, **kwargs: list(self._vector_env.call(name, *args, **kwargs))
-        return list(self._vector_env.get_attr(name))
+class _RecordableFactory:
+    """Builds an env that can record videos.
 
-    def render(self, mode: str = "rgb_array", env_ids: Sequence[int] | None = None) -> dict[int, Any]:
-        """Render all envs in the mode they were made with; return the frames of some, by default the ready ones."""
-        if self._closed:
-            raise ClosedError(f"render: {type(self).__name__} is closed or was never reset")
-        frames = self._vector_env.render()
-        return {env_id: frames[env_id] for env_id in (self.ready_obs_id if env_ids is None else env_ids)}
-
-    def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
-        raise StateError(f"{what}: a vector env has no such call for single envs")
-
-
-class _RecordableMaker:
-    """Builds an env that can be told to record; travels by value like the function it holds."""
+    Args:
+        env_fn: builds the env; pickled by value, like the factory.
+    """
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         self.env_fn = env_fn
@@ -364,7 +409,7 @@ class _RecordableMaker:
 
 
 def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """Take one env's info out of a vector env's, where `_key` says who has `key`."""
+    """Return one env's info out of the infos of a vector env, where the mask `_key` marks the envs that have `key`."""
     info: dict[str, Any] = {}
     for key, values in infos.items():
         if is_mask(key, infos):
@@ -379,12 +424,12 @@ def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
 
 
 def _some_action(space: gymnasium.Space[Any]) -> Any:
-    """Give an action of the space; its generator stays where it is."""
+    """Return an action of the space, and leave the space's generator unchanged."""
     return copy.deepcopy(space).sample()
 
 
 def _fit(space: gymnasium.Space[Any], action: Any) -> Any:
-    """Unpack arrays of shape (1,) where the space wants a number."""
+    """Return an action that fits the space: a number for Discrete, also from an array of shape (1,)."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return np.asarray(action).reshape(())[()]
     return action

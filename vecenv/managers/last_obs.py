@@ -1,8 +1,8 @@
-"""Shown: the newest observation of each env, as `ready_obs` hands them out.
+"""Last observations: the newest observation of each env, which `ready_obs` returns.
 
-Stands behind the timesteps on the data path. Where observations are views of the ring (copy_on_get=False)
-a row lives for `depth - 1` later batches only, while an env may stay ready for much longer than that: what
-is about to expire and is still to be shown gets memory of its own first.
+It stands behind the timesteps on the data path. With copy_on_get=False observations are views of the ring, and a row
+of the ring is valid until `depth - 1` later batches have been received. An env may be ready for longer than that, so
+its row is copied before the block of the row is used again.
 """
 
 from __future__ import annotations
@@ -14,38 +14,48 @@ from typing import Any
 
 from ..nested import copy_arrays, map_structure
 
-__all__ = ["Shown"]
+__all__ = ["LastObservations"]
 
 
 _NOTHING: Mapping[int, Any] = {}
 
 
-class Shown:
+class LastObservations:
     """Newest observations by env_id.
 
     Args:
-        num_envs: how many envs.
-        depth: of the pool, if observations are views; None if they own their memory.
+        num_envs: number of envs.
+
+    Attributes:
+        rows: observation of each env, None before its first one.
     """
 
-    def __init__(self, num_envs: int, depth: int | None) -> None:
-        self.rows: list[Any] = [None] * num_envs
+    def __init__(self, num_envs: int) -> None:
         self._all_ids = list(range(num_envs))
-        self._ids: Sequence[int] = ()  # the envs of _batch, where all of it is newest
+        self.open(None)
+
+    def open(self, depth: int | None) -> None:
+        """Forget all observations.
+
+        Args:
+            depth: the pool's depth if observations are views; None if they own their memory.
+        """
+        self.rows: list[Any] = [None] * len(self._all_ids)
+        self._ids: Sequence[int] = ()  # the envs of _batch, if all its rows are newest
         self._batch: Any = None
         self._depth = depth
         self._views: dict[int, int] = {}  # env_id -> number of the batch that its row is a view of
-        self._received: deque[list[int]] = deque()  # the envs of each batch that is still to be seen
-        self._number = 0  # of the batch received last
+        self._received: deque[list[int]] = deque()  # the envs of each batch that is still valid
+        self._number = 0  # of the newest batch
 
     def put(self, ids: Sequence[int], batch: Any, rows: list[Any], skip: Collection[int] = ()) -> None:
-        """Take in the batch received last, or a part of it.
+        """Store the observations of the newest batch, or of a part of it.
 
         Args:
             ids: the env of each row.
-            batch: nested arrays (B, *S); None if there are none.
-            rows: the same, cut into rows.
-            skip: envs whose rows mean nothing.
+            batch: nested arrays (B, *S); None if the observations have no layout.
+            rows: the rows of the batch.
+            skip: envs whose rows have no observation.
         """
         if skip:
             kept = [row for row, env_id in enumerate(ids) if env_id not in skip]
@@ -62,43 +72,43 @@ class Shown:
             self._views.update(dict.fromkeys(ids, self._number))
 
     def put_one(self, env_id: int, obs: Any) -> None:
-        """Take in an observation that owns its memory."""
+        """Store an observation that owns its memory."""
         self.rows[env_id] = obs
         self._batch = None
         self._views.pop(env_id, None)
 
     def release(self, ids: Sequence[int]) -> None:
-        """Note that these envs have been asked to go on: their observations need not be kept."""
+        """Note that these envs are being stepped: their observations need no copy."""
         for env_id in ids if self._views else ():
             self._views.pop(env_id, None)
 
-    def expect_batch(self) -> Mapping[int, Any]:
-        """Save what the next batch to be received would overwrite. To be called before that.
+    def prepare_batch(self) -> Mapping[int, Any]:
+        """Copy the rows that the next batch would overwrite. The caller calls this before each batch.
 
         Returns:
-            {env_id: what stood for it so far} of the envs whose observations have moved.
+            {env_id: view} of the envs whose observation in `rows` is a copy now.
         """
         if self._depth is None:
             return _NOTHING
-        moved: dict[int, Any] = {}
+        copied: dict[int, Any] = {}
         if len(self._received) >= self._depth - 1:
             number = self._number - len(self._received) + 1
             for env_id in self._received.popleft():
                 if self._views.get(env_id) == number:
-                    moved[env_id] = self.rows[env_id]
+                    copied[env_id] = self.rows[env_id]
                     self.put_one(env_id, copy_arrays(self.rows[env_id]))
         self._received.append([])
         self._number += 1
-        return moved
+        return copied
 
     def stacked(self, ids: list[int]) -> Any:
-        """Return these envs' observations as the batch that they came in; None if they came apart.
+        """Return the observations of these envs as one batch, if they came in the same batch; else None.
 
-        Arrays (B, *S), nested like the space, in the order of `ids`.
+        The arrays are (B, *S), nested like the space, in the order of `ids`.
         """
         if self._batch is None or ids == self._ids:
             return self._batch
-        place = {env_id: row for row, env_id in enumerate(self._ids)}
-        if not place.keys() >= set(ids):
+        row_of = {env_id: row for row, env_id in enumerate(self._ids)}
+        if not row_of.keys() >= set(ids):
             return None
-        return map_structure(operator.itemgetter([place[env_id] for env_id in ids]), self._batch)
+        return map_structure(operator.itemgetter([row_of[env_id] for env_id in ids]), self._batch)

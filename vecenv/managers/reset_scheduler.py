@@ -1,280 +1,446 @@
-"""Resets: begins episodes, by force or because one ended, as often as `max_retry` allows.
+"""Reset scheduler: begins episodes, for the caller or because one ended, and repeats resets that fail.
 
-reset_param, seeds -> Orders -> Pool.reset -> env.reset -> first observation: RUN
-                                     ^                  -> exception: ERROR at last
-                                     +-- pause, 'renew' --+
+reset_param, seeds -> ResetRequest -> Pool.reset -> env.reset -> first observation: the env is in RUN
+                                          ^                  -> exception: the env is in ERROR, or
+                                          +------------------   another attempt
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
+from ..core.layout import messages
 from ..core.layout.rows import Op, RowFlag
+from ..core.layout.spec import Spec
 from ..core.parent.batch import Batch
-from ..envs.seeding import episode_seed
-from ..errors import ConfigError, EnvError, SpaceError, WorkerDiedError, WorkerTimeoutError, add_notes, warn_caller
+from ..core.pool.process import ProcessPool
+from ..envs.video import make_token
+from ..errors import (
+    ConfigError,
+    EnvError,
+    SpaceError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerTimeoutError,
+    add_notes,
+    warn_caller,
+)
 from ..nested import copy_arrays
-from .calls import leave_resets, renew_env
-from .env_driver import Orders
-from .launch import EnvLife
+from .env_driver import ResetRequest
+from .episode_counts import EpisodeCounts
+from .last_obs import LastObservations
+from .launch import Launch
+from .remote_access import RemoteAccess, disable_autoreset, rebuild_env
+from .retry import RetryPolicy
+from .seeds import ResetSeeds
 from .states import EnvState
-from .timesteps import BUILT_ANEW, HAS_INFO, split_rows
+from .timesteps import HAS_INFO, REBUILT, split_rows
 
-__all__ = ["EnvResets"]
+__all__ = ["ResetScheduler"]
 
 
-class EnvResets(EnvLife):
-    """The part of a manager that begins episodes."""
+class ResetScheduler:
+    """Knows which resets are requested, under way, and to be tried again.
 
-    def reset(self, reset_param: Mapping[int, Mapping[str, Any] | None] | None = None) -> None:
-        """Begin new episodes, whatever the envs are doing, and wait for their first observations.
+    Args:
+        counts: states of the envs, and counts of their episodes.
+        launch: owns the pool.
+        access: calls the envs.
+        last_obs: takes first observations.
+        retry: how failed resets are repeated; may change.
+        receive: waits for rows of the pool, and passes rows of resets to `take_rows`.
+        drop_answers: called with ids of envs before they are reset: answers to their steps are not wanted any more.
+        close: closes the manager because of an error; returns {env_id: timestep} of the timesteps that it had
+            received and not returned.
+        goes_on, give_up: as for `RemoteAccess`.
 
-        Answers of these envs that are still out are dropped. Episode counts stay as they are.
+    Attributes:
+        seeds: the seeds of the envs.
+        unstepped: ids of envs that have been reset and not stepped since. The manager removes those it steps.
+    """
 
-        Args:
-            reset_param: {env_id: keyword arguments of that env's reset, None for none}; they are
-                remembered for its later resets. None: all envs, with what is remembered.
+    def __init__(
+        self,
+        counts: EpisodeCounts,
+        launch: Launch,
+        access: RemoteAccess,
+        last_obs: LastObservations,
+        retry: RetryPolicy,
+        *,
+        receive: Callable[[], None],
+        drop_answers: Callable[[Sequence[int]], None],
+        close: Callable[[Exception], dict[int, Any]],
+        goes_on: Callable[[WorkerTimeoutError | WorkerDiedError], bool],
+        give_up: Callable[[Exception], None],
+    ) -> None:
+        self._counts = counts
+        self._launch = launch
+        self._access = access
+        self._last_obs = last_obs
+        self._retry = retry
+        self._receive = receive
+        self._drop_answers = drop_answers
+        self._close = close
+        self._goes_on = goes_on
+        self._give_up = give_up
+        self.seeds = ResetSeeds(len(counts.all_ids))
+        self.unstepped: set[int] = set()
+        self._params: dict[int, dict[str, Any]] = {}  # keyword arguments of resets
+        self._attempts: dict[int, int] = {}  # of each reset under way: attempts left
+        self._requests: dict[int, ResetRequest] = {}  # of resets under way
+        self._requested: set[int] = set()  # envs that the caller resets; other resets are automatic
+        self._rebuilt: set[int] = set()  # envs that are new and need a complete request
+        self._replay_paths: list[str] | None = None
+        self._replay_tokens: dict[int, str] = {}
+        self._recording: set[int] = set()
 
-        Raises:
-            ClosedError: not launched.
-            ConfigError: not a dict of dicts, or an argument cannot be sent to a worker. Nothing has changed then.
-            RuntimeError: an env could not be reset in `max_retry` attempts; the manager is closed.
-            Exception: what a step of another env has raised meanwhile; these envs have been reset all the same.
-        """
-        pool = self._open_pool("reset")
+    def open(self) -> None:
+        """Begin with new envs; seeds that wait for a reset, and folders for videos, stay."""
+        self._params.clear()
+        self._attempts.clear()
+        self._requests.clear()
+        self._requested.clear()
+        self._recording.clear()
+        self.unstepped.clear()
+        self.seeds.open()
+        self._make_tokens(self._counts.all_ids)
+        self._rebuilt.update(self._counts.all_ids)
+
+    def record_to(self, folders: list[str]) -> None:
+        """Record videos from each env's next reset on, each env to its folder."""
+        self._replay_paths = folders
+
+    def _make_tokens(self, env_ids: Iterable[int]) -> None:
+        self._replay_tokens.update((env_id, make_token()) for env_id in env_ids)
+
+    # ---- state -----------------------------------------------------------------------------
+
+    def is_any_under_way(self) -> bool:
+        """Return whether an env is being reset."""
+        return bool(self._attempts)
+
+    def is_under_way(self, env_id: int) -> bool:
+        """Return whether this env is being reset."""
+        return env_id in self._attempts
+
+    def is_rebuilt(self, env_id: int) -> bool:
+        """Return whether this env is new, and its next reset needs a complete request."""
+        return env_id in self._rebuilt
+
+    # ---- resets of the caller --------------------------------------------------------------
+
+    def reset(self, reset_param: Mapping[int, Mapping[str, Any] | None] | None) -> None:
+        """Reset envs, and wait for their first observations; see `BaseEnvManager.reset`."""
+        pool = self._launch.require_pool("reset")
         ids = self._read_reset_param(reset_param)
         ids = [env_id for env_id in ids if self._may_reset(env_id)]
         if not ids:
             return
+        # A KeyboardInterrupt may come before a reset is sent, or after it has been answered.
         for env_id in [one for one in self._attempts if pool.owes(one) != Op.RESET]:
-            del self._attempts[env_id]  # an interrupt (Ctrl-C) came before it was sent, or when it had been answered
-        under_way = [env_id for env_id in ids if env_id in self._attempts]  # an env answers one at a time
-        self._begin_asked([env_id for env_id in ids if env_id not in self._attempts])
-        failures = self._outlast_failures(under_way)
-        self._begin_asked(under_way)
-        failures += self._outlast_failures()
-        _raise_failure(failures)
+            del self._attempts[env_id]
+        under_way = [env_id for env_id in ids if env_id in self._attempts]  # an env answers one reset at a time
+        self._begin_requested([env_id for env_id in ids if env_id not in self._attempts])
+        failures = self._wait_despite_failures(under_way)
+        self._begin_requested(under_way)
+        failures += self._wait_despite_failures()
+        _raise_first(failures)
 
-    def _begin_asked(self, ids: Sequence[int]) -> None:
-        """Begin resets that the caller asked for."""
+    def _begin_requested(self, ids: Sequence[int]) -> None:
         if not ids:
             return
         self._drop_answers(ids)
-        self._asked.update(ids)
+        self._requested.update(ids)
         for env_id in ids:
-            self._orders[env_id] = self._make_orders(env_id)
-        self._begin_resets(ids)
+            self._requests[env_id] = self._make_request(env_id)
+        self._begin(ids)
 
     def _read_reset_param(self, reset_param: Any) -> list[int]:
+        """Check the argument of `reset`, keep its parameters, and return the ids of its envs."""
         if reset_param is None:
-            return list(self._all_ids)
+            return list(self._counts.all_ids)
         if not isinstance(reset_param, Mapping):
             raise ConfigError(f"reset: expected a dict of env ids, got {type(reset_param).__name__}")
         for env_id, params in reset_param.items():
-            if env_id not in self._env_states:
-                raise ConfigError(f"reset: no env {env_id!r}; env ids are 0..{self.env_num - 1}")
+            if env_id not in self._counts.states:
+                raise ConfigError(f"reset: no env {env_id!r}; env ids are 0..{len(self._counts.all_ids) - 1}")
             if params is not None and not isinstance(params, Mapping):
                 raise ConfigError(f"reset: env {env_id}: expected a dict or None, got {type(params).__name__}")
         given = {int(env_id): dict(params or {}) for env_id, params in reset_param.items()}
-        for env_id, params in given.items():
-            self._check_params(env_id, params)
+        if self._launch.has_workers:
+            for env_id, params in given.items():
+                _check_params(env_id, params)
         self._params.update(given)
         return list(given)
 
-    def _check_params(self, env_id: int, params: dict[str, Any]) -> None:
-        """Raise ConfigError for keyword arguments of a reset that cannot reach their env."""
-
     def _may_reset(self, env_id: int) -> bool:
-        if env_id in self._recording and self._env_states[env_id] is EnvState.RUN:
+        if env_id in self._recording and self._counts.states[env_id] is EnvState.RUN:
             warn_caller(f"env {env_id} is recording an episode that has not ended; it is not reset")
             return False
         return True
 
-    def _make_orders(self, env_id: int) -> Orders:
-        """Say all that an env has to know."""
-        left = self._episode_num - self._env_episode_count[env_id]
-        # Seeds that the caller gave wait for a reset that he asks for, however often another one is tried.
-        seed = self._pending_seeds.get(env_id) if env_id in self._asked else None
-        if seed is None and env_id in self._lost and env_id in self._seeds_in_use:
-            # A sequence that starts at 0 again would repeat episodes; one from a derived seed does not.
-            number, dynamic = self._seeds_in_use[env_id]
-            seed = episode_seed(number, self._episodes_begun[env_id], dynamic is not False), dynamic
-        return Orders(
+    def _make_request(self, env_id: int) -> ResetRequest:
+        """Return a complete request."""
+        is_rebuilt = env_id in self._rebuilt
+        # An env that is DONE and is reset by the caller has one more episode.
+        left = max(self._counts.episodes_left(env_id), 1) if self._launch.is_autoreset else None
+        return ResetRequest(
             params=self._params.get(env_id, {}),
-            seed=seed,
-            # An env that has had all its episodes and is reset by force has one more.
-            episodes_left=max(left, 1) if self._resets_in_row else None,
+            seed=self.seeds.seed_for_reset(env_id, is_requested=env_id in self._requested, is_rebuilt=is_rebuilt),
+            episodes_left=left,
             replay_path=None if self._replay_paths is None else self._replay_paths[env_id],
             replay_token=self._replay_tokens[env_id],
-            first_seed=self._first_seeds.get(env_id),
-            is_whole=env_id in self._lost,
+            first_seed=self.seeds.first_seed(env_id),
+            is_complete=is_rebuilt,
         )
 
-    def _reset_ended(self, ids: Sequence[int]) -> None:
-        """Begin the next episodes of envs whose last one has ended."""
-        self._asked.difference_update(ids)
-        for env_id in ids:
-            # Where workers reset, an env would take a reset without orders for the worker's own.
-            if self._worker_resets or env_id in self._lost:
-                self._orders[env_id] = self._make_orders(env_id)
-        self._begin_resets(ids)
+    # ---- automatic resets ------------------------------------------------------------------
 
-    def _forget(self, env_ids: Sequence[int]) -> None:
-        """Note that these envs were built anew: their next orders are to say everything again."""
-        self._lost.update(env_ids)
+    def begin_next(self, ids: Sequence[int]) -> None:
+        """Begin the next episodes of envs whose episodes have ended; `wait` waits for them."""
+        self._requested.difference_update(ids)
+        for env_id in ids:
+            # An env with autoresets takes a reset without a request for an autoreset.
+            if self._launch.may_autoreset or env_id in self._rebuilt:
+                self._requests[env_id] = self._make_request(env_id)
+        self._begin(ids)
+
+    def note_autoreset(self, env_id: int) -> None:
+        """Note that the worker has begun the env's next episode in the row that ended one."""
+        self.seeds.note_episode(env_id)
+        self.unstepped.add(env_id)
+
+    def note_rebuilt(self, env_ids: Sequence[int]) -> None:
+        """Note that these envs are new: their next request must be complete."""
+        self._rebuilt.update(env_ids)
         self._recording.difference_update(env_ids)
-        self._begin_books_of_new(env_ids)
-        if self._worker_resets and not self._resets_in_row:
-            self._call_envs(leave_resets, "a time limit", env_ids)
+        self._make_tokens(env_ids)
+        self.seeds.draw_first(env_ids)
+        if self._launch.may_autoreset and not self._launch.is_autoreset:
+            self._access.call(disable_autoreset, "a time limit", env_ids)
 
-    def _begin_resets(self, ids: Sequence[int]) -> None:
+    # ---- resets under way ------------------------------------------------------------------
+
+    def _begin(self, ids: Sequence[int]) -> None:
         for env_id in ids:
-            self._set_state(env_id, EnvState.RESET)
-            self._attempts[env_id] = self._max_retry
-        self._send_resets(ids)
+            self._counts.set_state(env_id, EnvState.RESET)
+            self._attempts[env_id] = self._retry.max_retry
+        self._send(ids)
 
-    def _send_resets(self, ids: Sequence[int]) -> None:
-        orders = [self._orders.get(env_id) for env_id in ids]
-        kwargs = [None if order is None else {"orders": order} for order in orders]
-        self._open_pool("reset").reset(ids, kwargs=kwargs, ordered=False, draw_seeds=False)
+    def _send(self, ids: Sequence[int]) -> None:
+        requests = [self._requests.get(env_id) for env_id in ids]
+        kwargs = [None if request is None else {"request": request} for request in requests]
+        self._launch.require_pool("reset").reset(ids, kwargs=kwargs, ordered=False, draw_seeds=False)
 
-    def _await_resets(self) -> None:
-        """Wait until no env owes a first observation."""
-        _raise_failure(self._outlast_failures())
+    def wait(self) -> None:
+        """Wait until no env is being reset.
 
-    def _outlast_failures(self, ids: Iterable[int] | None = None) -> list[Exception]:
-        """Wait until these envs, or all, owe no first observation; return what steps of others have raised meanwhile.
+        Raises:
+            EnvError: a reset failed in all attempts; the manager is closed.
+            Exception: raised by the step of another env meanwhile. All resets are complete.
+        """
+        _raise_first(self._wait_despite_failures())
 
-        Who asked for these resets is to know when they are done, and hears of that then.
+    def _wait_despite_failures(self, ids: Iterable[int] | None = None) -> list[Exception]:
+        """Wait for the first observation of these envs (default: all).
+
+        Returns:
+            Exceptions raised by steps of other envs, to be raised once the resets are complete.
         """
         wanted = None if ids is None else set(ids)
         failures = []
         while self._attempts and (wanted is None or not wanted.isdisjoint(self._attempts)):
             try:
-                batch = self._recv(self._num_rows_to_await())
-                if batch is not None:
-                    self._absorb(batch)
+                self._receive()
             except Exception as error:
-                if self._closed or "timesteps" not in vars(error):  # which failed steps have, see `_fail_steps`
+                if self._counts.closed or "timesteps" not in vars(error):  # the attribute that failed steps add
                     raise
                 failures.append(error)
         return failures
 
-    def _num_rows_to_await(self) -> int:
-        return self._open_pool("reset").outstanding()
+    def take_rows(self, batch: Batch, spec: Spec) -> None:
+        """Store the first observations of a batch, and try resets again that failed.
 
-    def _drop_answers(self, ids: Sequence[int]) -> None:
-        """Forget what these envs still owe."""
+        Args:
+            batch: rows of resets; rows of steps are skipped.
+            spec: the observation spec.
 
-    def _absorb(self, batch: Batch) -> None:
-        """Take in a batch that has answers to resets."""
-        obs = split_rows(self._layout.spec, copy_arrays(batch.obs), len(batch))
+        Raises:
+            EnvError: as `fail`.
+        """
+        obs = split_rows(spec, copy_arrays(batch.obs), len(batch))
         errors = batch.errors()
         failed: dict[int, Exception] = {}
         is_reset = (batch.row_flags & RowFlag.RESET != 0).tolist()
         infos = batch.infos() if batch.flags & HAS_INFO else None
         for row, env_id in enumerate(batch.env_ids.tolist()):
             if not is_reset[row]:
-                continue  # of a step that an interrupt (Ctrl-C) has cut off from its caller
+                continue  # of a step that a KeyboardInterrupt separated from its caller
             if env_id in errors:
                 failed[env_id] = errors[env_id]
-            elif infos is not None and infos[row].get("recovered") in BUILT_ANEW and env_id not in self._lost:
-                # Its worker died before this reset: it lacks what earlier ones told it.
-                self._forget([env_id])
-                self._orders[env_id] = self._make_orders(env_id)
-                self._send_resets([env_id])
+            elif infos is not None and infos[row].get("recovered") in REBUILT and env_id not in self._rebuilt:
+                # Its worker died before this reset: the env is new, and lacks earlier requests.
+                self.note_rebuilt([env_id])
+                self._requests[env_id] = self._make_request(env_id)
+                self._send([env_id])
             else:
-                self._show_first(env_id, obs[row])
+                self._finish(env_id, obs[row])
         if failed:
-            self._retry_resets(failed)
+            self._try_again(failed)
 
-    def _show_first(self, env_id: int, obs: Any) -> None:
-        """A reset has been answered: the env runs."""
-        orders = self._orders.pop(env_id, None)
+    def _finish(self, env_id: int, obs: Any) -> None:
+        """End a reset that was answered: the env is in RUN."""
+        request = self._requests.pop(env_id, None)
         self._attempts.pop(env_id, None)
-        self._asked.discard(env_id)
-        self._lost.discard(env_id)
-        self._episodes_begun[env_id] += 1
-        self._unstepped.add(env_id)
-        if orders is not None:
-            self._first_seeds.pop(env_id, None)
-            if orders.seed is not None:
-                self._seeds_in_use[env_id] = orders.seed
-                self._episodes_begun[env_id] = 1
-                if self._pending_seeds.get(env_id) == orders.seed:
-                    del self._pending_seeds[env_id]
-            if orders.replay_path is not None:
+        self._requested.discard(env_id)
+        self._rebuilt.discard(env_id)
+        self.seeds.note_episode(env_id)
+        self.unstepped.add(env_id)
+        if request is not None:
+            self.seeds.note_used(env_id, request.seed)
+            if request.replay_path is not None:
                 self._recording.add(env_id)
-        self._shown.put_one(env_id, obs)
-        self._set_state(env_id, EnvState.RUN)
+        self._last_obs.put_one(env_id, obs)
+        self._counts.set_state(env_id, EnvState.RUN)
 
-    def _retry_resets(self, failed: dict[int, Exception]) -> None:
-        """Try again where attempts are left; close and raise where not."""
+    # ---- failed attempts -------------------------------------------------------------------
+
+    def _try_again(self, failed: dict[int, Exception]) -> None:
+        """Begin another attempt of each failed reset; if one has no attempts left, close the manager and raise."""
         for env_id in sorted(failed):
-            self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
-            if self._attempts[env_id] <= 0:
-                self._give_up_reset(env_id, failed[env_id])
-        time.sleep(self._retry_waiting_time)
+            self._use_attempt(env_id, failed[env_id])
+        self._retry.wait()
         ids = sorted(failed)
-        if self._retry_type == "renew":
-            self._renew(ids)
-            ids = self._without_reset(ids)
+        if self._retry.retry_type == "renew":
+            self._rebuild(ids)
+            ids = [env_id for env_id in ids if not self._is_sent(env_id)]
         if ids:
-            self._send_resets(ids)
+            self._send(ids)
 
-    def _without_reset(self, env_ids: Iterable[int]) -> list[int]:
-        """Leave out envs that have been told to reset already, as their worker was replaced in the meantime."""
-        pool = self._open_pool("reset")
-        return [env_id for env_id in env_ids if pool.owes(env_id) != Op.RESET]
+    def _use_attempt(self, env_id: int, error: Exception) -> None:
+        self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
+        if self._attempts[env_id] <= 0:
+            self.fail(env_id, error)
 
-    def _renew(self, env_ids: Sequence[int]) -> None:
-        """Build envs anew; one that cannot be built has used an attempt up, and is to be built by its next reset."""
-        is_built = True
+    def _is_sent(self, env_id: int) -> bool:
+        """Return whether the env owes the answer to a reset: its worker may have been replaced meanwhile."""
+        return self._launch.require_pool("reset").owes(env_id) == Op.RESET
+
+    def _rebuild(self, env_ids: Sequence[int]) -> None:
+        """Replace envs by new ones. A constructor that raises uses an attempt, and the next reset tries again."""
+        has_failed = False
         for env_id in env_ids:
-            if not self._without_reset([env_id]):
+            if self._is_sent(env_id):
                 continue
             try:
-                self._open_pool("renew").call(renew_env, [env_id])
+                self._launch.require_pool("renew").call(rebuild_env, [env_id])
             except (WorkerTimeoutError, WorkerDiedError) as error:
-                # Where it goes on, the call is made all the same before the env's next reset.
-                if not self._outlives(error):
-                    self._give_up_worker(error)
+                # If the manager goes on, the worker makes the call before the env's next reset.
+                if not self._goes_on(error):
+                    self._give_up(error)
                     raise
             except Exception as error:
-                self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
-                if self._attempts[env_id] <= 0:
-                    self._give_up_reset(env_id, error)
-                is_built = False
-        if not is_built:
-            time.sleep(self._retry_waiting_time)
+                self._use_attempt(env_id, error)
+                has_failed = True
+        if has_failed:
+            self._retry.wait()
 
-    def _waiting_timesteps(self) -> dict[int, Any]:
-        """Return {env_id: timestep} of what has come and has not been handed out; there is no next call that could."""
-        return {}
+    def fail(self, env_id: int, error: Exception) -> NoReturn:
+        """Close the manager because a reset failed in its last attempt, and raise.
 
-    def _give_up_reset(self, env_id: int, error: Exception) -> NoReturn:
-        """Close and raise; a step within which this happens adds the timesteps that it has made itself."""
-        self._set_state(env_id, EnvState.ERROR)
-        waiting = self._waiting_timesteps()
-        self._close_after(error)
-        times = f"in {self._max_retry} attempts" if self._max_retry > 1 else "in its only attempt (max_retry=1)"
+        Raises:
+            EnvError: `timesteps` has the timesteps that were received and not returned.
+        """
+        self._counts.set_state(env_id, EnvState.ERROR)
+        unreturned = self._close(error)
+        max_retry = self._retry.max_retry
+        times = f"in {max_retry} attempts" if max_retry > 1 else "in its only attempt (max_retry=1)"
         is_layout = isinstance(error, SpaceError) and (error.path or "").startswith("obs")
         remedy = "; shared_memory=False takes observations that differ from their space" if is_layout else ""
-        given_up = EnvError(
+        failure = EnvError(
             f"env {env_id} could not be reset {times}; the manager is closed. "
             f"Last: {type(error).__name__}: {error}{remedy}",
             exception_type=type(error).__qualname__,
             env_ids=(env_id,),
             op="reset",
         )
-        vars(given_up)["timesteps"] = waiting
-        raise given_up from error
+        vars(failure)["timesteps"] = unreturned
+        raise failure from error
+
+    def fail_on_autoreset_error(self, errors: Mapping[int, Exception]) -> None:
+        """Close the manager and raise if one of these errors of steps, by env_id, is of an autoreset in the worker.
+
+        Raises:
+            EnvError: as `fail`.
+        """
+        for env_id, error in sorted(errors.items()):
+            if isinstance(error, EnvError) and error.op == "reset":
+                self.fail(env_id, error)
+
+    def replace_hung_worker(self, error: WorkerError) -> list[int]:
+        """Replace the worker that an error of a reset names, and try that reset again.
+
+        Other envs of the worker whose episode has had no step begin another episode.
+
+        Returns:
+            The other envs of the worker, whose episodes are abandoned; they are in ERROR.
+
+        Raises:
+            EnvError: as `fail`, if the reset has no attempts left.
+        """
+        env_id, worker_id = error.env_ids[0], error.worker_id
+        pool = self._launch.require_pool("reset")
+        assert isinstance(pool, ProcessPool) and worker_id is not None
+        env_ids = pool.envs_of(worker_id)
+        self._use_attempt(env_id, error)
+        self._retry.wait()
+        running = [one for one in env_ids if self._counts.states[one] is EnvState.RUN]
+        repeated = [one for one in running if one in self.unstepped]
+        abandoned = [one for one in running if one not in self.unstepped]
+        self._requested.difference_update(repeated)
+        for one in repeated:
+            self._counts.set_state(one, EnvState.RESET)
+            self._attempts[one] = self._retry.max_retry
+        self._restart(pool, worker_id, env_id)
+        self.note_rebuilt(env_ids)
+        owed = [one for one in env_ids if one in self._attempts]
+        for one in owed:
+            self._requests[one] = self._make_request(one)
+        self._send(owed)
+        for one in abandoned:
+            self._counts.set_state(one, EnvState.ERROR)
+        return abandoned
+
+    def _restart(self, pool: ProcessPool, worker_id: int, env_id: int) -> None:
+        """Replace a worker; each failure uses an attempt of the env's reset."""
+        while True:
+            try:
+                pool.restart(worker_id)
+                return
+            except Exception as error:
+                self._use_attempt(env_id, error)
+                self._retry.wait()
 
 
-def _raise_failure(failures: list[Exception]) -> None:
-    """Raise the first of these, with a note for each other; do nothing if there is none."""
+def _check_params(env_id: int, params: dict[str, Any]) -> None:
+    """Raise ConfigError for parameters that cannot be pickled, before anything has changed.
+
+    Else the env would stay in RESET, and each later reset would fail because of the same parameters.
+    """
+    if not params:
+        return
+    try:
+        messages.dump(params)
+    except Exception as error:  # of any class: objects have pickling code of their own
+        raise ConfigError(
+            f"reset: env {env_id}: its arguments cannot be sent to a worker: {type(error).__name__}: {error}",
+            key="reset_param",
+        ) from error
+
+
+def _raise_first(failures: list[Exception]) -> None:
+    """Raise the first of these exceptions, if there is one, with a note for each other."""
     if failures:
         first, *rest = failures
         add_notes(first, [f"then a step raised {type(error).__name__}: {error}" for error in rest])

@@ -1,29 +1,111 @@
-"""Seeds that a manager was given and has not passed on yet; each is used once."""
+"""Seeds: the argument of `manager.seed` by env, and the seeds that envs get with their resets."""
 
 from __future__ import annotations
 
+import logging
 import numbers
+import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..envs.seeding import check_seed
+from ..envs.seeding import SEED_BITS, check_seed, episode_seed
 from ..errors import ConfigError
 
-__all__ = ["seeds_by_env"]
+__all__ = ["ResetSeeds", "Seed", "seeds_by_env"]
+
+_LOG = logging.getLogger(__name__)
+
+#: (seed, dynamic_seed) as `manager.seed` was given them.
+Seed: TypeAlias = "tuple[int, bool | None]"
+
+
+class ResetSeeds:
+    """The seeds of envs: those that wait for a reset, and those that envs have got.
+
+    Each seed given is used once, by the next reset of its env that the caller asks for.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._num_envs = num_envs
+        self._waiting: dict[int, Seed] = {}
+        self._in_use: dict[int, Seed] = {}
+        self._num_episodes = dict.fromkeys(range(num_envs), 0)  # begun since the env was seeded
+        self._first: dict[int, int] = {}  # for the first reset of envs without a seed of the caller's
+
+    def open(self) -> None:
+        """Begin with new envs; seeds that wait for a reset stay."""
+        self._in_use.clear()
+        self._first.clear()
+        self._num_episodes = dict.fromkeys(range(self._num_envs), 0)
+        self.draw_first(range(self._num_envs))
+
+    def give(self, seeds: Mapping[int, int], dynamic_seed: bool | None) -> None:
+        """Take the seeds of the caller, {env_id: seed}."""
+        self._waiting.update((env_id, (seed, dynamic_seed)) for env_id, seed in seeds.items())
+
+    def waiting(self) -> dict[int, Seed]:
+        """Return the seeds that wait for a reset; a copy."""
+        return dict(self._waiting)
+
+    def restore(self, waiting: Mapping[int, Seed]) -> None:
+        """Let these seeds wait for a reset again: a launch that used them has failed."""
+        self._waiting.update(waiting)
+
+    def draw_first(self, env_ids: Sequence[int]) -> None:
+        """Draw seeds for the first reset of new envs that have none, and log them."""
+        first = secrets.randbelow(2**SEED_BITS - self._num_envs)
+        known = self._waiting.keys() | self._in_use.keys()
+        unseeded = [env_id for env_id in env_ids if env_id not in known]
+        self._first.update((env_id, first + env_id) for env_id in unseeded)
+        if unseeded:
+            _LOG.info("unseeded first reset of envs %s: Gymnasium env i gets the seed %d + i", unseeded, first)
+
+    def first_seed(self, env_id: int) -> int | None:
+        """Return the seed drawn for the env's first reset, if it has not been used."""
+        return self._first.get(env_id)
+
+    def seed_for_reset(self, env_id: int, *, is_requested: bool, is_rebuilt: bool) -> Seed | None:
+        """Return the seed of the env's next reset; None if its sequence of seeds goes on.
+
+        Args:
+            env_id: the env.
+            is_requested: the caller asks for this reset. Only then a seed of the caller's is used.
+            is_rebuilt: the env is new, so it must be given its seed again.
+        """
+        seed = self._waiting.get(env_id) if is_requested else None
+        if seed is None and is_rebuilt and env_id in self._in_use:
+            # A sequence that starts at 0 again would repeat episodes. One with a derived seed does not.
+            number, dynamic = self._in_use[env_id]
+            seed = episode_seed(number, self._num_episodes[env_id], dynamic is not False), dynamic
+        return seed
+
+    def note_episode(self, env_id: int) -> None:
+        """Count an episode that has begun."""
+        self._num_episodes[env_id] += 1
+
+    def note_used(self, env_id: int, seed: Seed | None) -> None:
+        """Note that an episode has begun with a request of a reset that had this seed, or none."""
+        self._first.pop(env_id, None)
+        if seed is not None:
+            self._in_use[env_id] = seed
+            self._num_episodes[env_id] = 1
+            if self._waiting.get(env_id) == seed:
+                del self._waiting[env_id]
 
 
 def seeds_by_env(seed: Any, num_envs: int) -> dict[int, int]:
-    """Return {env_id: seed} for what `manager.seed` was given, which stays as it is.
+    """Return {env_id: seed} for the argument of `manager.seed`, which is not changed.
 
     Args:
         seed: an integer s gives env i the seed s + i; a sequence has one seed per env; a dict
-            names the envs meant.
+            has the seeds of some envs.
+        num_envs: number of envs.
 
     Raises:
-        ConfigError: a wrong number of seeds, a negative one, an env_id that does not exist.
-        TypeError: anything else.
+        ConfigError: a wrong number of seeds, a negative seed, or an env_id that does not exist.
+        TypeError: `seed` is none of these.
     """
     if isinstance(seed, numbers.Integral):
         first = check_seed(seed)

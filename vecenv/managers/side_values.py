@@ -1,30 +1,43 @@
-"""Asides: what an env gives and no row can hold goes beside it, in the info, and is put back here.
+"""Side values: values of an env that its row cannot hold. They travel in the info and are put back by the manager.
 
-env -> ManagedEnv: row, and the rest under keys of our own in the info -> TimestepBuffers -> as the env gave it
+env -> EnvDriver: row, and side values under keys of our own in the info -> TimestepBuffers -> timestep
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..envs.step_formats import AGENTS, is_abnormal
 
-__all__ = ["ABNORMAL", "AGENTS", "REWARD", "abnormal_values", "add_to_info", "infos_of_agents", "move_reward_to_info"]
+__all__ = [
+    "ABNORMAL",
+    "AGENTS",
+    "REWARD",
+    "AgentInfos",
+    "abnormal_values",
+    "add_to_info",
+    "infos_of_agents",
+    "move_reward_to_info",
+]
 
-#: Info key under which an abnormal timestep's own (obs, reward, terminated, truncated) travel.
+#: Info key of (obs, reward, terminated, truncated) of an abnormal timestep, as the env returned them.
 ABNORMAL = "vecenv.abnormal"
 
-#: Info key under which a reward travels that its row would not give back as it is.
+#: Info key of a reward that its row would change.
 REWARD = "vecenv.reward"
 
 _FLAGS = ("terminated", "truncated", "TimeLimit.truncated")
 
 
 def abnormal_values(info: dict[str, Any]) -> tuple[Any, Any, bool] | None:
-    """Return observation, reward and end of an abnormal timestep as its env gave them, if they are not in the row."""
+    """Remove the side values of an abnormal timestep from its info.
+
+    Returns:
+        (obs, reward, done) as the env returned them; None if they are in the row.
+    """
     own = info.pop(ABNORMAL, None)
     if own is None:
         return None
@@ -33,9 +46,10 @@ def abnormal_values(info: dict[str, Any]) -> tuple[Any, Any, bool] | None:
 
 
 def move_reward_to_info(result: Any) -> Any:
-    """Give a step's five values with the reward in the info, as it is, unless it is a float32 array (1,).
+    """Return the five values of a step with the reward in the info, unless it is a float32 array (1,).
 
-    In its place is a number: the reward itself if it is one, else 0.0. What is no five-tuple is the host's to refuse.
+    A number takes its place: the reward if it is one number, else 0.0. A result of another form is returned as it is;
+    the worker raises an error for it.
     """
     if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], dict)):
         return result
@@ -53,14 +67,50 @@ def _number(reward: Any) -> float:
     return float(array.reshape(())) if array.size == 1 else 0.0
 
 
-def infos_of_agents(info: dict[str, Any]) -> Any:
-    """Return the sequence of infos, one per agent, as the env gave it: a list or a tuple, with dicts of its own.
+class _Infos(Protocol):
+    """The infos of one step; see `TimestepBuffers`."""
 
-    What else the info says goes into each of these dicts that does not say it itself, how the episode ended among
-    it. Before its end there is nothing to say of that.
+    infos: list[Any]
+
+    def put_info(self, row: int, info: Any) -> None:
+        """Replace the info of one timestep."""
+
+
+class AgentInfos:
+    """The form of the infos of envs that return a sequence of infos, one per agent."""
+
+    def __init__(self) -> None:
+        self._forms: dict[int, tuple[bool, int]] = {}  # env_id -> whether it is a tuple, number of agents
+
+    def clear(self) -> None:
+        """Forget the forms: the envs are new."""
+        self._forms.clear()
+
+    def restore(self, ids: list[int], timesteps: _Infos) -> None:
+        """Make sequences of the infos of a step that came as sequences, and of infos of lost episodes of such envs."""
+        for row, info in enumerate(timesteps.infos):
+            if AGENTS in info:
+                self._forms[ids[row]] = info[AGENTS], len(info["agent_infos"])
+                timesteps.put_info(row, infos_of_agents(info))
+            elif info.get("recovered") == "truncated" and ids[row] in self._forms:
+                timesteps.put_info(row, self.in_form_of(ids[row], info))
+
+    def in_form_of(self, env_id: int, info: dict[str, Any]) -> Any:
+        """Return an info that the env did not return itself, in the form of the env's other infos."""
+        if env_id not in self._forms:
+            return info
+        is_tuple, count = self._forms[env_id]
+        return infos_of_agents({**info, AGENTS: is_tuple, "agent_infos": [{}] * count})
+
+
+def infos_of_agents(info: dict[str, Any]) -> Any:
+    """Return the list or tuple of infos, one per agent, as the env returned it.
+
+    All other items of `info` are added to each agent's dict that lacks them. The items that say how an episode
+    ended are added only at its end.
 
     Args:
-        info: with the key `AGENTS`; it is used up.
+        info: has the key `AGENTS`; two of its keys are removed.
     """
     is_tuple = bool(info.pop(AGENTS))
     agents = [dict(part) if isinstance(part, Mapping) else part for part in info.pop("agent_infos")]
@@ -73,7 +123,7 @@ def infos_of_agents(info: dict[str, Any]) -> Any:
 
 
 def add_to_info(info: Any, key: str, value: Any) -> None:
-    """Say something in an info, or in each agent's, that says nothing of it itself."""
+    """Add an item to an info, or to each agent's info, where the key is missing."""
     for own in [info] if isinstance(info, dict) else info:
         if isinstance(own, dict):
             own.setdefault(key, value)

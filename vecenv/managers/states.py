@@ -1,4 +1,4 @@
-"""States of an env as a manager's caller sees them; they decide what may be asked of it."""
+"""States of an env in a manager; a state decides which calls are allowed for the env."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["EnvState"]
 
 
 class EnvState(IntEnum):
-    """What an env is ready for.
+    """The state of one env, as `manager.env_states` reports it.
 
     VOID --launch--> INIT --reset--> RESET --first observation--> RUN
-    RUN  --episode ends--> RESET (automatic), NEED_RESET (the caller resets), DONE (had all its episodes)
-    RUN  --step fails, or an abnormal timestep--> ERROR; a reset brings it back
+    RUN  --episode ends--> RESET (automatic), NEED_RESET (the caller resets), DONE (it was the last episode)
+    RUN  --step fails, or an abnormal timestep--> ERROR; a reset brings the env back to RUN
     any  --close--> VOID
     """
 

@@ -1,28 +1,20 @@
-"""Managers over worker processes: one waits for every env asked, the other for enough of them."""
+"""Managers over worker processes: one waits for all envs that it steps, the other one for enough of them."""
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..core.layout import messages
 from ..core.layout.rows import RowFlag
 from ..core.parent.batch import Batch
-from ..core.pool.pool import Pool
-from ..core.pool.process import ProcessPool
 from ..core.system.clock import Deadline
 from ..envs.base import BaseEnvTimestep
-from ..envs.remote import FindAttribute, Render
-from ..errors import ConfigError, StateError, WorkerDiedError, WorkerError, WorkerTimeoutError, warn_caller
+from ..errors import ConfigError, StateError, WorkerError, WorkerTimeoutError
 from ..registry import ENV_MANAGER_REGISTRY
 from .base import BaseEnvManager
-from .calls import leave_resets, renew_env
 from .options import PROCESS_CONFIG
-from .reset_scheduler import EnvResets
 from .side_values import add_to_info
 from .states import EnvState
 from .timesteps import TimestepBuffers
@@ -30,112 +22,13 @@ from .timesteps import TimestepBuffers
 __all__ = ["AsyncSubprocessEnvManager", "SyncSubprocessEnvManager"]
 
 
-class ProcessEnvManager(BaseEnvManager):
-    """What the managers over worker processes share."""
-
-    config: ClassVar[dict[str, Any]] = PROCESS_CONFIG
-    _retries_steps = False
-    _abnormal_is_error = True
-
-    def _pool_class(self) -> type[Pool]:
-        return ProcessPool
-
-    def _check_known_while_closed(self, name: str) -> None:
-        """Closed comes first here."""
-
-    def _present_errors(self, errors: dict[int, Exception]) -> dict[int, Exception]:
-        return errors  # each of the class that its env raised
-
-    def _call_envs(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
-        while True:
-            try:
-                return super()._call_envs(function, what, env_ids)
-            except (WorkerTimeoutError, WorkerDiedError) as error:
-                # What may have been called already is not called twice.
-                is_renewal, leaves_no_trace = function is renew_env, isinstance(function, FindAttribute | Render)
-                if not (is_renewal or leaves_no_trace or function is leave_resets) or not self._outlives(error):
-                    self._give_up_worker(error)
-                    raise
-                if is_renewal:  # made all the same, before the env's next reset
-                    return []
-
-    def _check_params(self, env_id: int, params: dict[str, Any]) -> None:
-        # Before anything is remembered or dropped; else these envs would be in RESET with no reset under way, and
-        # each later reset would fail by the same arguments.
-        if not params:
-            return
-        try:
-            messages.dump(params)
-        except Exception as error:  # whatever the class of an object raises when it is to be pickled
-            raise ConfigError(
-                f"reset: env {env_id}: its arguments cannot be sent to a worker: {type(error).__name__}: {error}",
-                key="reset_param",
-            ) from error
-
-    def _close_after(self, error: BaseException) -> None:
-        hung = error.worker_id if isinstance(error, WorkerTimeoutError) else None
-        if hung is not None and isinstance(self._pool, ProcessPool):
-            with contextlib.suppress(Exception):
-                self._pool.kill(hung)  # it will not say goodbye, so there is no use in waiting for it
-        super()._close_after(error)
-
-    # ---- workers that hang in a reset -------------------------------------------------------
-
-    def _can_go_on(self, error: WorkerError) -> bool:
-        if not isinstance(error, WorkerTimeoutError) or error.op != "reset" or error.worker_id is None:
-            return False
-        env_id = error.env_ids[0]
-        pool = self._open_pool("reset")
-        assert isinstance(pool, ProcessPool)
-        mates = pool.envs_of(error.worker_id)
-        self._use_attempt(env_id, error)
-        running = [mate for mate in mates if self._env_states[mate] is EnvState.RUN]
-        # An episode that nobody has stepped can be begun again; the others are lost with their worker.
-        again = [mate for mate in running if mate in self._unstepped]
-        lost = [mate for mate in running if mate not in self._unstepped]
-        self._asked.difference_update(again)
-        for mate in again:
-            self._set_state(mate, EnvState.RESET)
-            self._attempts[mate] = self._max_retry
-        self._replace_worker(pool, error.worker_id, env_id)
-        self._forget(mates)
-        owed = [mate for mate in mates if mate in self._attempts]
-        for mate in owed:
-            self._orders[mate] = self._make_orders(mate)
-        self._send_resets(owed)
-        if lost:
-            self._lose_episodes(lost, error)
-        return True
-
-    def _replace_worker(self, pool: ProcessPool, worker_id: int, env_id: int) -> None:
-        """Build a worker's envs anew; each time that this fails an attempt of the env that has hung is used up."""
-        while True:
-            try:
-                pool.restart(worker_id)
-                return
-            except Exception as error:
-                self._use_attempt(env_id, error)
-
-    def _use_attempt(self, env_id: int, error: Exception) -> None:
-        self._attempts[env_id] = self._attempts.get(env_id, 1) - 1
-        if self._attempts[env_id] <= 0:
-            self._give_up_reset(env_id, error)
-        time.sleep(self._retry_waiting_time)
-
-    def _lose_episodes(self, env_ids: list[int], error: WorkerError) -> None:
-        """Give up the episodes of envs whose worker had to be ended; they are in ERROR until they are reset."""
-        for env_id in env_ids:
-            self._set_state(env_id, EnvState.ERROR)
-        warn_caller(
-            f"the reset of env {error.env_ids[0]} hung, so worker {error.worker_id} was replaced; envs {env_ids} were "
-            "in the midst of episodes there and are in ERROR: reset them. num_workers=num_envs keeps envs apart",
-            RuntimeWarning,
-        )
-
-
 @ENV_MANAGER_REGISTRY.register("subprocess")
-class SyncSubprocessEnvManager(ProcessEnvManager):
+class SyncSubprocessEnvManager(BaseEnvManager):
     """Envs in worker processes, several per worker; a step waits for all envs asked.
+
+    `step` differs from `BaseEnvManager.step` in its errors: an exception of an env is raised as it is, not as a
+    RuntimeError, and by default the manager is closed (`on_step_error`). TimeoutError: an env took longer than
+    `step_timeout`; the manager is closed.
 
     Example:
         >>> import gymnasium
@@ -147,215 +40,231 @@ class SyncSubprocessEnvManager(ProcessEnvManager):
         >>> manager.close()
     """
 
+    config: ClassVar[dict[str, Any]] = PROCESS_CONFIG
+    _has_workers = True
+
 
 @ENV_MANAGER_REGISTRY.register("async_subprocess")
-class AsyncSubprocessEnvManager(ProcessEnvManager):
+class AsyncSubprocessEnvManager(BaseEnvManager):
     """Envs in worker processes; a step returns when enough envs have answered.
 
     An env that has not answered is not in `ready_obs` and cannot be stepped; its timestep comes
-    with a later step. An env whose episode has ended is in RESET until its next observation is
-    there.
+    with a later step. An env whose episode has ended is in RESET until its next observation arrives.
 
-    With `copy_on_get=False` the observations that a step returns are views until the next call of
-    `step`, or the next look at `ready_obs`, which may receive any number of batches; what that shows is
-    always good.
+    With `copy_on_get=False` the observations that `step` returns are views. They are valid until the next call of
+    `step`, and the next read of `ready_obs`, which may receive any number of batches. The observations of
+    `ready_obs` are valid until then, too.
     """
 
     config: ClassVar[dict[str, Any]] = {**PROCESS_CONFIG, "wait_num": 2, "step_wait_timeout": 0.01}
+    _has_workers = True
     _is_async = True
 
     def __init__(self, env_fn: Sequence[Callable[[], Any]], cfg: Mapping[str, Any] | None = None) -> None:
         super().__init__(env_fn, cfg)
         self._wait_num: float = self._cfg["wait_num"]
         self._step_wait_timeout: float | None = self._cfg["step_wait_timeout"]
-        self._busy: set[int] = set()  # being stepped
-        self._arrived: dict[int, BaseEnvTimestep] = {}  # answered, and not returned yet
-        self._held: dict[int, BaseEnvTimestep] = {}  # answered, and to have the next episode's observation
+        self._stepping: set[int] = set()  # ids of envs whose timestep is not complete
+        self._received: dict[int, BaseEnvTimestep] = {}  # complete, and not returned yet
+        # With reset_inplace: last timesteps that wait for the first observation of the next episode.
+        self._incomplete: dict[int, BaseEnvTimestep] = {}
 
     @property
     def active_env(self) -> list[int]:
-        """Ids of the envs whose timesteps are still to come, ascending."""
-        return sorted(self._busy | self._arrived.keys())
+        """Ids of the envs whose timesteps have not been returned yet, ascending."""
+        return sorted(self._stepping | self._received.keys())
 
     @property
     def ready_obs_id(self) -> list[int]:
-        """Ids of the envs that can be stepped, ascending, as the last `step` or look at `ready_obs` has left them."""
-        out = self._not_running | self._busy | self._arrived.keys()
-        return [env_id for env_id in self._all_ids if env_id not in out]
+        """Ids of the envs that can be stepped, ascending; the last `step` or read of `ready_obs` has updated them."""
+        out = self._counts.not_running | self._stepping | self._received.keys()
+        return [env_id for env_id in self._counts.all_ids if env_id not in out]
 
     @property
     def ready_obs(self) -> dict[int, Any]:
         """Newest observation of each env that can be stepped, {env_id: obs}.
 
-        While resets are under way it takes in what has come; if no env is ready it waits for them. {} when there is
-        none to wait for.
+        While resets are under way it takes the answers that have arrived; if no env is ready, it waits for a reset.
+        {} if no env is ready or being reset.
 
         Raises:
             Exception: as `step`, of an env that fails meanwhile.
         """
         try:
-            # Who waits for envs may only look here. After an interrupt no reset need be under way.
-            while self._attempts and self._pool is not None and self._pool.outstanding():
-                if not self._absorb_next(timeout=0.0):
+            # A caller that waits for envs may only read this. After a KeyboardInterrupt a reset may not have been sent.
+            while self._resets.is_any_under_way() and (pool := self._launch.pool) and pool.outstanding():
+                if not self._receive_next(timeout=0.0):
                     break
-            while not (ids := self.ready_obs_id) and self._attempts:
-                self._absorb_next()
-        except AttributeError as error:  # of an env's step, or of a constructor
+            while not (ids := self.ready_obs_id) and self._resets.is_any_under_way():
+                self._receive_next()
+        except AttributeError as error:  # of an env's step or constructor
             self._raise_from_property(error)
-        return {env_id: self._shown.rows[env_id] for env_id in ids}
+        return {env_id: self._last_obs.rows[env_id] for env_id in ids}
 
     def step(self, actions: Any) -> Any:
-        """Step envs and wait for enough answers, of these envs or of earlier ones.
+        """Step envs and wait for enough answers, of these envs or of envs of earlier calls.
 
-        Enough is `wait_num`, or as many as were asked if that is less. Then it goes on collecting
-        for what is left of `step_wait_timeout` (None or 0: until all are in), and longer while
-        all that came are last timesteps, so that there is an env to go on with.
+        Enough is `wait_num`, or the number of envs in `actions` if that is less. Then it collects further answers
+        until `step_wait_timeout` has passed since the call (None or 0: until all have arrived). It waits longer
+        while all timesteps are last ones of their episodes, so that there is an env to step next.
 
         Args:
-            actions: {env_id: action}; {} only collects. With no timestep to come it waits for a
+            actions: {env_id: action}; {} only collects answers. If no timestep is outstanding, it waits for a
                 reset under way.
 
         Returns:
-            {env_id: BaseEnvTimestep}, ids ascending; may lack ids asked and have earlier ones.
+            {env_id: BaseEnvTimestep}, as `BaseEnvManager.step`, ids ascending. It may lack envs of `actions`, and
+            have envs of earlier calls.
 
         Raises:
-            ClosedError: not launched.
-            StateError: an env is not in RUN, or has not answered yet.
+            ClosedError: the manager has not been launched, or is closed.
+            StateError: an env is not in RUN, or has not answered its last step.
+            ConfigError: not a dict, or an env does not exist.
             TimeoutError: an env took longer than `step_timeout`; the manager is closed.
-            Exception: what an env raised; the manager is closed unless `on_step_error` says else. Then, and where an
-                automatic reset failed in every attempt, the timesteps that have come are in its attribute
-                `timesteps`, {env_id: timestep}; else the next call returns them.
+            Exception: raised by an env; the manager is closed unless `on_step_error` differs. If it is closed, also
+                after an automatic reset that failed in every attempt, the attribute `timesteps` of the exception
+                has the timesteps that have arrived, {env_id: timestep}. Otherwise the next call returns them.
         """
-        self._open_pool("step")
+        self._launch.require_pool("step")
         if not isinstance(actions, Mapping):
             raise ConfigError(f"step: expected a dict of actions by env id, got {type(actions).__name__}")
         ids = list(actions)
-        self._check_ready(ids)
-        unanswered = [env_id for env_id in ids if env_id in self._busy or env_id in self._arrived]
+        self._check_running(ids)
+        unanswered = [env_id for env_id in ids if env_id in self._stepping or env_id in self._received]
         if unanswered:
             raise StateError(f"step: envs {unanswered} have not answered their last step; they are not in ready_obs")
         if ids:
             self._send(ids, list(actions.values()), ordered=False)
-            self._busy.update(ids)
-        if not self._busy and self._attempts:
-            self._absorb_next()  # the only thing to wait for is a reset
+            self._stepping.update(ids)
+        if not self._stepping and self._resets.is_any_under_way():
+            self._receive_next()
         self._collect(len(ids))
-        arrived, self._arrived = self._arrived, {}
-        return {env_id: arrived[env_id] for env_id in sorted(arrived)}
+        received, self._received = self._received, {}
+        return {env_id: received[env_id] for env_id in sorted(received)}
 
     def _collect(self, num_asked: int) -> None:
         goal = min(self._wait_num, max(num_asked, 1))
-        patience = self._step_wait_timeout
-        deadline = Deadline(patience or None)
-        while self._busy:
-            missing = goal - len(self._arrived)
+        limit = self._step_wait_timeout
+        deadline = Deadline(limit or None)
+        while self._stepping:
+            missing = goal - len(self._received)
             timeout = None
-            if missing > 0 or not patience:
-                least = int(min(max(missing, 1), len(self._busy))) if patience else len(self._busy)
-            elif all(timestep.done for timestep in self._arrived.values()):
-                least = 1
+            if missing > 0 or not limit:
+                min_count = int(min(max(missing, 1), len(self._stepping))) if limit else len(self._stepping)
+            elif all(timestep.done for timestep in self._received.values()):
+                min_count = 1
             elif deadline.is_over():
                 return
             else:
-                least, timeout = 1, deadline.seconds_left()
-            self._absorb_next(least, timeout)
+                min_count, timeout = 1, deadline.seconds_left()
+            self._receive_next(min_count, timeout)
 
-    def _absorb_next(self, least: int = 1, timeout: float | None = None) -> bool:
-        """Receive and take in; tell whether something came."""
-        batch = self._recv(least, timeout)
+    # ---- rows ------------------------------------------------------------------------------
+
+    def _receive_next(self, min_count: int = 1, timeout: float | None = None) -> bool:
+        """Receive rows and take them; return False if none arrived in time."""
+        batch = self._recv(min_count, timeout)
         if batch is not None:
-            self._absorb(batch)
+            self._take_rows(batch)
         return batch is not None
 
-    def _can_go_on(self, error: WorkerError) -> bool:
-        if isinstance(error, WorkerTimeoutError) and error.op is None:
-            return True  # only the patience of `_collect` is over
-        return super()._can_go_on(error)
+    def _receive_resets(self) -> None:
+        self._receive_next()
 
-    def _absorb(self, batch: Batch) -> None:
-        """Take in rows of steps and of resets, in the order that they came."""
+    def _goes_on(self, error: WorkerError) -> bool:
+        if isinstance(error, WorkerTimeoutError) and error.op is None:
+            return True  # the timeout of `_collect`
+        return super()._goes_on(error)
+
+    def _take_rows(self, batch: Batch) -> None:
+        """Take rows of steps and of resets, in the order of their arrival."""
         if not batch.flags & RowFlag.RESET:
-            self._absorb_steps(batch)
+            self._take_steps(batch)
             return
         is_reset = batch.row_flags & RowFlag.RESET != 0
         if is_reset.all():
-            super()._absorb(batch)
+            self._take_resets(batch)
             return
         steps, resets = batch.take(np.flatnonzero(~is_reset)), batch.take(np.flatnonzero(is_reset))
         try:
-            self._absorb_steps(steps)
+            self._take_steps(steps)
         except Exception:
-            if not self._closed:
-                super()._absorb(resets)  # first observations, which nobody sends again
+            if not self._counts.closed:
+                self._take_resets(resets)  # first observations come only once
             raise
-        super()._absorb(resets)
+        self._take_resets(resets)
 
-    def _absorb_steps(self, batch: Batch) -> None:
+    def _take_steps(self, batch: Batch) -> None:
+        assert self._layout is not None
         ids = batch.env_ids.tolist()
-        self._busy.difference_update(ids)
+        self._stepping.difference_update(ids)
         errors = batch.errors()
         timesteps = self._take(ids, batch, self._buffers_class(ids, self._layout), skip=errors)
         for env_id, timestep in zip(ids, timesteps):
-            if env_id in self._attempts and self._reset_inplace:
-                self._held[env_id] = timestep
-                self._busy.add(env_id)
+            if self._resets.is_under_way(env_id) and self._reset_inplace:
+                self._incomplete[env_id] = timestep
+                self._stepping.add(env_id)
             elif env_id not in errors:
-                self._arrived[env_id] = timestep
+                self._received[env_id] = timestep
         if errors:
-            self._check_reset_errors(errors)
-            is_last = self._cfg["on_step_error"] == "close"  # else the next call returns what has come
-            self._fail_steps(errors, self._waiting_timesteps() if is_last else {})
+            self._resets.fail_on_autoreset_error(errors)
+            is_closing = self._cfg["on_step_error"] == "close"  # else the next call returns the timesteps
+            self._fail_steps(errors, self._received_timesteps() if is_closing else {})
 
-    def _waiting_timesteps(self) -> dict[int, Any]:
-        for timestep in self._held.values():  # no episode follows
+    def _take_resets(self, batch: Batch) -> None:
+        try:
+            super()._take_resets(batch)
+        finally:
+            self._complete_timesteps()
+
+    def _complete_timesteps(self) -> None:
+        """Complete the last timesteps whose next episode has begun."""
+        for env_id in [one for one in self._incomplete if self._counts.states[one] is EnvState.RUN]:
+            timestep = self._incomplete.pop(env_id)
+            self._stepping.discard(env_id)
             add_to_info(timestep.info, "final_obs", timestep.obs)
-        return dict(sorted({**self._held, **self._arrived}.items()))
+            self._received[env_id] = timestep._replace(obs=self._last_obs.rows[env_id])
 
-    def _reset_ended(self, ids: Sequence[int]) -> None:
-        EnvResets._reset_ended(self, ids)  # answered later: `_absorb`
+    def _received_timesteps(self) -> dict[int, Any]:
+        self._complete_timesteps()
+        for timestep in self._incomplete.values():  # no episode follows
+            add_to_info(timestep.info, "final_obs", timestep.obs)
+        return dict(sorted({**self._incomplete, **self._received}.items()))
+
+    def _begin_next(self, ids: Sequence[int]) -> None:
+        self._resets.begin_next(ids)  # a later call receives the first observations
 
     def _show_next(self, ids: list[int], buffers: TimestepBuffers, ended: list[int]) -> None:
-        """Nothing to show yet where another episode begins: `_show_first`."""
+        """Complete the timesteps of envs without another episode; `_complete_timesteps` completes the others."""
         for row in ended:
             self._show_last(ids[row], buffers, row)
 
-    def _show_first(self, env_id: int, obs: Any) -> None:
-        super()._show_first(env_id, obs)
-        timestep = self._held.pop(env_id, None)
-        if timestep is not None:
-            self._busy.discard(env_id)
-            add_to_info(timestep.info, "final_obs", timestep.obs)
-            self._arrived[env_id] = timestep._replace(obs=obs)
+    def _replace_views(self, copied: Mapping[int, Any]) -> None:
+        for timesteps in (self._received, self._incomplete):
+            for env_id in copied.keys() & timesteps.keys():
+                if timesteps[env_id].obs is copied[env_id]:
+                    timesteps[env_id] = timesteps[env_id]._replace(obs=self._last_obs.rows[env_id])
 
-    def _move_obs(self, moved: Mapping[int, Any]) -> None:
-        for waiting in (self._arrived, self._held):
-            for env_id in moved.keys() & waiting.keys():
-                if waiting[env_id].obs is moved[env_id]:
-                    waiting[env_id] = waiting[env_id]._replace(obs=self._shown.rows[env_id])
-
-    def _lose_episodes(self, env_ids: list[int], error: WorkerError) -> None:
-        super()._lose_episodes(env_ids, error)
-        for env_id in self._busy.intersection(env_ids):  # what they owed will not come
-            self._busy.discard(env_id)
-            info = self._info_instead(env_id, {"abnormal": True})
-            self._arrived[env_id] = BaseEnvTimestep(None, None, False, info)
-
-    def _num_rows_to_await(self) -> int:
-        return 1
+    def _note_abandoned(self, env_ids: list[int], error: WorkerError) -> None:
+        super()._note_abandoned(env_ids, error)
+        for env_id in self._stepping.intersection(env_ids):  # their answers will not come
+            self._stepping.discard(env_id)
+            info = self._agent_infos.in_form_of(env_id, {"abnormal": True})
+            self._received[env_id] = BaseEnvTimestep(None, None, False, info)
 
     def _drop_answers(self, ids: Sequence[int]) -> None:
         for env_id in ids:
-            self._busy.discard(env_id)
-            self._arrived.pop(env_id, None)
-            self._held.pop(env_id, None)
+            self._stepping.discard(env_id)
+            self._received.pop(env_id, None)
+            self._incomplete.pop(env_id, None)
 
     def close(self) -> None:
-        """End all envs and workers; may be repeated. `launch` builds new ones.
+        """Close all envs and workers; may be repeated. `launch` builds new ones.
 
         Raises:
-            Exception: what an env's `close` raised, after everything has ended.
+            Exception: raised by the `close` of an env, after all envs and workers have ended.
         """
-        self._busy.clear()
-        self._arrived.clear()
-        self._held.clear()
+        self._stepping.clear()
+        self._received.clear()
+        self._incomplete.clear()
         super().close()

@@ -1,14 +1,14 @@
-"""Timesteps: takes a batch apart into what the callers of managers get, one value per env.
+"""Timesteps: makes one timestep per env out of a batch.
 
-Stands behind the batch on the data path. While the parent builds objects, the workers wait for
-their next actions. So what does not depend on the answers is built before they come, while the
-envs step (`TimestepBuffers`); then numbers are copied into it and the few rows that differ are replaced.
+It stands behind the batch on the data path. Workers wait for their next actions while the parent builds objects, so
+objects that do not depend on the answers are built while the envs step (`TimestepBuffers`). Then the numbers of the
+batch are copied into them, and the few timesteps that differ are replaced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,20 +17,32 @@ from ..core.layout.spec import Array, DictNode, Leaf, Node, Spec, TupleNode, pic
 from ..core.parent.batch import Batch
 from ..envs.base import BaseEnvTimestep
 from ..nested import copy_arrays
+from ..tree import TreeArray
 from .build import Builder, numbers_of
 from .side_values import REWARD
+from .trees import info_tree, info_trees, tree_rows
 
-__all__ = ["TimestepBuffers", "Layout", "Seen", "Views", "final_rows", "mark_end", "split_rows"]
+__all__ = [
+    "HAS_INFO",
+    "REBUILT",
+    "BatchViews",
+    "Layout",
+    "TimestepBuffers",
+    "TreeBuffers",
+    "final_rows",
+    "mark_end",
+    "split_rows",
+]
 
 _FLOAT32 = np.dtype(np.float32)
 #: Flags of rows that may have an info.
 HAS_INFO = RowFlag.INFO | RowFlag.FINAL_INFO | RowFlag.MESSAGE
-#: What `info['recovered']` says of an env that was built anew and not brought to where it was.
-BUILT_ANEW = ("truncated", "restarted")
+#: Values of `info['recovered']` of an env that is new and was not restored.
+REBUILT = ("truncated", "restarted")
 
 
 def fill_arrays(target: Any, source: Any) -> None:
-    """Copy the arrays of a nested batch into those of another."""
+    """Copy the arrays of a nested batch into the arrays of another one."""
     if isinstance(target, np.ndarray):
         target[...] = source
     elif isinstance(target, dict):
@@ -42,7 +54,7 @@ def fill_arrays(target: Any, source: Any) -> None:
 
 
 def split_rows(spec: Spec, nested: Any, count: int) -> list[Any]:
-    """Cut a batch nested as its space is into one nested value per row, views of its arrays."""
+    """Return the rows of a batch, nested like its space; they are views of its arrays."""
     return _split(spec.root, nested, count)
 
 
@@ -58,16 +70,16 @@ def _split(node: Node, nested: Any, count: int) -> list[Any]:
 
 
 def final_rows(spec: Spec, batch: Batch, rows: Array) -> list[Any]:
-    """Return the observations that ended the episodes of these rows, with memory of their own."""
+    """Return copies of the final observations of these rows."""
     root = spec.root
     if isinstance(root, Leaf):
         finals = batch.rows.final(0).take(rows, 0)
-        return [finals[i] for i in range(len(finals))]  # `list` of a few comes to its end by an exception
+        return [finals[i] for i in range(len(finals))]  # faster than `list` for a few rows
     return split_rows(spec, pick_rows(root, batch.final_obs, rows), len(rows))
 
 
 def infos_of(batch: Batch) -> list[dict[str, Any]]:
-    """Return each row's info: that of the step, not that of an automatic reset within it."""
+    """Return the info of each row's step, not that of an autoreset in the same row."""
     if not batch.flags & HAS_INFO:
         return [{} for _ in range(len(batch))]
     infos = batch.infos()
@@ -79,18 +91,18 @@ def infos_of(batch: Batch) -> list[dict[str, Any]]:
 
 
 def mark_end(info: dict[str, Any], terminated: bool, truncated: bool) -> None:
-    """Say in an info how the episode ended, keeping what the env says itself."""
+    """Add to an info how the episode ended; items that the env has set stay."""
     info.setdefault("terminated", terminated)
     info.setdefault("truncated", truncated)
     info.setdefault("TimeLimit.truncated", truncated and not terminated)
 
 
-class Seen(NamedTuple):
-    """What every batch is looked at for: views of its rows.
+class BatchViews(NamedTuple):
+    """Views of the columns that every batch is read for.
 
     Attributes:
-        obs: observations, if they are one array.
-        rewards, terminated, truncated: columns.
+        obs: observations (B, *S) if they are one array, else None.
+        rewards, terminated, truncated: columns (B, ...).
     """
 
     obs: Array | None
@@ -99,22 +111,23 @@ class Seen(NamedTuple):
     truncated: Array
 
 
-#: Of whole blocks.
-Views: TypeAlias = dict[Rows, Seen]
-
-
 class Layout:
-    """What the results of one manager's steps look like; found out once.
+    """The layout of the results of one manager; fixed from launch to close.
+
+    Args:
+        spec: the observation spec.
+        reward_shape: shape of one timestep's reward.
+        num_envs: number of rows of a step of all envs.
+        builder: makes the results.
+        copies: observations are copied; else they are views of the batch.
+        is_untyped: values may differ from their spaces; then rewards may come in infos.
 
     Attributes:
-        builder: makes the results.
-        num_envs: rows of a step of all envs.
+        spec, num_envs, builder, copies, is_untyped: as the arguments.
         shapes_of_all: `shapes(num_envs)`.
-        views: what `look_at` has found of whole blocks; making views costs more than copying a few rows.
-        copies: whether observations get memory of their own.
-        is_early: whether their arrays can be made before they come. Views on request, single
-            numbers and values without layout have to be taken as they are.
-        is_untyped: whether values are not as their spaces say; then rewards may come in infos.
+        views: views of whole blocks by their rows; making views takes longer than copying a few rows.
+        is_early: the arrays of observations are made before the batch comes. Views, single numbers and values
+            without a layout are taken from the batch instead.
         leaf: the only leaf, if an observation is one array.
     """
 
@@ -129,7 +142,6 @@ class Layout:
         reward_shape: tuple[int, ...],
         num_envs: int,
         builder: Builder,
-        views: Views,
         *,
         copies: bool,
         is_untyped: bool,
@@ -143,32 +155,38 @@ class Layout:
         self.num_envs = num_envs
         self._reward_shape = reward_shape
         self.shapes_of_all = self.shapes(num_envs)
-        self.views = views
+        self.views: dict[Rows, BatchViews] = {}
 
-    def look_at(self, rows: Rows) -> Seen:
-        """Return views of a batch's rows; those of a whole block are kept."""
+    def make_views(self, rows: Rows) -> BatchViews:
+        """Return views of a batch's rows; those of a whole block are kept in `views`."""
         obs = None if self.leaf is None else rows.obs(0)
-        seen = Seen(obs, rows.column("reward"), rows.column("terminated"), rows.column("truncated"))
+        views = BatchViews(obs, rows.column("reward"), rows.column("terminated"), rows.column("truncated"))
         if type(rows) is RowRange and rows.count == self.num_envs:
-            self.views[rows] = seen
-        return seen
+            self.views[rows] = views
+        return views
 
     def shapes(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of `count` rewards and of as many observations that are one array."""
+        """Return the shapes of `count` rewards and of `count` observations that are one array."""
         return (count, *self._reward_shape), (count, *(() if self.leaf is None else self.leaf.shape))
 
 
 class TimestepBuffers:
-    """The timesteps of one step, made while the envs are busy with it; `fill` puts the answers in.
+    """The timesteps of one step, made while the envs are stepped; `put_batch` copies the answers into them.
+
+    Args:
+        ids: the env of each row.
+        layout: layout of the results.
 
     Attributes:
+        ids: as the argument.
         batch: observations as one batch (B, *S), nested like the space; None if some have no layout.
-        ids, rows, rewards: env, observation and reward of each row; float32 unless the env's are loose.
-        infos: one dict per row, the very one of its result; until `put_info` says else.
-        results: one timestep per row.
+        rows: observation of each env.
+        rewards: reward of each env; float32 unless rewards are untyped.
+        infos: info of each env, the same object as in its timestep until `put_info`.
+        results: timestep of each env.
     """
 
-    # For the few envs of a small manager every microsecond counts: no dict, and nothing is set twice.
+    # For a manager of a few envs every microsecond counts: no __dict__, and each attribute is set once.
     __slots__ = ("_layout", "_reward_array", "batch", "ids", "infos", "results", "rewards", "rows")
 
     batch: Any
@@ -194,20 +212,20 @@ class TimestepBuffers:
                 self._make(split_rows(spec, self.batch, count))
 
     def _make(self, obs: Any) -> None:
-        """Make the results, of steps that go on, and their infos, from rows of observations."""
+        """Make the results and their infos, with done False, from rows of observations."""
         rewards = self._reward_array
         made = self._layout.builder.timesteps(obs, rewards if rewards.ndim > 1 else numbers_of(rewards))
         self.results, self.infos, self.rows, self.rewards = made
 
-    def fill(self, batch: Batch) -> Seen:
-        """Put in observations, rewards and infos; return what they were read from."""
+    def put_batch(self, batch: Batch) -> BatchViews:
+        """Copy the observations, rewards and infos of a batch; return views of its columns."""
         layout = self._layout
-        seen = layout.views.get(batch.rows) or layout.look_at(batch.rows)
-        obs, rewards = seen.obs, seen.rewards
+        views = layout.views.get(batch.rows) or layout.make_views(batch.rows)
+        obs, rewards = views.obs, views.rewards
         target = self._reward_array
         if rewards.ndim == target.ndim:
             target[...] = rewards
-        else:  # one number per env, and each of them is to be of shape (1,)
+        else:  # one number per env, in an array of shape (1,)
             target[:, 0] = rewards
         if layout.is_early:
             if obs is not None:
@@ -225,42 +243,91 @@ class TimestepBuffers:
                 for row, info in enumerate(self.infos):
                     if REWARD in info:
                         self._put_reward(row, info.pop(REWARD))
-        return seen
+        return views
 
     def _put_reward(self, row: int, reward: Any) -> None:
         self.rewards[row] = reward
         self.results[row] = self.results[row]._replace(reward=reward)
 
-    def end(self, observations: list[Any], ways: Iterable[tuple[int, bool, bool]]) -> None:
-        """Make results the last ones of their episodes, with these observations.
+    def end(self, observations: list[Any], ends: Iterable[tuple[int, bool, bool]]) -> None:
+        """Make timesteps the last ones of their episodes.
 
         Args:
-            observations: one per row.
-            ways: (row, terminated, truncated).
+            observations: their observations.
+            ends: (row, terminated, truncated) of each.
         """
-        for obs, (row, terminated, truncated) in zip(observations, ways):
+        for obs, (row, terminated, truncated) in zip(observations, ends):
             self.replace(row, obs, self.rewards[row], True)
             mark_end(self.infos[row], terminated, truncated)
 
     def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
-        """Make one result anew."""
+        """Replace all values of a timestep but its info."""
         self.rows[row] = obs
         self.results[row] = BaseEnvTimestep(obs, reward, done, self.infos[row])
 
     def put_obs(self, row: int, obs: Any) -> None:
-        """Put a copy in the place of one result's observation."""
+        """Replace the observation of a timestep."""
         self.rows[row] = obs
         self.results[row] = self.results[row]._replace(obs=obs)
 
     def put_info(self, row: int, info: Any) -> None:
-        """Put something else in the place of one result's info: a sequence, one per agent."""
+        """Replace the info of a timestep, for example by a list of infos, one per agent."""
         self.infos[row] = info
         self.results[row] = self.results[row]._replace(info=info)
 
     def obs_of(self, row: int) -> Any:
-        """Return the observation that a result has now."""
+        """Return the present observation of a timestep."""
         return self.results[row].obs
 
     def finish(self) -> list[Any]:
-        """Return the results; infos are complete now."""
+        """Return the timesteps; infos do not change any more."""
+        return self.results
+
+
+_FIELDS = ("obs", "reward", "done", "info", "env_id")
+
+
+class TreeBuffers(TimestepBuffers):
+    """The same with trees as timesteps."""
+
+    __slots__ = ("_done",)
+
+    def _make(self, obs: Any) -> None:
+        count = len(self.ids)
+        rewards = self._reward_array
+        self.rows, self.rewards = list(obs), list(rewards) if rewards.ndim > 1 else numbers_of(rewards)
+        self._done = np.zeros(count, np.bool_)
+        env_ids = np.array(self.ids, np.int64)
+        builder = self._layout.builder
+        trees = tree_rows(builder, self._layout.spec, self.batch, self.rows)
+        columns = (trees, self.rewards, self._done, builder.trees(count, (), ()), env_ids)
+        self.infos = [{} for _ in range(count)]
+        self.results = builder.trees(count, _FIELDS, columns)
+
+    def _put_reward(self, row: int, reward: Any) -> None:
+        self.rewards[row] = self.results[row]["reward"] = reward
+
+    def replace(self, row: int, obs: Any, reward: Any, done: bool) -> None:
+        """Replace all values of a timestep but its info."""
+        tree = self.results[row]
+        self.rows[row], self._done[row] = obs, done
+        tree["obs"], tree["reward"] = obs, reward
+
+    def put_obs(self, row: int, obs: Any) -> None:
+        """Replace the observation of a timestep."""
+        self.rows[row] = self.results[row]["obs"] = obs
+
+    def put_info(self, row: int, info: Any) -> None:
+        """Replace the info of a timestep, for example by a list of infos, one per agent."""
+        self.infos[row] = info
+
+    def finish(self) -> list[Any]:
+        """Return the timesteps, with their infos as trees."""
+        for row, info in enumerate(self.infos):
+            if isinstance(info, dict):
+                if info:
+                    self.results[row]["info"] = info_tree(info)
+            else:  # one per agent; an assignment would turn a tuple into a tree
+                children = {**dict(self.results[row].items()), "info": info_trees(info)}
+                self.results[row] = TreeArray.from_rows([children])[0]
         return self.results

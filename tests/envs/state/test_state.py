@@ -39,7 +39,12 @@ from vecenv.envs.state.adapters import STATE_ADAPTERS, UNCOVERED
 from vecenv.envs.state.state import SNAPSHOTTER, Snapshotter, dotted_name, uncovered_layers
 from vecenv.envs.toys import CountEnv, SpaceEnv, ToyEnv
 from vecenv.envs.video import EpisodeRecorder
-from vecenv.managers.env_driver import EnvMaker, ManagedSnapshotter, Orders, Settings
+from vecenv.managers.env_driver import (
+    DriverFactory,
+    DriverSettings,
+    DriverSnapshotter,
+    ResetRequest,
+)
 
 HAS_ATARI = importlib.util.find_spec("ale_py") is not None and importlib.util.find_spec("cv2") is not None
 HAS_MUJOCO = importlib.util.find_spec("mujoco") is not None
@@ -338,13 +343,13 @@ def test_a_managers_env_goes_on_with_its_seeds(env_fn, seed):
                 run.append(fingerprint(env.reset()[0]))
         return run
 
-    maker = EnvMaker(env_fn, 0, Settings(autoresets=True, abnormal_ends=False))
+    maker = DriverFactory(env_fn, 0, DriverSettings(autoreset=True, abnormal_ends=False))
     env, twin = maker(), maker()
-    env.reset(orders=Orders({}, seed=seed))
+    env.reset(request=ResetRequest({}, seed=seed))
     for action in actions_of(env, 60, seed=4):
         if any(env.step(action)[2:4]):
             env.reset()
-    snapshotter = ManagedSnapshotter()
+    snapshotter = DriverSnapshotter()
     assert snapshotter.spans_episodes(env)
     snapshotter.restore(twin, snapshotter.capture(env).state)
     assert play(twin, 100) == play(env, 100)
@@ -398,12 +403,12 @@ def test_a_recording_goes_on_under_the_same_name(tmp_path):
     def make_recordable():
         return make("CartPole-v1", render_mode="rgb_array")
 
-    maker = EnvMaker(make_recordable, 0, Settings(autoresets=False, abnormal_ends=False))
+    maker = DriverFactory(make_recordable, 0, DriverSettings(autoreset=False, abnormal_ends=False))
     env, twin = maker(), maker()
-    env.reset(orders=Orders({}, seed=(3, True), replay_path=str(tmp_path)))
+    env.reset(request=ResetRequest({}, seed=(3, True), replay_path=str(tmp_path)))
     first_run = [env.step(1) for _ in range(30) if env.env.recording]
     assert any(first_run[-1][2:4])
-    snapshotter = ManagedSnapshotter()
+    snapshotter = DriverSnapshotter()
     snapshotter.restore(twin, snapshotter.capture(env).state)
     twin.reset()
     while twin.env.recording:
@@ -425,10 +430,10 @@ def test_frames_of_an_episode_under_way_are_named(tmp_path):
 
 
 def test_a_managers_reset_parameters_and_budget_of_episodes_go_on():
-    maker = EnvMaker(make_cart_pole, 0, Settings(autoresets=True, abnormal_ends=False))
+    maker = DriverFactory(make_cart_pole, 0, DriverSettings(autoreset=True, abnormal_ends=False))
     env, twin = maker(), maker()
-    env.reset(orders=Orders({"options": {"low": 0.03, "high": 0.04}}, seed=(3, None), episodes_left=2))
-    snapshotter = ManagedSnapshotter()
+    env.reset(request=ResetRequest({"options": {"low": 0.03, "high": 0.04}}, seed=(3, None), episodes_left=2))
+    snapshotter = DriverSnapshotter()
     snapshotter.restore(twin, snapshotter.capture(env).state)
     first = twin.reset()[0]
     assert (first >= 0.03).all() and (first <= 0.04).all()

@@ -26,7 +26,7 @@ from typing import Any
 import cloudpickle
 
 from ...errors import EnvError
-from .copies import copy_value
+from ...nested import copy_value
 
 __all__ = [
     "Outcome",

@@ -136,6 +136,10 @@ class Pool(ReceivingPool):
             self._busy = False
             self._leave()
 
+    def has_dead_worker(self) -> bool:
+        """Return whether a worker has ended and has not been replaced."""
+        return self._has_dead()
+
     def take_snapshots(self) -> None:
         """Have the state of each env kept here, amid its episode, if there is a way.
 

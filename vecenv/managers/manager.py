@@ -1,0 +1,256 @@
+"""EnvManager: the calls and properties that all managers share, over the parts that hold their state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
+
+from gymnasium import Space
+
+from ..config import Config, deep_merge_dicts
+from ..envs.adapt import original
+from ..envs.remote import CallEnvMethod, ShapeRewards
+from ..errors import ConfigError, StateError
+from .env_spaces import EnvSpaces
+from .episode_counts import EpisodeCounts
+from .states import EnvState
+
+__all__ = ["EnvManager"]
+
+_Self = TypeVar("_Self", bound="EnvManager")
+
+
+class Access(Protocol):
+    """The part of a manager that reads and calls its envs where they live."""
+
+    def read(self, name: str, method_names: Sequence[str]) -> Any:
+        """Return {attribute of all envs, in the order of their ids}, or a function that calls a method of all."""
+
+    def call(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
+        """Run a function of the env driver of each env; return the results in the order of `env_ids`."""
+
+    def render(self, mode: str, env_ids: Sequence[int]) -> list[Any]:
+        """Return a frame of each of these envs."""
+
+
+class EnvManager:
+    """Base of all managers.
+
+    `manager.x`, for a name that the manager lacks, is the list of that attribute of all envs, in the order of
+    their ids.
+
+    Args:
+        counts: states of the envs, and counts of their episodes.
+        spaces: spaces of one env, and the reference env.
+        access: reads and calls the envs.
+    """
+
+    config: ClassVar[dict[str, Any]]
+
+    # DI-engine's managers have these attributes, and tests written for them read them.
+    _closed = property(lambda self: self._counts.closed)
+    _env_states = property(lambda self: self._counts.states)
+    _env_episode_count = property(lambda self: self._counts.counts)
+
+    def __init__(self, counts: EpisodeCounts, spaces: EnvSpaces, access: Access) -> None:
+        self._counts = counts
+        self._spaces = spaces
+        self._access = access
+
+    @classmethod
+    def default_config(cls) -> Config:
+        """Return a copy of the class's config, with `cfg_type`, the name of the class."""
+        config = deep_merge_dicts(cls.config, None)
+        config["cfg_type"] = f"{cls.__name__}Dict"
+        return config
+
+    def close(self) -> None:
+        """Close all envs; may be repeated."""
+        raise NotImplementedError
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} owns running envs and cannot be pickled or copied; make a new one")
+
+    # ---- states and counts -----------------------------------------------------------------
+
+    @property
+    def env_num(self) -> int:
+        """Number of envs."""
+        return len(self._counts.all_ids)
+
+    @property
+    def closed(self) -> bool:
+        """Whether there are no envs to step: before launch (`gym_vector`: before reset) and after close."""
+        return self._counts.closed
+
+    @property
+    def done(self) -> bool:
+        """Whether every env has ended its `episode_num` episodes."""
+        return self._counts.is_all_done()
+
+    @property
+    def env_states(self) -> dict[int, EnvState]:
+        """State of each env, {env_id: state}; a copy."""
+        return dict(self._counts.states)
+
+    @property
+    def env_episode_count(self) -> dict[int, int]:
+        """Number of episodes that each env has ended since launch (`gym_vector`: since reset), {env_id: count}."""
+        return dict(self._counts.counts)
+
+    def env_state_done(self, env_id: int) -> bool:
+        """Return whether this env has ended its `episode_num` episodes."""
+        return self._counts.states[env_id] is EnvState.DONE
+
+    @property
+    def ready_obs_id(self) -> list[int]:
+        """Ids of the envs that can be stepped, ascending."""
+        return self._counts.running_ids()
+
+    # ---- spaces ----------------------------------------------------------------------------
+
+    @property
+    def env_ref(self) -> Any:
+        """The reference env: an env in this process that the first `env_fn` builds and that is never stepped.
+
+        It is built when it is first read, and closed with the manager. The global random generators are left as
+        they were.
+        """
+        try:
+            return original(self._spaces.reference())
+        except AttributeError as error:
+            self._raise_from_property(error)
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """Observation space of one env. Before the first launch the reference env is built to read it.
+
+        With shared_memory=False an env may lack spaces; then this and `action_space` are None.
+        """
+        space: Space[Any] = self._get_spaces()[0]
+        return space
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """Action space of one env: a copy that the manager owns, seeded with the first seed of `seed`."""
+        space: Space[Any] = self._get_spaces()[1]
+        return space
+
+    @property
+    def reward_space(self) -> Space[Any]:
+        """Reward space of one env; unbounded float32 (1,) if the env declares none."""
+        space: Space[Any] = self._get_spaces()[2]
+        return space
+
+    def _get_spaces(self) -> tuple[Any, Any, Any]:
+        try:
+            return self._spaces.get()
+        except AttributeError as error:
+            self._raise_from_property(error)
+
+    def random_action(self) -> dict[int, Any]:
+        """Sample an action for each env that can be stepped: {env_id: action}.
+
+        Raises:
+            StateError: the envs have no action space.
+        """
+        action_space = self.action_space
+        if action_space is None:
+            raise StateError(f"random_action: the envs of {type(self).__name__} declare no action_space")
+        return {env_id: action_space.sample() for env_id in self.ready_obs_id}
+
+    # ---- attributes and methods of envs ----------------------------------------------------
+
+    @property
+    def method_name_list(self) -> list[str]:
+        """Names of the env methods that can be called through the manager."""
+        return [
+            *("reset", "step", "seed", "close", "enable_save_replay", "render", "reward_shaping"),
+            "enable_save_figure",
+        ]
+
+    def __getattr__(self, name: str) -> Any:
+        # Copying and unpickling read names before `__init__` has run.
+        if (name.startswith("__") and name.endswith("__")) or "_access" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raised = self.__dict__.pop("_raised", None)
+        if raised is not None:
+            raise raised
+        return self._access.read(name, self.method_name_list)
+
+    def _raise_from_property(self, error: AttributeError) -> NoReturn:
+        """Raise an AttributeError of an env from a property.
+
+        Python takes an AttributeError from a property for a missing attribute, and calls `__getattr__`.
+        """
+        self.__dict__["_raised"] = error
+        raise error
+
+    @property
+    def ready_imgs(self) -> dict[int, Any]:
+        """Frames of the envs that can be stepped, {env_id: uint8 (H, W, 3)}.
+
+        Raises:
+            StateError, ClosedError: as `render`.
+        """
+        try:
+            return self.render("rgb_array")
+        except AttributeError as error:
+            self._raise_from_property(error)
+
+    def render(self, mode: str = "rgb_array", env_ids: Sequence[int] | None = None) -> dict[int, Any]:
+        """Render envs where they live, after the steps that they have begun.
+
+        Args:
+            mode: the render mode; a Gymnasium env must have been made with it.
+            env_ids: envs to render; None for all that can be stepped.
+
+        Returns:
+            {env_id: frame}; a frame is uint8 (H, W, 3) in mode 'rgb_array'.
+
+        Raises:
+            StateError: an env renders in another mode.
+            ClosedError: the manager has not been launched, or is closed.
+        """
+        ids = self.ready_obs_id if env_ids is None else list(env_ids)
+        return dict(zip(ids, self._access.render(mode, ids)))
+
+    def enable_save_figure(self, env_id: int, figure_path: str) -> None:
+        """Set the folder that one env saves figures in.
+
+        Raises:
+            ConfigError: `figure_path` is None.
+            AttributeError: the env has no method `enable_save_figure`.
+            ClosedError: the manager has not been launched, or is closed.
+        """
+        if figure_path is None:
+            raise ConfigError("enable_save_figure: figure_path is None; name a folder", key="figure_path")
+        self._access.call(CallEnvMethod("enable_save_figure", (figure_path,)), "enable_save_figure", [env_id])
+
+    def reward_shaping(self, env_id: int, transitions: list[Any]) -> Any:
+        """Call one env's `reward_shaping` with the transitions of an episode.
+
+        An env may edit the list: in this process it gets the caller's list itself. In a worker it gets a copy, and
+        then the contents of the caller's list are replaced by the list that the env returned or, if it returned
+        None, by its edited copy. A list of another length is not written back.
+
+        Returns:
+            The result of the env's method.
+
+        Raises:
+            AttributeError: the env has no method `reward_shaping`.
+            ClosedError: the manager has not been launched, or is closed.
+        """
+        call = ShapeRewards("reward_shaping", (transitions,))
+        result, edited = self._access.call(call, "reward_shaping", [env_id])[0]
+        if edited is not transitions and isinstance(transitions, list):
+            shaped = edited if result is None else result
+            if isinstance(shaped, list) and len(shaped) == len(transitions):
+                transitions[:] = shaped
+        return result
