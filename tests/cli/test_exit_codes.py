@@ -68,6 +68,7 @@ def test_exit_codes(capsys):
 
 
 MISTAKES = {
+    "against no-such-revision": "is not a revision that Git knows",
     "board --rounds 0": "argument --rounds: expected an integer of at least 1, got '0'",
     "managers --env NoSuchEnv-v0": "Environment `NoSuchEnv` doesn't exist",
     "managers --json no_such_folder/x.json": "directory 'no_such_folder' does not exist",
