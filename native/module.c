@@ -6,8 +6,6 @@
 #include <string.h>
 
 #include "parent/hub.h"
-#include "py/info_arrays.h"
-#include "py/ndarray.h"
 #include "py/timestep.h"
 #include "shm/layout.h"
 #include "shm/parent_watch.h"
@@ -109,28 +107,6 @@ PyDoc_STRVAR(exchange_doc,
 "Copy stretches of memory out to `keep`, then `fill` into them; either may be None.\n\n"
 "areas: uint64 pairs (address, bytes) of memory that the caller vouches for.");
 
-PyDoc_STRVAR(fill_info_buffer_doc,
-"fill_info_buffer(info_buffer, rows, flag, /)\n--\n\n"
-"Fill an info_buffer's arrays with the infos of rows that are all alike; return them by key.\n\n"
-"info_buffer: (infos, dtypes, values, masks, fields, signature), arrays of a type that `reads`; rows:\n"
-"(flags, tags, cells). None: the rows are of another kind; False: somebody still has one of the\n"
-"arrays, or has changed more of it than its values.");
-
-static PyObject *
-reads(PyObject *Py_UNUSED(module), PyObject *type)
-{
-    if (!PyType_Check(type)) {
-        PyErr_SetString(PyExc_TypeError, "reads expects a type of arrays");
-        return NULL;
-    }
-    int is_known = vecenv_is_ndarray((PyTypeObject *)type);
-    return is_known < 0 ? NULL : PyBool_FromLong(is_known);
-}
-
-PyDoc_STRVAR(reads_doc,
-"reads(type, /)\n--\n\n"
-"Whether the fields of arrays of this type lie where this module looks for them.");
-
 PyDoc_STRVAR(counted_doc,
 "counted(env, limit, unpack, /)\n--\n\n"
 "A function of an action that steps env and counts as the TimeLimit `limit` around it does.\n\n"
@@ -138,9 +114,6 @@ PyDoc_STRVAR(counted_doc,
 
 static PyMethodDef module_methods[] = {
     {"timesteps", (PyCFunction)(void (*)(void))vecenv_timesteps, METH_FASTCALL, timesteps_doc},
-    {"fill_info_buffer", (PyCFunction)(void (*)(void))vecenv_fill_info_buffer, METH_FASTCALL,
-     fill_info_buffer_doc},
-    {"reads", reads, METH_O, reads_doc},
     {"common_type", vecenv_common_type, METH_O, common_type_doc},
     {"trees", vecenv_trees, METH_VARARGS, trees_doc},
     {"counted", vecenv_counted, METH_VARARGS, counted_doc},

@@ -1,9 +1,8 @@
 """Types of the C extension; native/README.md says what stands behind them."""
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, final
+from typing import Any, TypeVar, final
 
-import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
@@ -57,13 +56,6 @@ def timesteps(type: type[_T], obs: list[Any], rewards: list[Any], /) -> tuple[li
 def trees(
     type: type[_T], slot: Any, count: int, names: tuple[str, ...], columns: tuple[list[Any] | NDArray[Any], ...], /
 ) -> list[_T]: ...
-def fill_info_buffer(
-    info_buffer: tuple[dict[str, NDArray[Any]], tuple[np.dtype[Any], ...], NDArray[Any], NDArray[Any], bytes, bytes],
-    rows: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
-    flag: int,
-    /,
-) -> dict[str, NDArray[Any]] | Literal[False] | None: ...
-def reads(type: type, /) -> bool: ...
 def common_type(values: list[Any], /) -> type | None: ...
 def counted(env: Any, limit: Any, unpack: Callable[[Any], tuple[Any, ...]], /) -> Callable[[Any], Any]: ...
 

@@ -24,7 +24,6 @@ typedef struct {
 } vecenv_ndarray;
 
 #define VECENV_NDARRAY_C 0x0001 /* the elements lie together, the last axis quickest */
-#define VECENV_NDARRAY_WRITEABLE 0x0400
 
 /* Whether arrays of exactly this type have these fields. -1 with an exception. */
 int vecenv_is_ndarray(PyTypeObject *type);

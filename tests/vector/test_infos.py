@@ -203,6 +203,45 @@ def test_arrays_do_not_change_afterwards():
     assert [infos["key"].tolist() for infos in kept] == [[i, i] for i in range(16)]
 
 
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_what_the_caller_writes_into_infos_does_not_come_back(backend):
+    env_fns = [functools.partial(Told, *({"key": i, "half": i / 2} for i in range(20)), length=None)] * 2
+    with contextlib.closing(VectorEnv(env_fns, backend=backend)) as envs:
+        envs.reset(seed=0)
+        for i in range(1, 12):
+            infos = envs.step([0, 0])[4]
+            assert infos["key"].tolist() == [i, i] and infos["half"].tolist() == [i / 2, i / 2]
+            assert infos["_key"].all() and infos["_half"].all()
+            for array in infos.values():
+                array[...] = 0
+            infos["mine"] = 1
+            del infos["key"]
+
+
+def test_a_key_that_is_the_name_of_a_mask():
+    env_fns = [functools.partial(Told, *({"x": i, "_x": 7} for i in range(20)), length=None)] * 2
+    with contextlib.closing(VectorEnv(env_fns, backend="serial")) as envs:
+        envs.reset(seed=0)
+        for i in range(1, 8):
+            infos = envs.step([0, 0])[4]
+            assert infos["_x"].tolist() == [7, 7] and infos["__x"].all() and infos["x"].tolist() == [i, i]
+
+
+def test_keys_that_come_and_go():
+    steps = [{"x": 1}, {"x": 2}, {"x": 0.5}, {"x": 3, "late": 1}, {"x": 4}, {"x": 5}]
+    env_fns = [
+        functools.partial(Told, *steps, length=None),
+        functools.partial(Told, *({"x": info["x"]} for info in steps), length=None),
+    ]
+    with contextlib.closing(VectorEnv(env_fns, backend="serial")) as envs:
+        seen = [envs.reset(seed=0)[1]] + [envs.step([0, 0])[4] for _ in range(5)]
+    assert [infos["x"].tolist() for infos in seen] == [[info["x"]] * 2 for info in steps]
+    assert [sorted(infos) for infos in seen] == [
+        ["_late", "_x", "late", "x"] if i == 3 else ["_x", "x"] for i in range(6)
+    ]
+    assert seen[3]["_late"].tolist() == [True, False]
+
+
 # ---- as Gymnasium has them ----------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@
     base       the start, the end, and Gymnasium's rules about which call may follow which
     seeds      what resets are given, and were
     results    a batch becomes what a step returns
-    infos      info dicts of N envs to arrays; info_buffers: such arrays filled again; dtypes: dtypes that hold several
+    infos      info dicts of N envs to arrays; dtypes: dtypes that hold several
     nested     nested observations, in batches and row by row
     arguments  what a caller gives, checked
     errors     vecenv's and Gymnasium's at once

@@ -27,7 +27,6 @@ from ..core.layout.spec import Array
 from ..core.parent.batch import FINAL_CELLS, INFO_CELLS, Batch, CellColumns
 from ..errors import ConfigError
 from .dtypes import common_dtype, is_lossless_cast
-from .info_buffers import Field, InfoBuffers
 from .nested import row_of
 
 __all__ = ["InfoReader", "add_statistics", "check_no_statistics", "join_rows", "spread_infos"]
@@ -59,7 +58,6 @@ class _Plan(NamedTuple):
     runs: list[_CellRun]
     others: list[tuple[Column, int]]
     num_masks: int
-    fields: list[Field]  # the numbers of `runs` one by one, where these are all and sheets can have them
 
 
 class InfoReader:
@@ -67,12 +65,10 @@ class InfoReader:
 
     Args:
         space: of one observation, for the final observations.
-        num_envs: rows of a whole batch.
     """
 
-    def __init__(self, space: Space[Any], num_envs: int) -> None:
+    def __init__(self, space: Space[Any]) -> None:
         self._space = space
-        self._buffers = InfoBuffers(num_envs)
         self._plans: dict[bytes, _Plan] = {}
         self._ones = np.ones((0, 0), np.bool_)  # (masks, B) of the last batch: copying takes a fifth of making them
         self._full_flags = b""  # the flags of a batch whose rows all had an info in cells
@@ -80,9 +76,6 @@ class InfoReader:
     def read(self, batch: Batch) -> Infos:
         """Return the infos of a batch, arrays with B rows in the order of the batch."""
         if not batch.flags & _RARE:
-            uniform = self._buffers.read(batch)
-            if uniform is not None:
-                return uniform
             uniform = self._read_uniform(batch, INFO_CELLS)
             if uniform is not None:
                 return uniform
@@ -95,10 +88,6 @@ class InfoReader:
             infos["_final_info"] = infos["_final_obs"].copy()
         infos_by_row = {row: reply.info for row, reply in mailed.items() if reply.info}
         return self._read_into(infos, batch, INFO_CELLS, infos_by_row)
-
-    def release_views(self) -> None:
-        """Let go of the ring; nothing is read any more."""
-        self._buffers.release_views()
 
     def _read_into(self, infos: Infos, batch: Batch, where: CellColumns, mailed: dict[int, Infos]) -> Infos:
         """Add to `infos`, and return, what the rows of a batch tell in cells and in these dicts."""
@@ -135,8 +124,6 @@ class InfoReader:
             plan = _make_plan(batch.info_table, signature)
             if len(self._plans) < _MAX_PLANS:
                 self._plans[signature] = plan
-        if rows is None and where is INFO_CELLS and plan.fields:
-            self._buffers.add(signature, count, plan.fields)
         return self._read_by_plan(len(batch), plan, cells, rows)
 
     def _rows_with_info(self, batch: Batch, where: CellColumns) -> Array | None:
@@ -203,13 +190,7 @@ def _make_plan(table: list[Column], signature: bytes) -> _Plan:
             # a cell holds its value in its first bytes, which are the low ones where extensions are built
             unsigned = np.dtype(f"<u{dtype.itemsize}")
             runs.append(_CellRun(column.first, column.first + 1, unsigned, dtype, [(name, f"_{name}")]))
-    fields = [
-        Field(name, cell, run.dtype) for run in runs for cell, (name, _) in zip(range(run.start, run.stop), run.names)
-    ]
-    keys = {field.key for field in fields}
-    if others or any(f"_{key}" in keys for key in keys):  # one key is the name of another one's mask
-        fields = []
-    return _Plan(runs, others, len(masks), fields)
+    return _Plan(runs, others, len(masks))
 
 
 def add_statistics(infos: Infos, episode_counters: tuple[Array, ...], dones: Array) -> None:

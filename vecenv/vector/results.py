@@ -44,7 +44,7 @@ class Results:
     """
 
     def __init__(self, pool: Pool, space: Space[Any], copy: bool, tracks_ends: bool, has_statistics: bool) -> None:
-        self._infos = InfoReader(space, pool.num_envs)
+        self._infos = InfoReader(space)
         self._copy = copy
         self.has_statistics = has_statistics
         self._root = pool.obs_spec.root
@@ -124,7 +124,6 @@ class Results:
     def release_views(self) -> None:
         """Let go of the ring; nothing is delivered any more."""
         self._views.clear()
-        self._infos.release_views()
         self._leases = None
         self._last = None
 

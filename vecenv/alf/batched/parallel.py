@@ -179,7 +179,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         num_rows = pool.num_envs - self._num_spares
         self._size = num_rows * (description.batch_size or 1)
         self._assembler = Assembler(pool, description, self._size)
-        self._infos = InfoReader(pool.observation_space, pool.num_envs)
+        self._infos = InfoReader(pool.observation_space)
         self._spare_envs = SpareEnvs(pool, num_rows)
         self._resets_ahead = bool(self._wants_ahead)
         root = pool.action_spec.root
@@ -396,8 +396,6 @@ class ParallelAlfEnvironment(AlfEnvironment):
     def close(self) -> None:
         """End all workers within `close_timeout` seconds, by force if need be; may be called again."""
         self._pool.close()
-        if "_infos" in self.__dict__:  # else the constructor failed
-            self._infos.release_views()
 
     def __del__(self) -> None:
         if "_pool" in self.__dict__:
