@@ -6,7 +6,7 @@ Trees of the V2 managers walk themselves, see `tree.TreeArray`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,23 +50,24 @@ def map_structure(
     Raises:
         SpaceError: the structures differ.
     """
+    return _map(function, is_leaf, nest, others)
+
+
+def _map(function: Callable[..., Any], is_leaf: Callable[[Any], bool] | None, nest: Any, others: Sequence[Any]) -> Any:
     if isinstance(nest, np.ndarray) or (is_leaf is not None and is_leaf(nest)):
         return function(nest, *others)
-    if isinstance(nest, Mapping):
+    if isinstance(nest, (dict, Mapping)):  # dict first: a look at an abstract class takes longer
         if not others:
-            return {key: map_structure(function, part, is_leaf=is_leaf) for key, part in nest.items()}
+            return {key: _map(function, is_leaf, part, ()) for key, part in nest.items()}
         for other in others:
-            if not isinstance(other, Mapping) or other.keys() != nest.keys():
+            if not isinstance(other, (dict, Mapping)) or other.keys() != nest.keys():
                 raise _mismatch(f"a dict with keys {sorted(map(str, nest))}", other)
-        return {
-            key: map_structure(function, part, *(other[key] for other in others), is_leaf=is_leaf)
-            for key, part in nest.items()
-        }
+        return {key: _map(function, is_leaf, part, [other[key] for other in others]) for key, part in nest.items()}
     if isinstance(nest, (tuple, list)):
         for other in others:
             if not isinstance(other, (tuple, list)) or len(other) != len(nest):
                 raise _mismatch(f"{len(nest)} parts", other)
-        parts = [map_structure(function, *row, is_leaf=is_leaf) for row in zip(nest, *others, strict=True)]
+        parts = [_map(function, is_leaf, part, row) for part, *row in zip(nest, *others)]
         return type(nest)(*parts) if hasattr(nest, "_fields") else type(nest)(parts)
     return function(nest, *others)
 

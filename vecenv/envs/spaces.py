@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from gymnasium import Space, spaces
 
-__all__ = ["LooseSpace", "NoneSpace", "map_by_space", "map_space"]
+__all__ = ["LooseSpace", "NoneSpace", "ObjectSpace"]
 
 
 def map_space(change: Callable[[Space[Any]], Space[Any]], space: Space[Any]) -> Space[Any]:
