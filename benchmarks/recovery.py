@@ -73,7 +73,7 @@ def death(times: int) -> float:
     with contextlib.closing(_make("CartPole-v1", 2, num_workers=2)) as envs:
         envs.reset(seed=0)
         for _ in range(times):
-            worker: Any = envs._pool._group.workers[0]  # type: ignore[attr-defined]
+            worker: Any = envs._pool._engine._group.workers[0]  # type: ignore[attr-defined]
             start = time.perf_counter()
             os.kill(worker.pid, signal.SIGKILL)
             select.select([worker.pidfd], [], [])

@@ -27,7 +27,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = [
     "ClosedError",
@@ -43,6 +43,8 @@ __all__ = [
     "WorkerError",
     "WorkerTimeoutError",
 ]
+
+_Error = TypeVar("_Error", bound="WorkerError")
 
 #: Packages whose lines callers do not write: this one, and those whose wrappers stand around its envs.
 _NOT_CALLERS = frozenset({__name__.partition(".")[0], "gymnasium", "stable_baselines3"})
@@ -229,6 +231,19 @@ def signal_name(exitcode: int | None) -> str | None:
         return signal.Signals(-exitcode).name
     except ValueError:  # most real-time signals have no name
         return f"signal {-exitcode}"
+
+
+def locate(
+    error: _Error,
+    *,
+    worker_id: int | None = None,
+    env_ids: Iterable[int] = (),
+    op: str | None = None,
+    step_id: int | None = None,
+) -> _Error:
+    """Attach to an error where it happened, and return it. The engine sets these fields of `WorkerError` here only."""
+    error.worker_id, error.env_ids, error.op, error.step_id = worker_id, tuple(env_ids), op, step_id
+    return error
 
 
 def add_notes(error: BaseException, notes: Iterable[str]) -> None:

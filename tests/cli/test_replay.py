@@ -164,7 +164,7 @@ def file(tmp_path: Path) -> str:
         pool.recv()
         pool.send(np.array([1]))
         pool.recv()
-        return pool._reproduce(0, Op.STEP, 2).save("because")
+        return pool._engine.reproduce(0, Op.STEP, 2).save("because")
 
 
 def test_an_episode_that_does_not_fail_again(file: str, capsys: pytest.CaptureFixture[str]) -> None:

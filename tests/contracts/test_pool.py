@@ -1223,7 +1223,7 @@ def test_another_thread_is_refused_while_one_waits(open_pool: OpenPool) -> None:
         except BaseException as error:
             caught.append(error)
 
-    with pool._lock:  # as a call has it that waits
+    with pool._lifecycle._lock:  # as a call has it that waits
         thread = threading.Thread(target=intrude)
         thread.start()
         thread.join()
@@ -1261,17 +1261,17 @@ def test_pools_do_not_pickle(open_pool: OpenPool) -> None:
 def test_calls_that_are_waited_for_later(open_pool: OpenPool) -> None:
     pool = open_pool(count(None), 3)
     reset(pool)
-    pool.post([lambda env: env.num_resets] * 2, [2, 0])
+    pool.submit_calls([lambda env: env.num_resets] * 2, [2, 0])
     pool.send([0] * 3)  # calls and rows do not disturb each other
     assert pool.recv().lengths.tolist() == [1, 1, 1]
-    with pytest.raises(StateError, match="call wait_calls first"):
-        pool.post([str] * 3)
-    assert pool.wait_calls() == [1, 1]
+    with pytest.raises(StateError, match="call collect_calls first"):
+        pool.submit_calls([str] * 3)
+    assert pool.collect_calls() == [1, 1]
     with pytest.raises(StateError, match="no calls are under way"):
-        pool.wait_calls()
-    pool.post([lambda env: env.no_such] * 3)
+        pool.collect_calls()
+    pool.submit_calls([lambda env: env.no_such] * 3)
     with pytest.raises(AttributeError):
-        pool.wait_calls()
+        pool.collect_calls()
     assert pool.call(lambda env: env.num_steps) == [1, 1, 1]
 
 
@@ -1303,7 +1303,7 @@ def test_more_calls_than_a_queue_holds_are_refused_as_one(engine: Any) -> None:
         pool.start()
         reset(pool)
         with pytest.raises(StateError, match="call: too many calls of env 1 are waiting; wait for their answers first"):
-            pool.post([lambda env: env.step(0)] * 100, [1] * 100)
+            pool.submit_calls([lambda env: env.step(0)] * 100, [1] * 100)
         assert pool.call(lambda env: env.num_steps) == [0, 0]  # not even the first was made
 
 
@@ -1471,13 +1471,13 @@ def test_a_timeout_that_was_over_long_ago_is_as_none_left(open_pool: OpenPool) -
 def test_a_timeout_that_is_no_number_changes_nothing(timeout: Any, open_pool: OpenPool) -> None:
     pool = open_pool(count(), 2)
     pool.reset()
-    pool.post([lambda env: env.num_resets] * 2)
-    for wait in (pool.wait_calls, pool.close, lambda timeout: pool.recv(timeout=timeout)):
+    pool.submit_calls([lambda env: env.num_resets] * 2)
+    for wait in (pool.collect_calls, pool.close, lambda timeout: pool.recv(timeout=timeout)):
         with pytest.raises(ConfigError, match=f"timeout: expected seconds or None, got {timeout!r}"):
             wait(timeout)
     with pytest.raises(ConfigError, match="timeout"):
         pool.call(str, timeout=timeout)
-    assert len(pool.recv()) == 2 and pool.wait_calls() == [1, 1] and not pool.closed
+    assert len(pool.recv()) == 2 and pool.collect_calls() == [1, 1] and not pool.closed
 
 
 def test_without_a_limit_a_long_operation_is_warned_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1540,8 +1540,8 @@ def test_a_limit_that_is_set_later_gives_recoveries_as_much_time_as_one_set_at_o
     with ProcessPool([toys.CountEnv], options) as pool:
         pool.start()
         pool.set_limits(Limits(step=100.0))
-        assert pool._recovery is not None
-        assert pool._recovery.plan([0], [], lambda env_id, before: None)[0].seconds == 1000.0
+        assert pool._engine.recovery is not None
+        assert pool._engine.recovery.plan([0], [], lambda env_id, before: None)[0].seconds == 1000.0
 
 
 def test_threads_of_one_worker_let_sleeping_envs_overlap() -> None:
@@ -1643,12 +1643,12 @@ def test_answers_to_calls_that_come_while_the_journal_is_pruned_are_kept() -> No
     options = PoolOptions(num_workers=1, failures=PoolFailurePolicy(on_failure="recover"))
     with ProcessPool([toys.CountEnv], options) as pool:
         pool.start()
-        gather = pool._journal.gather_restore_points  # type: ignore[union-attr]
+        gather = pool._engine.journal.gather_restore_points  # type: ignore[union-attr]
 
         def late_gather() -> None:
             pool._hub.wait(now_ns() + 10**9)  # until the answer is there
             gather()
 
-        pool._journal.gather_restore_points = late_gather  # type: ignore[union-attr]
-        pool._journal._until_prune = 1  # type: ignore[union-attr]
+        pool._engine.journal.gather_restore_points = late_gather  # type: ignore[union-attr]
+        pool._engine.journal._until_prune = 1  # type: ignore[union-attr]
         assert pool.call(lambda env: 7, timeout=20.0) == [7]

@@ -75,10 +75,10 @@ def test_a_call_beside_running_steps_is_made_once(implementation: str) -> None:
     with recovering_pool([functools.partial(Tunable, 6)] * 4) as pool:
         play(pool, 9)
         pool.send(np.zeros(4, np.int64))
-        pool.post([Tunable.poke] * 4)
+        pool.submit_calls([Tunable.poke] * 4)
         kill(pool, 0)
         kill(pool, 1)
-        assert pool.wait_calls() == [1, 1, 1, 1]
+        assert pool.collect_calls() == [1, 1, 1, 1]
         batch = pool.recv()
         batch.raise_errors()
         # whether the call or the step came first is told by the order of sending: the step's row has no poke
@@ -140,10 +140,10 @@ def test_a_call_between_commands_that_were_overtaken_is_not_made_again(implement
         pool.reset(seeds=[0, 1])
         pool.recv()
         pool.send(np.array([2, 1]), [0, 1], ordered=False)
-        pool.post([last_poke], [1])
+        pool.submit_calls([last_poke], [1])
         pool.reset([1], seeds=[5], ordered=False)  # overtakes the step, which nobody answers then
         open(tmp_path / "go", "x").close()
-        assert pool.wait_calls(60) == [1]
+        assert pool.collect_calls(60) == [1]
         first, second = sorted((pool.recv(1, exact=True, timeout=60) for _ in range(2)), key=lambda one: one.env_ids[0])
         assert (first.lengths[0], second.lengths[0], second.seeds[0]) == (1, 0, 5)
         assert pool.statistics()["restarts"] == 1
@@ -181,11 +181,11 @@ def test_a_step_that_was_overtaken_and_given_up_does_not_take_the_letter_of_the_
         pool.reset(seeds=[0])
         pool.recv()
         with stopped(pool.worker_pids):
-            pool.post([lambda env: 7])  # what stands first in the queue is known to be overtaken without a look
+            pool.submit_calls([lambda env: 7])  # what stands first in the queue is known to be overtaken without a look
             pool.send_objects([1], [0], ordered=False)
             pool.reset(kwargs=[{"options": {"blob": b"x" * 50_000, "struck": str(tmp_path)}}], ordered=False)
             kill(pool, 0)
-        assert pool.wait_calls(30) == [7]
+        assert pool.collect_calls(30) == [7]
         (info,) = pool.recv(timeout=30).infos()
         assert info["size"] == 50_000
 
@@ -206,9 +206,9 @@ def come_back(pid: int) -> Unloadable:
 def test_an_answer_that_cannot_be_read_does_not_take_others_with_it(implementation: str) -> None:
     with recovering_pool([functools.partial(Tunable, 6)] * 3, num_workers=1) as pool:
         play(pool, 9)
-        pool.post([lambda env: Unloadable(), Tunable.poke, Tunable.poke])
+        pool.submit_calls([lambda env: Unloadable(), Tunable.poke, Tunable.poke])
         with pytest.raises(EnvError, match="LookupError: made elsewhere"):
-            pool.wait_calls(60)
+            pool.collect_calls(60)
         pool.send(np.zeros(3, np.int64))
         pool.recv(timeout=60).raise_errors()
         assert pool.call(Tunable.poke) == [1, 2, 2]
@@ -242,14 +242,14 @@ def test_an_action_that_is_sent_while_its_env_comes_back_for_a_call_arrives(impl
         for _ in range(2):
             pool.send(np.ones(2, np.int64))
             pool.recv()
-        pool.post([die_once], [0])
+        pool.submit_calls([die_once], [0])
         while not pool.statistics()["restarts"]:  # a death is heard of in a wait: env 1 goes on meanwhile
             pool.send(np.ones(1, np.int64), [1], ordered=False)
             pool.recv(timeout=60)
         wait_until(lambda: os.path.exists(tmp_path / "begun"))
         pool.send(np.zeros(1, np.int64), [0], ordered=False)  # its steps before, all by 1, are repeated only now
         open(tmp_path / "go", "x").close()
-        assert pool.wait_calls(60) == ["lives"]
+        assert pool.collect_calls(60) == ["lives"]
         batch = pool.recv(timeout=60)
         assert batch.obs[0, :2].tolist() == [3.0, 2.0], "steps, and the sum of their actions"
 
@@ -263,9 +263,9 @@ def test_a_call_that_was_given_up_does_not_hold_up_the_successor(
 
     with recovering_pool([functools.partial(Tunable, 6)] * 4) as pool:
         play(pool, 9)
-        pool.post([wait], [0], pure=pure)
+        pool.submit_calls([wait], [0], pure=pure)
         with pytest.raises(TimeoutError):
-            pool.wait_calls(0.01)
+            pool.collect_calls(0.01)
         kill(pool, 0)
         open(tmp_path / "go", "x").close()
         pool.send(np.zeros(4, np.int64))

@@ -231,9 +231,9 @@ def test_a_reset_that_is_given_up_leaves_no_mail(implementation: str, site: Site
         wait_until(lambda: pool._hub.state(1)[0] == Op.RESET)
         with pytest.raises(WorkerTimeoutError):
             envs.reset_wait(timeout=0.0)
-        wait_until(lambda: bool(pool._inbox.poll() or pool._hub.wait(0) is None or pool._inbox._replies))
+        wait_until(lambda: bool(pool._waiter.inbox.poll() or pool._hub.wait(0) is None or pool._waiter.inbox._replies))
         envs.reset_async(seed=8)
-        assert not pool._inbox._replies
+        assert not pool._waiter.inbox._replies
         site.open_gate()
         envs.reset_wait(timeout=60)
         assert envs.seeds == (8, 9)

@@ -190,10 +190,10 @@ def test_a_second_interrupt_while_a_successor_is_ended_leaves_no_descriptor(
     file = tmp_path / "hangs"
     end = Worker.kill
 
-    def interrupted(worker: Worker, *args: Any) -> None:
+    def interrupted(unfit: Worker, *args: Any) -> None:
         monkeypatch.setattr(Worker, "kill", end)
         signal.raise_signal(signal.SIGINT)
-        end(worker, *args)
+        end(unfit, *args)
 
     def stack_files() -> list[str]:
         links = (os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.lexists(entry.path))

@@ -101,9 +101,9 @@ def run(pool: Pool, seed: int, num_requests: int, killer: random.Random | None) 
                 owing.update(ids)
         elif kind < 0.75:
             if has_posted:
-                values.append(pool.wait_calls(60))
+                values.append(pool.collect_calls(60))
             else:
-                pool.post([poke] * len(some), some)
+                pool.submit_calls([poke] * len(some), some)
             has_posted = not has_posted
         elif kind < 0.8 and not has_posted:
             gain = float(rng.randrange(100))
@@ -112,7 +112,7 @@ def run(pool: Pool, seed: int, num_requests: int, killer: random.Random | None) 
             for env_id in traces.take(pool.recv(timeout=60)):
                 owing.remove(env_id)
     if has_posted:
-        values.append(pool.wait_calls(60))
+        values.append(pool.collect_calls(60))
     if owing:
         traces.take(pool.recv(timeout=60))
     return traces.rows, values

@@ -69,7 +69,7 @@ def test_from_its_second_failure_on_an_env_dies_alone(
         got = play(pool, 24, before=lambda pool, number: pids.append(pool.worker_pids))
         counts = pool.statistics()
         assert pool.envs_of(0) == [0, 1, 3] and pool.envs_of(1) == [2]
-        assert pool.describe_worker(1) == "worker 1 (env 2)" and pool.describe_worker(0) == "worker 0 (envs 0, 1, 3)"
+        assert pool._engine.place(1) == "worker 1 (env 2)" and pool._engine.place(0) == "worker 0 (envs 0, 1, 3)"
     assert got.rows == undisturbed(healthy_envs(4), 24, autoreset=autoreset).rows
     assert (counts["restarts"], counts["workers_added"], counts["truncated"]) == (4, 1, 0)
     assert [len(found) for found in pids] == [1] * 5 + [2] * 19
@@ -152,9 +152,9 @@ def test_what_waits_in_its_queue_moves_along(implementation: str, tmp_path: Path
         pool.send(np.zeros(4, np.int64))
         wait_until(lambda: pool._hub.state(0)[:2] == (Op.STEP, 1))  # 2 and 3 wait
         pool.reset([1, 2], seeds=[50, 51], ordered=False)
-        pool.post([lambda env: (env.unwrapped.elapsed_steps, os.getpid())] * 4)
+        pool.submit_calls([lambda env: (env.unwrapped.elapsed_steps, os.getpid())] * 4)
         (tmp_path / "go 4").touch()
-        called = pool.wait_calls()
+        called = pool.collect_calls()
         lengths: dict[int, int] = {}
         while pool.outstanding():
             batch = pool.recv()

@@ -393,7 +393,7 @@ def test_a_seed_among_the_arguments_of_a_reset_is_a_seed_and_a_start() -> None:
             pool.reset(kwargs=[{"seed": seed}])
             assert pool.recv().seeds.tolist() == [seed]
             pool.step(np.zeros(1, np.int64))
-        (attempt,) = pool._journal.history(0, ()).attempts
+        (attempt,) = pool._engine.journal.history(0, ()).attempts
         assert [entry.op for entry in attempt.entries] == [Op.RESET, Op.STEP], "of the second episode alone"
 
 
@@ -483,12 +483,12 @@ def test_a_worker_killed_while_it_waits_for_the_rest_of_a_letter_is_heard(implem
     with recovering_pool([toys.CountEnv] * 2) as pool:
         play(pool, 3)
         with stopped(pool.worker_pids):  # else they may have read all that is written before the parent has written all
-            pool.post([lambda env: len(load_of)] * 2)
+            pool.submit_calls([lambda env: len(load_of)] * 2)
         if implementation == "native":  # the parent writes no more of the payloads now
             wait_until(lambda: all(pool._hub.state(slot).blocked for slot in range(2)))
         kill(pool, 0)
         kill(pool, 1)
-        assert pool.wait_calls() == [1 << 20, 1 << 20]
+        assert pool.collect_calls() == [1 << 20, 1 << 20]
 
 
 @pytest.mark.parametrize("context", ["spawn", "fork"])

@@ -31,11 +31,11 @@ def test_calls_that_a_restarted_worker_took_along_are_lost_and_said_to_be(
 ) -> None:
     with recovering_pool([toys.CountEnv] * 4, on_failure=policy) as pool:
         play(pool, 2)
-        pool.post([pid_of, pid_of, function, pid_of])
+        pool.submit_calls([pid_of, pid_of, function, pid_of])
         wait_until(lambda: pool._hub.state(1)[:2] == (Op.CALL, 2))
         pool.restart(1)
         with pytest.raises(WorkerError, match=r"worker 1 \(envs 2-3\) was restarted before .* of env 2 came") as caught:
-            pool.wait_calls()
+            pool.collect_calls()
         assert caught.value.env_ids == (2,) and "env 3 raised WorkerError" in str(caught.value.__notes__)
         assert pool.call(pid_of) == [pool.worker_pids[0]] * 2 + [pool.worker_pids[1]] * 2
         pool.reset([2, 3], seeds=[1, 2])
@@ -48,13 +48,14 @@ def test_calls_of_other_workers_and_answers_that_are_in_are_kept(implementation:
     with recovering_pool([toys.CountEnv] * 4) as pool:
         play(pool, 2)
         before = pool.worker_pids
-        pool.post([pid_of] * 2, [0, 1])
+        pool.submit_calls([pid_of] * 2, [0, 1])
         pool.restart(1)
-        assert pool.wait_calls() == [before[0]] * 2
-        pool.post([pid_of] * 2, [2, 3])
+        assert pool.collect_calls() == [before[0]] * 2
+        pool.submit_calls([pid_of] * 2, [2, 3])
         pool.send(np.zeros(2, np.int64), [0, 1])
         pool.recv()
-        wait_until(lambda: pool._inbox.poll() or pool._inbox.has_all_calls() or pool._hub.wait(0) is None)
+        inbox = pool._waiter.inbox
+        wait_until(lambda: inbox.poll() or inbox.has_all_calls() or pool._hub.wait(0) is None)
         pids = pool.worker_pids
         pool.restart(1)
-        assert pool.wait_calls() == [pids[1]] * 2
+        assert pool.collect_calls() == [pids[1]] * 2

@@ -29,7 +29,7 @@ def stop(pool: Any, worker_id: int, *, between: bool = False) -> None:
     """Stop a worker for good; `between`: when it is at nothing."""
     pid = pool.worker_pids[worker_id]
     if between:
-        slots = [slot for slot, of in enumerate(pool._worker_of_slot) if of == worker_id]
+        slots = [slot for slot in range(pool._envs.num_slots) if pool._engine.worker_of(slot) == worker_id]
         wait_until(lambda: all(pool._hub.state(slot).op == Op.NONE for slot in slots))
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
@@ -48,11 +48,11 @@ def raises_or_recovers(policy: str, text: str) -> Iterator[None]:
 def test_a_worker_stopped_within_a_large_answer_is_late(policy: str, implementation: str) -> None:
     with recovering_pool([toys.CountEnv] * 2, limits=LIMITS, on_failure=policy) as pool:
         play(pool, 2)
-        pool.post([lambda env: b"x" * LARGE] * 2)
+        pool.submit_calls([lambda env: b"x" * LARGE] * 2)
         wait_until(lambda: all(pool._hub.state(slot).blocked for slot in range(2)))
         stop(pool, 1)
         with raises_or_recovers(policy, r"worker 1 .*did not finish call .*within 1\.0 s.*alive"):
-            assert [len(answer) for answer in pool.wait_calls()] == [LARGE, LARGE]
+            assert [len(answer) for answer in pool.collect_calls()] == [LARGE, LARGE]
             assert pool.statistics()["restarts"] == 1
 
 
@@ -64,12 +64,12 @@ def test_a_worker_stopped_within_a_large_letter_is_late(policy: str, implementat
         play(pool, 2)
         wait_until(lambda: pool._hub.state(1).op == Op.NONE)
         with stopped(pool.worker_pids):
-            pool.post([lambda env: len(load_of)] * 2)
+            pool.submit_calls([lambda env: len(load_of)] * 2)
         if implementation == "native":
             wait_until(lambda: bool(pool._hub.state(1).blocked))
         stop(pool, 1)
         with raises_or_recovers(policy, rf"worker 1 .*{text} call .*within 1\.0 s"):
-            assert pool.wait_calls() == [LARGE, LARGE]
+            assert pool.collect_calls() == [LARGE, LARGE]
             assert pool.statistics()["restarts"] == 1
 
 
@@ -77,9 +77,9 @@ def test_who_was_kept_waiting_is_not_for_ever(implementation: str) -> None:
     """Of a worker that is, nothing is late, however long it hangs later."""
     with recovering_pool([toys.CountEnv], limits=LIMITS, num_workers=1) as pool:
         play(pool, 2)
-        pool.post([lambda env: b"x" * LARGE])
+        pool.submit_calls([lambda env: b"x" * LARGE])
         wait_until(lambda: bool(pool._hub.state(0).blocked))
-        pool.wait_calls()
+        pool.collect_calls()
         wait_until(lambda: pool._hub.state(0).op == Op.NONE)
         assert not pool._hub.state(0).blocked
 
@@ -146,7 +146,7 @@ def slowly(pool: Any, work: Callable[..., Any], looks: list[int]) -> Callable[..
     def wrapper(*args: Any) -> Any:
         with stopped(pool.worker_pids):
             result = work(*args)
-            pool._watchdog.check()
+            pool._waiter.watchdog.check()
         looks.append(1)
         threading.Event().wait(0.02)
         return result
@@ -165,14 +165,14 @@ def test_a_slow_transfer_that_goes_on_is_not_late(
         play(pool, 2)
         began = time.monotonic()
         if way == "up":
-            pool.post([lambda env: b"x" * size])
+            pool.submit_calls([lambda env: b"x" * size])
             wait_until(lambda: bool(pool._hub.state(0).blocked))
             name = "take_messages" if implementation == "native" else "_take_next"
         else:
             name = "pump"
         monkeypatch.setattr(pool._hub, name, slowly(pool, getattr(pool._hub, name), looks))
         if way == "down":
-            pool.post([lambda env: len(text)])
-        assert pool.wait_calls() == [text if way == "up" else len(text)]
+            pool.submit_calls([lambda env: len(text)])
+        assert pool.collect_calls() == [text if way == "up" else len(text)]
         monkeypatch.undo()
         assert time.monotonic() - began > LIMITS.call and len(looks) > 10, "too quick to show anything"

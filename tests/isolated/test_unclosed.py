@@ -52,7 +52,7 @@ def test_a_program_that_ends_while_a_daemon_thread_closes_a_pool_says_nothing(tm
         pool = start(Waits, num_envs=2)
         threading.Thread(target=pool.close, daemon=True).start()
         def tell():
-            while pool._retired_by is None:
+            while pool._lifecycle._retired_by is None:
                 os.sched_yield()
             pathlib.Path("ending").touch()
         threading.Thread(target=tell, daemon=True).start()
@@ -96,17 +96,16 @@ def test_a_pool_that_is_closed_when_its_module_has_been_cleared_says_nothing(tmp
     source = program(
         """
         import ctypes
-        from vecenv.core.pool import lifecycle as life
-        from vecenv.core.pool import serial
+        from vecenv.core.pool import lifecycle, serial
         class Collector:
             def __init__(self, pool):
                 self.pool = pool
             def __del__(self):
-                assert life is None or life.os is None
+                assert lifecycle is None or lifecycle.os is None
                 self.pool.close()
                 print("closed")
         # Modules that something keeps, as torch keeps many, are cleared in the end, the last one first.
-        for module in (sys.modules["__main__"], life):
+        for module in (sys.modules["__main__"], lifecycle):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
         collectors = [Collector(start()), Collector(serial.SerialPool([toys.CountEnv] * 2))]
         print(*collectors[0].pool.worker_pids)

@@ -151,7 +151,7 @@ def test_repeating_an_episode_by_hand_leaves_its_video_alone(tmp_path):
         envs.reset(seed=1)
         for _ in range(LENGTH - 1):
             envs.step([0])
-        file = envs._pool._reproduce(0, Op.STEP, 999).save("because")
+        file = envs._pool._engine.reproduce(0, Op.STEP, 999).save("because")
     (video,) = folder.iterdir()
     assert num_frames(video) == LENGTH
     episode = reproducer.load(file)

@@ -178,7 +178,7 @@ def test_with_resets_by_mask_they_are_copies(batched):
 def test_who_gets_none(options):
     """Views are views, debug mode writes over old blocks, and small batches are copied in no time."""
     with contextlib.closing(VectorEnv([Frames] * options.pop("num_envs", 6), **options)) as envs:
-        assert envs._pool._plan.leases == 0
+        assert envs._pool._envs.plan.leases == 0
         assert envs._results._leases is None
 
 
@@ -216,7 +216,7 @@ def test_after_close_they_stay_and_free_blocks_give_their_memory_back(locked):
     """Pages that are locked cannot be given back, which is nobody's fault."""
     envs = VectorEnv([Frames] * 6)
     memory = envs._pool.memory
-    words = envs._pool._plan.words
+    words = envs._pool._envs.plan.words
     blocks = memory[words["blocks"] :].reshape(words["num_blocks"], words["block_stride"])
     envs.reset(seed=1)
     for _ in range(A_RING):
@@ -341,7 +341,7 @@ def test_they_outlive_workers_that_are_killed(env_fn):
 def test_a_block_that_is_free_is_not_lent():
     with contextlib.closing(VectorEnv([Frames] * 6, backend="serial")) as envs:
         envs.reset(seed=1)
-        hub, count = envs._pool._hub, envs._pool._plan.words["num_blocks"]
+        hub, count = envs._pool._hub, envs._pool._envs.plan.words["num_blocks"]
         lent = [block for block in range(count) if hub.lend(block)]
         assert 0 < len(lent) < count
         free = next(block for block in range(count) if block not in lent)

@@ -389,7 +389,7 @@ class BaseEnvManager(EnvManager):
                 raise
             return None
         except Exception as error:
-            if pool.has_dead_worker():
+            if pool.has_dead_workers():
                 self._give_up(error)
             raise
 

@@ -30,7 +30,7 @@ __all__ = ["BaseVectorEnv", "check_method", "check_name"]
 
 _Self = TypeVar("_Self", bound="BaseVectorEnv")
 
-_BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool}
+_BACKENDS: dict[str, Callable[..., Pool]] = {"process": ProcessPool, "serial": SerialPool}
 #: What is pending after `close`, for ever.
 _CLOSED = "close"
 #: Methods that `call` refuses: the engine has to know about them.

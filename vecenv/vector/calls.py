@@ -32,9 +32,9 @@ class CallableVectorEnv(BaseVectorEnv):
         """Begin a call of a method, or the reading of an attribute; `call_wait` gives the results."""
         self._check_idle("call_async")
         check_method(name)
-        self._pool.forget_calls()  # of an interrupted `call_wait`
+        self._pool.abandon_calls()  # of an interrupted `call_wait`
         try:
-            self._pool.post([GetOrCall(name, args, kwargs)] * self.num_envs)
+            self._pool.submit_calls([GetOrCall(name, args, kwargs)] * self.num_envs)
         except StateError as error:
             self._raise_as_gymnasium("call", error)
         self._pending = "call"
@@ -51,7 +51,7 @@ class CallableVectorEnv(BaseVectorEnv):
         self._check_pending("call")
         self._pending = None
         try:
-            return tuple(self._pool.wait_calls(timeout))
+            return tuple(self._pool.collect_calls(timeout))
         except StateError as error:
             self._raise_as_gymnasium("call", error)
 

@@ -6,10 +6,11 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from vecenv.core.pool.lifecycle import Life
+from vecenv.core.pool.lifecycle import Lifecycle
 from vecenv.errors import ClosedError, ConfigError, StateError
 
 
@@ -21,36 +22,51 @@ def refuse() -> None:
     raise LookupError("of the start")
 
 
-class Bare(Life):
-    """Writes down what it goes through; `at_start` and `at_end` are what that does."""
+class Bare:
+    """A pool with nothing but a lifecycle; notes its starts and ends, in which it calls `at_start` and `at_end`."""
 
-    def __init__(self, at_start: Callable[[], object] = nothing, at_end: Callable[[], object] = nothing) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        at_start: Callable[[], object] = nothing,
+        at_end: Callable[[], object] = nothing,
+        kind: type[Lifecycle] = Lifecycle,
+    ) -> None:
         self.at_start, self.at_end = at_start, at_end
         self.told: list[str] = []
         self.interrupted = threading.Event()
+        self.lifecycle = kind(self.interrupted.set)
 
-    def _go(self) -> None:
+    @property
+    def closed(self) -> bool:
+        return self.lifecycle.is_closed
+
+    def start(self) -> None:
+        self.lifecycle.start(self._open, self._shut_down)
+
+    def _open(self) -> None:
         self.told.append("start")
         self.at_start()
 
-    def _shut_down(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
+        self.lifecycle.close(timeout)
+
+    def _shut_down(self, timeout: float | None) -> None:
         self.told.append("end")
         self.at_end()
 
-    def _interrupt(self) -> None:
-        self.interrupted.set()
+    def __enter__(self) -> Bare:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     def use(self, work: Callable[[], object] = nothing) -> None:
         """Do something as calls of pools do."""
-        self._enter("use")
-        try:
-            self._begin("use")
-            work()
-            self._check_not_closing("use")
-        finally:
-            self._busy = False
-            self._leave()
+        self.lifecycle.call("use", self._use, work)
+
+    def _use(self, work: Callable[[], object]) -> None:
+        work()
+        self.lifecycle.check_not_closing("use")
 
 
 def started(at_end: Callable[[], object] = nothing) -> Bare:
@@ -97,27 +113,27 @@ def test_an_error_of_the_end_is_no_more_than_a_note_to_what_a_start_failed_for(e
     with pytest.raises(ClosedError):
         life.start()
     is_free: list[bool] = []
-    elsewhere(lambda: is_free.append(life._lock.acquire(False))).join()
+    elsewhere(lambda: is_free.append(life.lifecycle._lock.acquire(False))).join()
     assert is_free == [True]
 
 
 def test_two_threads_start_it_once() -> None:
-    class Raced(Bare):
-        def _enter(self, what: str) -> None:
+    class Raced(Lifecycle):
+        def guard(self, *args: Any) -> Any:
             if threading.current_thread() is threading.main_thread():
-                elsewhere(self.try_start).join()  # after the first look at the state
-            super()._enter(what)
+                elsewhere(try_start).join()  # after the first look at the state
+            return super().guard(*args)
 
-        def try_start(self) -> None:
-            with contextlib.suppress(LookupError):
-                self.start()
+    def try_start() -> None:
+        with contextlib.suppress(LookupError):
+            life.start()
 
-    life = Raced()
+    life = Bare(kind=Raced)
     with pytest.raises(StateError):
         life.start()
     assert life.told == ["start"] and not life.closed
     life.close()
-    life = Raced(at_start=refuse)
+    life = Bare(at_start=refuse, kind=Raced)
     with pytest.raises(ClosedError):
         life.start()
     assert life.told == ["start", "end"]
@@ -155,7 +171,7 @@ def test_amid_a_call_its_thread_may_close_and_no_more() -> None:
                 call()
         with pytest.raises(ConfigError):
             life.close("soon")  # type: ignore[arg-type]
-        assert not life._closing
+        assert not life.lifecycle._is_closing
         life.close(2.5)
         life.close()
         assert life.told == ["start"] and not life.closed

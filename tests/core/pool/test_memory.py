@@ -18,7 +18,7 @@ def test_the_memory_of_a_pool(pool_class):
     with pool:
         pool.start()
         memory = pool.memory
-        assert memory.nbytes == pool._plan.nbytes
+        assert memory.nbytes == pool._envs.plan.nbytes
         assert memory.ctypes.data % 4096 == 0
         assert not memory.flags.writeable
         pool.reset(seeds=[1, 2])

@@ -339,12 +339,12 @@ def test_a_start_that_a_handler_breaks_off_leaves_nothing() -> None:
 def test_a_closed_pool_rings_no_bell_of_others() -> None:
     """As a second closer does that has found the pool open, and is late."""
     pool = opened()
-    number = pool._group.event_fd
+    number = pool._engine._group.event_fd
     pool.close()
     others = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(20)]
     try:
         assert number in others
-        pool._interrupt()
+        pool._engine.interrupt()
         with pytest.raises(BlockingIOError):
             os.eventfd_read(number)
     finally:

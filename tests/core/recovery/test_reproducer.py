@@ -26,7 +26,7 @@ from vecenv.errors import ConfigError, DependencyError
 
 def file_of(pool: Any, env_id: int = 0) -> str:
     """Have a running pool write what it knows of an env."""
-    path: str = pool._reproduce(env_id, Op.STEP, 999).save("because")
+    path: str = pool._engine.reproduce(env_id, Op.STEP, 999).save("because")
     return path
 
 
@@ -57,7 +57,7 @@ def test_an_episode_is_repeated_from_a_state(tmp_path: Any, monkeypatch: pytest.
     expected = undisturbed([env_fn], 8).rows[0]
     with recovering_pool([env_fn], context="fork", reproducer_dir=str(tmp_path)) as pool:
         play(pool, 8)
-        pool._inbox.poll()  # the state has come by mail
+        pool._waiter.inbox.poll()  # the state has come by mail
         events = events_of(file_of(pool))
     assert [event.op for event in events] == ["autoreset", "step", "step", "step"]
     assert [event.obs.tobytes() for event in events] == [row.obs[2] for row in expected[-4:]]
@@ -300,7 +300,7 @@ def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
         for action in (0, 1, 0, 1, 1):
             pool.send(np.array([action]))
             pool.recv()
-        context, under_way = pool._reproduce(0, Op.STEP, 7), pool._reproduce(0, Op.STEP, 6)
+        context, under_way = pool._engine.reproduce(0, Op.STEP, 7), pool._engine.reproduce(0, Op.STEP, 6)
         events = events_of(context.save("because"))
     assert [(event.op, event.seed, event.action) for event in events[:4]] == [
         ("reset", 17, None),
@@ -316,9 +316,9 @@ def test_events_have_seeds_and_actions(tmp_path: Any) -> None:
 def test_seed_zero_is_a_seed_and_before_the_first_reset_there_is_none(tmp_path: Any) -> None:
     with recovering_pool([toys.CountEnv], reproducer_dir=str(tmp_path)) as pool:
         pool.start()
-        assert pool._reproduce(0, Op.CALL, 1)[:2] == (None, ())
+        assert pool._engine.reproduce(0, Op.CALL, 1)[:2] == (None, ())
         play(pool, 2, seeds=[0], start=False)
-        assert pool._reproduce(0, Op.STEP, 3).seed == 0
+        assert pool._engine.reproduce(0, Op.STEP, 3).seed == 0
 
 
 class RaisesInBetween(toys.CountEnv):
@@ -334,9 +334,9 @@ class RaisesInBetween(toys.CountEnv):
 def test_what_an_env_raised_before_is_an_event_among_others(tmp_path: Any) -> None:
     with recovering_pool([RaisesInBetween], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 4)
-        last = pool._journal.history(0, ()).attempts[0].entries[-1].step_id
-        path = pool._reproduce(0, Op.STEP, last).save("because")
-        raised = pool._reproduce(0, Op.STEP, last - 2).save("because")
+        last = pool._engine.journal.history(0, ()).attempts[0].entries[-1].step_id
+        path = pool._engine.reproduce(0, Op.STEP, last).save("because")
+        raised = pool._engine.reproduce(0, Op.STEP, last - 2).save("because")
     assert [event.op for event in events_of(path)] == ["reset", "step", "error", "step", "step"]
     assert events_of(path)[2].info == {"error": "ValueError: a bad move"}
     with pytest.raises(ValueError, match="a bad move"):
@@ -356,7 +356,7 @@ class FailsToBegin(toys.CountEnv):
 def test_an_autoreset_that_raised_before_is_tried_again_by_the_next_step(tmp_path: Any) -> None:
     with recovering_pool([functools.partial(FailsToBegin, 2)], reproducer_dir=str(tmp_path)) as pool:
         play(pool, 5)
-        path = pool._reproduce(0, Op.STEP, 99).save("because")
+        path = pool._engine.reproduce(0, Op.STEP, 99).save("because")
     ops = [event.op for event in events_of(path)]
     assert ops == ["reset", "step", "step", "error", "autoreset", "step"]
 
@@ -371,12 +371,12 @@ def test_the_newest_actions_are_told(tmp_path: Any) -> None:
         for action in sent:
             pool.send(action)
             pool.recv()
-        seed, actions, _ = pool._reproduce(0, Op.STEP, 12)
+        seed, actions, _ = pool._engine.reproduce(0, Op.STEP, 12)
         assert seed == 17 and len(actions) == 8
         assert all(np.array_equal(got, wanted[0]) for got, wanted in zip(actions, sent[-8:]))
         assert len(reproducer.describe(seed, actions)) < 250
         pool.reset(seeds=[18])
-        seed, actions, _ = pool._reproduce(0, Op.RESET, 13)
+        seed, actions, _ = pool._engine.reproduce(0, Op.RESET, 13)
         assert (seed, actions) == (18, ())
         pool.recv()
 
@@ -384,7 +384,7 @@ def test_the_newest_actions_are_told(tmp_path: Any) -> None:
 def test_of_an_episode_that_was_not_kept_there_is_no_file(tmp_path: Any) -> None:
     with recovering_pool([toys.CountEnv], max_log_bytes=1, reproducer_dir=str(tmp_path)) as pool:
         play(pool, 3, seeds=[17])
-        context = pool._reproduce(0, Op.STEP, 5)
+        context = pool._engine.reproduce(0, Op.STEP, 5)
         assert (context.seed, context.actions) == (17, ())
         with pytest.raises(ValueError, match="max_log_bytes"):
             context.save("because")

@@ -55,7 +55,7 @@ from vecenv.vector.infos import InfoReader
 
 __all__ = ["ParallelAlfEnvironment"]
 
-_BACKENDS: dict[str, type[Pool]] = {"process": ProcessPool, "serial": SerialPool}
+_BACKENDS: dict[str, Callable[..., Pool]] = {"process": ProcessPool, "serial": SerialPool}
 _LOG = logging.getLogger(__name__)
 _SEED_LIMIT = 2**31
 #: What envs in workers cannot be asked for: they may be stepped below their time steps.

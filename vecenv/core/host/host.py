@@ -69,9 +69,7 @@ class Host:
         dump_reply: pickles answers, or copies them in the caller's own process; see `messages`.
 
     Attributes:
-        interrupted: the env whose command was given up because of a KeyboardInterrupt.
         failed_to_close: the first env whose `close` raised.
-        is_ending: the caller has closed the pool amid a command, in a signal handler; that may call `sys.exit`, too.
     """
 
     def __init__(
@@ -96,9 +94,9 @@ class Host:
         self._infos = infos
         self._is_callers = is_callers
         self._dump_reply = dump_reply
-        self.interrupted: int | None = None  # the env whose command a Ctrl-C cut short
         self.failed_to_close: int | None = None
-        self.is_ending = False
+        self._interrupted: int | None = None  # the env whose command a Ctrl-C cut short
+        self._is_ending = False  # a signal handler closed the pool during a command; it may call `sys.exit`, too
         self._current = (0, 0)  # env_id and step_id of the command under way
         self._snapshots: Snapshots | None = None
         self._restoring: _Restoring | None = None
@@ -171,13 +169,22 @@ class Host:
             except BaseException as error:  # everything an env may raise is its answer, SystemExit too
                 if self._is_callers and self._is_of_caller(error):
                     self._slot.finish()
-                    self.interrupted = env_id
+                    self._interrupted = env_id
                     raise
                 self._answer_error(op, error)
 
     def _is_of_caller(self, error: BaseException) -> bool:
         """Tell whether an exception came from a signal handler of the caller's, as far as one can know."""
-        return isinstance(error, KeyboardInterrupt) or (self.is_ending and isinstance(error, SystemExit))
+        return isinstance(error, KeyboardInterrupt) or (self._is_ending and isinstance(error, SystemExit))
+
+    def end(self) -> None:
+        """Note that the caller closes the pool during a command; a SystemExit in it is then the caller's."""
+        self._is_ending = True
+
+    def take_interrupted(self) -> int | None:
+        """Return the env whose command was cancelled by a KeyboardInterrupt, once; None: there is none."""
+        env_id, self._interrupted = self._interrupted, None
+        return env_id
 
     def close(self) -> None:
         """Close every env, all of them even if some raise; then raise the first such error."""

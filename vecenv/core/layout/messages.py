@@ -10,7 +10,7 @@ native/shm/byte_ring.h, without C over the control socket.
 
 What stands before a reply says whose it is, should its pickle be one that cannot be read here.
 
-In a pool within one process a message is passed as an object: `copy_letter` and `copy_answer` take the place of
+In a pool within one process a message is passed as an object: `copy_payload` and `copy_reply` take the place of
 `dump` and `dump_reply`, and `load` and `load_reply` return it unchanged.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 
 import cloudpickle
 
-from ...errors import EnvError
+from ...errors import EnvError, locate
 from ...nested import copy_value
 
 __all__ = [
@@ -33,8 +33,8 @@ __all__ = [
     "Payload",
     "RemoteTraceback",
     "Reply",
-    "copy_answer",
-    "copy_letter",
+    "copy_reply",
+    "copy_payload",
     "dump",
     "dump_reply",
     "load",
@@ -130,12 +130,12 @@ def load(data: bytes | bytearray | Payload) -> Any:
     return data if isinstance(data, Payload) else pickle.loads(data)
 
 
-def copy_letter(payload: Payload) -> Payload:
+def copy_payload(payload: Payload) -> Payload:
     """Copy a message down for an env in this process; its function is shared."""
     return replace(payload, kwargs=copy_value(payload.kwargs), action=copy_value(payload.action))
 
 
-def copy_answer(reply: Reply) -> Reply:
+def copy_reply(reply: Reply) -> Reply:
     """Copy a message up from an env in this process; the value that a call returned is shared."""
     return replace(
         reply,
@@ -163,12 +163,9 @@ def load_reply(data: bytes | bytearray | Reply) -> Reply:
         reply: Reply = pickle.loads(memoryview(data)[_HEAD.size :])
     except Exception as error:  # of a class that cannot be made again here, say
         what = f"{type(error).__name__}: {error}"
-        told = EnvError(
-            f"what env {env_id} answered to command {step_id} cannot be unpickled in this process: {what}",
-            env_ids=(env_id,),
-            step_id=step_id,
-        )
+        told = EnvError(f"what env {env_id} answered to command {step_id} cannot be unpickled in this process: {what}")
         told.__cause__ = error
+        locate(told, env_ids=(env_id,), step_id=step_id)
         return Reply(step_id, env_id, error=pack_error(told), is_unread=True)
     return reply
 
@@ -205,6 +202,7 @@ def unpack_error(packed: tuple[bytes | None, str, str, str], **where: Any) -> Ex
             error = None
     if not isinstance(error, Exception):
         place = "".join(f" of env {env_id}" for env_id in where.get("env_ids", ()))
-        error = EnvError(f"{where.get('op', 'call')}{place} raised {name}: {message}", exception_type=name, **where)
+        what = f"{where.get('op', 'call')}{place} raised {name}: {message}"
+        error = locate(EnvError(what, exception_type=name), **where)
     error.__cause__ = RemoteTraceback(text)
     return error

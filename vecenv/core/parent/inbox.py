@@ -53,6 +53,10 @@ class Inbox:
         self._warned: set[str] = set()
         self.infos = InfoColumns()
 
+    def add_slot(self) -> None:
+        """Take messages of one more slot, the next one."""
+        self.num_slots += 1
+
     def poll(self, delivered: Collection[int] = ()) -> None:
         """Take all mail that has arrived, for what is owed, called for, or just `delivered`.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ...errors import WorkerTimeoutError, add_notes
+from ...errors import WorkerTimeoutError, add_notes, locate
 from ..layout.rows import Op
 from ..options import Limits
 from ..system.clock import Deadline, now_ns
@@ -63,6 +63,10 @@ class Watchdog:
         """Judge by these limits from now on."""
         self._limits = limits
         self.poll_interval_ns = POLL_NS if limits.has_any() else _LAZY_POLL_NS
+
+    def add_slot(self) -> None:
+        """Look at one more slot, the next one."""
+        self.num_slots += 1
 
     def notice_gap(self, late_ns: int, deadline: Deadline) -> None:
         """Extend every deadline if this process woke much later than planned, by so many nanoseconds.
@@ -162,12 +166,10 @@ class Watchdog:
 
     def _error_of(self, slot: int, state: SlotState, limit: float, verdict: str) -> WorkerTimeoutError:
         op = Op(state.op).name.lower()
-        return WorkerTimeoutError(
+        error = WorkerTimeoutError(
             f"{self._workers.describe_worker(slot)} {verdict} {op} of env {state.env_id} (command {state.step_id}) "
             f"within {limit} s; it is alive. Raise {op}_timeout if the env needs longer",
             timeout=limit,
-            worker_id=self._workers.worker_of(slot),
-            env_ids=(state.env_id,),
-            op=op,
-            step_id=state.step_id,
         )
+        worker_id = self._workers.worker_of(slot)
+        return locate(error, worker_id=worker_id, env_ids=(state.env_id,), op=op, step_id=state.step_id)

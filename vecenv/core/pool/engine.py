@@ -1,247 +1,365 @@
-"""Waist: what all pools share before anything is sent: options, spaces, hooks for engines.
+"""Engine: the place where the envs of a pool live, as the pool sees it.
 
-First of the four parts of `pool.Pool`: waist -> sending -> receiving -> pool (calls).
+`Pool` checks requests, waits for answers and reports failures; an engine builds envs, runs them and ends them.
+`SerialEngine` keeps them in the thread of the caller, `ProcessEngine` in worker processes. `Engine` lists everything
+that a further engine must provide.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from abc import abstractmethod
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-import numpy as np
-
-from ...errors import SpaceError
-from ..host.replay import Snapshotter
+from ...errors import SpaceError, WorkerTimeoutError
+from ..layout import messages
 from ..layout.arena import ArenaPlan
+from ..layout.messages import Payload
 from ..layout.rows import Autoreset
-from ..layout.spec import Array, Leaf, Space, Spec
-from ..options import Limits, PoolOptions, check_env_fns, check_options
-from ..parent.batch import Batch
-from ..parent.hub import Hub
-from ..parent.inbox import Inbox
-from ..parent.leases import MIN_NBYTES, Leases
-from ..parent.watchdog import Watchdog
+from ..layout.spec import Space, Spec
+from ..options import Limits, PoolOptions, check_options
+from ..parent.hub import Hub, SlotState
+from ..parent.inbox import Inbox, Listener
+from ..parent.leases import MIN_NBYTES
+from ..parent.watchdog import Watchdog, WorkerDirectory
 from ..processes.worker_main import reward_shape_of
 from ..recovery.journal import Journal
-from ..recovery.policy import COUNTS, Recovery
-from .lifecycle import Life, this_process
 
-__all__ = ["Waist"]
+__all__ = ["AskedEnvs", "Engine", "EnvSpaces", "OpenedEnvs", "WaitState", "with_limits"]
 
 
-def _nothing() -> None:
-    """Gather no starts: there is no mail any more."""
+@dataclass(frozen=True)
+class EnvSpaces:
+    """Spaces of one env; all envs of a pool have the same.
 
-
-class Waist(Life):
-    """State of a pool, and what engines provide; see `pool.Pool`."""
+    Attributes:
+        observation_space, action_space: of Gymnasium.
+        reward_space: as the env declares it; None: a reward is one number.
+        obs: layout of observations in a row.
+        action: layout of actions.
+    """
 
     observation_space: Space[Any]
     action_space: Space[Any]
     reward_space: Any
+    obs: Spec
+    action: Spec
 
-    def __init__(
-        self,
-        env_fns: Sequence[Callable[[], Any]],
-        options: PoolOptions | None = None,
-        *,
-        adapt: Callable[[Any], Any] | None = None,
-        snapshotter: Snapshotter | None = None,
-    ) -> None:
-        """Check and remember; builds nothing.
+    @classmethod
+    def of(cls, source: Any, options: PoolOptions) -> EnvSpaces:
+        """Read the spaces of an env.
 
         Args:
-            env_fns: one constructor per env.
-            options: how to work.
-            adapt: makes whatever a constructor returns speak Gymnasium's calls.
-            snapshotter: looks into envs for what they carry from one episode to the next, so that a
-                worker's death can be made good from there; None: from seeded resets only.
-        """
-        super().__init__()
-        self.env_fns = check_env_fns(env_fns)
-        self.num_envs = len(self.env_fns)
-        self.options = check_options(options or PoolOptions())
-        self._adapt = adapt or _identity
-        self._snapshotter = snapshotter
-        self._recovery: Recovery | None = None
-        self._journal: Journal | None = None
-        self._recycler: Any = None
-        self._unseeded = np.ones(self.num_envs, np.bool_)  # envs never reset so far
-        self._steps_by_letter = False  # whether any action has passed the columns by
-        self._takes_seeds = np.zeros(self.num_envs, np.bool_)  # envs that a reset has given a seed
-        self._asked_seeds: dict[int, Any] = {}  # of the last reset of each env; None: it had none
-        self._lost_seeds: dict[int, Any] = {}  # of resets that were cancelled, until there is another
-        self._held: deque[Batch] = deque()  # debug mode: those that are still valid
-        self._called: dict[int, int] = {}  # step_ids of the calls under way, by env
-        self._ids = np.arange(self.num_envs, dtype=np.int64)
-        self._is_debug = self.options.debug
-        self._attention = False  # set while a plain receive will not do: payloads, dead workers
-        self.properties: dict[str, Any] = {}
-        self.implementation = "python"
-
-    # ---- what engines provide ----------------------------------------------------------
-
-    _hub: Hub
-    _plan: ArenaPlan
-    #: the mapping that the arena lies in
-    _memory: Any
-    #: what lends blocks to the caller, if anything does
-    _leases: Leases[Any] | None = None
-    #: slots at the end of the arena that nobody uses so far
-    _num_spares = 0
-    #: whether envs run in the thread that receives
-    _works_here = False
-    #: dtype and shape of all envs' actions where they are one array
-    _plain_dtype: np.dtype[Any] | None = None
-    _plain_shape: tuple[int, ...] = ()
-
-    @abstractmethod
-    def _start(self) -> None:
-        """Build the envs and the arena; set _hub, _plan, _memory and the spaces."""
-
-    def _forget(self) -> None:
-        """Let go of the arena; what the caller still looks at keeps it mapped."""
-        if self._leases is not None:
-            self._leases.end()
-        for name in ("_hub", "_inbox", "_watchdog", "_memory", "_leases"):
-            self.__dict__.pop(name, None)
-        if self._journal is not None:
-            self._journal.gather_restore_points = _nothing  # the inbox holds the memory
-        self._held.clear()
-
-    @abstractmethod
-    def _work(self) -> None:
-        """Give the envs a chance to run before a wait (they run here if in this process)."""
-
-    @abstractmethod
-    def _hear(self, descriptor: int) -> None:
-        """Deal with a descriptor that became readable: raises if a worker died."""
-
-    @abstractmethod
-    def _check_alive(self) -> None:
-        """Raise if an env owes an answer that can never come."""
-
-    def _recycle(self) -> None:
-        """Replace workers that have lived long enough."""
-
-    @abstractmethod
-    def _has_dead(self) -> bool:
-        """Tell whether a worker is dead, so that waits must ask whose answers can still come."""
-
-    @abstractmethod
-    def describe_worker(self, slot: int) -> str:
-        """Name a slot's worker in messages."""
-
-    @abstractmethod
-    def worker_of(self, slot: int) -> int | None:
-        """Return a slot's worker_id, None where there are no workers."""
-
-    def is_alive(self, slot: int) -> bool:
-        """Tell whether a slot has a worker that is not known to be dead."""
-        return True
-
-    @property
-    @abstractmethod
-    def worker_pids(self) -> tuple[int, ...]:
-        """Process id of each worker, by worker_id; empty when there are none. Recovery may add some behind."""
-
-    @property
-    def memory(self) -> Array:
-        """The arena as bytes, uint8 (nbytes,), read-only and page aligned, for who registers it with a device.
-
-        Batches lie in it, unless the Python implementation puts them together elsewhere. The array keeps the
-        mapping alive.
+            source: an env, or the `Report` of a worker about one.
+            options: `strict` and `ignores_extra_keys` matter for the layouts.
 
         Raises:
-            StateError: the pool is not started.
-            ClosedError: it is closed.
+            SpaceError: the observation space or the action space is not a space of Gymnasium.
         """
-        if self._open_in is not this_process[0]:
-            self._explain("memory")
-        memory = np.frombuffer(self._memory, np.uint8)
-        memory.flags.writeable = False
-        return memory
-
-    def _go(self) -> None:
-        self._start()
-        num_slots = self._plan.num_slots - self._num_spares
-        self._inbox = Inbox(self._hub, num_slots, self._recovery)
-        if self._journal is not None:
-            self._journal.gather_restore_points = self._inbox.poll
-        self._watchdog = Watchdog(self._hub, num_slots, self.options.limits, self, self._inbox)
-        self._infos = self._inbox.infos
-
-    # ---- spaces --------------------------------------------------------------------------
-
-    def _adopt_spaces(self, observation_space: Any, action_space: Any, reward_space: Any) -> None:
-        for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+        spaces = source.observation_space, source.action_space
+        for name, space in zip(("observation_space", "action_space"), spaces):
             if not isinstance(space, Space):
                 raise SpaceError(f"{name}: expected a gymnasium Space, got {type(space).__name__}", path=name)
-        self.observation_space = observation_space
-        self.action_space = action_space
-        self.reward_space = reward_space
-        strict, ignores_extra = self.options.strict, self.options.ignores_extra_keys
-        self.obs_spec = Spec(observation_space, "obs", strict=strict, ignores_extra=ignores_extra)
-        self.action_spec = Spec(action_space, "action", strict=strict, ignores_extra=ignores_extra)
-        if isinstance(self.action_spec.root, Leaf):
-            self._plain_dtype = self.action_spec.root.dtype
-            self._plain_shape = (self.num_envs, *self.action_spec.root.shape)
+        strict, ignores_extra = options.strict, options.ignores_extra_keys
+        obs = Spec(spaces[0], "obs", strict=strict, ignores_extra=ignores_extra)
+        action = Spec(spaces[1], "action", strict=strict, ignores_extra=ignores_extra)
+        return cls(*spaces, getattr(source, "reward_space", None), obs, action)
 
-    def _make_plan(self, num_slots: int, envs_per_slot: int) -> ArenaPlan:
+    def plan_arena(self, num_envs: int, num_slots: int, envs_per_slot: int, options: PoolOptions) -> ArenaPlan:
+        """Lay out the shared memory of a pool with these spaces.
+
+        Args:
+            num_envs: how many envs.
+            num_slots: how many slots serve them, slots that are kept in reserve included.
+            envs_per_slot: at most so many envs are served by one slot.
+            options: depth, leases, room for final observations.
+        """
         return ArenaPlan(
-            num_envs=self.num_envs,
+            num_envs=num_envs,
             num_slots=num_slots,
-            obs=self.obs_spec,
-            action=self.action_spec,
+            obs=self.obs,
+            action=self.action,
             reward_shape=reward_shape_of(self.reward_space),
-            depth=self.options.depth,
-            has_final=self.options.final_obs or self.options.autoreset == Autoreset.SAME_STEP,
+            depth=options.depth,
+            has_final=options.final_obs or options.autoreset == Autoreset.SAME_STEP,
             envs_per_slot=envs_per_slot,
-            leases=self._count_leases(),
+            leases=self._count_leases(num_envs, options),
         )
 
-    def _count_leases(self) -> int:
-        """Return how many blocks may be lent: none in debug mode, which writes over old ones."""
-        nbytes = self.num_envs * sum(leaf.nbytes for leaf in self.obs_spec.leaves)
-        is_worth_it = nbytes >= MIN_NBYTES and not self.obs_spec.num_objects
-        return self.options.leases if is_worth_it and not self.options.debug else 0
+    def _count_leases(self, num_envs: int, options: PoolOptions) -> int:
+        """Return how many blocks may be lent: none in debug mode, which overwrites expired batches."""
+        nbytes = num_envs * sum(leaf.nbytes for leaf in self.obs.leaves)
+        is_worth_it = nbytes >= MIN_NBYTES and not self.obs.num_objects
+        return options.leases if is_worth_it and not options.debug else 0
 
-    # ---- numbers and limits --------------------------------------------------------------
 
-    def statistics(self) -> dict[str, Any]:
-        """Return counts since the start.
+@dataclass(frozen=True)
+class OpenedEnvs:
+    """The result of `Engine.open`: envs that are built and wait for commands.
 
-        Returns:
-            steps: env steps made; restarts: workers replaced because they died or hung; recycled: because
-            of `recycle_after`; workers_added: for envs that failed so often that they got one of their own;
-            replayed, unproven, truncated: episodes brought back, brought back from a state that may lack
-            something, or given up after a crash; steps_replayed, replay_seconds: what that took; log_nbytes:
-            memory for what is kept for it, which `max_log_bytes` limits. Not in it: pages that wait to be written
-            again, half of that at most, and the few messages of each env that are kept anyway.
+    Attributes:
+        spaces: of one env.
+        properties: metadata, spec and render_mode of env 0, as far as they pickle.
+        implementation: 'native', or 'python' for rows without C.
+        plan: layout of the arena.
+        memory: the buffer that the arena lies in, page aligned and `plan.nbytes` long. It stays mapped for as long as
+            anything references it, after `Engine.close` as well: batches are views of it.
+        hub: commands go in, rows and messages come out. A slot of the hub is whatever runs some envs one after the
+            other: a thread of a worker, or a whole machine.
+        num_slots: how many slots, from 0 on, serve envs now. `plan.num_slots` may be more: reserves.
+        journal: where requests are to be noted, so that envs can be restored; None: the engine needs no such notes.
+        listener: receives the messages of workers about recovery; None: such messages are ignored.
+        before_request: called before steps or resets are sent. The engine may replace workers in it. None: not called.
+        dump_payload: returns a payload as the host loads it: pickled, or a copy if the envs live in this process.
+    """
+
+    spaces: EnvSpaces
+    properties: dict[str, Any]
+    implementation: str
+    plan: ArenaPlan
+    memory: Any
+    hub: Hub
+    num_slots: int
+    journal: Journal | None = None
+    listener: Listener | None = None
+    before_request: Callable[[], None] | None = None
+    dump_payload: Callable[[Payload], Any] = field(default=messages.dump)
+
+
+class AskedEnvs(Protocol):
+    """The part of `requests.Requests` that an engine uses to replace workers, or to report their failure."""
+
+    @property
+    def calls(self) -> Mapping[int, int]:
+        """Step_ids of the calls under way, by env."""
+
+    def last_request(self, state: SlotState) -> tuple[int | None, tuple[Any, ...]]:
+        """Return the seed of an env's episode and the actions of the command under way, for engines without a journal.
+
+        Args:
+            state: of the slot that serves the env.
         """
-        found: dict[str, Any] = {**dict.fromkeys(COUNTS, 0), "replay_seconds": 0.0, "log_nbytes": 0}
-        if self._recovery is not None:
-            found.update(self._recovery.statistics())
-        slots = range(self._plan.num_slots) if self._open_in is not None else ()
-        found["steps"] = sum(self._hub.state(slot).num_steps for slot in slots)
-        return found
 
-    def set_limits(self, limits: Limits) -> None:
-        """Change how long operations of envs may take, those under way included.
+    def payload_of(self, op: int, env_id: int, step_id: int, flags: int) -> bytes | None:
+        """Return the payload of a command that was sent, to send it again; None if it had none."""
+
+    def fresh_seed(self, env_id: int) -> int | None:
+        """Draw a seed for an env whose episodes cannot be restored; None if the env was never given a seed."""
+
+    def forget_envs(self, env_ids: Collection[int]) -> None:
+        """Cancel what these envs owe, and treat them as new: they have been replaced by envs that were built anew."""
+
+
+class WaitState(Protocol):
+    """The part of `waiter.Waiter` that an engine uses.
+
+    Attributes:
+        inbox: messages that have arrived. `poll` takes them from the hub; `reply_to_call` adds the answer to a lost
+            call; a successor needs `payloads` and `last_delivered`; `add_slot` counts a reserve slot as used.
+        watchdog: `check` finds operations that are over their limit; `add_slot` as for the inbox.
+    """
+
+    @property
+    def inbox(self) -> Inbox:
+        """Messages that have arrived."""
+
+    @property
+    def watchdog(self) -> Watchdog:
+        """Limits of operations."""
+
+    def request_check(self) -> None:
+        """Have the next receive call `check_alive` before it waits, and until `has_dead` is False."""
+
+
+class Engine(WorkerDirectory, Protocol):
+    """The place where the envs of a pool live.
+
+    A pool calls its engine in this order; everything between `connect` and `close` in any order and number:
+
+        open -> connect -> serve | on_descriptor | on_overdue | check_alive | kill | restart | ... -> close
+
+    Threads. All of these are called with the lock of the pool, by one thread at a time, in the process that made the
+    engine. `interrupt` is the exception; `statistics`, `set_limits` and the names of `WorkerDirectory` need no lock
+    either. A forked child calls none of them.
+
+    Signals. A handler may raise between any two instructions, as that of Ctrl-C does. If `open` is interrupted, `close`
+    follows. After any other interruption the next call must find a usable state: steps that belong together
+    go into `with signals_deferred():`, which should be short. No descriptor, process or memory may be lost.
+
+    Failures. An answer that can never come must not be waited for: whatever a wait calls, `on_descriptor`, `on_overdue`
+    or `check_alive`, either replaces what has failed, so that the answer does come, or raises. As long as something has
+    failed and is not replaced, `has_dead` is True and `check_alive` raises if its envs owe an answer or are called.
+
+    An engine that replaces workers
+        * makes a `Journal` and a `Recovery` in `open`, and gives them to the pool in `OpenedEnvs`;
+        * takes all messages first, `waiter.inbox.poll()`, once the failed process can write no more;
+        * reads from the hub what is left to do (`Hub.requeue`), from the journal how to restore each env
+          (`Recovery.plan`), and sends both to the successor with the payloads again (`Hub.resend_payloads`,
+          `Requests.payload_of`);
+        * answers lost calls itself (`Inbox.reply_to_call`), since collecting calls waits for each one;
+        * calls `waiter.request_check()` as soon as it knows of a failure, else the next receive waits for rows alone.
+
+    Attributes:
+        env_fns: one constructor per env.
+        num_envs: how many envs, with ids 0 .. num_envs - 1.
+        options: of the pool. Limits may change, see `set_limits`.
+        runs_here: whether envs run in the thread that waits, inside `serve`. Else they run by themselves.
+        end_if_unclosed: ends what would outlive the program if the pool is never closed, such as processes; called once
+            the pool is garbage, or when the interpreter exits. It must reference neither the engine nor the pool, and
+            may be called after `close` and repeatedly. None: there is no such thing.
+    """
+
+    @property
+    def env_fns(self) -> list[Callable[[], Any]]:
+        """One constructor per env."""
+
+    @property
+    def num_envs(self) -> int:
+        """How many envs."""
+
+    @property
+    def options(self) -> PoolOptions:
+        """Options of the pool."""
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether envs run in the thread that waits."""
+
+    @property
+    def end_if_unclosed(self) -> Callable[[], None] | None:
+        """Function that ends what would outlive the program, or None."""
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process id of each worker, by worker_id; () without worker processes on this machine.
+
+        Empty before `open`. The ids of replaced workers change; recovery may add workers behind the others.
+        """
+
+    # ---- start and end -----------------------------------------------------------------------
+
+    def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
+        """Build all envs, learn their spaces, and make them ready for commands.
+
+        Args:
+            check_not_closing: raises ClosedError if another thread or a signal handler has closed the pool. Call it at
+                least every 50 ms while something is awaited, with the name of the operation ('construct', 'start').
+                `serve` may call it too.
 
         Raises:
-            ConfigError: a limit is no number of seconds.
+            ConfigError: memory, processes or pickling failed.
+            SpaceError: an env's spaces differ from env 0's, or are none.
+            WorkerTimeoutError: the constructors took longer than `options.limits.construct` seconds.
+            WorkerDiedError: a worker died while it built its envs.
+            Exception: the exception of an env's constructor, with the remote traceback as its cause, and a note that
+                names the env.
         """
-        self.options = check_options(dataclasses.replace(self.options, limits=limits))
-        if self._open_in is None:
-            return  # `start` reads them
-        self._watchdog.set_limits(limits)
-        if self._recovery is not None:
-            self._recovery.limits = limits
+
+    def connect(self, requests: AskedEnvs, waiter: WaitState) -> None:
+        """Take the parts of the pool that failures of workers concern; called once, right after `open`."""
+
+    def close(self, timeout: float | None) -> Exception | None:
+        """End all envs and workers and release all descriptors and processes; called once, also if `open` failed.
+
+        References to the parts of `connect`, to the hub and to the memory must be dropped.
+
+        Args:
+            timeout: seconds that workers have to end their operation and to close their envs, before they are killed;
+                None: `options.limits.close`.
+
+        Returns:
+            The first exception that an env's `close` has raised, with the remote traceback as its cause; None: none.
+        """
+
+    def interrupt(self) -> None:
+        """Make the current wait return soon, or the operation of an env in this thread be the last one.
+
+        Called by other threads and by signal handlers at any time, also before `open` and after `close`, and possibly
+        while `open` runs. It must not block.
+        """
+
+    # ---- while envs are there ----------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Run envs until they have nothing to do; nothing happens where they run by themselves.
+
+        Called before every wait, and before rows that are there are looked for.
+
+        Raises:
+            ClosedError: the pool was closed meanwhile.
+            KeyboardInterrupt: Ctrl-C during an env's operation; the command of that env is cancelled.
+        """
+
+    def on_descriptor(self, descriptor: int) -> None:
+        """Handle a descriptor that has become readable during a wait, such as the pidfd of a worker that has exited.
+
+        Raises:
+            WorkerDiedError: a worker that owes an answer died and is not replaced.
+            Exception: the replacement failed.
+        """
+
+    def on_overdue(self, error: WorkerTimeoutError) -> None:
+        """Handle an operation that is over its limit: replace its worker, or raise the error.
+
+        Args:
+            error: made by the watchdog; its `worker_id`, `env_ids`, `op` and `step_id` name the operation. The engine
+                may append to its text.
+        """
+
+    def check_alive(self) -> None:
+        """Raise if an env owes an answer, or is called, and its worker is dead; replace workers where that is due.
+
+        Called when a wait begins that is not sure to be short, and in every round of a wait for calls.
+
+        Raises:
+            WorkerDiedError: with one note for each further worker of which this is true.
+            Exception: a replacement failed.
+        """
+
+    def has_dead(self) -> bool:
+        """Tell whether a worker is dead and not replaced, so that waits must call `check_alive`."""
+
+    def envs_of(self, worker_id: int) -> list[int]:
+        """Return the ids of the envs that a worker hosts, ascending.
+
+        Raises:
+            StateError: this engine has no workers.
+        """
+
+    def kill(self, worker_id: int) -> None:
+        """End a worker at once, with everything that its envs have started. It is dead until `restart`.
+
+        Raises:
+            StateError: this engine has no workers.
+        """
+
+    def restart(self, worker_id: int) -> None:
+        """Replace a worker, dead or alive, by a new one that builds the same envs; see `Pool.restart`.
+
+        Raises:
+            StateError: this engine has no workers.
+            Exception: as `open`, for the envs of this worker; the worker is dead then.
+        """
+
+    def set_limits(self, limits: Limits) -> None:
+        """Change `options.limits`; may be called before `open` and after `close`.
+
+        Raises:
+            ConfigError: a limit is not a number of seconds above 0.
+        """
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts of failures since the start, as `Pool.statistics` names them; {} if there are none to count.
+
+        May be called before `open` and after `close`.
+        """
 
 
-def _identity(env: Any) -> Any:
-    return env
+def with_limits(options: PoolOptions, limits: Limits) -> PoolOptions:
+    """Return the options with other limits.
+
+    Raises:
+        ConfigError: a limit is not a number of seconds above 0.
+    """
+    return check_options(dataclasses.replace(options, limits=limits))

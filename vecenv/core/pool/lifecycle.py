@@ -1,16 +1,17 @@
-"""Life: what a pool may be asked when, and by whom. Start and close stand here, once.
+"""Lifecycle: which calls of a pool are allowed when, and from which process and thread.
 
-    made -> start -> open -> close -> closed          a failed start is closed too
+    made -> start -> open -> close -> closed          a pool whose start failed is closed, too
 
-A pool belongs to the process that made it and to one thread at a time; in a forked child it
-is inert, and its end there touches nothing.
+A pool belongs to the process that made it, and to one thread at a time. A forked child inherits the object, but its
+calls raise StateError there, and closing or deleting it has no effect.
 
-A signal handler runs in the middle of a call, in its thread, and may close the pool: then the call ends
-soon and closes it when it leaves. So the lock lets a thread in that has it; `_busy` says that it is at
-work with it. An exception that a handler raises between the two, as Ctrl-C does, locks nobody out but other threads.
+A signal handler runs in the middle of a call, in the thread of that call, and may close the pool. The call then ends
+soon, closes the pool as it returns, and raises ClosedError. For this the lock is reentrant, and a flag beside it marks
+a call under way.
 
-When the interpreter ends, daemon threads go on for a while. One that uses a pool stays in its call, as Python
-lets it stay where it is a moment later: it is to hear of no deaths that are nobody's failure, and start no workers.
+Daemon threads continue for a while after the interpreter has begun to exit. A daemon thread that uses a pool then
+waits inside its call until the process ends, so that it neither raises errors for workers that are being stopped nor
+starts new ones.
 """
 
 from __future__ import annotations
@@ -18,202 +19,300 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from abc import ABC, abstractmethod
-from typing import NoReturn, TypeVar
+import weakref
+from collections.abc import Callable
+from multiprocessing.util import Finalize
+from typing import Any, NoReturn, TypeVar
 
 from ...errors import ClosedError, StateError, add_notes
 from ..system.clock import check_timeout
 
-__all__ = ["Life", "this_process"]
+__all__ = ["Lifecycle"]
 
-_Self = TypeVar("_Self", bound="Life")
+_Result = TypeVar("_Result")
 
-#: A thread that stays where it is looks up once in a while; the process ends long before.
+#: The call that needs a pool which is not open yet.
+_START = "start"
+#: Seconds between two looks of a thread that waits for the process to end; the end comes long before.
 _LONG_SECONDS = 3600.0
-#: Replaced in every forked child, so that comparing it costs no system call.
-this_process = [object()]
+#: Seconds that the interpreter's exit waits for a call of a pool in another thread.
+_RETIRE_SECONDS = 5.0
+#: Unclosed pools end before things that envs may use, such as a `multiprocessing.Manager`, whose priority is 0.
+_EXIT_PRIORITY = 100
+#: Replaced in every forked child. Comparing it needs no system call.
+_this_process = [object()]
 
 
 def _become_another_process() -> None:
-    this_process[0] = object()
+    _this_process[0] = object()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_become_another_process)
 
 
-class Life(ABC):
-    """Owner, state and guard of a pool."""
+class Lifecycle:
+    """Owner process, lock and state of one pool.
 
-    def __init__(self) -> None:
+    Args:
+        interrupt: makes a wait return soon. It is called from other threads and from signal handlers, at any time, and
+            possibly repeatedly.
+        end_if_unclosed: ends processes and memory of a pool that was not closed, once the pool is garbage or when the
+            interpreter exits. It must hold a reference neither to the pool nor to its engine. None: there is nothing
+            to end.
+    """
+
+    def __init__(self, interrupt: Callable[[], None], end_if_unclosed: Callable[[], None] | None = None) -> None:
+        self._interrupt = interrupt
         self._owner_pid = os.getpid()
         self._lock = threading.RLock()
-        self._busy = False  # written by who has the lock: a call is under way, or the pool is closed
-        self._must_close = False  # `close` came amid a call, in its own thread
-        self._open_in: object | None = None  # the process token while started and not closed
-        self._closed = False
-        self._closing = False
-        self._close_timeout: float | None = None  # what `close` was told
-        self._retired_by: threading.Thread | None = None  # who ends the interpreter
+        self._is_busy = False  # written by the thread that has the lock: a call is under way, or the pool is closed
+        self._must_close = False  # `close` was called during a call, in the thread of that call
+        self._open_in: object | None = None  # the token of the process, from a successful start until the close
+        self._is_closed = False
+        self._is_closing = False
+        self._close_timeout: float | None = None  # the argument of `close`
+        self._retired_by: threading.Thread | None = None  # the thread in which the interpreter exits
+        self._shut_down: Callable[[float | None], Exception | None] = _shut_down_nothing
+        self._finalizer: Finalize | None = None
+        if end_if_unclosed is not None:
+            # Not `weakref.finalize`: `multiprocessing` waits for all processes when its own exit function runs. That
+            # is after the functions of `weakref.finalize` only if none of these was registered before the import of
+            # `multiprocessing`; and children of `multiprocessing` do not run them at all.
+            args = (weakref.WeakMethod(self._retire), end_if_unclosed)
+            self._finalizer = Finalize(self, _end_unclosed, args, exitpriority=_EXIT_PRIORITY)
 
-    @abstractmethod
-    def _go(self) -> None:
-        """Begin everything."""
+    # ---- state -----------------------------------------------------------------------------
 
-    @abstractmethod
-    def _shut_down(self) -> None:
-        """End everything that `_go` began, also if it got only half way. Called once."""
+    @property
+    def is_closed(self) -> bool:
+        """Whether the pool is closed: by `close`, or by a start that failed."""
+        return self._is_closed
 
-    @abstractmethod
-    def _interrupt(self) -> None:
-        """Make a wait in another thread, or one that a signal handler interrupts, return soon. May be repeated."""
+    @property
+    def is_started(self) -> bool:
+        """Whether the pool has been started and is not closed, in this process or in the parent it was forked from."""
+        return self._open_in is not None
 
-    def start(self) -> None:
-        """Build all envs and learn their spaces.
+    @property
+    def is_open(self) -> bool:
+        """Whether the pool has been started and is not closed, in this process."""
+        return self._open_in is _this_process[0]
 
-        Workers have `limits.construct` seconds for that, and as many to begin to serve; in this process nothing
-        ends a constructor.
-
-        Raises:
-            ConfigError: nothing was started: memory, processes or pickling failed.
-            SpaceError: an env's spaces differ from env 0's.
-            WorkerTimeoutError, WorkerDiedError: a constructor hung or died.
-            Exception: what a constructor raised, with the remote traceback as its cause.
-        """
-        if self._closed or self._owner_pid != os.getpid():
-            self._explain("start")
-        if self._open_in is not None:
-            raise StateError("start: the pool is started already")
-        self._enter("start")
-        try:
-            self._busy = True
-            self._start_once()
-        finally:
-            self._busy = False
-            self._leave()
-
-    def _start_once(self) -> None:
-        if self._open_in is not None or self._closed:  # by another thread, in the meantime
-            self._explain("start")
-        try:
-            self._go()
-            self._check_not_closing("start")
-        except BaseException as error:
-            self._closed = True
-            try:
-                self._shut_down()
-            except Exception as other:  # of an env's close: what the start failed for is the one to be heard of
-                add_notes(error, [f"closing what had been built raised {type(other).__name__}: {other}"])
-            raise
-        self._open_in = this_process[0]
-
-    def close(self, timeout: float | None = None) -> None:
-        """End all envs and workers; idempotent, at most `timeout` seconds and a kill.
+    def check_open(self, what: str) -> None:
+        """Raise unless the pool is open.
 
         Args:
-            timeout: seconds that workers have to end what they are doing and to close their envs;
-                None: `limits.close`. With 0 they are killed, their envs not closed.
+            what: the name of the call, which error messages begin with.
 
         Raises:
-            ConfigError: `timeout` is no number; nothing is closed.
-            Exception: what an env's `close` raised, after everything has ended.
-
-        May be called from another thread: a waiting `recv` then raises ClosedError. Also from a signal
-        handler, or an env of a `SerialPool`: amid a call of the pool it returns at once, and that call
-        closes the pool and raises ClosedError. Views of batches that are valid, or were lent, stay readable.
+            StateError: the pool is not started, or belongs to another process.
+            ClosedError: the pool is closed.
         """
-        # At the interpreter's end, in a caller's `__del__`, the names of this module may be gone; so are the workers.
-        if self._closed or os is None or self._owner_pid != os.getpid():
+        if self._open_in is not _this_process[0]:
+            self._refuse(what)
+
+    def check_not_closing(self, what: str = "") -> None:
+        """Raise ClosedError if `close` was called meanwhile; waits call this whenever they wake up.
+
+        It does not return in a daemon thread of an interpreter that exits.
+        """
+        self._stay_if_retired()
+        if self._is_closing:
+            raise ClosedError(f"{what}: the pool was closed meanwhile" if what else "the pool was closed during a wait")
+
+    # ---- calls -----------------------------------------------------------------------------
+
+    def guard(
+        self, what: str, work: Callable[[Any, Any, Any, Any], Any], then: Callable[[], Any] | None = None
+    ) -> Callable[[Any, Any, Any, Any], Any]:
+        """Make a call of the pool from a function of four arguments.
+
+        All calls pass through such a function; it is the one place that takes the lock. It is no context manager,
+        because Python 3.10 runs signal handlers between any two instructions: an exception of a handler between the end
+        of `__enter__` and the `with` block would leave the pool marked as busy forever. Here it may leave the lock
+        taken, which excludes other threads only.
+
+        Args:
+            what: name of the call, which error messages begin with.
+            work: runs inside the guard. Four arguments are what `send` and `recv` need; `*args` would cost each of them
+                40 ns more.
+            then: runs after `work`, inside the same guard.
+
+        Returns:
+            A function that returns the result of `work`, or of `then` if there is one. It raises StateError if the
+            pool is not started, belongs to another process, or another call is under way, and ClosedError if the pool
+            is closed, or was closed during the call.
+        """
+        acquire, release = self._lock.acquire, self._lock.release
+
+        def guarded(first: Any, second: Any, third: Any, fourth: Any) -> Any:
+            if self._is_busy or not acquire(False):
+                self._refuse(what)
+            try:
+                self._is_busy = True
+                if self._open_in is not _this_process[0] and what != _START:
+                    self._refuse(what)
+                result = work(first, second, third, fourth)
+                if then is not None:
+                    result = then()
+            finally:
+                self._is_busy = False
+                if self._must_close:
+                    self._close_and_release()
+                else:
+                    release()
+            if self._is_closed:
+                self._refuse(what)
+            return result
+
+        return guarded
+
+    def call(self, what: str, work: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
+        """Return work(*args, **kwargs), guarded as a call of the pool."""
+        result: _Result = self.guard(what, _apply)(work, args, kwargs, None)
+        return result
+
+    def start(self, open_all: Callable[[], None], shut_down: Callable[[float | None], Exception | None]) -> None:
+        """Start the pool.
+
+        Args:
+            open_all: builds everything.
+            shut_down: ends everything that `open_all` has begun, even if that failed half-way. It is called once, with
+                the timeout of `close`, and returns the exception that is to be raised when all has ended.
+
+        Raises:
+            StateError: the pool is started already, or belongs to another process.
+            ClosedError: the pool is closed, or was closed during the start.
+            BaseException: the exception of `open_all`; the pool is closed then.
+        """
+        if self._is_closed or self._owner_pid != os.getpid():
+            self._refuse(_START)
+        if self._open_in is not None:
+            raise StateError("start: the pool is started already")
+        self.guard(_START, self._start_once)(open_all, shut_down, None, None)
+
+    def _start_once(self, open_all: Callable[[], None], shut_down: Callable[..., Any], *_: None) -> None:
+        if self._open_in is not None or self._is_closed:  # another thread was faster
+            self._refuse(_START)
+        self._shut_down = shut_down
+        try:
+            open_all()
+            self.check_not_closing(_START)
+        except BaseException as error:
+            self._is_closed = True
+            try:
+                other = self._end()
+            except Exception as raised:
+                other = raised
+            if other is not None:  # such as the exception of an env's `close`; the one of the start is more important
+                add_notes(error, [f"closing what had been built raised {type(other).__name__}: {other}"])
+            raise
+        self._open_in = _this_process[0]
+
+    # ---- end -------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None) -> None:
+        """Close the pool; see `Pool.close`.
+
+        Args:
+            timeout: passed on to the function that shuts everything down.
+        """
+        # A caller's `__del__` may come here when the interpreter exits and the names of this module are gone. The
+        # workers are gone then, too.
+        if self._is_closed or os is None or self._owner_pid != os.getpid():
             return
         check_timeout("timeout", timeout)
-        self._closing = True
+        self._is_closing = True
         self._close_timeout = timeout
         self._interrupt()
         with self._lock:
-            if self._busy and not self._closed:  # by this very thread: else we would not be in here
+            if self._is_busy and not self._is_closed:  # a call of this same thread is under way: no other has the lock
                 self._must_close = True
             else:
                 self._close_once()
 
     def _close_once(self) -> None:
-        if not self._closed:  # nobody else did in the meantime
-            self._closed = True
+        if not self._is_closed:  # else another thread was faster
+            self._is_closed = True
             self._open_in = None
-            self._busy = True  # whoever comes now is told, and need not wait
-            self._shut_down()
+            self._is_busy = True  # later calls are refused at once, without waiting for the lock
+            error = self._end()
+            if error is not None:
+                raise error
 
-    @property
-    def closed(self) -> bool:
-        """Whether `close` has been called."""
-        return self._closed
+    def _end(self) -> Exception | None:
+        shut_down, self._shut_down = self._shut_down, _shut_down_nothing
+        error = shut_down(self._close_timeout)
+        if self._finalizer is not None:  # if a signal handler has raised above, it ends the rest later
+            self._finalizer.cancel()
+        return error
 
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def _enter(self, what: str) -> None:
-        """Take the lock, as one thread at a time may. What follows is as in `post`: try, `_begin`, ..., `_leave`."""
-        if self._busy or not self._lock.acquire(False):
-            self._explain(what)
-
-    def _begin(self, what: str) -> None:
-        """Guard a call that has the lock: right process, open, started."""
-        self._busy = True
-        if self._open_in is not this_process[0]:
-            self._explain(what)
-
-    def _leave(self) -> None:
-        """Give the lock back at the end of a call that is not `_busy` any more, and close if that was wanted.
-
-        Calls of every round, as `step`, release the lock themselves where nothing is to be closed.
-        """
+    def _close_and_release(self) -> None:
+        """Close the pool at the end of a call during which `close` was called, and release the lock."""
         try:
-            if self._must_close:
-                self._close_once()
+            self._close_once()
         finally:
             self._lock.release()
 
     def _retire(self, seconds: float) -> None:
-        """At the interpreter's end: keep other threads from using the pool; waits so many seconds for one that does.
+        """Stop other threads from using the pool when the interpreter exits; wait that many seconds for a call.
 
-        One that closes it is waited for as well: two at once would each take away what the other one looks at.
+        A call of `close` is waited for, too: two threads must not close one pool at the same time.
         """
         if self._owner_pid == os.getpid():
             self._retired_by = threading.current_thread()
-            if not self._closed:
+            if not self._is_closed:
                 self._interrupt()
             self._lock.acquire(timeout=seconds)
 
     def _stay_if_retired(self) -> None:
-        """Stay here for good, without the lock, in a daemon thread of an interpreter that ends."""
+        """Never return in a daemon thread of an interpreter that exits; the lock is released before."""
         if self._retired_by in (None, threading.current_thread()):
             return
-        with contextlib.suppress(RuntimeError):  # it has not got the lock
+        with contextlib.suppress(RuntimeError):  # this thread does not have the lock
             self._lock.release()
         while True:
             threading.Event().wait(_LONG_SECONDS)
 
-    def _check_not_closing(self, what: str) -> None:
-        self._stay_if_retired()
-        if self._closing:
-            raise ClosedError(f"{what}: the pool was closed meanwhile")
-
-    def _explain(self, what: str) -> NoReturn:
+    def _refuse(self, what: str) -> NoReturn:
+        """Raise the error that says why a call is not allowed."""
         self._stay_if_retired()
         if self._owner_pid != os.getpid():
             raise StateError(f"{what}: this pool belongs to process {self._owner_pid}; make one in each process")
-        if self._closed or self._closing:
+        if self._is_closed or self._is_closing:
             raise ClosedError(f"{what}: the pool is closed")
         if self._open_in is None:
             raise StateError(f"{what}: start the pool first")
         if self._lock.acquire(False):
-            is_mine = self._busy  # nobody else is while we have the lock
+            is_mine = self._is_busy  # no other thread has the lock now
             self._lock.release()
             if is_mine:
                 raise StateError(
-                    f"{what}: a call of this pool is under way in this thread; amid one, as in a signal handler, it "
-                    "may be closed but not used"
+                    f"{what}: a call of this pool is under way in this thread; during a call, as in a signal handler, "
+                    "the pool may be closed but not used"
                 )
         raise StateError(f"{what}: another thread is using this pool; a pool belongs to one thread at a time")
+
+
+def _apply(work: Callable[..., Any], args: Any, kwargs: Any, _: None) -> Any:
+    return work(*args, **kwargs)
+
+
+def _shut_down_nothing(timeout: float | None) -> None:
+    """Do nothing: there is nothing to end before a start and after the end."""
+
+
+def _end_unclosed(find_retire: Callable[[], Callable[[float], None] | None], end: Callable[[], None]) -> None:
+    """End a pool that was not closed: it is garbage, or the interpreter exits.
+
+    Args:
+        find_retire: a weak reference to the method that stops other threads from using the pool.
+        end: ends processes and memory.
+    """
+    try:
+        retire = find_retire()
+        if retire is not None:
+            retire(_RETIRE_SECONDS)
+    finally:  # a Ctrl-C above ends the wait only
+        end()

@@ -1,48 +1,301 @@
-"""Pool: the waist of vecenv, as of an hourglass. All above sends operations and receives batches here.
+"""Pool: the interface that all front ends stand on. They send requests here and receive batches.
 
     pool.start()
     pool.reset(seeds=[...])            every env owes its first observation
     batch = pool.recv()                ... and has delivered it
     pool.send(actions)                 every env owes the result of a step
-    batch = pool.recv(min_count=32)    the first 32 to finish, as one contiguous run
+    batch = pool.recv(min_count=32)    the first 32 that finish, as one contiguous run
     pool.close()
 
-What all pools share, in four parts: `waist` (state, hooks for engines), `sending`, `receiving`, and
-here the calls. Where envs live is for `SerialPool` and `ProcessPool`.
+Parts of a pool, in the order in which a call passes them:
+
+    Lifecycle    takes the lock; start and close
+    Requests     checks actions, resets and calls, and sends them to the hub
+    Waiter       waits for rows, messages, deaths of workers and deadlines
+    Engine       the place where envs live: `SerialEngine` or `ProcessEngine`
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ...errors import StateError
+from ...errors import InternalError, StateError
 from ..host.snapshots import snapshot_if_due, snapshot_now
-from ..layout.messages import Payload, unpack_error
-from ..layout.rows import Op
-from ..layout.spec import Array
-from ..parent.batch import raise_first
-from ..system.clock import Deadline, check_timeout, now_ns
+from ..layout.rows import Form, Op
+from ..layout.spec import Array, Space, Spec
+from ..options import Limits, PoolOptions
+from ..parent.batch import Batch
+from ..parent.hub import Hub
+from ..parent.leases import Leases
+from ..recovery.policy import COUNTS
+from ..system.clock import check_timeout
 from ..system.signals import signals_deferred
-from .requests import check_count
-from .waiter import ReceivingPool
+from .engine import Engine, OpenedEnvs
+from .lifecycle import Lifecycle
+from .requests import Requests
+from .waiter import Waiter
 
 __all__ = ["Pool"]
 
+_Self = TypeVar("_Self", bound="Pool")
+_Views = TypeVar("_Views")
 
-class Pool(ReceivingPool):
-    """Envs behind one queue of operations and one stream of batches.
 
-    A pool belongs to one thread at a time and to the process that made it. Every env owes at
-    most one answer; a reset supersedes a step whose answer is still out.
+class _NotOpen:
+    """Stands in for the parts that only an open pool has. The lifecycle refuses calls before they come here."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _not_open
+
+
+def _not_open(*args: Any, **kwargs: Any) -> Any:
+    raise InternalError("a call of a pool that is not open was not refused")
+
+
+_NOT_OPEN: Any = _NotOpen()
+
+
+class Pool:
+    """Envs behind one queue of requests and one stream of batches.
+
+    A pool belongs to the process that made it, and one thread at a time may use it. Every env owes at most one
+    answer; a reset supersedes a step that has not been answered yet.
+
+    All calls raise StateError if the pool is not started, belongs to another process, or if another call is under way,
+    and ClosedError if it is closed.
+
+    Args:
+        engine: the place where the envs live; it serves one pool.
 
     Attributes:
+        env_fns: one constructor per env.
         num_envs: how many envs, with ids 0 .. num_envs - 1.
         observation_space, action_space, reward_space: of one env; known after `start`.
-        properties: metadata, spec and render_mode of env 0, as far as they pickle.
+        obs_spec, action_spec: layouts of these; known after `start`.
+        properties: metadata, spec and render_mode of env 0, as far as they pickle; known after `start`.
+        implementation: 'native', or 'python' for rows without C; known after `start`.
     """
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    reward_space: Any
+    obs_spec: Spec
+    action_spec: Spec
+
+    # Of an open pool; else `_NOT_OPEN`.
+    _envs: OpenedEnvs
+    _hub: Hub
+    _requests: Requests
+    _waiter: Waiter
+    # The hot paths, put together once.
+    _send: Callable[[Any, Any, Any, Any], None]
+    _recv: Callable[[Any, Any, Any, Any], Batch]
+    _step: Callable[[Any, Any, Any, Any], Batch]
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.env_fns = engine.env_fns
+        self.num_envs = engine.num_envs
+        self.properties: dict[str, Any] = {}
+        self.implementation = "python"
+        self._lifecycle = Lifecycle(engine.interrupt, engine.end_if_unclosed)
+        self._call = self._lifecycle.call
+        self._close_parts()
+
+    # ---- start and end ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Build all envs and learn their spaces.
+
+        Workers have `limits.construct` seconds to build their envs, and as many to begin to serve. Constructors in
+        this process have no limit.
+
+        Raises:
+            ConfigError: nothing was started: memory, processes or pickling failed.
+            SpaceError: an env's spaces differ from env 0's.
+            WorkerTimeoutError: a constructor took too long.
+            WorkerDiedError: a worker died while it built its envs.
+            Exception: the exception of a constructor, with the remote traceback as its cause.
+        """
+        self._lifecycle.start(self._open, self._shut_down)
+
+    def _open(self) -> None:
+        envs = self._engine.open(self._lifecycle.check_not_closing)
+        waiter = Waiter(envs, self._engine, self._lifecycle, self._engine.options)
+        requests = Requests(envs, waiter)
+        self._engine.connect(requests, waiter)
+        self._envs, self._hub, self._requests, self._waiter = envs, envs.hub, requests, waiter
+        guard = self._lifecycle.guard
+        self._send, self._recv = guard("send", requests.send), guard("recv", waiter.recv)
+        self._step = guard("step", requests.send, then=waiter.recv)
+        spaces = envs.spaces
+        self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
+        self.reward_space = spaces.reward_space
+        self.obs_spec, self.action_spec = spaces.obs, spaces.action
+        self.properties, self.implementation = envs.properties, envs.implementation
+
+    def _close_parts(self) -> None:
+        """Drop all that only an open pool has, the memory in particular. Arrays that the caller has keep it mapped."""
+        self._envs = self._hub = self._requests = self._waiter = _NOT_OPEN
+        guard = self._lifecycle.guard
+        self._send, self._recv, self._step = (guard(what, _not_open) for what in ("send", "recv", "step"))
+
+    def close(self, timeout: float | None = None) -> None:
+        """End all envs and workers; may be called repeatedly. It takes at most `timeout` seconds and a kill.
+
+        It may be called from another thread: a `recv` that waits then raises ClosedError. It may also be called from a
+        signal handler, or by an env of a `SerialPool`. During a call of the pool it returns at once then, and that call
+        closes the pool and raises ClosedError. Views of batches that are valid, or were lent, stay readable.
+
+        Args:
+            timeout: seconds that workers have to end their operation and to close their envs; None: `limits.close`.
+                With 0 they are killed, and their envs are not closed.
+
+        Raises:
+            ConfigError: `timeout` is not a number; nothing is closed.
+            Exception: the exception of an env's `close`, after everything has ended.
+        """
+        self._lifecycle.close(timeout)
+
+    def _shut_down(self, timeout: float | None) -> Exception | None:
+        try:
+            return self._engine.close(timeout)
+        finally:
+            if self._waiter is not _NOT_OPEN:
+                self._waiter.end()
+            self._close_parts()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pool is closed: by `close`, or by a start that failed."""
+        return self._lifecycle.is_closed
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # ---- steps and resets --------------------------------------------------------------------
+
+    def send(
+        self,
+        actions: Any,
+        env_ids: Sequence[int] | Array | None = None,
+        *,
+        ordered: bool = True,
+        form: Form = Form.NATIVE,
+    ) -> None:
+        """Step envs; each owes one row.
+
+        Args:
+            actions: nested like the action space, one row per env asked, in the order of `env_ids`.
+            env_ids: distinct ids; None for all.
+            ordered: rows come in the order of `env_ids`, as one batch, and no other env may owe an answer. False: rows
+                come in the order in which envs finish.
+            form: the object that an action of shape () becomes in the env.
+
+        Raises:
+            SpaceError: the actions do not fit the space; nothing was sent.
+            StateError: an env owes an answer already; nothing was sent.
+        """
+        self._send(actions, env_ids, ordered, form)
+
+    def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, *, ordered: bool = True) -> None:
+        """Step envs with any objects as actions, which travel pickled; all else is as for `send`."""
+        self._call("send", self._requests.send_objects, actions, env_ids, ordered)
+
+    def recv(
+        self,
+        min_count: int | None = None,
+        max_count: int | None = None,
+        *,
+        exact: bool = False,
+        timeout: float | None = None,
+    ) -> Batch:
+        """Wait until at least `min_count` envs have answered, then return all answers that are there.
+
+        Args:
+            min_count: between 1 and the number of envs that owe an answer; None for all of these.
+            max_count: return at most so many rows and keep the others for the next call.
+            exact: return exactly `min_count` rows.
+            timeout: seconds; answers that have arrived are kept.
+
+        Returns:
+            A batch of views, valid until `depth - 1` later batches have been received.
+
+        Raises:
+            WorkerTimeoutError: the timeout, or an env over its limit.
+            WorkerDiedError: a worker that owes an answer has died.
+            StateError: fewer envs than `min_count` owe an answer.
+            ConfigError: an argument is not a number.
+        """
+        return self._recv(min_count, max_count, exact, timeout)
+
+    def step(self, actions: Any) -> Batch:
+        """Step all envs and wait for all rows: `send` and `recv` in one call, for loops in lockstep.
+
+        Arguments and errors are those of the two; no env may owe an answer before.
+
+        Returns:
+            All rows, in the order of env ids.
+        """
+        return self._step(actions, None, True, Form.NATIVE)
+
+    def reset(
+        self,
+        env_ids: Sequence[int] | Array | None = None,
+        *,
+        seeds: Sequence[int | None] | None = None,
+        kwargs: Sequence[dict[str, Any] | None] | None = None,
+        ordered: bool = True,
+        draw_seeds: bool = True,
+    ) -> None:
+        """Reset envs; each owes its first observation, in a row flagged RESET.
+
+        A step of the same env that has not been answered is superseded: its answer is dropped.
+
+        Args:
+            env_ids: distinct ids; None for all.
+            seeds: one per env asked, None for no seed. If an earlier reset of the env had a seed and was cancelled, the
+                env may never have got that seed; then None means that seed again.
+            kwargs: further arguments of each env's `reset`, such as `{'options': ...}`.
+            ordered: as for `send`.
+            draw_seeds: draw a seed for an env that is reset for the first time and is given none, so that its episode
+                can be repeated; only if workers are replaced.
+
+        Raises:
+            ConfigError: there is no such env, or the numbers of seeds, kwargs and envs differ.
+            TypeError: a seed is not a whole number.
+            StateError: an env owes the answer to a reset already.
+        """
+        self._call("reset", self._requests.reset, env_ids, seeds, kwargs, ordered, draw_seeds)
+
+    def cancel(self, env_ids: Sequence[int] | Array | None = None) -> None:
+        """Cancel what envs owe: a step or reset that has not begun is not made, and a late answer is dropped.
+
+        The state of these envs is unknown afterwards: reset them.
+
+        Args:
+            env_ids: None for all.
+
+        Raises:
+            ConfigError: there is no such env; nothing was cancelled.
+        """
+        self._call("cancel", self._requests.cancel, env_ids)
+
+    def outstanding(self) -> int:
+        """Return how many envs owe an answer; 0 if the pool is not open."""
+        return self._hub.outstanding() if self._lifecycle.is_open else 0
+
+    def owes(self, env_id: int) -> Op:
+        """Return the operation that an env owes the answer to: STEP, RESET or NONE; NONE if the pool is not open."""
+        return Op(self._hub.owed(env_id)[0]) if self._lifecycle.is_open else Op.NONE
+
+    # ---- calls -------------------------------------------------------------------------------
 
     def call(
         self,
@@ -53,22 +306,22 @@ class Pool(ReceivingPool):
         pure: bool = False,
         name: str | None = None,
     ) -> list[Any]:
-        """Run a function of the env where each env lives; return its results in request order.
+        """Call a function with each env, where the env lives; return the results in the order of `env_ids`.
 
-        Waits for running steps of these envs; their rows stay for the next `recv`.
+        A step of such an env that runs is waited for; its row stays for the next `recv`.
 
         Args:
-            function: called with the env.
+            function: takes the env.
             env_ids: distinct ids; None for all.
-            timeout: seconds that the caller is willing to wait.
-            pure: it changes nothing in the env; then it is not repeated after a crash.
-            name: its effect lasts beyond the episode, and replaces that of the last call of this
-                name: then it is repeated even if the episode began later.
+            timeout: seconds; after that the calls are abandoned.
+            pure: the function changes nothing in the env. It is not repeated after a crash then.
+            name: the effect of the call lasts beyond the episode, and replaces the effect of the last call with the
+                same name. It is repeated after a crash then, even if the episode began later.
 
         Raises:
-            Exception: what the function raised for the lowest env, remote traceback chained; notes
-                name the env, and the others that raised.
-            WorkerTimeoutError, WorkerDiedError, ConfigError: as `recv`.
+            Exception: the exception of the function for the lowest env id, with the remote traceback as its cause; its
+                notes name this env, and others that raised.
+            WorkerTimeoutError, WorkerDiedError, ConfigError: as for `recv`.
         """
         count = self.num_envs if env_ids is None else len(env_ids)
         return self.call_each([function] * count, env_ids, timeout=timeout, pure=pure, name=name)
@@ -82,20 +335,20 @@ class Pool(ReceivingPool):
         pure: bool = False,
         name: str | None = None,
     ) -> list[Any]:
-        """As `call`, with a function of its own for each env."""
+        """Do the same as `call`, with one function per env asked."""
         check_timeout("timeout", timeout)
-        mine: dict[int, int] | None = None
+        requests, mine = self._requests, None
         try:
             with signals_deferred():
-                self.post(functions, env_ids, pure=pure, name=name)
-                mine = self._called
-            return self.wait_calls(timeout)
+                self.submit_calls(functions, env_ids, pure=pure, name=name)
+                mine = requests.calls
+            return self.collect_calls(timeout)
         except BaseException:
-            if mine and self._called is mine:  # interrupted between the two: nobody would take the answers
-                self.forget_calls()
+            if mine and requests.calls is mine:  # an exception between the two: these calls would stay under way
+                self.abandon_calls()
             raise
 
-    def post(
+    def submit_calls(
         self,
         functions: Sequence[Callable[[Any], Any]],
         env_ids: Sequence[int] | Array | None = None,
@@ -103,119 +356,160 @@ class Pool(ReceivingPool):
         pure: bool = False,
         name: str | None = None,
     ) -> None:
-        """Begin calls, one function for each env asked, and return at once; `wait_calls` gives their results.
+        """Begin calls, one function per env asked, and return at once. `collect_calls` returns their results.
 
-        Envs in this thread (`SerialPool`) are called when something waits, as they are stepped.
-        `pure` and `name` are as for `call`.
+        Envs in this thread (`SerialPool`) are called when a wait begins, as they are stepped then. Arguments are those
+        of `call`.
 
         Raises:
-            ConfigError: there is no such env, or there are not as many functions as envs asked.
-            StateError: earlier calls have not been waited for.
+            ConfigError: there is no such env, or the numbers of functions and envs differ.
+            StateError: earlier calls have not been collected.
         """
-        self._enter("call")
-        try:
-            self._begin("call")
-            if self._called:
-                raise StateError("call: earlier calls have not been waited for; call wait_calls first")
-            chosen = self._check_ids(env_ids)
-            ids = self._ids if chosen is None else chosen
-            check_count("call", "functions", functions, len(ids))
-            by_id = {id(function): function for function in functions}
-            dumped = {key: self._dump_payload(Payload(function=function)) for key, function in by_id.items()}
-            payloads = [dumped[id(function)] for function in functions]
-            numbers = np.zeros(len(ids), np.int64)
-            names = ["" if pure else name] * len(ids)
-            try:
-                with signals_deferred():
-                    first = self._command("call", Op.CALL, ids, numbers, 0, payloads, False, names=names)
-                    self._called = dict(zip(ids.tolist(), range(first, first + len(ids))))
-            except BaseException:  # interrupted, once it was held no longer: the caller does not know that they began
-                self._drop_calls()
-                raise
-        finally:
-            self._busy = False
-            self._leave()
+        self._call("call", self._requests.submit_calls, functions, env_ids, pure, name)
 
-    def has_dead_worker(self) -> bool:
-        """Return whether a worker has ended and has not been replaced."""
-        return self._has_dead()
-
-    def take_snapshots(self) -> None:
-        """Have the state of each env kept here, amid its episode, if there is a way.
-
-        For envs whose episodes do not end: a crash is made good from there, and what came before is forgotten. Others
-        are looked at when they are reset. Does nothing where workers are not replaced, or as long as the last states
-        are young and there is room for what came after them.
-        """
-        if self._journal is not None:
-            self.call(snapshot_now if self._journal.is_half_full() else snapshot_if_due, pure=True)
-
-    def wait_calls(self, timeout: float | None = None) -> list[Any]:
-        """Wait for the calls that `post` began; return and raise as `call` does.
+    def collect_calls(self, timeout: float | None = None) -> list[Any]:
+        """Wait for the calls of `submit_calls`; return results and raise exceptions as `call` does.
 
         Args:
-            timeout: seconds; then the calls are given up and their results dropped.
+            timeout: seconds; after that the calls are abandoned.
         """
         check_timeout("timeout", timeout)
-        self._enter("call")
+        return self._call("call", self._collect_calls, timeout)
+
+    def _collect_calls(self, timeout: float | None) -> list[Any]:
+        requests = self._requests
+        count = len(requests.calls)
+        if not count:
+            raise StateError("collect_calls: no calls are under way")
         try:
-            self._begin("call")
-            if not self._called:
-                raise StateError("wait_calls: no calls are under way")
-            try:
-                results = self._collect_calls(len(self._called), timeout)
-            finally:
-                self._drop_calls()
+            return requests.results_of(self._waiter.wait_for_calls(count, timeout))
         finally:
-            self._busy = False
-            self._leave()
-        if self._closed:
-            self._explain("call")
-        return results
+            requests.abandon_calls()
 
-    def forget_calls(self) -> None:
-        """Give up the calls that `post` began, if there are any: they are made, and their results dropped."""
-        if self._called and not self._closed:
-            self._enter("call")
-            try:
-                self._begin("call")
-                self._drop_calls()
-            finally:
-                self._busy = False
-                self._leave()
+    def abandon_calls(self) -> None:
+        """Abandon the calls of `submit_calls`, if there are any: they still run, and their results are discarded."""
+        if self._lifecycle.is_started and self._requests.calls:
+            self._call("call", self._requests.abandon_calls)
 
-    def _drop_calls(self) -> None:
-        with signals_deferred():
-            self._inbox.forget_calls()
-            self._called = {}
+    #: The names of earlier versions.
+    post, wait_calls, forget_calls = submit_calls, collect_calls, abandon_calls
 
-    def _collect_calls(self, count: int, timeout: float | None) -> list[Any]:
-        deadline = Deadline(timeout)
-        next_poll = self._next_poll(deadline)
-        while True:
-            self._work()
-            self._inbox.poll()
-            self._inbox.emit_warnings()
-            if self._inbox.has_all_calls():
-                break
-            self._check_alive()
-            tick = min(next_poll, now_ns() + self._poll_interval_ns(), deadline.at_ns)
-            event = self._hub.wait(tick)
-            self._handle(event)
-            if event.kind == "timeout":
-                self._watchdog.notice_gap(event.late_ns, deadline)
-                if deadline.is_over():
-                    self._raise_patience(count, timeout, "The calls are given up: their results will be dropped")
-                next_poll = min(self._judge(), self._next_poll(deadline))
-        replies = self._inbox.take_calls()
-        for reply in replies:
-            if reply.error is not None and not reply.is_unread and self._journal is not None:
-                self._journal.forget_call(reply.env_id, reply.step_id)
-        errors: dict[int, Exception] = {}
-        for reply in replies:
-            if reply.error is not None:
-                where = {"env_ids": (reply.env_id,), "op": "call", "step_id": reply.step_id}
-                errors[reply.env_id] = unpack_error(reply.error, **where)
-        if errors:
-            raise_first(errors)
-        return [reply.value for reply in replies]
+    # ---- recovery ----------------------------------------------------------------------------
+
+    def take_snapshots(self) -> None:
+        """Save the state of each env in the middle of its episode, where envs support that.
+
+        For envs whose episodes do not end: after a crash they are restored from there, and earlier requests need not be
+        kept. Other envs are saved when they are reset. Nothing happens if workers are not replaced, or if the last
+        states are recent and there is room for the requests since then.
+        """
+        journal = self._envs.journal if self._lifecycle.is_started else None
+        if journal is not None:
+            self.call(snapshot_now if journal.is_half_full() else snapshot_if_due, pure=True)
+
+    def restart(self, worker_id: int) -> None:
+        """Replace a worker, dead or alive, by a new one that builds the same envs.
+
+        The commands of its envs are cancelled, together with answers that have arrived and were not received. These
+        envs must be reset before they are stepped; other workers are not concerned. Calls of these envs that have not
+        been answered are lost: `collect_calls` raises WorkerError for them.
+
+        Raises:
+            StateError: the envs live in this process.
+            Exception: as `start`, for the envs of this worker.
+        """
+        self._call("restart", self._engine.restart, worker_id)
+
+    def kill(self, worker_id: int) -> None:
+        """End a worker that does not answer, with all that its envs have started; `close` does not wait for it then.
+
+        Raises:
+            StateError: the envs live in this process.
+        """
+        self._call("kill", self._engine.kill, worker_id)
+
+    def envs_of(self, worker_id: int) -> list[int]:
+        """Return the ids of the envs that a worker hosts.
+
+        Raises:
+            StateError: the envs live in this process.
+        """
+        return self._engine.envs_of(worker_id)
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process id of each worker, by worker_id; () if there are none.
+
+        A worker that is replaced gets another id. An env that gets a worker of its own adds one behind the others.
+        """
+        return self._engine.worker_pids
+
+    def has_dead_workers(self) -> bool:
+        """Tell whether a worker is dead and was not replaced. After `close` all are."""
+        return self._engine.has_dead()
+
+    # ---- limits, counts and memory -------------------------------------------------------------
+
+    @property
+    def options(self) -> PoolOptions:
+        """Options of the pool; `set_limits` replaces them."""
+        return self._engine.options
+
+    def set_limits(self, limits: Limits) -> None:
+        """Change how long operations of envs may take, including those that run now.
+
+        Raises:
+            ConfigError: a limit is not a number of seconds above 0.
+        """
+        self._engine.set_limits(limits)
+        if self._lifecycle.is_started:
+            self._waiter.watchdog.set_limits(limits)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts since the start.
+
+        Returns:
+            steps: steps of envs; restarts: workers replaced because they died or hung; recycled: because of
+            `recycle_after`; workers_added: for envs that failed so often that they got a worker of their own; replayed,
+            unproven, truncated: episodes that were restored after a crash, restored from a state that may be
+            incomplete, or ended; steps_replayed, replay_seconds: the cost of that; log_nbytes: memory for restoring
+            envs, which `max_log_bytes` limits. It does not count pages that wait to be reused, half of that at most,
+            and a few messages of each env that are always kept.
+        """
+        found: dict[str, Any] = {**dict.fromkeys(COUNTS, 0), "replay_seconds": 0.0, "log_nbytes": 0}
+        found.update(self._engine.statistics())
+        slots = range(self._envs.plan.num_slots) if self._lifecycle.is_started else ()
+        found["steps"] = sum(self._hub.state(slot).num_steps for slot in slots)
+        return found
+
+    @property
+    def memory(self) -> Array:
+        """The arena as bytes, uint8 (nbytes,), read-only and page aligned, to be registered with a device.
+
+        Batches lie in it, unless rows without C gather them elsewhere. The array keeps the memory mapped.
+
+        Raises:
+            StateError: the pool is not started.
+            ClosedError: it is closed.
+        """
+        self._lifecycle.check_open("memory")
+        memory = np.frombuffer(self._envs.memory, np.uint8)
+        memory.flags.writeable = False
+        return memory
+
+    def lend(self, make_views: Callable[[Batch], _Views]) -> Leases[_Views] | None:
+        """Return an object that lends blocks of batches, instead of copies; at most once per pool.
+
+        Args:
+            make_views: makes views of a batch that fills a block; called once per block. The pool keeps a reference
+                until it is closed.
+
+        Returns:
+            None if the pool has no blocks for that. `options.leases` asks for some. There are none for small
+            observations, for objects, in debug mode, and without C.
+
+        Raises:
+            StateError: the pool is not started, or lends already.
+        """
+        self._lifecycle.check_open("lend")
+        return self._waiter.lend(make_views)

@@ -1,32 +1,29 @@
-"""ProcessPool: the waist over worker processes and shared memory.
+"""ProcessEngine: envs in worker processes, which exchange rows with this process through shared memory.
 
-    caller -> Pool.send -> Hub -> doorbell -> worker: Slot, Host, env.step -> row
-    caller <- Batch <- Hub <- committed rows           one wait: rows, mail, deaths, deadlines
+    Requests -> Hub -> doorbell -> worker: Slot, Host, env.step -> row
+    Waiter   <- Hub <- committed rows
 
-Starts the workers and hands each its envs and the arena. How their ends are heard and made good is
-in `deaths`.
+This file starts workers and gives each its envs and the arena. `Supervisor` handles their failures.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import select
-import weakref
+import sys
 from collections.abc import Callable, Sequence
-from multiprocessing.util import Finalize
 from typing import Any
 
 import cloudpickle
 
-from ...errors import ConfigError, SpaceError, WorkerTimeoutError, add_notes
-from ..fallback.values import load_action
-from ..host.replay import RestoreJob
+from ...errors import ConfigError, SpaceError, StateError, WorkerTimeoutError, add_notes
+from ..host.replay import RestoreJob, Snapshotter
+from ..layout.arena import ArenaPlan
 from ..layout.commands import RestorePlan, RestorePoint
 from ..layout.messages import unpack_error
 from ..layout.native import implementation
-from ..layout.rows import Form, Op
-from ..parent.hub import NativeHub, SlotState
+from ..options import Limits, PoolOptions, check_env_fns, check_options
+from ..parent.hub import Hub, NativeHub
 from ..processes.registrations import pickle_registrations
 from ..processes.worker import Worker, check_may_start, preferred_core, start_worker, usable_cores
 from ..processes.worker_group import WorkerGroup
@@ -41,58 +38,83 @@ from ..system.segment import Segment
 from ..system.signals import signals_deferred
 from ..system.start_process import modules_of, standard_descriptors
 from ..system.worker_socket import poll_briefly
-from .supervisor import MortalPool
+from .engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
+from .pool import Pool
+from .slots import SlotTable, split_evenly
+from .supervisor import Supervisor, death_of
 
-__all__ = ["ProcessPool"]
+__all__ = ["ProcessEngine", "ProcessPool"]
 
-#: The parent spins for shorter waits than the workers do, until one of them has done its share. While
-#: it spins alone on a core, two workers may stay on the other one for good: all three look busy, so
-#: nobody is moved. On two cores, 64 frames of 28 KiB took 48 us a round with a spinning parent and
-#: 35 us with a sleeping one; 8 null envs 6 us and 11 us.
+#: The parent spins for shorter waits than the workers do, until one of them has done its share. While it spins alone on
+#: a core, two workers may stay on the other one for long: all three look busy, so the system moves none of them. On two
+#: cores, 64 frames of 28 KiB took 48 us a round with a spinning parent and 35 us with a sleeping one; 8 null envs took
+#: 6 us and 11 us.
 _PARENT_SPIN_NS = 20_000
-#: Slots kept for envs that get a worker of their own; one costs 128 KiB of shared memory.
+#: Slots in reserve for envs that get a worker of their own; each costs 128 KiB of shared memory.
 _MOST_SPARES = 8
-#: Pools end before what their envs may use, such as a `multiprocessing.Manager`, which has 0.
-_EXIT_PRIORITY = 100
 
 
-class ProcessPool(MortalPool):
-    """Envs in worker processes, k per worker, with results in shared memory."""
+class ProcessEngine:
+    """Builds envs in worker processes, k per worker, and replaces workers; see `Engine` for the calls.
 
-    def __init__(self, env_fns: Sequence[Callable[[], Any]], *args: Any, **kwargs: Any) -> None:
+    Args:
+        env_fns: one constructor per env.
+        options: of the pool.
+        adapt: gives whatever a constructor returns the calls of Gymnasium.
+        snapshotter: reads the state that envs carry from one episode to the next, so that they can be restored from
+            there after a crash; None: they are restored from seeded resets only.
+
+    Attributes:
+        num_workers: worker processes at the start.
+        journal: requests of each env; None: failures are raised.
+        recovery: decides about failures; None: they are raised.
+
+    Raises:
+        ConfigError: this process may not start workers, or an argument makes no sense.
+    """
+
+    runs_here = False
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        options: PoolOptions | None = None,
+        *,
+        adapt: Callable[[Any], Any] | None = None,
+        snapshotter: Snapshotter | None = None,
+    ) -> None:
         check_may_start()
-        super().__init__(env_fns, *args, **kwargs)
-        self._group = WorkerGroup()
-        self._group.close_seconds = self.options.limits.close
-        # `multiprocessing` waits for all processes when its own end comes, which is after `weakref.finalize` only if
-        # nobody has used that before `multiprocessing` was imported, and without it in a child of `multiprocessing`.
-        end, retire = self._group.end_if_unclosed, weakref.WeakMethod(self._retire)
-        self._finalizer = Finalize(self, end, (retire,), exitpriority=_EXIT_PRIORITY)
-        wanted = self.options.num_workers or usable_cores()
-        self.num_workers = min(wanted, self.num_envs)
-        self._worker_of_slot: list[int] = []
-        self._lost = {}
+        self.env_fns = check_env_fns(env_fns)
+        self.num_envs = len(self.env_fns)
+        self.options = check_options(options or PoolOptions())
+        self.num_workers = min(self.options.num_workers or usable_cores(), self.num_envs)
+        self.journal: Journal | None = None
+        self.recovery: Recovery | None = None
+        self._adapt = adapt or _identity
+        self._snapshotter = snapshotter
+        self._group = WorkerGroup(self.options.limits.close)
+        self.end_if_unclosed = self._group.end
+        self._slots = SlotTable(self.num_envs)
+        self._check_not_closing: Callable[[str], None] = _ignore
+        self._implementation = "python"
+        self._spaces: EnvSpaces | None = None
+        self._opened: OpenedEnvs | None = None
+        self._waiter: WaitState | None = None
+        self._supervisor: Supervisor | None = None
 
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """Process id of each worker, by worker_id; an env that gets a worker of its own adds one behind the others."""
-        return tuple(worker.pid for worker in self._group.workers)
+    # ---- start -----------------------------------------------------------------------------
 
-    def envs_of(self, worker_id: int) -> list[int]:
-        """Return the ids of the envs that a worker hosts."""
-        return list(self._group.workers[worker_id].env_ids)
-
-    # ---- start ---------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        self.implementation = implementation()
+    def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
+        """Start all workers at once and wait until they serve."""
+        self._check_not_closing = check_not_closing
+        self._implementation = implementation()
         policy = self.options.failures
         if policy.recovers:
-            self._journal = Journal(self.num_envs, policy.max_log_bytes)
-            self._recovery = Recovery(policy, self._journal, self.options.limits, self._reproduce)
+            self.journal = Journal(self.num_envs, policy.max_log_bytes, self._take_messages)
+            self.recovery = Recovery(policy, self.journal, self.options.limits, self.reproduce)
         group = self._group
         shares = split_evenly(self.num_envs, self.num_workers)
-        slots = self._assign_slots(shares)
+        slots = self._slots.assign(shares, self.options.threads_per_worker)
         pickled = [self._pickle_env_fns(env_ids) for env_ids in shares]
         common = self._common_boot()
         for worker_id, env_ids in enumerate(shares):
@@ -106,31 +128,16 @@ class ProcessPool(MortalPool):
             )
             self._spawn(boot, list(mine))
         reports = self._await_reports(group.workers)
-        self._adopt_report(reports[0])
+        self._spaces = EnvSpaces.of(reports[0], self.options)
         for worker, report in zip(group.workers, reports):
             self._compare(worker, report)
         with signals_deferred(), standard_descriptors():
-            self._open_arena(slots)
+            self._opened = opened = self._open_arena(self._spaces, reports[0], slots)
         for worker in group.workers:
-            self._attach(worker, slots[worker.worker_id])
+            self._attach_worker(worker, slots[worker.worker_id], {})
         self._await_ready(group.workers)
-        group.hub = self._hub
-
-    def _assign_slots(self, shares: list[list[int]]) -> list[list[tuple[int, list[int]]]]:
-        """Give each worker its slots, one per thread, each with a run of the worker's envs."""
-        slots = []
-        self._slot_of = [0] * self.num_envs
-        for worker_id, env_ids in enumerate(shares):
-            threads = min(self.options.threads_per_worker, len(env_ids))
-            mine = []
-            for part in split_evenly(len(env_ids), threads):
-                slot = len(self._worker_of_slot)
-                self._worker_of_slot.append(worker_id)
-                mine.append((slot, [env_ids[i] for i in part]))
-                for i in part:
-                    self._slot_of[env_ids[i]] = slot
-            slots.append(mine)
-        return slots
+        group.serve(opened.hub)
+        return opened
 
     def _pickle_env_fns(self, env_ids: list[int]) -> bytes:
         fns = {env_id: self.env_fns[env_id] for env_id in env_ids}
@@ -150,8 +157,7 @@ class ProcessPool(MortalPool):
             raise
 
     def _common_boot(self) -> dict[str, Any]:
-        import sys
-
+        """Return the fields of `Boot` that are the same for all workers."""
         return {
             "adapt": cloudpickle.dumps(self._adapt, protocol=5),
             "registrations": pickle_registrations(),
@@ -161,27 +167,23 @@ class ProcessPool(MortalPool):
             "num_threads": self.options.num_threads,
             "parent_pid": os.getpid(),
             "parent_started": started_at(os.getpid()),
-            "implementation": self.implementation,
+            "implementation": self._implementation,
             "snapshotter": cloudpickle.dumps(self._snapshotter, protocol=5),
-            "keeps_records": self._recovery is not None,
+            "keeps_records": self.recovery is not None,
             "modules": modules_of(self._adapt, self._snapshotter),
             "pool_modules": running_modules(),
             "sources": find_sources(),
         }
 
     def _spawn(self, boot: Boot, slots: list[int]) -> Worker:
-        """Start a worker, as a new one of the crew or in the place of its last one."""
-        siblings = [worker.control.fileno() for worker in self._group.workers if not worker.control.closed]
-        siblings += [worker.pidfd for worker in self._group.workers if worker.pidfd >= 0]
-        if self._group.epoll is not None:
-            siblings.append(self._group.epoll.fileno())
+        """Start a worker, as a further one of the group or in the place of the last one with its worker_id."""
         with signals_deferred():
-            worker = start_worker(boot, slots, self.options.context, tuple(siblings))
-            self._group.workers[boot.worker_id : boot.worker_id + 1] = [worker]
+            worker = start_worker(boot, slots, self.options.context, self._group.descriptors())
+            self._group.put(worker)
         worker.send_boot()
         return worker
 
-    def _await_reports(self, workers: list[Worker]) -> list[Report]:
+    def _await_reports(self, workers: Sequence[Worker]) -> list[Report]:
         """Wait until every worker has built its envs; raise the first error by worker_id."""
         self._await(workers, "construct", self.options.limits.construct)
         reports = []
@@ -189,7 +191,7 @@ class ProcessPool(MortalPool):
             try:
                 report: Report = worker.next_message()
             except EOFError:
-                raise self._died(worker, "construct", None) from None
+                raise death_of(worker, "construct") from None
             if report.error is not None:
                 env_id, packed = report.error
                 error = unpack_error(packed, worker_id=worker.worker_id, env_ids=(env_id,), op="construct")
@@ -198,17 +200,17 @@ class ProcessPool(MortalPool):
             reports.append(report)
         return reports
 
-    def _await(self, workers: list[Worker], op: str, limit: float | None) -> None:
-        """Wait until each of these workers has sent a word or ended."""
+    def _await(self, workers: Sequence[Worker], op: str, limit: float | None) -> None:
+        """Wait until each of these workers has sent a message, or has ended."""
         deadline = Deadline(limit)
-        waiting = workers
+        waiting = list(workers)
         while waiting:
             self._check_not_closing(op)
-            # The socket alone does not tell of an end: what an env has forked holds it open.
+            # The socket alone does not show that a worker has ended: a process that an env has forked holds it open.
             ends = [end for worker in waiting for end in (worker.control, worker.pidfd)]
             ready = poll_briefly(ends, deadline)
-            heard = [worker for worker in waiting if worker.control in ready and worker.has_message()]
-            waiting = [worker for worker in waiting if worker not in heard and worker.pidfd not in ready]
+            done = [worker for worker in waiting if worker.control in ready and worker.has_message()]
+            waiting = [worker for worker in waiting if worker not in done and worker.pidfd not in ready]
             if waiting and deadline.is_over():
                 raise self._late_start(min(waiting, key=lambda late: late.worker_id), op, limit)
 
@@ -216,22 +218,16 @@ class ProcessPool(MortalPool):
         what, age = worker.at_work(op)
         since = f", which it began {age:.3g} s ago," if age else ""
         stack = worker.stack.request(worker.pid)
-        return WorkerTimeoutError(
+        error = WorkerTimeoutError(
             f"{worker.name} did not finish {what}{since} within {limit} s; it is alive. Raise {op}_timeout "
             f"if they need longer{chr(10) if stack else ''}{stack}",
             timeout=limit,
-            worker_id=worker.worker_id,
-            env_ids=tuple(worker.env_ids),
-            op=op,
         )
-
-    def _adopt_report(self, report: Report) -> None:
-        self._adopt_spaces(report.observation_space, report.action_space, report.reward_space)
-        self.properties = report.properties
+        return worker.locate(error, op)
 
     def _compare(self, worker: Worker, report: Report) -> None:
         """Raise SpaceError if an env's spaces differ from env 0's."""
-        found = find_difference(self, report, 0)
+        found = find_difference(self._spaces, report, 0)
         if found is not None:
             name, text = found
             raise SpaceError(f"env {worker.env_ids[0]}: {text}", path=name)
@@ -239,117 +235,232 @@ class ProcessPool(MortalPool):
             env_id, name, text = report.mismatch
             raise SpaceError(f"env {env_id}: {text}", path=name)
 
-    def _open_arena(self, slots: list[list[tuple[int, list[int]]]]) -> None:
-        group = self._group
+    def _open_arena(self, spaces: EnvSpaces, report: Report, slots: list[list[tuple[int, list[int]]]]) -> OpenedEnvs:
         per_slot = max(len(env_ids) for share in slots for _, env_ids in share)
-        num_used = len(self._worker_of_slot)
-        self._num_spares = 0 if self._recovery is None else min(_MOST_SPARES, self.num_envs - num_used)
-        self._plan = self._make_plan(num_used + self._num_spares, per_slot)
+        num_used = self._slots.num_used
+        num_reserved = 0 if self.recovery is None else min(_MOST_SPARES, self.num_envs - num_used)
+        self._slots.reserve(num_reserved)
+        plan = spaces.plan_arena(self.num_envs, num_used + num_reserved, per_slot, self.options)
         try:
-            segment = group.segment = Segment.create(self._plan.nbytes)
+            segment = self._group.create_segment(plan.nbytes)
         except ConfigError:
-            if not self._plan.leases:
+            if not plan.leases:
                 raise
-            self._plan = dataclasses.replace(self._plan, leases=0)  # copies need less room
-            segment = group.segment = Segment.create(self._plan.nbytes)
-        self._memory = segment.memory
-        self._plan.write_header(self._memory)
-        group.epoll = select.epoll()
-        for worker in group.workers:
-            group.epoll.register(worker.pidfd, select.EPOLLIN)
-        group.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        if self.implementation == "native":
-            group.epoll.register(group.event_fd, select.EPOLLIN | select.EPOLLET)
-            has_own_core = len(self._worker_of_slot) < usable_cores()
-            soon_spin_ns = self._spin_ns()
-            self._hub = NativeHub(
-                self._plan,
-                segment.memory,
-                self._slot_of,
-                group.event_fd,
-                group.epoll.fileno(),
-                soon_spin_ns if has_own_core else min(soon_spin_ns, _PARENT_SPIN_NS),
-                soon_spin_ns,
-            )
-        else:
+            plan = dataclasses.replace(plan, leases=0)  # copies need less room
+            segment = self._group.create_segment(plan.nbytes)
+        plan.write_header(segment.memory)
+        return OpenedEnvs(
+            spaces=spaces,
+            properties=report.properties,
+            implementation=self._implementation,
+            plan=plan,
+            memory=segment.memory,
+            hub=self._make_hub(plan, segment),
+            num_slots=num_used,
+            journal=self.journal,
+            listener=self.recovery,
+            before_request=self._recycle if self._may_recycle() else None,
+        )
+
+    def _make_hub(self, plan: ArenaPlan, segment: Segment) -> Hub:
+        group = self._group
+        epoll = group.watch_all()
+        if self._implementation != "native":
             from ..fallback.socket import SocketHub
 
-            self._hub = SocketHub(self._plan, segment.memory, self._slot_of, group.workers, group.event_fd)
-        if self._recovery is not None and self.options.failures.recycle_after:
-            limits, back = self.options.failures.recycle_after, self._recovery.restore_seconds
-            self._recycler = Recycler(limits, self._plan, segment.memory, back)
+            return SocketHub(plan, segment.memory, self._slots.by_env, group.workers, group.event_fd)
+        group.watch_event_fd()
+        has_own_core = self._slots.num_used < usable_cores()
+        soon_spin_ns = self._spin_ns()
+        return NativeHub(
+            plan,
+            segment.memory,
+            self._slots.by_env,
+            group.event_fd,
+            epoll.fileno(),
+            soon_spin_ns if has_own_core else min(soon_spin_ns, _PARENT_SPIN_NS),
+            soon_spin_ns,
+        )
 
     def _spin_ns(self) -> int:
-        """Spin only while the runnable processes do not crowd each other out."""
-        crowded = len(self._worker_of_slot) > usable_cores()
-        return 0 if crowded else int(self.options.spin * 1e9)
+        """Return for how long waits may spin: not at all where the slots outnumber the cores."""
+        is_crowded = self._slots.num_used > usable_cores()
+        return 0 if is_crowded else int(self.options.spin * 1e9)
 
-    def _attach(
-        self, worker: Worker, slots: list[tuple[int, list[int]]], restore_jobs: dict[int, RestoreJob] | None = None
+    def _attach_worker(
+        self, worker: Worker, slots: list[tuple[int, list[int]]], restore_jobs: dict[int, RestoreJob]
     ) -> None:
-        assert self._group.segment is not None
+        """Hand the arena and the slots to a worker, and the way to restore its envs."""
+        assert self._opened is not None and self._group.segment is not None
         descriptors = [self._group.segment.fd]
-        if self.implementation == "native":
+        if self._implementation == "native":
             descriptors.append(self._group.event_fd)
         options = self.options
         core = preferred_core(worker.worker_id, self.num_workers)
-        attach = Attach(self._plan, slots, options.autoreset, self._spin_ns(), options.infos, restore_jobs or {}, core)
+        attach = Attach(self._opened.plan, slots, options.autoreset, self._spin_ns(), options.infos, restore_jobs, core)
         worker.send_attach(attach, descriptors)
 
-    def _await_ready(self, workers: list[Worker]) -> None:
+    def _await_ready(self, workers: Sequence[Worker]) -> None:
         self._await(workers, "construct", self.options.limits.construct)
         for worker in workers:
             try:
                 worker.next_message()
             except EOFError:
-                raise self._died(worker, "construct", None) from None
+                raise death_of(worker, "construct") from None
 
-    def _start_again(self, old: Worker, restore_jobs: dict[int, RestoreJob], then: Callable[[Worker], None]) -> None:
-        assert old.boot is not None
+    def connect(self, requests: AskedEnvs, waiter: WaitState) -> None:
+        """Begin to handle failures of workers."""
+        assert self._opened is not None
+        self._waiter = waiter
+        self._supervisor = Supervisor(
+            group=self._group,
+            slots=self._slots,
+            envs=self._opened,
+            requests=requests,
+            waiter=waiter,
+            recovery=self.recovery,
+            recycler=self._make_recycler(self._opened),
+            start_successor=self._start_successor,
+        )
+
+    def _may_recycle(self) -> bool:
+        return self.recovery is not None and bool(self.options.failures.recycle_after)
+
+    def _make_recycler(self, envs: OpenedEnvs) -> Recycler | None:
+        limits = self.options.failures.recycle_after
+        if self.recovery is None or not limits:
+            return None
+        return Recycler(limits, envs.plan, envs.memory, self.recovery.restore_seconds)
+
+    def _start_successor(
+        self, old: Worker, restore_jobs: dict[int, RestoreJob], then: Callable[[Worker], None]
+    ) -> None:
+        """Start a worker in the place of one that has been reaped; it maps the arena and waits for commands.
+
+        Args:
+            old: the worker that it replaces.
+            restore_jobs: how to restore its envs, by env_id; {}: they begin as new.
+            then: called with the worker, with signal handlers deferred, as soon as it serves.
+
+        Raises:
+            BaseException: an error of the start, or of a signal handler. Unless `then` was called, the place has a
+                worker then that is known to be dead.
+        """
+        assert old.boot is not None and self._opened is not None and self._waiter is not None
         serves = False
         try:
             worker = self._spawn(old.boot, old.slots)
             self._compare(worker, self._await_reports([worker])[0])
-            slots = [(slot, [i for i in old.env_ids if self._slot_of[i] == slot]) for slot in old.slots]
-            self._attach(worker, slots, restore_jobs)
+            slots = [(slot, self._slots.served_by(slot, old.env_ids)) for slot in old.slots]
+            self._attach_worker(worker, slots, restore_jobs)
             self._await_ready([worker])
             with signals_deferred():
-                self._hub.attach_worker(worker)
-                self._watch(worker)
+                self._opened.hub.attach_worker(worker)
+                self._group.watch(worker)
                 then(worker)
                 serves = True
         except BaseException as error:
-            if serves:  # only then it was heard
+            if serves:
                 raise
-            # No wait hears of a process that is half started: it is to be dead, so that waits say whose answers
-            # cannot come. Also after a Ctrl-C.
+            # A worker whose start has failed is not watched. It is marked as dead, so that waits report the answers
+            # that cannot come; also after a Ctrl-C.
             unfit = self._group.workers[old.worker_id]
-            unfit.start_failure = f"{type(error).__name__}: {error}".partition("\n")[0]
-            with signals_deferred():  # a second one would leave it neither alive nor released
+            unfit.note_failure(f"{type(error).__name__}: {error}".partition("\n")[0])
+            with signals_deferred():  # a second signal would leave it neither alive nor released
                 unfit.kill()
-            self._attention = True
+            self._waiter.request_check()
             raise
 
-    def _asked_last(self, state: SlotState) -> tuple[int | None, tuple[Any, ...]]:
-        """Return the seed of an env's episode and the action under way, which is what is known without a journal."""
-        if state.op == Op.RESET:
-            return self._asked_seeds.get(state.env_id), ()
-        actions: tuple[Any, ...] = ()
-        if state.op == Op.STEP and not self._steps_by_letter:
-            rows = [column[state.env_id : state.env_id + 1].copy() for column in self._plan.actions(self._memory)]
-            actions = (load_action(self._plan.action.root, rows, 0, Form.NATIVE),)
-        return self._hub.last_delivered_seed(state.env_id, state.step_id), actions
+    # ---- end -------------------------------------------------------------------------------
 
-    def _reproduce(self, env_id: int, op: int, step_id: int) -> reproducer.FailureContext:
-        """Tell what an env was asked until it failed."""
-        assert self._journal is not None
-        history = self._journal.history(env_id, ())
-        boot = self._group.workers[self._worker_of_slot[self._slot_of[env_id]]].boot
+    def close(self, timeout: float | None) -> Exception | None:
+        """End all workers and release memory and descriptors; return the first exception of an env's `close`."""
+        workers = self._group.workers
+        try:
+            self._group.end(timeout)
+        except BaseException:  # of a signal handler: end the rest at once, not when this becomes garbage
+            self._group.end()
+            raise
+        self._opened = self._waiter = self._supervisor = None
+        self._check_not_closing = _ignore
+        for worker in workers:
+            if worker.exit_report is not None and worker.exit_report.error is not None:
+                env_id = worker.exit_report.env_id
+                env_ids = tuple(worker.env_ids) if env_id is None else (env_id,)
+                return unpack_error(worker.exit_report.error, worker_id=worker.worker_id, env_ids=env_ids, op="close")
+        return None
+
+    def interrupt(self) -> None:
+        """Wake up the wait of the pool."""
+        self._group.wake()
+
+    # ---- while envs are there ----------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Do nothing: workers run by themselves."""
+
+    def on_descriptor(self, descriptor: int) -> None:
+        """Handle the end of a worker."""
+        self._open_supervisor.on_descriptor(descriptor)
+
+    def on_overdue(self, error: WorkerTimeoutError) -> None:
+        """Handle an operation over its limit."""
+        self._open_supervisor.on_overdue(error)
+
+    def check_alive(self) -> None:
+        """Replace workers that failed; raise if a dead one owes an answer."""
+        self._open_supervisor.check_alive()
+
+    def has_dead(self) -> bool:
+        """Tell whether a worker is dead and not replaced."""
+        return any(worker.is_dead for worker in self._group.workers)
+
+    def kill(self, worker_id: int) -> None:
+        """End a worker at once."""
+        self._open_supervisor.kill(worker_id)
+
+    def restart(self, worker_id: int) -> None:
+        """Replace a worker by a new one that builds the same envs."""
+        self._open_supervisor.restart(worker_id)
+
+    def _recycle(self) -> None:
+        self._open_supervisor.recycle()
+
+    @property
+    def _open_supervisor(self) -> Supervisor:
+        if self._supervisor is None:
+            raise StateError("the workers are not started, or closed")
+        return self._supervisor
+
+    def _take_messages(self) -> None:
+        """Take the messages that have arrived: they may hold newer states of envs."""
+        if self._waiter is not None:
+            self._waiter.inbox.poll()
+
+    def set_limits(self, limits: Limits) -> None:
+        """Change the limits of operations."""
+        self.options = with_limits(self.options, limits)
+        if self.recovery is not None:
+            self.recovery.set_limits(limits)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts of failures."""
+        return {} if self.recovery is None else self.recovery.statistics()
+
+    def reproduce(self, env_id: int, op: int, step_id: int) -> reproducer.FailureContext:
+        """Describe what an env was asked until it failed, so that it can be repeated elsewhere.
+
+        Args:
+            env_id, op, step_id: of the command that failed.
+        """
+        assert self.journal is not None and self._opened is not None
+        history = self.journal.history(env_id, ())
+        boot = self._group.workers[self._slots.worker_of_env(env_id)].boot
         assert boot is not None
         none = RestorePlan(RestorePoint(0), [], history.persistent_calls)
         restore_point, entries, persistent_calls = history.attempts[0] if history.attempts else none
         episode = reproducer.Reproducer(
-            env_fns=boot.env_fns,  # as the workers got them: pickled anew, they might fail or differ by now
+            env_fns=boot.env_fns,  # as the workers got them: pickled again, they might fail or differ by now
             adapt=boot.adapt,
             snapshotter=boot.snapshotter,
             registrations=boot.registrations,
@@ -363,45 +474,62 @@ class ProcessPool(MortalPool):
             path=boot.path,
             cwd=boot.cwd,
         )
-        records = self._plan.records(self._memory)[env_id]
-        folder = self.options.failures.reproducer_dir
-        return reproducer.failure_context(episode, op, self._plan.action, records, folder)
+        plan = self._opened.plan
+        records = plan.records(self._opened.memory)[env_id]
+        return reproducer.failure_context(episode, op, plan.action, records, self.options.failures.reproducer_dir)
 
-    # ---- end -----------------------------------------------------------------------------
+    # ---- workers -----------------------------------------------------------------------------
 
-    def _shut_down(self) -> None:
-        """Raise what an env's close raised, after everything has been ended."""
-        workers = self._group.workers
-        if self._close_timeout is not None:
-            self._group.close_seconds = self._close_timeout
-        try:
-            self._group.end()
-        except BaseException:  # of a handler: what is left ends now, not as garbage amid whatever comes then
-            self._group.end()
-            raise
-        self._finalizer.cancel()  # a second interrupt above leaves what is left to it
-        self._forget()
-        for worker in workers:
-            if worker.exit_report is not None and worker.exit_report.error is not None:
-                env_id = worker.exit_report.env_id
-                env_ids = tuple(worker.env_ids) if env_id is None else (env_id,)
-                raise unpack_error(worker.exit_report.error, worker_id=worker.worker_id, env_ids=env_ids, op="close")
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process id of each worker, by worker_id."""
+        return tuple(worker.pid for worker in self._group.workers)
+
+    def envs_of(self, worker_id: int) -> list[int]:
+        """Return the ids of the envs that a worker hosts."""
+        return list(self._group.workers[worker_id].env_ids)
+
+    def describe_worker(self, slot: int) -> str:
+        """Name the worker of a slot, for messages."""
+        return self._group.workers[self._slots.worker_of(slot)].name
+
+    def worker_of(self, slot: int) -> int:
+        """Return the worker_id that a slot belongs to."""
+        return self._slots.worker_of(slot)
+
+    def is_alive(self, slot: int) -> bool:
+        """Tell whether the worker of a slot is not known to be dead."""
+        return not self._group.workers[self._slots.worker_of(slot)].is_dead
+
+
+class ProcessPool(Pool):
+    """A pool with its envs in worker processes, k per worker, and results in shared memory.
+
+    Args:
+        env_fns, options, adapt, snapshotter: as for `ProcessEngine`.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        options: PoolOptions | None = None,
+        *,
+        adapt: Callable[[Any], Any] | None = None,
+        snapshotter: Snapshotter | None = None,
+    ) -> None:
+        super().__init__(ProcessEngine(env_fns, options, adapt=adapt, snapshotter=snapshotter))
 
 
 def _working_directory() -> str | None:
     try:
         return os.getcwd()
-    except FileNotFoundError:  # it has been removed, which most envs need not mind
+    except FileNotFoundError:  # it has been removed; most envs do not need it
         return None
 
 
-def split_evenly(count: int, parts: int) -> list[list[int]]:
-    """Cut 0 .. count - 1 into `parts` runs whose lengths differ by at most one."""
-    base, extra = divmod(count, parts)
-    runs = []
-    start = 0
-    for part in range(parts):
-        stop = start + base + (part < extra)
-        runs.append(list(range(start, stop)))
-        start = stop
-    return runs
+def _identity(env: Any) -> Any:
+    return env
+
+
+def _ignore(what: str) -> None:
+    """Check nothing before the start and after the end."""

@@ -1,215 +1,305 @@
-"""Sending: operations of envs on their way to the hub, checked, given payloads, and noted in the journal."""
+"""Requests: steps, resets and calls on their way to the workers.
+
+    arguments -> checked -> payloads -> hub -> journal
+
+A payload is what does not fit into the columns of a row: options of a reset, actions without layout, functions.
+"""
 
 from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ...errors import ConfigError, SpaceError, StateError
+from ..fallback.values import load_action
 from ..layout import messages
-from ..layout.messages import Payload
+from ..layout.messages import Payload, Reply, unpack_error
 from ..layout.rows import CommandFlag, Form, Op
-from ..layout.spec import Array, split_batch
-from ..parent.hub import Refusal
+from ..layout.spec import Array, Leaf, split_batch
+from ..parent.batch import raise_first
+from ..parent.hub import Refusal, SlotState
 from ..system.signals import signals_deferred
-from .engine import Waist
-from .lifecycle import this_process
+from .engine import OpenedEnvs
+from .waiter import Waiter
 
-__all__ = ["SendingPool", "check_count"]
+__all__ = ["Requests"]
+
+#: Larger seeds do not fit into a command; they travel in its payload.
+_MANY_SEEDS = 2**63
 
 
-class SendingPool(Waist):
-    """The half of a pool that asks; see `pool.Pool`."""
+class Requests:
+    """The requests of one open pool: sends them, and knows what envs were asked.
 
-    def send(
-        self,
-        actions: Any,
-        env_ids: Sequence[int] | Array | None = None,
-        *,
-        ordered: bool = True,
-        form: Form = Form.NATIVE,
-    ) -> None:
-        """Step envs; each owes one row.
+    Args:
+        envs: where commands go.
+        waiter: receives the answers; it is notified of payloads, which may have to be sent in pieces while it waits.
+    """
 
-        Args:
-            actions: nested like the action space, one row per env asked, in request order.
-            env_ids: distinct ids; None for all.
-            ordered: rows will stand in request order, as one batch; nothing else may be
-                outstanding. False: rows come in the order that envs finish.
-            form: what an action of shape () becomes in the env.
+    def __init__(self, envs: OpenedEnvs, waiter: Waiter) -> None:
+        self._hub = envs.hub
+        self._journal = envs.journal
+        self._before_request = envs.before_request
+        self._dump_payload = envs.dump_payload
+        self._waiter = waiter
+        self._inbox = waiter.inbox
+        self._space = envs.spaces.action_space
+        self._spec = envs.spaces.action
+        self._plan, self._memory = envs.plan, envs.memory
+        self._num_envs = envs.plan.num_envs
+        self._ids = np.arange(self._num_envs, dtype=np.int64)
+        # dtype and shape of the actions of all envs, if they are one array
+        self._plain_dtype: np.dtype[Any] | None = None
+        self._plain_shape: tuple[int, ...] = ()
+        if isinstance(self._spec.root, Leaf):
+            self._plain_dtype = self._spec.root.dtype
+            self._plain_shape = (self._num_envs, *self._spec.root.shape)
+        self._has_object_steps = False  # whether any action was sent as a payload
+        self._is_new = np.ones(self._num_envs, np.bool_)  # envs that were never reset
+        self._is_seeded = np.zeros(self._num_envs, np.bool_)  # envs that have been given a seed
+        self._last_seeds: dict[int, Any] = {}  # of the last reset of each env; None: it had none
+        self._cancelled_seeds: dict[int, Any] = {}  # of resets that were cancelled, until the next reset
+        self._calls: dict[int, int] = {}  # step_ids of the calls under way, by env
 
-        Raises:
-            SpaceError: the actions do not fit the space; nothing was sent.
-            StateError: an env owes an answer already.
-        """
-        if self._busy or not self._lock.acquire(False):
-            self._explain("send")
-        try:
-            self._busy = True
-            if self._open_in is not this_process[0]:
-                self._explain("send")
-            self._ask_steps(actions, env_ids, ordered, form)
-        finally:
-            self._busy = False
-            if self._must_close:
-                self._leave()
-            else:
-                self._lock.release()
+    # ---- steps -----------------------------------------------------------------------------
 
-    def _ask_steps(self, actions: Any, env_ids: Sequence[int] | Array | None, ordered: bool, form: Form) -> None:
-        """As `send`, inside the guard."""
-        if self._recycler is not None:
-            self._recycle()
+    def send(self, actions: Any, env_ids: Sequence[int] | Array | None, ordered: bool, form: Form) -> None:
+        """Step envs; see `Pool.send`."""
+        if self._before_request is not None:
+            self._before_request()
         ids: Array | None = None
         if (
             env_ids is None
             and type(actions) is np.ndarray
-            and actions.dtype == self._plain_dtype
+            and (actions.dtype is self._plain_dtype or actions.dtype == self._plain_dtype)
             and actions.shape == self._plain_shape
             and actions.flags.c_contiguous
-        ):  # what collectors send, without a second look
+        ):  # the usual case, without further checks
             leaves: tuple[Array, ...] = (actions,)
         else:
             ids = self._check_ids(env_ids)
-            if self.action_spec.num_objects:
-                self._send_letters(actions, self._ids if ids is None else ids, ordered)
+            if self._spec.num_objects:
+                some = self._ids if ids is None else ids
+                self._send_payloads(split_batch(self._space, actions, len(some)), some, ordered)
                 return
-            leaves = self.action_spec.flatten_batch(actions, self.num_envs if ids is None else len(ids))
+            leaves = self._spec.flatten_batch(actions, self._num_envs if ids is None else len(ids))
         try:
             refusal = self._hub.send(leaves, ids, ordered, form)
             if refusal is None and self._journal is not None:
                 self._journal.note_steps(leaves, ids, form)
-        except BaseException:  # also what a signal's handler raises when all has been sent
+        except BaseException:  # also an exception of a signal handler after everything was sent
             if self._journal is not None:
-                first = 0 if ids is None else int(ids[0]) % self.num_envs
+                first = 0 if ids is None else int(ids[0]) % self._num_envs
                 self._journal.note_interrupted(self._hub.owed(first)[1], leaves, ids, form)
             raise
         if refusal is not None:
             self._refuse("send", Refusal(*refusal))
 
-    def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, *, ordered: bool = True) -> None:
-        """Step envs with these very objects as actions; they travel pickled."""
-        self._enter("send")
-        try:
-            self._begin("send")
-            if self._recycler is not None:
-                self._recycle()
-            ids = self._check_ids(env_ids)
-            self._send_each(actions, self._ids if ids is None else ids, ordered)
-        finally:
-            self._busy = False
-            self._leave()
+    def send_objects(self, actions: Sequence[Any], env_ids: Sequence[int] | Array, ordered: bool) -> None:
+        """Step envs with any objects as actions; see `Pool.send_objects`."""
+        if self._before_request is not None:
+            self._before_request()
+        self._send_payloads(actions, self._chosen(env_ids), ordered)
 
-    def _send_letters(self, actions: Any, ids: Array, ordered: bool) -> None:
-        self._send_each(split_batch(self.action_space, actions, len(ids)), ids, ordered)
-
-    def _send_each(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
+    def _send_payloads(self, actions: Sequence[Any], ids: Array, ordered: bool) -> None:
         if len(actions) != len(ids):
             raise SpaceError(f"actions: expected {len(ids)}, one per env, got {len(actions)}", path="actions")
         payloads = [self._dump_payload(Payload(action=action)) for action in actions]
-        self._steps_by_letter = True
+        self._has_object_steps = True
         with signals_deferred():
             self._command("send", Op.STEP, ids, np.zeros(len(ids), np.int64), 0, payloads, ordered)
 
-    def _dump_payload(self, payload: Payload) -> Any:
-        """Return a payload in the form that the envs' end loads: its pickle, or the payload itself in this process."""
-        return messages.dump(payload)
+    # ---- resets ----------------------------------------------------------------------------
 
     def reset(
         self,
-        env_ids: Sequence[int] | Array | None = None,
-        *,
-        seeds: Sequence[int | None] | None = None,
-        kwargs: Sequence[dict[str, Any] | None] | None = None,
-        ordered: bool = True,
-        draw_seeds: bool = True,
+        env_ids: Sequence[int] | Array | None,
+        seeds: Sequence[int | None] | None,
+        kwargs: Sequence[dict[str, Any] | None] | None,
+        ordered: bool,
+        draw_seeds: bool,
     ) -> None:
-        """Reset envs; each owes its first observation, in a row flagged RESET.
-
-        A step of the same env that is still out is superseded: its answer is dropped.
-
-        Args:
-            env_ids: distinct ids; None for all.
-            seeds: one per env asked, None for unseeded; then the seed of a reset that was cancelled, which the env
-                may never have got, is used again.
-            kwargs: further arguments of each env's `reset`, such as `{'options': ...}`.
-            ordered: as for `send`.
-            draw_seeds: give an env that is reset for the first time a seed if it has none, so
-                that what follows can be repeated; only where workers are replaced.
-
-        Raises:
-            ConfigError: there is no such env, or there are not as many seeds or kwargs as envs asked.
-            TypeError: a seed is no whole number.
-            StateError: an env owes the answer to a reset already.
-        """
-        self._enter("reset")
-        try:
-            self._begin("reset")
-            if self._recycler is not None:
-                self._recycle()
-            chosen = self._check_ids(env_ids)
-            ids = self._ids if chosen is None else chosen
-            superseded = self._owed_by(ids)
-            check_count("reset", "seeds", seeds, len(ids))
-            check_count("reset", "kwargs", kwargs, len(ids))
-            if seeds is not None:
-                seeds = [None if seed is None else operator.index(seed) for seed in seeds]
-            if draw_seeds:
-                seeds = self._draw_seeds(ids, seeds, kwargs)
-            numbers = np.zeros(len(ids), np.int64)
-            flags = np.zeros(len(ids), np.uint8)
-            payloads: list[Any] = [None] * len(ids)
-            seeded = [False] * len(ids)
-            asked: list[Any] = []
-            for i in range(len(ids)):
-                seed = None if seeds is None else seeds[i]
-                extra = {} if kwargs is None else dict(kwargs[i] or {})
-                if seed is None and (not extra or (seeds is not None and "seed" not in extra)):
-                    seed = self._lost_seeds.get(int(ids[i]))
-                if isinstance(seed, int) and 0 <= seed < 2**63:
-                    numbers[i], flags[i] = seed, CommandFlag.SEED
-                elif seed is not None:
-                    extra["seed"] = seed
-                if self._journal is not None and (superseded or self._journal.has_cancelled(int(ids[i]))):
-                    flags[i] |= CommandFlag.SNAPSHOT
-                if extra:
-                    payloads[i] = self._dump_payload(Payload(kwargs=extra))
-                    seed = extra.get("seed", seed)
-                seeded[i] = seed is not None
-                asked.append(seed)
-            with signals_deferred():
-                self._command("reset", Op.RESET, ids, numbers, flags, payloads, ordered, seeded=seeded)
-                self._unseeded[ids] = False
-                self._takes_seeds[ids] |= seeded
-                for env_id, seed in zip(ids.tolist(), asked):
-                    self._lost_seeds.pop(env_id, None)
-                    self._asked_seeds[env_id] = seed
-                for step_id in superseded:
-                    self._inbox.forget(step_id)
-        finally:
-            self._busy = False
-            self._leave()
+        """Reset envs; see `Pool.reset`."""
+        if self._before_request is not None:
+            self._before_request()
+        ids = self._chosen(env_ids)
+        superseded = self._owed_by(ids)
+        _check_count("reset", "seeds", seeds, len(ids))
+        _check_count("reset", "kwargs", kwargs, len(ids))
+        if seeds is not None:
+            seeds = [None if seed is None else operator.index(seed) for seed in seeds]
+        if draw_seeds:
+            seeds = self._draw_seeds(ids, seeds, kwargs)
+        numbers = np.zeros(len(ids), np.int64)
+        flags = np.zeros(len(ids), np.uint8)
+        payloads: list[bytes | None] = [None] * len(ids)
+        used: list[Any] = []
+        for i, env_id in enumerate(ids.tolist()):
+            seed = None if seeds is None else seeds[i]
+            extra = {} if kwargs is None else dict(kwargs[i] or {})
+            if seed is None and (not extra or (seeds is not None and "seed" not in extra)):
+                seed = self._cancelled_seeds.get(env_id)
+            if isinstance(seed, int) and 0 <= seed < _MANY_SEEDS:
+                numbers[i], flags[i] = seed, CommandFlag.SEED
+            elif seed is not None:
+                extra["seed"] = seed
+            if self._journal is not None and (superseded or self._journal.has_cancelled(env_id)):
+                flags[i] |= CommandFlag.SNAPSHOT
+            if extra:
+                payloads[i] = self._dump_payload(Payload(kwargs=extra))
+                seed = extra.get("seed", seed)
+            used.append(seed)
+        seeded = [seed is not None for seed in used]
+        with signals_deferred():
+            self._command("reset", Op.RESET, ids, numbers, flags, payloads, ordered, seeded=seeded)
+            self._is_new[ids] = False
+            self._is_seeded[ids] |= seeded
+            for env_id, seed in zip(ids.tolist(), used):
+                self._cancelled_seeds.pop(env_id, None)
+                self._last_seeds[env_id] = seed
+            for step_id in superseded:
+                self._inbox.forget(step_id)
 
     def _draw_seeds(self, ids: Array, seeds: Any, kwargs: Any) -> Any:
-        """Give the first reset of an env a seed of ours where it has none: then it can be repeated."""
-        if self._journal is None or not self._unseeded[ids % self.num_envs].any():
+        """Draw a seed for the first reset of each env that is given none, so that it can be repeated after a crash."""
+        if self._journal is None or not self._is_new[ids % self._num_envs].any():
             return seeds
         drawn = [None] * len(ids) if seeds is None else list(seeds)
-        for i, env_id in enumerate((ids % self.num_envs).tolist()):
+        for i, env_id in enumerate((ids % self._num_envs).tolist()):
             has_own = drawn[i] is not None or (kwargs is not None and "seed" in (kwargs[i] or {}))
-            if self._unseeded[env_id] and not has_own:
+            if self._is_new[env_id] and not has_own:
                 drawn[i] = secrets.randbits(31)
         return drawn
 
     def _owed_by(self, ids: Array) -> list[int]:
-        """Return the step_ids that these envs owe; ids out of range are refused later."""
+        """Return the step_ids that these envs owe answers to; the hub refuses ids out of range later."""
         if not self._hub.outstanding():
             return []
-        return [self._hub.owed(i)[1] for i in ids.tolist() if 0 <= i < self.num_envs and self._hub.owed(i)[1]]
+        return [self._hub.owed(i)[1] for i in ids.tolist() if 0 <= i < self._num_envs and self._hub.owed(i)[1]]
+
+    def cancel(self, env_ids: Sequence[int] | Array | None) -> None:
+        """Cancel what envs owe; see `Pool.cancel`."""
+        ids = self._chosen(env_ids).tolist()
+        for env_id in ids:
+            if not 0 <= env_id < self._num_envs:
+                self._refuse("cancel", Refusal("bad_env", env_id))
+        with signals_deferred():
+            for env_id in ids:
+                self._cancel_one(env_id, *self._hub.owed(env_id))
+
+    def _cancel_one(self, env_id: int, op: int, step_id: int) -> None:
+        if op == Op.NONE:
+            return
+        self._inbox.forget(step_id)
+        self._hub.cancel(env_id)
+        if op == Op.RESET and self._last_seeds.get(env_id) is not None:
+            self._cancelled_seeds[env_id] = self._last_seeds[env_id]
+        if self._journal is not None:
+            self._journal.note_cancelled(env_id, step_id)
+
+    # ---- calls -----------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> Mapping[int, int]:
+        """Step_ids of the calls under way, by env; each submission has an object of its own."""
+        return self._calls
+
+    def submit_calls(
+        self, functions: Sequence[Any], env_ids: Sequence[int] | Array | None, pure: bool, name: str | None
+    ) -> None:
+        """Begin calls; see `Pool.submit_calls`."""
+        if self._calls:
+            raise StateError("call: earlier calls have not been waited for; call collect_calls first")
+        ids = self._chosen(env_ids)
+        _check_count("call", "functions", functions, len(ids))
+        by_id = {id(function): function for function in functions}
+        payload_of = {key: self._dump_payload(Payload(function=function)) for key, function in by_id.items()}
+        payloads = [payload_of[id(function)] for function in functions]
+        numbers = np.zeros(len(ids), np.int64)
+        names = ["" if pure else name] * len(ids)
+        try:
+            with signals_deferred():
+                first = self._command("call", Op.CALL, ids, numbers, 0, payloads, False, names=names)
+                self._calls = dict(zip(ids.tolist(), range(first, first + len(ids))))
+        except BaseException:  # a deferred signal handler raised: the caller does not know that the calls have begun
+            self.abandon_calls()
+            raise
+
+    def results_of(self, replies: Sequence[Reply]) -> list[Any]:
+        """Return the values of calls, in request order; raise the exception of the lowest env instead if there are any.
+
+        Args:
+            replies: to all calls under way.
+        """
+        errors: dict[int, Exception] = {}
+        for reply in replies:
+            if reply.error is None:
+                continue
+            if self._journal is not None and not reply.is_unread:
+                self._journal.forget_call(reply.env_id, reply.step_id)
+            errors[reply.env_id] = unpack_error(reply.error, env_ids=(reply.env_id,), op="call", step_id=reply.step_id)
+        if errors:
+            raise_first(errors)
+        return [reply.value for reply in replies]
+
+    def abandon_calls(self) -> None:
+        """Forget the calls under way: they still run, and their results are discarded."""
+        with signals_deferred():
+            self._inbox.forget_calls()
+            self._calls = {}
+
+    # ---- what envs were asked ----------------------------------------------------------------
+
+    def last_request(self, state: SlotState) -> tuple[int | None, tuple[Any, ...]]:
+        """Return the seed of an env's episode and the actions of the command under way, as far as they are known.
+
+        For engines without a journal.
+
+        Args:
+            state: of the slot that serves the env.
+
+        Returns:
+            The seed, None if there was none or it is unknown; and the action of a step, else ().
+        """
+        if state.op == Op.RESET:
+            return self._last_seeds.get(state.env_id), ()
+        actions: tuple[Any, ...] = ()
+        if state.op == Op.STEP and not self._has_object_steps:
+            rows = [column[state.env_id : state.env_id + 1].copy() for column in self._plan.actions(self._memory)]
+            actions = (load_action(self._spec.root, rows, 0, Form.NATIVE),)
+        return self._hub.last_delivered_seed(state.env_id, state.step_id), actions
+
+    def payload_of(self, op: int, env_id: int, step_id: int, flags: int) -> bytes | None:
+        """Return the payload of a command that was sent, to send it again; None if it had none.
+
+        For engines with a journal and a listener, which keep the payloads.
+        """
+        if not flags & CommandFlag.PAYLOAD:
+            return None
+        if op == Op.CALL:
+            return self._inbox.payloads[step_id][1]
+        assert self._journal is not None
+        # If the payload is not kept any more, a later command of the env supersedes this one: any payload will do.
+        return self._journal.payload(env_id, step_id) or messages.dump(Payload())
+
+    def fresh_seed(self, env_id: int) -> int | None:
+        """Draw a seed for an env whose episodes cannot be restored; None if the env was never given a seed."""
+        return secrets.randbits(31) if self._is_seeded[env_id] else None
+
+    def forget_envs(self, env_ids: Collection[int]) -> None:
+        """Cancel what these envs owe, and treat them as new: they have been replaced by envs that were built anew."""
+        for env_id in env_ids:
+            self._inbox.forget(self._hub.owed(env_id)[1])
+            self._hub.cancel(env_id)
+            self._is_new[env_id] = True
+            if self._journal is not None:
+                self._journal.forget(env_id)
+
+    # ---- sending ---------------------------------------------------------------------------
 
     def _command(
         self,
@@ -224,14 +314,18 @@ class SendingPool(Waist):
         seeded: Sequence[bool] = (),
         names: Sequence[str | None] = (),
     ) -> int:
-        """Called with handlers of signals held: who has been told is to get the payload, too, and it is noted."""
+        """Send one command per env; return the step_id of the first, they count up.
+
+        The caller defers signal handlers: a command that was sent must get its payload, and be noted.
+        """
         bits = flags if isinstance(flags, np.ndarray) else np.full(len(ids), flags, np.uint8)
         bits = bits | np.array([CommandFlag.PAYLOAD if payload else 0 for payload in payloads], np.uint8)
         result = self._hub.command(op, ids, numbers, bits, payloads, ordered)
         if isinstance(result, Refusal):
             self._refuse(what, result)
-        self._attention = self._attention or any(payloads)
-        if op == Op.CALL:  # before anything below takes in mail: the answer may be there already
+        if any(payloads):
+            self._waiter.request_check()
+        if op == Op.CALL:  # before anything below takes messages: the answer may have arrived
             self._inbox.register_calls(range(result, result + len(ids)), ids.tolist(), payloads)
         if self._journal is not None:
             count = len(ids)
@@ -250,7 +344,7 @@ class SendingPool(Waist):
     def _refuse(self, what: str, refusal: Refusal) -> NoReturn:
         env_id = refusal.env_id
         if refusal.reason == "bad_env":
-            raise ConfigError(f"{what}: env_id {env_id} is not in 0..{self.num_envs - 1}")
+            raise ConfigError(f"{what}: env_id {env_id} is not in 0..{self._num_envs - 1}")
         if refusal.reason == "busy":
             op = Op(self._hub.owed(env_id)[0])
             if op == Op.NONE and what == "call":
@@ -271,6 +365,11 @@ class SendingPool(Waist):
             )
         raise StateError(f"{what}: late writers hold all blocks of the ring; restart the workers that do not answer")
 
+    def _chosen(self, env_ids: Sequence[int] | Array | None) -> Array:
+        """Return the env ids that a request names, int64 (count,); None names all."""
+        ids = self._check_ids(env_ids)
+        return self._ids if ids is None else ids
+
     def _check_ids(self, env_ids: Sequence[int] | Array | None) -> Array | None:
         if env_ids is None:
             return None
@@ -280,7 +379,7 @@ class SendingPool(Waist):
         return ids if ids.dtype == np.int64 else ids.astype(np.int64)
 
 
-def check_count(what: str, name: str, values: Sequence[Any] | None, count: int) -> None:
+def _check_count(what: str, name: str, values: Sequence[Any] | None, count: int) -> None:
     """Raise ConfigError unless there is one value per env asked."""
     if values is not None and len(values) != count:
         raise ConfigError(f"{what}: {name}: expected {count}, one per env asked, got {len(values)}", key=name)

@@ -1,8 +1,8 @@
-"""SerialPool: the waist without processes. Envs run in the caller's thread when it receives.
+"""SerialEngine: envs in the thread of the caller, which run when it waits for them.
 
-Rows, specs, hosts and autoresets are those of `ProcessPool`; only the doorbell is missing. An
-env that hangs is interrupted by a timer in the main thread; elsewhere, and for crashes of the
-process, there is no help here.
+Layouts, rows, hosts and autoresets are those of `ProcessEngine`; only the worker processes are missing. An env that
+hangs is interrupted by a timer if the pool is used in the main thread. In other threads nothing interrupts it, and a
+crash of an env ends the program.
 """
 
 from __future__ import annotations
@@ -11,32 +11,37 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
-from ...errors import SpaceError
+from ...errors import SpaceError, StateError
 from ..host.global_rngs import GlobalRngs
 from ..host.host import Host, close_all
-from ..layout.messages import Payload, copy_answer, copy_letter
+from ..host.replay import Snapshotter
+from ..layout.messages import copy_payload, copy_reply
 from ..layout.native import implementation
 from ..layout.rows import Op
 from ..layout.spec import Array
+from ..options import Limits, PoolOptions, check_env_fns, check_options
 from ..parent.hub import Hub, NativeHub, Refusal
+from ..parent.watchdog import Watchdog
 from ..processes.worker_main import Attach, build_env, find_difference, make_slot, properties_of
 from ..system.clock import now_ns
 from ..system.segment import private_segment
+from .engine import AskedEnvs, EnvSpaces, OpenedEnvs, WaitState, with_limits
 from .pool import Pool
 
-__all__ = ["SerialPool"]
+__all__ = ["SerialEngine", "SerialPool"]
 
-#: What a timer is set to that is over: 0 would be none.
+#: Seconds that a timer is set to which has expired meanwhile; 0 would switch it off.
 _AT_ONCE_SECONDS = 1e-6
 
 
-class LocalMail:
-    """Payloads and mail within one process instead of rings, which would have to wait.
+class LocalMessages:
+    """Messages and payloads within one process; they need no rings, and so no waiting.
 
-    A payload is found by the step_id of its command: one that an interrupt has left unread is not the next one's.
+    A payload is found by the step_id of its command. One that was not read because of an interrupt is thus not taken
+    for the payload of the next command.
     """
 
     def __init__(self) -> None:
@@ -45,9 +50,9 @@ class LocalMail:
 
 
 class _LocalSlot:
-    """A native slot whose mail stays in this process."""
+    """A native slot whose messages stay in this process."""
 
-    def __init__(self, slot: Any, hub: NativeHub, box: LocalMail) -> None:
+    def __init__(self, slot: Any, hub: NativeHub, box: LocalMessages) -> None:
         self.serve, self.publish, self.finish = slot.serve, slot.publish, slot.finish
         self.host, self.set_seed, self.action = slot.host, slot.set_seed, slot.action
         self.watch, self.count_step = slot.watch, slot.count_step
@@ -58,7 +63,7 @@ class _LocalSlot:
 class _LocalHub(NativeHub):
     """The parent's end for the one slot of this process."""
 
-    def __init__(self, box: LocalMail, *args: Any) -> None:
+    def __init__(self, box: LocalMessages, *args: Any) -> None:
         super().__init__(*args)
         self._box = box
 
@@ -77,89 +82,148 @@ class _LocalHub(NativeHub):
 
     def take_messages(self, slot: int) -> list[Any]:
         """Return the messages that have arrived."""
-        messages = list(self._box.up)
+        arrived = list(self._box.up)
         self._box.up.clear()
-        return messages
+        return arrived
 
 
-class SerialPool(Pool):
-    """All envs in this process; for debugging, for envs that step in no time, and as a reference."""
+class SerialEngine:
+    """Builds and runs all envs in the thread that uses the pool; see `Engine` for the calls.
 
-    _works_here = True
-    _host: Host | None = None
-    _envs: dict[int, Any] | None = None
-    _rngs: GlobalRngs | None = None
-    _event_fd = -1
-    _epoll: select.epoll | None = None
+    Args:
+        env_fns: one constructor per env.
+        options: of the pool; those about processes and failures have no effect.
+        adapt: gives whatever a constructor returns the calls of Gymnasium.
+    """
 
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """Empty: there are no workers."""
-        return ()
+    runs_here = True
+    end_if_unclosed = None
+    worker_pids: tuple[int, ...] = ()
 
-    def _start(self) -> None:
-        self._envs = {}
-        self._rngs = GlobalRngs()
-        with self._rngs:  # so that the caller's global generators are never touched
-            for env_id, env_fn in enumerate(self.env_fns):
-                self._check_not_closing("start")
-                self._envs[env_id] = build_env(env_fn, self._adapt, self._rngs.of(env_id))
-        first = self._envs[0]
-        self._adopt_spaces(first.observation_space, first.action_space, getattr(first, "reward_space", None))
-        check_same_spaces(self._envs)
-        self.properties = properties_of(first)
-        self._plan = self._make_plan(num_slots=1, envs_per_slot=self.num_envs)
-        memory = self._memory = private_segment(self._plan.nbytes)
-        self._plan.write_header(memory)
-        attach = Attach(self._plan, [(0, list(self._envs))], self.options.autoreset, 0, self.options.infos)
-        self.implementation = implementation()
-        self._hub, slot = self._make_ends(attach, memory)
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        options: PoolOptions | None = None,
+        *,
+        adapt: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.env_fns = check_env_fns(env_fns)
+        self.num_envs = len(self.env_fns)
+        self.options = check_options(options or PoolOptions())
+        self._adapt = adapt or _identity
+        self._check_not_closing: Callable[[str], None] = _ignore
+        self._envs: dict[int, Any] = {}
+        self._rngs: GlobalRngs | None = None
+        self._hub: Hub | None = None
+        self._host: Host | None = None
+        self._watchdog: Watchdog | None = None
+        self._event_fd = -1
+        self._epoll: select.epoll | None = None
+
+    # ---- start and end ---------------------------------------------------------------------
+
+    def open(self, check_not_closing: Callable[[str], None]) -> OpenedEnvs:
+        """Build all envs, one after the other."""
+        self._check_not_closing = check_not_closing
         options = self.options
+        rngs = self._rngs = GlobalRngs()
+        with rngs:  # constructors do not touch the caller's global generators
+            for env_id, env_fn in enumerate(self.env_fns):
+                check_not_closing("start")
+                self._envs[env_id] = build_env(env_fn, self._adapt, rngs.of(env_id))
+        spaces = EnvSpaces.of(self._envs[0], options)
+        check_same_spaces(self._envs)
+        plan = spaces.plan_arena(self.num_envs, 1, self.num_envs, options)
+        memory = private_segment(plan.nbytes)
+        plan.write_header(memory)
+        attach = Attach(plan, [(0, list(self._envs))], options.autoreset, 0, options.infos)
+        chosen = implementation()
+        hub, slot = self._make_ends(chosen, attach, memory)
+        self._hub = hub
         self._host = Host(
-            *(slot, self._envs, self._plan, options.autoreset, self._rngs, options.infos),
+            *(slot, self._envs, plan, options.autoreset, rngs, options.infos),
             is_callers=True,
-            dump_reply=copy_answer,
+            dump_reply=copy_reply,
+        )
+        return OpenedEnvs(
+            spaces=spaces,
+            properties=properties_of(self._envs[0]),
+            implementation=chosen,
+            plan=plan,
+            memory=memory,
+            hub=hub,
+            num_slots=1,
+            dump_payload=copy_payload,
         )
 
-    def _dump_payload(self, payload: Payload) -> Payload:
-        return copy_letter(payload)
-
-    def _make_ends(self, attach: Attach, memory: Any) -> tuple[Hub, Any]:
+    def _make_ends(self, chosen: str, attach: Attach, memory: Any) -> tuple[Hub, Any]:
         slots = [0] * self.num_envs
-        if self.implementation == "native":
+        if chosen == "native":
             self._event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             self._epoll = select.epoll()
             self._epoll.register(self._event_fd, select.EPOLLIN | select.EPOLLET)
-            box = LocalMail()
-            hub = _LocalHub(box, self._plan, memory, slots, self._event_fd, self._epoll.fileno(), 0)
+            box = LocalMessages()
+            hub = _LocalHub(box, attach.plan, memory, slots, self._event_fd, self._epoll.fileno(), 0)
             return hub, _LocalSlot(make_slot(attach, 0, memory, self._event_fd, False), hub, box)
         from ..fallback.local import make_local_pair
 
         return make_local_pair(attach, memory, slots)
 
-    def _work(self) -> None:
-        assert self._host is not None and self._rngs is not None
+    def connect(self, requests: AskedEnvs, waiter: WaitState) -> None:
+        """Take the watchdog, which a timer calls during operations."""
+        self._watchdog = waiter.watchdog
+
+    def close(self, timeout: float | None) -> Exception | None:
+        """Close all envs in this thread, for as long as that takes; return the first exception."""
+        try:
+            with self._rngs or GlobalRngs():
+                if self._host is not None:
+                    self._host.close()
+                else:
+                    close_all(env.close for env in self._envs.values())
+        except Exception as error:
+            return error
+        finally:
+            if self._epoll is not None:
+                self._epoll.close()
+                os.close(self._event_fd)
+            self._hub = self._host = self._epoll = self._watchdog = None
+            self._envs = {}
+            self._check_not_closing = _ignore
+        return None
+
+    def interrupt(self) -> None:
+        """Make the operation that runs the last one."""
+        host, hub = self._host, self._hub
+        if host is not None and hub is not None:
+            host.end()
+            hub.stop()
+
+    # ---- while envs are there ----------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Run all commands that envs have."""
+        assert self._host is not None and self._hub is not None and self._rngs is not None
         try:
             with self._rngs:
-                self._serve()
+                self._serve_within_limits(self._host)
             self._check_not_closing("recv")
         except KeyboardInterrupt:
-            env_id, self._host.interrupted = self._host.interrupted, None
-            if env_id is not None:  # its answer will not come
+            env_id = self._host.take_interrupted()
+            if env_id is not None:  # no answer will come
                 self._hub.cancel(env_id)
             raise
 
-    def _serve(self) -> None:
-        assert self._host is not None
+    def _serve_within_limits(self, host: Host) -> None:
         can_interrupt = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
         if not self.options.limits.has_any() or not can_interrupt:
-            self._host.serve()
+            host.serve()
             return
         began_ns = now_ns()
-        seconds, interval = signal.setitimer(signal.ITIMER_REAL, 0)  # the program's own, which waits for us
-        handler = signal.signal(signal.SIGALRM, self._interrupt_env)
+        seconds, interval = signal.setitimer(signal.ITIMER_REAL, 0)  # a timer of the program itself has to wait
+        handler = signal.signal(signal.SIGALRM, self._check_limits)
         try:
-            self._serve_with_timer()
+            self._serve_with_timer(host)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, handler)
@@ -167,52 +231,84 @@ class SerialPool(Pool):
                 left = seconds - (now_ns() - began_ns) / 1e9
                 signal.setitimer(signal.ITIMER_REAL, max(left, _AT_ONCE_SECONDS), interval)
 
-    def _serve_with_timer(self) -> None:
-        """Serve with the timer set to the shortest limit; its handler looks who is over."""
-        assert self._host is not None
+    def _serve_with_timer(self, host: Host) -> None:
+        """Run commands with a timer set to the shortest limit; its handler checks the operation that runs."""
         limits = self.options.limits
         shortest = min(limit for limit in (limits.step, limits.reset, limits.call) if limit is not None)
         signal.setitimer(signal.ITIMER_REAL, shortest, shortest / 4)
-        self._host.serve()
+        host.serve()
 
-    def _interrupt_env(self, signum: int, frame: Any) -> None:
-        self._watchdog.check()
+    def _check_limits(self, signum: int, frame: Any) -> None:
+        if self._watchdog is not None:
+            self._watchdog.check()
 
-    def _hear(self, descriptor: int) -> None:
-        """Nothing but our own bell can ring."""
+    def on_descriptor(self, descriptor: int) -> None:
+        """Do nothing: no other process has a descriptor here."""
 
-    def _check_alive(self) -> None:
-        """Envs live as long as this process."""
+    def on_overdue(self, error: Exception) -> NoReturn:
+        """Raise the error."""
+        raise error
 
-    def _has_dead(self) -> bool:
+    def check_alive(self) -> None:
+        """Do nothing: envs live as long as this process."""
+
+    def has_dead(self) -> bool:
+        """Return False."""
         return False
 
-    def _interrupt(self) -> None:
-        """Envs run in the thread that receives: it ends after the command under way."""
-        host, hub = self._host, self.__dict__.get("_hub")
-        if host is not None and hub is not None:
-            host.is_ending = True
-            hub.stop()
+    def set_limits(self, limits: Limits) -> None:
+        """Change the limits of operations."""
+        self.options = with_limits(self.options, limits)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return {}: failures are not recovered here."""
+        return {}
+
+    # ---- workers -----------------------------------------------------------------------------
 
     def describe_worker(self, slot: int) -> str:
+        """Name the place of all envs, for messages."""
         return "this process"
 
-    def worker_of(self, slot: int) -> int | None:
-        return None
+    def worker_of(self, slot: int) -> None:
+        """Return None: there are no workers."""
 
-    def _shut_down(self) -> None:
-        try:
-            with self._rngs or GlobalRngs():
-                if self._host is not None:
-                    self._host.close()
-                else:
-                    close_all(env.close for env in (self._envs or {}).values())
-        finally:
-            if self._epoll is not None:
-                self._epoll.close()
-                os.close(self._event_fd)
-            self._host = self._envs = self._epoll = None
-            self._forget()
+    def is_alive(self, slot: int) -> bool:
+        """Return True."""
+        return True
+
+    def envs_of(self, worker_id: int) -> NoReturn:
+        """Raise StateError: there are no workers."""
+        raise StateError("envs_of: the envs live in this process; there are no workers")
+
+    def kill(self, worker_id: int) -> NoReturn:
+        """Raise StateError: there are no workers."""
+        raise StateError("kill: the envs live in this process; there are no workers")
+
+    def restart(self, worker_id: int) -> NoReturn:
+        """Raise StateError: there are no workers."""
+        raise StateError("restart: the envs live in this process; there are no workers")
+
+
+class SerialPool(Pool):
+    """A pool with all envs in this process: for debugging, for envs that step in no time, and as a reference.
+
+    Args:
+        env_fns: one constructor per env.
+        options: those about processes and failures have no effect.
+        adapt: gives whatever a constructor returns the calls of Gymnasium.
+        snapshotter: accepted for `ProcessPool`'s callers; nothing is restored here.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        options: PoolOptions | None = None,
+        *,
+        adapt: Callable[[Any], Any] | None = None,
+        snapshotter: Snapshotter | None = None,
+    ) -> None:
+        super().__init__(SerialEngine(env_fns, options, adapt=adapt))
 
 
 def check_same_spaces(envs: dict[int, Any]) -> None:
@@ -222,3 +318,11 @@ def check_same_spaces(envs: dict[int, Any]) -> None:
         if found is not None:
             name, text = found
             raise SpaceError(f"env {env_id}: {text}", path=name)
+
+
+def _identity(env: Any) -> Any:
+    return env
+
+
+def _ignore(what: str) -> None:
+    """Check nothing before the start."""

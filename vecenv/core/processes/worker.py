@@ -21,9 +21,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
-from ...errors import ConfigError, WorkerError
+from ...errors import ConfigError, WorkerError, locate
 from ..layout import messages
 from ..system.clock import Deadline, now_ns
 from ..system.signals import signals_deferred
@@ -33,6 +33,8 @@ from ..system.worker_socket import ControlSocket
 from .worker_main import Attach, Boot, ExitReport, find_endless_import, started_at, worker_main
 
 __all__ = ["Worker", "kill_tree", "start_worker", "usable_cores"]
+
+_Error = TypeVar("_Error", bound=WorkerError)
 
 _LOG = logging.getLogger("vecenv")
 #: How long the end of a process that has been killed, and news of it, may take. It takes longer only where the system
@@ -96,6 +98,15 @@ class Worker:
             return f"worker {self.worker_id} (envs {ids[0]}-{ids[-1]})"
         return f"worker {self.worker_id} (envs {', '.join(map(str, ids))})"
 
+    def locate(self, error: _Error, op: str | None, env_id: int | None = None, step_id: int | None = None) -> _Error:
+        """Attach this worker to an error, and what was under way; return the error.
+
+        Args:
+            env_id: the env concerned; None: all envs of the worker.
+        """
+        env_ids = self.env_ids if env_id is None else [env_id]
+        return locate(error, worker_id=self.worker_id, env_ids=env_ids, op=op, step_id=step_id)
+
     def send_boot(self) -> None:
         """Tell a new worker its first word: what it is to build, and where it writes its stack.
 
@@ -141,9 +152,8 @@ class Worker:
         try:
             return pickle.loads(frame)
         except Exception as error:  # a space of a class that is not to be had here, say
-            raise WorkerError(
-                f"{self.name} has sent what cannot be read here: {error!r}", worker_id=self.worker_id
-            ) from error
+            text = f"{self.name} has sent what cannot be read here: {error!r}"
+            raise locate(WorkerError(text), worker_id=self.worker_id) from error
 
     def reap(self, deadline: Deadline) -> bool:
         """Wait for the process to end and release what the parent holds; False at the deadline."""
@@ -168,6 +178,10 @@ class Worker:
     def _was_reaped_elsewhere(self) -> bool:
         """Tell whether the process has ended although it seems to run: someone else has waited for it."""
         return self.pidfd >= 0 and bool(any_ready([self.pidfd], 0.0))
+
+    def note_failure(self, why: str) -> None:
+        """Note why this worker could not be started in the place of another one."""
+        self.start_failure = why
 
     def reap_or_kill(self) -> None:
         """Reap a process that has ended, as far as one can know; one that has not after all is killed."""

@@ -10,7 +10,6 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Callable
 
 from ...errors import describe_exit
 from ..parent.hub import Hub
@@ -22,29 +21,92 @@ from .worker import Worker, end_deadline
 
 __all__ = ["WorkerGroup"]
 
-#: How long the interpreter's end may wait for a thread that is at work with a pool.
-_RETIRE_SECONDS = 5.0
 _LOG = logging.getLogger("vecenv")
 
 
 class WorkerGroup:
-    """What must be ended with the pool, apart from it so that a finalizer can hold it."""
+    """Workers of one pool, and the descriptors and the memory that end with them.
 
-    def __init__(self) -> None:
+    Args:
+        close_seconds: seconds that workers have to close their envs; None: as long as that takes.
+
+    Attributes:
+        workers: by worker_id; a worker that is replaced gives its place to the new one.
+        segment: shared memory of the arena, once there is one.
+        epoll: watches the pidfds of the workers, and with C the event fd.
+        event_fd: wakes the parent; -1 before the arena is there and after the end.
+    """
+
+    def __init__(self, close_seconds: float | None = 5.0) -> None:
         self.owner_pid = os.getpid()
         self.workers: list[Worker] = []
         self.hub: Hub | None = None
         self.segment: Segment | None = None
         self.event_fd = -1
         self.epoll: select.epoll | None = None
-        self.close_seconds: float | None = 5.0
+        self.close_seconds = close_seconds
         self.has_ended = False
-        self._wake_lock = threading.RLock()  # entered again by a handler that rings amid a ring
+        self._wake_lock = threading.RLock()  # entered again by a signal handler that rings during a ring
 
-    def end(self) -> None:
-        """Stop all workers, kill those that do not end in time, close all descriptors."""
+    def put(self, worker: Worker) -> None:
+        """Add a worker, or put it in the place of the last one with its worker_id."""
+        self.workers[worker.worker_id : worker.worker_id + 1] = [worker]
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return the descriptors that a forked worker must close: those of the other workers, and of waits."""
+        found = [worker.control.fileno() for worker in self.workers if not worker.control.closed]
+        found += [worker.pidfd for worker in self.workers if worker.pidfd >= 0]
+        if self.epoll is not None:
+            found.append(self.epoll.fileno())
+        return tuple(found)
+
+    def create_segment(self, nbytes: int) -> Segment:
+        """Create the shared memory of the arena.
+
+        Raises:
+            ConfigError: there is not enough of it.
+        """
+        self.segment = Segment.create(nbytes)
+        return self.segment
+
+    def watch_all(self) -> select.epoll:
+        """Make the descriptors of waits, and watch the end of all workers."""
+        self.epoll = select.epoll()
+        for worker in self.workers:
+            self.watch(worker)
+        self.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return self.epoll
+
+    def watch_event_fd(self) -> None:
+        """Have waits end when the event fd is written, by C code of workers or by `ring`."""
+        assert self.epoll is not None
+        self.epoll.register(self.event_fd, select.EPOLLIN | select.EPOLLET)
+
+    def watch(self, worker: Worker) -> None:
+        """Have waits end when this worker exits."""
+        assert self.epoll is not None
+        self.epoll.register(worker.pidfd, select.EPOLLIN)
+
+    def unwatch(self, worker: Worker) -> None:
+        """Undo `watch`; does nothing for a worker that is not watched."""
+        if worker.pidfd >= 0 and self.epoll is not None:
+            with contextlib.suppress(FileNotFoundError):  # an interrupt ended its start
+                self.epoll.unregister(worker.pidfd)
+
+    def serve(self, hub: Hub) -> None:
+        """From now on `end` lets the workers finish: they serve this hub."""
+        self.hub = hub
+
+    def end(self, timeout: float | None = None) -> None:
+        """Stop all workers, kill those that do not end in time, close all descriptors.
+
+        Args:
+            timeout: in the place of `close_seconds`; None: these.
+        """
         if self.has_ended or os.getpid() != self.owner_pid:
             return
+        if timeout is not None:
+            self.close_seconds = timeout
         deadline = Deadline(self.close_seconds)
         try:
             if self.hub is not None:
@@ -61,19 +123,6 @@ class WorkerGroup:
                     worker.kill(deadline)
                 self._release()
                 self.has_ended = True
-
-    def end_if_unclosed(self, find_retire: Callable[[], Callable[[float], None] | None]) -> None:
-        """As `end`, for a pool that nobody has closed: it is garbage, or the interpreter ends.
-
-        Args:
-            find_retire: gives what keeps other threads from using the pool; None: nobody can.
-        """
-        try:
-            retire = find_retire()
-            if retire is not None:
-                retire(_RETIRE_SECONDS)
-        finally:  # a Ctrl-C above ends only the wait
-            self.end()
 
     def _end_one(self, worker: Worker, deadline: Deadline) -> None:
         if worker.is_dead:

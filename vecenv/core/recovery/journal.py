@@ -44,13 +44,13 @@ class Journal:
         num_envs: how many envs.
         max_nbytes: most bytes to keep; what goes beyond costs the envs with the longest
             histories theirs, until they have a new start.
+        gather_restore_points: called before old entries are dropped: messages that wait may hold newer starts.
 
     Attributes:
         nbytes: kept now.
-        gather_restore_points: called before old entries are dropped: mail that lies about may hold newer starts.
     """
 
-    def __init__(self, num_envs: int, max_nbytes: int) -> None:
+    def __init__(self, num_envs: int, max_nbytes: int, gather_restore_points: Callable[[], None] | None = None) -> None:
         self._num_envs = num_envs
         self._max_nbytes = max_nbytes
         self._most_page_nbytes = max_nbytes // _LEAST_PAGES
@@ -74,7 +74,7 @@ class Journal:
         self._until_prune = _PRUNE_EVERY
         self._is_noting = False  # True after an interrupt amid that
         self.nbytes = 0
-        self.gather_restore_points: Callable[[], None] = _do_nothing
+        self.gather_restore_points = gather_restore_points or _do_nothing
 
     # ---- writing -------------------------------------------------------------------------
 

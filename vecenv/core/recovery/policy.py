@@ -94,6 +94,10 @@ class Recovery:
         self._replay_seconds = 0.0
         self._restore_seconds: dict[int, float] = {}  # by env_id, of the last time
 
+    def set_limits(self, limits: Limits) -> None:
+        """Repeat operations within these limits from now on."""
+        self.limits = limits
+
     # ---- judging ---------------------------------------------------------------------------
 
     def judge(
@@ -236,6 +240,7 @@ class Recovery:
         last_delivered: Callable[[int, int], list[Array] | None],
         *,
         last_delivered_message: Callable[[int], bytes | None] = lambda env_id: None,
+        fresh_seed: Callable[[int], int | None] = lambda env_id: None,
         marks_recovery: bool = True,
     ) -> dict[int, RestoreJob]:
         """Return how each env is to be brought back, by env_id.
@@ -245,6 +250,7 @@ class Recovery:
             queued: what its slots have left to do.
             last_delivered: newest observation that the caller has of an env, before a step_id.
             last_delivered_message: the mail with what of an env's newest observation has no column.
+            fresh_seed: draws a seed for an env that begins without one of its episodes; None: it had no seed so far.
             marks_recovery: whether rows are to say that their env was recovered.
         """
         step = self.limits.step
@@ -262,6 +268,7 @@ class Recovery:
                 last_delivered=last_delivered(env_id, min(waiting, default=0)),
             )
             job.last_delivered_message = last_delivered_message(env_id)
+            job.fresh_seed = fresh_seed(env_id)
             job.persistent_calls = history.persistent_calls
             job.abandon_reason = self.abandon_reason(env_id, waiting)
             job.attempts = [] if job.abandon_reason else history.attempts
