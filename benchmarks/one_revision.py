@@ -114,7 +114,7 @@ def _pool_round(num_envs: int) -> Iterator[Round]:
     try:
         from vecenv.core.pool.process import ProcessPool
     except ImportError:  # before the modules of `core` stood in folders
-        from vecenv.core.pool.process import ProcessPool
+        from vecenv.core.process import ProcessPool
 
     with ProcessPool([_toy("NullEnv")] * num_envs, PoolOptions(num_workers=2)) as pool:
         pool.start()

@@ -24,8 +24,8 @@ def public_methods(protocol: type) -> dict[str, Callable[..., Any]]:
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, bool]]:
-    """Return the name and the kind of each parameter, and whether it has a default."""
-    found = inspect.signature(function).parameters.values()
+    """Return the name and the kind of each parameter but self, and whether it has a default."""
+    _, *found = inspect.signature(function).parameters.values()  # self of C functions is positional only
     return [(one.name, one.kind, one.default is not one.empty) for one in found]
 
 

@@ -125,7 +125,7 @@ def test_a_worker_ends_where_the_pid_of_its_parent_is_not_its_parents(whose: str
             os.setsid()  # as its group ends with it
             none: dict[str, Any] = dict(env_fns=b"", adapt=b"", registrations=b"", environ={}, cwd=None, path=[])
             who: dict[str, Any] = dict(num_threads=1, parent_pid=parent, parent_started=started)
-            worker_main._watch(Boot(0, [0], [[0]], **none, **who, implementation=implementation), theirs)
+            worker_main._watch_parent(Boot(0, [0], [[0]], **none, **who, implementation=implementation), theirs)
             os._exit(0)
         finally:
             os._exit(1)
