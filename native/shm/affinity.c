@@ -44,8 +44,8 @@ used_cpu_ns(void)
     return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
 }
 
-/* Stay at the shared home after rounds that mostly waited, else run wherever there is room. What
- * somebody else has made of the affinity stays. */
+/* Stay on the shared core after rounds that mostly waited, else run on any allowed core. An
+ * affinity that the env has changed is left alone. */
 static void
 update_shared_pin(vecenv_affinity *affinity, int64_t took_ns)
 {
@@ -69,7 +69,7 @@ void
 vecenv_end_round(vecenv_affinity *affinity, int64_t now_ns, int64_t published_ns,
                  int64_t wait_began_ns)
 {
-    if (affinity->woke_ns != 0) { /* else the wait before this one ended at its timeout */
+    if (affinity->woke_ns != 0) { /* 0: the previous wait ended at its timeout */
         affinity->is_quick = now_ns - affinity->woke_ns < VECENV_QUICK_ROUND_NS;
         affinity->should_pin = now_ns - affinity->woke_ns >= VECENV_PIN_MIN_ROUND_NS
                                && wait_began_ns >= published_ns
@@ -85,7 +85,7 @@ void
 vecenv_begin_round(vecenv_affinity *affinity, int64_t now_ns)
 {
     affinity->woke_ns = now_ns;
-    /* what it used before it served is no matter */
+    /* do not count the CPU time from before the first round */
     if (affinity->is_shared && affinity->cpu_ns == 0) {
         affinity->cpu_ns = used_cpu_ns();
     }
@@ -105,7 +105,7 @@ vecenv_leave_callers_core(vecenv_affinity *affinity, unsigned int callers_core, 
     }
     memcpy(others, present, sizeof others);
     others[callers_core / 64] &= ~(UINT64_C(1) << callers_core % 64);
-    return write_affinity(others) /* fails where that leaves none */ && write_affinity(present);
+    return write_affinity(others) /* fails if no core is left */ && write_affinity(present);
 }
 
 int

@@ -1,27 +1,26 @@
-/* Home: the core on which a worker wakes up, and the one that it leaves to its caller.
+/* CPU affinity: chooses the core on which a worker wakes up, and keeps it off its caller's core.
  *
- * Where there is a worker for every core, two that are woken at the same time may both be put
- * on the core of their caller, while a thread that only spins (a BLAS library's, say) holds
- * another one; nothing moves them apart before the next tick. A round of 8 envs of 50 us then
- * takes 200 us more. So a worker that falls asleep narrows its affinity to a core that no other
- * worker of the pool has, and takes what it had before when it wakes: the system may move it
- * again, as whoever else uses that core requires.
+ * Pin a sleeping worker. With one worker per core, the system may still wake two workers on the
+ * core of their caller, if a spinning thread (of a BLAS library, say) holds another core. They
+ * stay on one core until the next scheduler tick: a round of 8 envs of 50 us then takes 200 us
+ * more. So a worker that falls asleep narrows its affinity to its preferred core, which no other
+ * worker of the pool has. When it wakes it restores its affinity, so the system may move it again.
+ * This is done only after rounds of at least VECENV_PIN_MIN_ROUND_NS, and only if the caller sleeps
+ * as soon as it has sent: a caller that goes on computing would keep its core from the worker.
  *
- * Only for callers that sleep as soon as they have sent: one that goes on computing would keep
- * the worker from its home. And only for rounds of VECENV_PIN_MIN_ROUND_NS.
+ * Leave the caller's core. In quick rounds, with less than VECENV_QUICK_ROUND_NS of work, the
+ * caller and the workers spin. A worker that spins on its caller's core takes turns with the
+ * caller, which costs more than to share a core with another worker: a round of envs that do
+ * nothing takes 9 us instead of 5. So the worker removes that core from its affinity for a moment
+ * and at once allows all cores again. On its new core it runs until another worker has work, which
+ * leaves one context switch per round (park.c).
  *
- * Rounds that are quick for the worker, VECENV_QUICK_ROUND_NS of work, are better the other way
- * round: all who wait spin then, and a worker that spins on its caller's core takes turns with
- * it, by the system's rules of fairness, which costs more than to share a core with another
- * worker. A null round takes 5 us so, and else 9. So such a worker steps aside: it forbids
- * itself that core for a moment and may at once run on all of them again. There it keeps the core
- * until another worker has something to do, which leaves one switch in a round (park.c).
- *
- * A worker of several threads is different: one interpreter, whose lock only one of them has at a
- * time. Where they wake up on two cores they queue for it, asleep once more, and one that has it
- * waits for a core. So they share a home, and stay there also while they step their envs, as long
- * as these mostly wait, which is what such workers are for: 64 sleepers of 1 ms in two of them
- * then cost 20 us a step instead of 45, and answer a quarter more often. */
+ * Share a core between threads. A worker of several threads has one interpreter, whose lock only
+ * one thread holds at a time. If they wake up on two cores, they sleep again to get the lock, and
+ * the thread that gets it waits for a core. So they share a preferred core. They also stay there
+ * while they step their envs, as long as these mostly wait, which is the purpose of such workers:
+ * 64 envs that sleep 1 ms in two workers then cost 20 us per step instead of 45, and reply a
+ * quarter more often. */
 #ifndef VECENV_AFFINITY_H
 #define VECENV_AFFINITY_H
 
@@ -29,42 +28,48 @@
 
 #define VECENV_CORE_WORDS 16 /* 1024 cores, as in cpu_set_t */
 #define VECENV_PIN_MIN_ROUND_NS 50000
-#define VECENV_PIN_MAX_DELAY_NS 50000 /* from a bell to the caller's sleep */
+#define VECENV_PIN_MAX_DELAY_NS 50000 /* from the doorbell to the caller's sleep */
 #define VECENV_QUICK_ROUND_NS 3000
-#define VECENV_LEAVE_INTERVAL_NS 1000000 /* it takes some 20 us: not at every round */
+#define VECENV_LEAVE_INTERVAL_NS 1000000 /* leaving a core takes about 20 us: not in each round */
 
+/* The affinity of one thread that serves a slot. */
 typedef struct {
-    int is_set;      /* for the only thread of its worker */
-    int should_pin;  /* after a long round whose caller slept */
-    int is_quick;    /* after a round with little work */
-    int64_t woke_ns; /* when the last wait ended with something to do; 0 during the next one */
-    int64_t left_ns;  /* when the worker last stepped aside */
-    int is_shared;    /* by all threads of their worker */
-    int64_t took_ns, used_ns; /* then: moving averages of a round and of its CPU time */
+    int is_set;      /* the thread is the only one of its worker and has a preferred core */
+    int should_pin;  /* the last round was long and its caller slept */
+    int is_quick;    /* the last round had little work */
+    int64_t woke_ns; /* when the last wait ended with work; 0 during the next wait */
+    int64_t left_ns; /* when the worker last left its caller's core */
+    int is_shared;   /* all threads of the worker share the preferred core */
+    int64_t took_ns, used_ns; /* if shared: moving averages of a round and of its CPU time */
     int64_t cpu_ns;           /* the thread's CPU time at the end of the last round */
-    uint64_t allowed[VECENV_CORE_WORDS], preferred[VECENV_CORE_WORDS];
+    uint64_t allowed[VECENV_CORE_WORDS], preferred[VECENV_CORE_WORDS]; /* bit masks of cores */
 } vecenv_affinity;
 
-/* A home on this core for a thread that may run where the calling one may: the only one of its
- * worker sleeps and wakes up there, one of several stays there while its rounds mostly wait. None
- * where they may not run there. */
+/* Set the preferred core of one thread of a worker with num_threads of them. The calling thread's
+ * affinity is the allowed one; if it excludes the core, there is no preferred core. The only
+ * thread of a worker sleeps and wakes up on that core; each of several threads stays there while
+ * its rounds mostly wait. */
 void vecenv_affinity_init(vecenv_affinity *affinity, unsigned int core, unsigned int num_threads);
 
-/* A wait begins, after a round that was rung for at published_ns and a caller that fell asleep at
- * wait_began_ns; a wait has ended with something to do. */
+/* Learn from a round, at the start of the next wait. Its commands were published at published_ns,
+ * and its caller fell asleep at wait_began_ns. */
 void vecenv_end_round(vecenv_affinity *affinity, int64_t now_ns, int64_t published_ns,
                       int64_t wait_began_ns);
+
+/* Note the start of a round: a wait has ended with work. */
 void vecenv_begin_round(vecenv_affinity *affinity, int64_t now_ns);
 
-/* Before spinning: if this thread runs on its caller's core, and rounds are quick, go to another
- * one. Returns 1 if it went, with the affinity as it was. */
+/* Before spinning: if this thread runs on its caller's core and rounds are quick, move to another
+ * core. Returns 1 if it moved; its affinity is then the same as before. */
 int vecenv_leave_callers_core(vecenv_affinity *affinity, unsigned int callers_core, int64_t now_ns);
 
-/* Before a sleep. Returns 1 when the affinity was narrowed; 0 when there is no home, none is
- * wanted, or the env has chosen an affinity of its own. Two system calls. */
+/* Before a sleep: narrow the affinity to the preferred core. Returns 1 if it did; 0 if there is no
+ * preferred core, the last round was not long, or the env has set an affinity of its own. Makes
+ * two system calls. */
 int vecenv_pin(const vecenv_affinity *affinity);
 
-/* After it, if it was; what somebody else has made of the affinity meanwhile stays. */
+/* After a sleep for which vecenv_pin returned 1: restore the affinity, unless it has been changed
+ * meanwhile. */
 void vecenv_unpin(const vecenv_affinity *affinity);
 
 #endif

@@ -1,11 +1,10 @@
-/* Shared words: the only file that says how memory another process sees is touched.
+/* Shared words: the only functions that access words which another process reads or writes.
  *
- * Most words have one writer and are published with store_release and read with
- * load_acquire. The exceptions, each named where it is declared in layout.h, are
- * the open and owner words (several claimers, compare-and-swap), the sleeping and
- * waiting flags and the doorbells (store, full fence, load: Dekker's pattern).
+ * Most words have one writer, which stores with store_release; readers use load_acquire. There are
+ * two exceptions. The open and owner words have several writers, which use compare-and-swap. The
+ * sleeping, waiting and blocked flags use Dekker's pattern: store, full fence, load.
  *
- * All helpers work on naturally aligned words inside a shared mapping. */
+ * All helpers need naturally aligned words in a shared mapping. */
 #ifndef VECENV_ATOMICS_H
 #define VECENV_ATOMICS_H
 
@@ -15,7 +14,7 @@
 typedef _Atomic uint64_t vecenv_word;
 typedef _Atomic uint32_t vecenv_word32;
 
-/* A lock inside an atomic would live in one process only and die with its holder. */
+/* A lock that hides in an atomic would protect one process only and would die with its holder. */
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "64-bit atomics must be lock-free");
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "32-bit atomics must be lock-free");
 _Static_assert(sizeof(vecenv_word) == 8 && sizeof(vecenv_word32) == 4,
@@ -45,7 +44,7 @@ store_release32(vecenv_word32 *word, uint32_t value)
     atomic_store_explicit(word, value, memory_order_release);
 }
 
-/* Replace expected by desired; 1 if this call did it, 0 if the word had changed. */
+/* Replace `expected` by `desired`. Returns 1 if this call replaced it, 0 if the word differed. */
 static inline int
 swap_if(vecenv_word *word, uint64_t expected, uint64_t desired)
 {
@@ -60,15 +59,15 @@ swap_if32(vecenv_word32 *word, uint32_t expected, uint32_t desired)
         word, &expected, desired, memory_order_acq_rel, memory_order_acquire);
 }
 
-/* Keeps all stores behind it, plain ones too, behind those before it. Costs x86 nothing. */
+/* Keep all later stores, plain ones too, behind all earlier ones. Costs nothing on x86. */
 static inline void
 store_fence(void)
 {
     atomic_thread_fence(memory_order_release);
 }
 
-/* Between "my store" and "my load of the other side's word": pairs with the same
- * fence on the other side, so that at least one of the two sees the other's store. */
+/* Order an own store before the load of the other side's word. Pairs with the same fence on the
+ * other side: at least one of the two then sees the other's store. */
 static inline void
 full_fence(void)
 {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #define HEAD_NBYTES 8u
-/* A shorter fragment than this is not worth a fragment while the reader is still busy. */
+/* The shortest fragment worth writing while the reader is still busy, in bytes of data. */
 #define MIN_FRAGMENT 16u
 
 vecenv_byte_ring

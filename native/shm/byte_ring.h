@@ -1,12 +1,12 @@
-/* Mail: messages of any size through a byte ring with one writer and one reader.
+/* Byte ring: carries messages of any size from one writer to one reader.
  *
- * `written` and `read` count bytes since the beginning and only grow; a byte with
- * number k lies at k % ring size. A message is one or more fragments, each an 8 byte
- * head (data bytes << 1 | more) and its data padded to 8; all but the last
- * fragment of a message have `more` set. So a message larger than the ring passes
- * through it in fragments, and there is one order for all messages, big and small.
+ * `written` and `read` count bytes since the start and only grow; byte number k is at index
+ * k % ring size. A message is one or more fragments. A fragment is an 8 byte head
+ * (data bytes << 1 | more) and its data, padded to a multiple of 8. `more` is set in all
+ * fragments of a message but the last. So a message larger than the ring passes through in
+ * fragments, and large and small messages share one order.
  *
- * A side that dies stops the other at most until its deadline: nothing is locked. */
+ * There is no lock: if one side dies, the other side waits at most until its deadline. */
 #ifndef VECENV_BYTE_RING_H
 #define VECENV_BYTE_RING_H
 
@@ -20,20 +20,21 @@ typedef struct {
 
 enum { VECENV_BYTE_RING_NONE = 0, VECENV_BYTE_RING_MORE = 1, VECENV_BYTE_RING_LAST = 2 };
 
-/* Rings of a slot: up carries worker -> parent, down parent -> worker. */
+/* Return a ring of a slot: up is worker -> parent, down is parent -> worker. */
 vecenv_byte_ring vecenv_byte_ring_up(const vecenv_arena *arena, uint32_t slot);
 vecenv_byte_ring vecenv_byte_ring_down(const vecenv_arena *arena, uint32_t slot);
 
-/* Write one fragment with as much of data[0..nbytes) as fits. Returns how many bytes were
- * taken (the fragment is marked `more` when that is less than nbytes), or -1 when the ring
- * has no room for a useful fragment: wait until the reader has read, then call again. */
+/* Write one fragment with as much of data[0..nbytes) as fits. Returns the number of bytes written;
+ * if it is less than nbytes, the fragment is marked `more`. Returns -1 if the ring has no room for
+ * a useful fragment: wait until the reader has read, then call again. */
 ptrdiff_t vecenv_byte_ring_put(vecenv_byte_ring *ring, const void *data, size_t nbytes);
 
-/* Data size of the next fragment and whether it ends its message; VECENV_BYTE_RING_NONE
- * when the ring is empty. */
+/* Set *nbytes to the data size of the next fragment. Returns VECENV_BYTE_RING_LAST if it ends its
+ * message, else VECENV_BYTE_RING_MORE; VECENV_BYTE_RING_NONE if the ring is empty. */
 int vecenv_byte_ring_peek(const vecenv_byte_ring *ring, size_t *nbytes);
 
-/* Copy the next fragment's data to out (as many bytes as peek said) and free it. */
+/* Copy the data of the next fragment to `out` and free its room in the ring. `out` needs room for
+ * the size that vecenv_byte_ring_peek has set. */
 void vecenv_byte_ring_take(vecenv_byte_ring *ring, void *out);
 
 #endif

@@ -1,15 +1,15 @@
 #include "shm/claim.h"
 
-/* What is opened after a block. Loaded only once the block is known to be full or sealed:
- * the parent links a block before it seals it, but a claimer that runs ahead of the parent
- * may meet a block that is open and not linked yet. */
+/* Return the row_ref that opens after a block. Call it only if the block is full or sealed. The
+ * parent links a block before it seals it, but a claimer ahead of the parent may meet an open block
+ * without a link. */
 static uint64_t
 successor_of(const vecenv_arena *arena, uint32_t block)
 {
     return load_acquire(word_column(arena, block, VECENV_H_LINK));
 }
 
-/* Move the open word on from `row_ref`, whose row is known to be taken by `taken_by`. */
+/* Advance the open word from `row_ref`, whose row has been claimed under the mark `taken_by`. */
 static void
 help(const vecenv_arena *arena, uint64_t row_ref, uint32_t taken_by)
 {
@@ -17,10 +17,10 @@ help(const vecenv_arena *arena, uint64_t row_ref, uint32_t taken_by)
             taken_by == VECENV_SEAL ? successor_of(arena, ref_block(row_ref)) : row_ref + 1);
 }
 
-/* Look at the row that `row_ref` names and try to take it under `mark`. 1: taken by this
- * call. 0: somebody else moved; the open word has been helped on and must be read
- * again. An owner word of a later epoch means that `row_ref` is long gone: then the help
- * fails too, because the open word no longer equals `row_ref`. */
+/* Try to claim the row `row_ref` under `mark`. Returns 1 if this call claimed it. Returns 0 if
+ * another process was faster: this call has advanced the open word, and the caller must read
+ * it again. An owner word of a later epoch means that `row_ref` is outdated: then the open word
+ * differs from `row_ref`, so `help` changes nothing. */
 static int
 try_take(const vecenv_arena *arena, uint64_t row_ref, uint32_t mark)
 {
@@ -60,7 +60,7 @@ vecenv_seal(const vecenv_arena *arena, uint64_t epoch)
     for (;;) {
         uint64_t row_ref = load_acquire(&arena->control->open);
         if (ref_epoch(row_ref) != epoch) {
-            return arena->rows; /* it filled up and claimers moved on */
+            return arena->rows; /* the block is full and its successor is open */
         }
         if (try_take(arena, row_ref, VECENV_SEAL)) {
             return ref_row(row_ref);

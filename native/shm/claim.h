@@ -1,39 +1,39 @@
-/* Claiming rows of the open block, from several processes, with no lock to die with.
+/* Claiming rows of the open block from several processes, without a lock.
  *
  * A claim is one compare-and-swap on the row's owner word, from an older epoch to
- * (this epoch, this slot). The open word only says where to try next; whoever finds
- * it behind moves it on. So there is no instant at which a row is taken and its
- * owner unknown, and a claimer killed between the two swaps holds nobody up.
+ * (this epoch, this slot). The open word is only a hint where to try next; any claimer that
+ * finds it behind advances it. So the owner of a claimed row is known at every instant, and
+ * a claimer that is killed between the two swaps blocks no other claimer.
  *
- * Sealing a block before it is full is the same claim, made by the parent under the
- * mark VECENV_SEAL: the row it takes, and all after it, stay empty in this epoch.
+ * To seal a block before it is full, the parent claims its next row under the mark VECENV_SEAL.
+ * That row and all rows after it stay empty in this epoch.
  *
- * A claimer that slept through any amount of progress fails its swap, because the
- * owner word it read is older than what now stands there; epochs never repeat. */
+ * A claimer that was stopped for any time fails its swap if the row has been claimed since: the
+ * owner word that it read is older than the present one, and epochs never repeat. */
 #ifndef VECENV_CLAIM_H
 #define VECENV_CLAIM_H
 
 #include "shm/layout.h"
 
-/* Claim the next row of the open block for `slot`. Returns its place.
+/* Claim the next row of the open block for `slot`. Returns its row_ref.
  *
- * The caller must have nothing left to do that can fail: between the claim and
- * vecenv_commit stand only copies. Lock-free; each retry means that another claimer
- * succeeded. The parent links every open block to its successor beforehand. */
+ * After the claim the caller must do nothing that can fail: only copies, then vecenv_commit.
+ * Lock-free: each retry means that another claimer has succeeded. The parent links every open
+ * block to its successor beforehand. */
 uint64_t vecenv_claim(const vecenv_arena *arena, uint32_t slot);
 
-/* Parent only: close the block opened in `epoch`, so that its successor is open.
- * Returns the number of its rows that were claimed. */
+/* Parent only: close the block that was opened in `epoch`, so that its successor becomes the open
+ * block. Returns the number of claimed rows of the closed block. */
 uint32_t vecenv_seal(const vecenv_arena *arena, uint64_t epoch);
 
-/* How many rows of the block opened in `epoch` are claimed by now. */
+/* Return the number of rows of the block opened in `epoch` that have been claimed so far. */
 uint32_t vecenv_num_claimed(const vecenv_arena *arena, uint64_t epoch);
 
-/* Parent only: name the block that is opened after `block` in its present epoch. */
+/* Parent only: set the block that opens after `block` in its present epoch. */
 void vecenv_link(const vecenv_arena *arena, uint32_t block, uint64_t successor);
 
-/* Publish a filled row. Pairs with the acquire loads of vecenv_is_committed: who sees
- * the cell sees the row. */
+/* Publish a filled row. Pairs with the acquire load of vecenv_is_committed: a reader that sees the
+ * cell sees the row. */
 static inline void
 vecenv_commit(const vecenv_arena *arena, uint64_t row_ref)
 {
@@ -47,12 +47,12 @@ vecenv_is_committed(const vecenv_arena *arena, uint64_t epoch, uint32_t block, u
     return load_acquire(&word_column(arena, block, VECENV_H_CELL)[row]) == epoch;
 }
 
-/* How many of the first `limit` rows of a block are committed in `epoch`. */
+/* Return how many of the first `limit` rows of a block are committed in `epoch`. */
 uint32_t vecenv_count_committed(const vecenv_arena *arena, uint64_t epoch, uint32_t block,
                                 uint32_t limit);
 
-/* Whether all of the first `limit` rows are; looks from the last row down, which is
- * written last as a rule, so an unfinished block is found out at the first look. */
+/* Return whether all of the first `limit` rows are committed in `epoch`. Starts at the last row,
+ * which is usually written last: an unfinished block mostly costs one load. */
 int vecenv_all_committed(const vecenv_arena *arena, uint64_t epoch, uint32_t block,
                          uint32_t limit);
 

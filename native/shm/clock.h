@@ -6,7 +6,7 @@
 
 #define VECENV_NS_PER_SECOND INT64_C(1000000000)
 
-/* Return the time of the monotonic clock. */
+/* Return the time of the monotonic clock, in nanoseconds. */
 int64_t vecenv_now_ns(void);
 
 /* Give up the processor for a moment without sleeping. */

@@ -1,7 +1,8 @@
-/* Digests: one number per env that stands for all its answers since a known start.
+/* Digests: one number per env for all its replies since its last restore point.
  *
- * A worker chains them row by row; after a crash its successor repeats the env's commands and
- * must arrive at the same number. They find differences, they do not resist an attacker. */
+ * A worker extends the digest with each row. After a crash its successor repeats the env's
+ * commands and must compute the same number. Digests detect differences; they are not
+ * cryptographic. */
 #ifndef VECENV_DIGEST_H
 #define VECENV_DIGEST_H
 
@@ -9,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Leaves above this many bytes are looked at in VECENV_DIGEST_SAMPLES positions only. */
+/* Of a leaf with more bytes than this, only VECENV_DIGEST_SAMPLES words of 8 bytes are read. */
 #define VECENV_DIGEST_WHOLE 1024
 #define VECENV_DIGEST_SAMPLES 64
 #define VECENV_DIGEST_LANES 4
@@ -21,7 +22,7 @@ digest_mix(uint64_t digest, uint64_t word)
     return digest ^ digest >> 32;
 }
 
-/* Words are dealt out to lanes that do not wait for each other: one chain of multiplications
+/* Words go to the lanes in turn. Lanes do not depend on each other: one chain of multiplications
  * would take four times as long. */
 typedef struct {
     uint64_t of[VECENV_DIGEST_LANES];
@@ -47,7 +48,7 @@ digest_join(digest_lanes lanes)
     return digest;
 }
 
-/* Digest of nbytes at `data`, begun with `digest`. */
+/* Return `digest` extended by nbytes at `data`. */
 static inline uint64_t
 digest_bytes(uint64_t digest, const void *data, size_t nbytes)
 {
@@ -72,8 +73,8 @@ digest_bytes(uint64_t digest, const void *data, size_t nbytes)
     return digest;
 }
 
-/* The same for positions of a large leaf that follow from `seed` alone, so that a repetition
- * looks at the same ones, and another step at others. */
+/* Return `digest` extended by words of a large leaf. Their positions depend on `seed` alone: a
+ * repeated step reads the same positions, another step reads others. */
 static inline uint64_t
 digest_sample(uint64_t digest, const void *data, size_t nbytes, uint64_t seed)
 {

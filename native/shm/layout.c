@@ -15,7 +15,7 @@ vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes)
     }
     if (header[VECENV_H_ROWS] > VECENV_MAX_ROWS || header[VECENV_H_NUM_BLOCKS] > VECENV_MAX_BLOCKS
         || header[VECENV_H_NUM_SLOTS] > VECENV_MAX_SLOTS) {
-        return VECENV_EFORMAT; /* a row_ref has no bits for that many */
+        return VECENV_EFORMAT; /* more than a row_ref has bits for */
     }
     uint8_t *start = base;
     arena->base = start;

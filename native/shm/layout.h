@@ -1,19 +1,19 @@
-/* The arena: what lies where in the one shared segment of a pool.
+/* The arena: the layout of the one shared segment of a pool.
  *
  *   byte 0      header: int64 words, written by the parent before any worker maps it
  *   control     4 lines of 64 bytes: open word | parent's wait | stop | number of info keys
  *   info keys   the names of info cells, 64 bytes each
- *   slots       3 lines each: parent writes | worker writes | who waits
+ *   slots       3 lines each: written by the parent | by the worker | by the worker when it sleeps
  *   queues      per slot, `queue_size` commands of 32 bytes
- *   newest      per env, the newest step_id sent to it; 0: that was cancelled
- *   mail up     per slot, a byte ring worker -> parent
- *   mail down   per slot, a byte ring parent -> worker
- *   records     per env, two lines about the answers it gave last
+ *   newest      per env, the step_id of its newest command; 0: none, or it was cancelled
+ *   rings up    per slot, a byte ring worker -> parent, for messages
+ *   rings down  per slot, a byte ring parent -> worker, for payloads
+ *   records     per env, two records of one line each about its latest replies
  *   actions     one column per action leaf, one row per env
  *   blocks      num_blocks times: one column per quantity, `rows` rows each
  *
- * vecenv/core/layout/arena.py computes the offsets and writes the header; a test compares
- * the word numbers and struct sizes on both sides. */
+ * A line is a cache line of 64 bytes. vecenv/core/layout/arena.py computes the offsets and writes
+ * the header. A test compares the word numbers and the struct sizes of both languages. */
 #ifndef VECENV_LAYOUT_H
 #define VECENV_LAYOUT_H
 
@@ -25,7 +25,7 @@
 #define VECENV_MAGIC INT64_C(0x766e6365766e6501)
 #define VECENV_ABI 7
 #define VECENV_LINE 64
-#define VECENV_INFO_KEYS 32      /* cells for infos: numbers, elements of arrays */
+#define VECENV_INFO_KEYS 32      /* info cells per row; one cell: a number or an array element */
 #define VECENV_INFO_KEY_NBYTES 64 /* UTF-8, zero padded, last byte 0 */
 
 /* Indices of the header's int64 words. */
@@ -65,25 +65,27 @@ enum {
     VECENV_H_INFO_TAGS,
     VECENV_H_INFO_VALUES,
     VECENV_H_SECONDS,
-    VECENV_H_FINAL_TAGS, /* as INFO_TAGS; these two are there with VECENV_H_HAS_FINAL only */
+    VECENV_H_FINAL_TAGS, /* like INFO_TAGS; this and the next exist if VECENV_H_HAS_FINAL is set */
     VECENV_H_FINAL_VALUES,
     VECENV_H_WORDS
 };
 
-/* Line 0: `open` is a place word (below), moved on by claimers and by the parent.
- * Line 1: `waiting` is armed by the parent before it sleeps (VECENV_WAIT_*) and taken
- *         (swapped to 0) by the one worker that wakes it; `wait_*` say for which rows.
- * Line 2: `stop`, parent writes; line 3: `num_info_keys`, parent writes. */
+/* Line 0: `open` is the row_ref (see below) of the next row to claim. Claimers and the parent
+ *         advance it.
+ * Line 1: the wait that the parent registers before it sleeps. `waiting` is its kind
+ *         (VECENV_WAIT_*); the one worker that wakes the parent swaps it to 0. `wait_*` name
+ *         the rows.
+ * Line 2: `stop`, written by the parent. Line 3: `num_info_keys`, written by the parent. */
 typedef struct {
     vecenv_word open;
     uint8_t pad0[VECENV_LINE - 8];
     vecenv_word32 waiting;
     uint32_t pad1a;
-    vecenv_word wait_row_ref; /* epoch and block whose rows are awaited */
+    vecenv_word wait_row_ref; /* epoch and block of the awaited rows */
     vecenv_word32 wait_count;
     uint32_t pad1b;
-    vecenv_word wait_began_ns; /* monotonic clock when the parent began to sleep for them */
-    vecenv_word32 wait_core;  /* where it ran then */
+    vecenv_word wait_began_ns; /* monotonic clock when the parent began to sleep */
+    vecenv_word32 wait_core;   /* the core on which the parent ran then */
     uint8_t pad1[VECENV_LINE - 36];
     vecenv_word32 stop;
     uint8_t pad2[VECENV_LINE - 4];
@@ -91,49 +93,49 @@ typedef struct {
     uint8_t pad3[VECENV_LINE - 4];
 } vecenv_control;
 
-/* A slot is a thread of control in a worker. `tail` is queue end and doorbell in one word.
- * `sleeping` is set by the worker and read by the parent after a full fence. */
+/* A slot is a thread of control in a worker. `tail` is both the end of its queue and its doorbell:
+ * the slot sleeps on this word. The parent reads `sleeping` after a full fence. */
 typedef struct {
-    /* parent writes */
+    /* written by the parent */
     vecenv_word32 tail;
     vecenv_word32 num_superseded; /* commands of this slot that were superseded or cancelled */
-    vecenv_word up_read;      /* bytes of mail up taken by the parent */
-    vecenv_word down_written; /* bytes of mail down written by the parent */
-    vecenv_word published_ns; /* monotonic clock when tail was last moved */
-    vecenv_word32 published_core; /* where the parent ran then */
+    vecenv_word up_read;      /* bytes that the parent has read from the ring up */
+    vecenv_word down_written; /* bytes that the parent has written to the ring down */
+    vecenv_word published_ns; /* monotonic clock when the parent last advanced `tail` */
+    vecenv_word32 published_core; /* the core on which the parent ran then */
     uint8_t pad0[VECENV_LINE - 36];
-    /* worker writes */
+    /* written by the worker */
     vecenv_word32 head;
-    vecenv_word32 current_op;  /* operation under way, VECENV_OP_NONE between them */
+    vecenv_word32 current_op;  /* operation under way; VECENV_OP_NONE between two of them */
     vecenv_word32 current_env; /* its env */
-    vecenv_word32 blocked;     /* 1 while mail up is full: no deadline counts */
+    vecenv_word32 blocked;     /* 1 while the slot waits for the parent: no deadline counts */
     vecenv_word current_step_id;
     vecenv_word started_ns;    /* monotonic clock at the start of the operation */
     vecenv_word up_written;
     vecenv_word down_read;
-    vecenv_word num_steps;     /* env steps made, resets not counted */
+    vecenv_word num_steps;     /* env steps made; resets are not counted */
     uint8_t pad1[VECENV_LINE - 56];
-    /* worker writes before it parks */
-    vecenv_word32 sleeping; /* 0: awake; else one more than its core */
+    /* written by the worker when it sleeps */
+    vecenv_word32 sleeping; /* 0: awake; else 1 + the core on which it fell asleep */
     uint8_t pad2[VECENV_LINE - 4];
 } vecenv_slot_lines;
 
 /* One command in a slot's queue. */
 typedef struct {
     uint64_t step_id;
-    uint64_t row_ref;  /* assigned row, or VECENV_CLAIM */
-    int64_t argument;  /* reset: the seed when VECENV_C_SEED is set */
+    uint64_t row_ref;  /* the assigned row, or VECENV_CLAIM */
+    int64_t argument;  /* reset: the seed, if VECENV_C_SEED is set */
     uint32_t env_id;
     uint16_t op;
-    uint16_t flags;    /* VECENV_C_* and the form of the action */
+    uint16_t flags;    /* VECENV_C_*; the lowest bits are the form of the action */
 } vecenv_command;
 
 _Static_assert(sizeof(vecenv_control) == 4 * VECENV_LINE, "control is four lines");
 _Static_assert(sizeof(vecenv_slot_lines) == 3 * VECENV_LINE, "a slot has three lines");
 _Static_assert(sizeof(vecenv_command) == 32, "two commands share a line");
 
-/* One row's place in its episode. Read now and then, so the four numbers lie together
- * and a row written by one core costs the others fewer cache lines. */
+/* The episode counters of one row. They are rarely read, so the four numbers lie together: a row
+ * that one core has written costs the other cores fewer cache lines. */
 typedef struct {
     int64_t episode, length, seed;
     double episode_return;
@@ -141,60 +143,61 @@ typedef struct {
 
 _Static_assert(sizeof(vecenv_episode_counters) == 32, "two rows share a line");
 
-/* What is known of an env after its answer to step_id. Each env has two, written in turn
- * before the row is committed: whichever instant its worker dies at, the one for the last
- * committed answer is whole. step_id is stored last, and is 0 while the rest changes. */
+/* The state of an env after its reply to step_id. The worker writes a record before it commits the
+ * row. Each env has two, written in turn, so the record of the last committed reply is complete
+ * even if the worker dies at any instant. step_id is stored last, and is 0 while the rest
+ * changes. */
 typedef struct {
     vecenv_word step_id;
-    uint64_t digest; /* of all its answers since a known start, see digest.h */
+    uint64_t digest; /* of all replies since the last restore point, see digest.h */
     vecenv_episode_counters counters;
-    int64_t began_ns; /* when the env's episode began */
-    uint32_t is_over; /* that episode has ended, and no answer has begun another */
+    int64_t began_ns; /* monotonic clock when the env's episode began */
+    uint32_t is_over; /* 1: that episode has ended and the next one has not begun */
     uint8_t pad[VECENV_LINE - 60];
 } vecenv_record;
 
 _Static_assert(sizeof(vecenv_record) == VECENV_LINE, "a record is a line");
 
-/* What an armed parent waits for. */
+/* The condition that the parent waits for. */
 enum {
-    VECENV_WAIT_NOT,  /* awake */
-    VECENV_WAIT_SOON, /* woken early: what it waits for comes soon */
-    VECENV_WAIT_ALL,  /* rows 0 .. wait_count of wait_row_ref's block are committed */
-    VECENV_WAIT_SOME, /* wait_count rows of that block are committed */
-    VECENV_WAIT_ANY   /* any commit or mail */
+    VECENV_WAIT_NOT,  /* the parent is awake */
+    VECENV_WAIT_SOON, /* it was woken early: the awaited rows will be committed soon */
+    VECENV_WAIT_ALL,  /* rows 0 .. wait_count - 1 of wait_row_ref's block are committed */
+    VECENV_WAIT_SOME, /* any wait_count rows of that block are committed */
+    VECENV_WAIT_ANY   /* any row is committed, or any message is written */
 };
 
 enum { VECENV_OP_NONE, VECENV_OP_STEP, VECENV_OP_RESET, VECENV_OP_CALL };
 
-#define VECENV_CLAIM UINT64_MAX /* command.row_ref: claim a row when the env is done */
+#define VECENV_CLAIM UINT64_MAX /* command.row_ref: claim a row once the env has returned */
 
 /* command.flags */
-#define VECENV_C_FORM 0x000f   /* form of a scalar action, VECENV_FORM_* */
-#define VECENV_C_PAYLOAD 0x0010 /* the payload lies in mail down */
+#define VECENV_C_FORM 0x000f   /* mask: form of a scalar action, VECENV_FORM_* */
+#define VECENV_C_PAYLOAD 0x0010 /* a payload for this command is in the ring down */
 #define VECENV_C_SEED 0x0020   /* argument is a seed */
-#define VECENV_C_SNAPSHOT 0x0040 /* look at the env's state before this reset */
-#define VECENV_C_CANCELLED 0x0100 /* in a journal: cancelled, so made and answered, or not */
-#define VECENV_C_NEW_DIGEST 0x0080 /* in a journal: the digest of the env's answers starts anew */
+#define VECENV_C_SNAPSHOT 0x0040 /* take a snapshot of the env before this reset */
+#define VECENV_C_CANCELLED 0x0100 /* journal only: cancelled; it may have been carried out or not */
+#define VECENV_C_NEW_DIGEST 0x0080 /* journal only: the digest of the env's replies starts here */
 enum {
-    VECENV_FORM_NATIVE,  /* what gymnasium.vector.utils.iterate gives */
+    VECENV_FORM_NATIVE,  /* the item that gymnasium.vector.utils.iterate yields */
     VECENV_FORM_INT,     /* a Python int */
-    VECENV_FORM_VECTOR,  /* array of shape (1,) */
-    VECENV_FORM_ARRAY0   /* array of shape () */
+    VECENV_FORM_VECTOR,  /* an array of shape (1,) */
+    VECENV_FORM_ARRAY0   /* an array of shape () */
 };
 
 /* row flags */
-#define VECENV_F_RESET 0x01u     /* answer to a reset command */
-#define VECENV_F_AUTORESET 0x02u /* NEXT_STEP: first observation of a new episode */
-#define VECENV_F_FINAL 0x04u     /* SAME_STEP: final_obs columns are filled */
-#define VECENV_F_MESSAGE 0x08u   /* mail with this step_id was written before */
-#define VECENV_F_ERROR 0x10u     /* the env raised; the mail holds the exception */
-#define VECENV_F_INFO 0x20u      /* info columns are filled */
-#define VECENV_F_VOID 0x40u      /* superseded: nobody waits for this row */
-#define VECENV_F_FINAL_INFO 0x80u /* with FINAL: final info columns are filled */
+#define VECENV_F_RESET 0x01u     /* the reply to a reset command */
+#define VECENV_F_AUTORESET 0x02u /* NEXT_STEP: the first observation of a new episode */
+#define VECENV_F_FINAL 0x04u     /* SAME_STEP: the final_obs columns are filled */
+#define VECENV_F_MESSAGE 0x08u   /* a message with this step_id was written before the row */
+#define VECENV_F_ERROR 0x10u     /* the env raised; the message contains the exception */
+#define VECENV_F_INFO 0x20u      /* the info columns are filled */
+#define VECENV_F_VOID 0x40u      /* superseded: no request waits for this row */
+#define VECENV_F_FINAL_INFO 0x80u /* with FINAL: the final info columns are filled */
 
-/* A row_ref names one row of one use of one block in 64 bits: epoch (40 bits, counts
- * uses of blocks, never repeats), block (8), row (16). An owner word has the same
- * epoch and, in its low 16 bits, slot + 1 of the claimer or VECENV_SEAL. */
+/* A row_ref identifies one row of one use of a block, in 64 bits: epoch (40 bits), block (8),
+ * row (16). Each use of a block has its own epoch; epochs never repeat. An owner word has the
+ * same epoch. Its low 16 bits are slot + 1 of the claimer, or VECENV_SEAL. */
 #define VECENV_ROW_BITS 16
 #define VECENV_BLOCK_BITS 8
 #define VECENV_EPOCH_SHIFT (VECENV_ROW_BITS + VECENV_BLOCK_BITS)
@@ -233,12 +236,12 @@ owner_of(uint64_t epoch, uint32_t slot_mark)
     return epoch << VECENV_EPOCH_SHIFT | slot_mark;
 }
 
-/* A mapped arena: pointers resolved once from the header. */
+/* A mapped arena: the offsets of the header as pointers. */
 typedef struct {
     uint8_t *base;
     const int64_t *header;
     uint32_t num_envs, num_slots, num_blocks, rows, queue_size;
-    size_t reward_size; /* float64 per row */
+    size_t reward_size; /* float64 numbers per row */
     vecenv_control *control;
     char *info_keys;
     vecenv_slot_lines *slots;
@@ -253,11 +256,11 @@ typedef struct {
 
 enum { VECENV_OK = 0, VECENV_EFORMAT = -1, VECENV_ESIZE = -2 };
 
-/* Fill *arena from a mapping of nbytes. VECENV_EFORMAT: not an arena of this ABI;
- * VECENV_ESIZE: the mapping is shorter than its header says. */
+/* Fill *arena from a mapping of nbytes. Returns VECENV_OK; VECENV_EFORMAT if it is not an arena of
+ * this ABI; VECENV_ESIZE if the mapping is shorter than its header requires. */
 int vecenv_arena_open(vecenv_arena *arena, void *base, size_t nbytes);
 
-/* Start of the column whose header word is `word` in `block`. */
+/* Return the start of the column of `block` whose header word is `word`. */
 static inline uint8_t *
 column(const vecenv_arena *arena, uint32_t block, int word)
 {

@@ -12,22 +12,22 @@
 #include <unistd.h>
 
 #define WATCH_STACK_NBYTES 65536
-/* From the signal that a parent's end sends to the moment when its pidfd tells of it. */
+/* Longest time from the signal that the end of the parent sends until its pidfd is readable. */
 #define END_MS 200
 
 static int parent_fd = -1;
 static pid_t parent_pid;
-static pid_t watched_pid; /* this process; what it forks inherits the handler, not the parent */
-static volatile pid_t forker; /* the parent, or its fork server */
+static pid_t watched_pid; /* this process; forked children inherit the handler, not the parent */
+static volatile pid_t forker; /* the process that forked this one: the parent or its fork server */
 
-/* The parent's end of the connection closes as well when the parent becomes another program, by
- * exec: that is still the same process. */
+/* The connection also closes if the parent starts another program by exec; its pid, and so its
+ * pidfd, stays the same. */
 static void *
 watch(void *argument)
 {
     struct pollfd ends[] = {
         {.fd = parent_fd, .events = POLLIN},
-        {.fd = (int)(intptr_t)argument, .events = 0}, /* POLLHUP comes unasked */
+        {.fd = (int)(intptr_t)argument, .events = 0}, /* POLLHUP is always reported */
     };
     while (poll(ends, 2, -1) < 0 && errno == EINTR) {
     }
@@ -35,7 +35,7 @@ watch(void *argument)
     return NULL;
 }
 
-/* Whether who forked this process has ended. If that was the parent, this does not return. */
+/* Return whether the forker of this process has ended. If it was the parent, kill the group. */
 static bool
 is_orphan(void)
 {
@@ -57,9 +57,10 @@ end_with_parent(int timeout_ms)
     }
 }
 
-/* Runs before the env goes on, which may stop itself again before the watcher has had its turn.
- * Where the signal has come to another thread, of a BLAS or of the env, the env's does go on: then
- * there is no time to wait, or it is made to wait as well. */
+/* Handle SIGCONT. It runs before the env continues, which may stop itself again before the watcher
+ * runs. If the forker has ended, it waits up to END_MS for the end of the parent. The signal may
+ * have come to another thread, of a BLAS library or of the env. The main thread would continue
+ * meanwhile, so it gets the signal too. */
 static void
 on_continue(int number)
 {
@@ -81,17 +82,16 @@ vecenv_check_parent(void)
 {
     if (is_orphan()) {
         end_with_parent(END_MS);
-        forker = getppid(); /* the fork server alone has ended, which is waited for once */
+        forker = getppid(); /* only the fork server has ended; do not wait for the parent again */
     }
 }
 
 int
 vecenv_watch_parent(pid_t pid, int pidfd, int connection)
 {
-    /* A stopped process runs no thread, so its watcher sleeps on. The kernel continues it when
-     * the process that forked it ends: the parent, or the fork server, which ends with the
-     * parent. At any other time, as when the thread that forked it has ended, nothing comes of
-     * it. */
+    /* In a stopped process the watcher does not run either. So the kernel continues the process
+     * when its forker ends: the parent, or the fork server, which ends with the parent. The signal
+     * also comes when only the forking thread ends; then the handler does nothing. */
     struct sigaction action = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
     parent_fd = pidfd;
     parent_pid = pid;
@@ -107,13 +107,13 @@ vecenv_watch_parent(pid_t pid, int pidfd, int connection)
     }
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, WATCH_STACK_NBYTES);
-    /* Signals are the env's business: the watcher's thread blocks them all. */
+    /* Signals belong to the env: the watcher's thread blocks all of them. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_t thread;
     error = pthread_create(&thread, &attributes, watch, (void *)(intptr_t)connection);
-    if (error == EINVAL) { /* libraries have more memory per thread than the stack is large */
+    if (error == EINVAL) { /* the thread-local memory of libraries exceeds the stack */
         pthread_attr_destroy(&attributes);
         pthread_attr_init(&attributes);
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);

@@ -10,10 +10,10 @@
 
 #include "shm/claim.h"
 
-/* Looks at the word between two yields: a look is 1 ns, a yield 350 ns. */
+/* Checks of the word between two yields: a check takes 1 ns, a yield 350 ns. */
 #define POLLS_PER_YIELD 16
-/* How long a wait after a quick round keeps its core to itself, and beside how many slots: their
- * words are as many lines to fetch. */
+/* How long a wait after a quick round spins without yields, and in pools of how many slots at
+ * most: it fetches one cache line per slot. */
 #define NO_YIELD_SPIN_NS INT64_C(10000)
 #define NO_YIELD_MAX_SLOTS 8
 
@@ -30,7 +30,7 @@ futex_wait(vecenv_word32 *word, uint32_t expected, int64_t timeout_ns)
 void
 vecenv_wait_word(vecenv_word *word, uint64_t expected, int64_t timeout_ns)
 {
-    /* the low half comes first: the layout is little-endian, as module.c checks */
+    /* the low half is first in memory: module.c checks that the machine is little-endian */
     futex_wait((vecenv_word32 *)(void *)word, (uint32_t)expected, timeout_ns);
 }
 
@@ -47,8 +47,8 @@ slot_has_work(const vecenv_arena *arena, const vecenv_slot_lines *lines, uint32_
            || load_acquire32(&arena->control->stop) != 0;
 }
 
-/* Whether another slot has not done all that it was given. A hint: no more than a yield
- * hangs on it. */
+/* Return whether another slot has unfinished commands. The result is a hint: only yields depend
+ * on it. */
 static int
 others_have_work(const vecenv_arena *arena, uint32_t slot)
 {
@@ -61,10 +61,10 @@ others_have_work(const vecenv_arena *arena, uint32_t slot)
     return 0;
 }
 
-/* Spin without yields while there is no work here. Rounds are quick, so the next bell is near,
- * and two switches, there and back, take longer than they do. A slot that has work may be
- * waiting for this core and gets it at once; a caller on this core gets it all the time.
- * Returns 1 when there is work, 0 when the wait is to go on as others do. */
+/* Spin without yields while this slot has no work. Rounds are quick, so the next command comes
+ * soon, and two context switches would take longer than a round. If another slot has work, yield:
+ * it may be waiting for this core. If the caller runs on this core, return at once.
+ * Returns 1 if there is work, 0 if the wait has to continue with yields. */
 static int
 spin_without_yield(const vecenv_arena *arena, uint32_t slot, uint32_t head, vecenv_spin *spin)
 {
@@ -76,7 +76,8 @@ spin_without_yield(const vecenv_arena *arena, uint32_t slot, uint32_t head, vece
     int64_t spin_limit_ns =
         spin->spin_limit_ns < NO_YIELD_SPIN_NS ? spin->spin_limit_ns : NO_YIELD_SPIN_NS;
     while (spin->now_ns - spin->began_ns < spin_limit_ns) {
-        /* Others first: their caller is ringing one bell after the other, ours perhaps next. */
+        /* Check the other slots first: the caller notifies one slot after the other, so this slot
+         * may be the next one. */
         int must_yield = others_have_work(arena, slot);
         for (int polls = 0; polls < POLLS_PER_YIELD; polls++) {
             if (slot_has_work(arena, lines, head)) {
@@ -117,8 +118,8 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_spin_policy *s
     }
     if (!found) {
         int is_pinned = vecenv_pin(affinity);
-        /* Dekker with vecenv_publish_tail / vecenv_notify_slot: we store sleeping, fence,
-         * look at tail; the parent stores tail, fences, looks at sleeping. */
+        /* Dekker's pattern with vecenv_publish_tail and vecenv_notify_slot: the slot stores
+         * `sleeping`, fences, loads `tail`; the parent stores `tail`, fences, loads `sleeping`. */
         store_release32(&lines->sleeping, (uint32_t)sched_getcpu() + 1);
         full_fence();
         if (!slot_has_work(arena, lines, head)) {
@@ -132,12 +133,12 @@ vecenv_slot_park(const vecenv_arena *arena, uint32_t slot, vecenv_spin_policy *s
     }
     if (found) {
         vecenv_begin_round(affinity, vecenv_now_ns());
-        /* What counts is how long spinning would have taken: until the bell, not until
-         * we woke. Else the slow wake-up of one sleep would talk us into the next. */
+        /* Learn how long a spin would have lasted: until the command was published, not until
+         * this thread woke. Else one slow wake-up would make the next wait sleep as well. */
         int64_t published = (int64_t)load_acquire(&lines->published_ns);
         vecenv_spin_policy_update(spin_policy, &spin, published > began ? published - began : 0);
     } else {
-        /* idle: do not spin each time */
+        /* idle: after some such waits, stop spinning */
         vecenv_spin_policy_update(spin_policy, &spin, vecenv_now_ns() - began);
     }
     return found;
@@ -209,7 +210,7 @@ static int
 take_and_wake(const vecenv_arena *arena, int event_fd, uint32_t kind, uint32_t next)
 {
     if (!swap_if32(&arena->control->waiting, kind, next)) {
-        return 0; /* another worker wakes it, or it woke by itself */
+        return 0; /* another worker wakes the parent, or it woke up by itself */
     }
     uint64_t one = 1;
     ssize_t written;
@@ -229,7 +230,7 @@ vecenv_may_wake_parent(const vecenv_arena *arena)
 int
 vecenv_wake_parent(const vecenv_arena *arena, int event_fd, int queue_empty)
 {
-    full_fence(); /* our cell before the parent's waiting word; pairs with vecenv_begin_wait */
+    full_fence(); /* store the cell, then load `waiting`; pairs with vecenv_begin_wait */
     uint32_t kind = load_acquire32(&arena->control->waiting);
     if (kind == VECENV_WAIT_NOT || (kind == VECENV_WAIT_ALL && !queue_empty)
         || !vecenv_is_satisfied(arena, kind)) {

@@ -2,8 +2,8 @@
 
 #include "shm/park.h"
 
-/* Mark the envs of a request as owing `op`, or mark none and say why not. Step ids are
- * first, first + 1, ... in request order, so an env named twice is found to be busy. */
+/* Mark `op` as outstanding for all envs of a request. Returns 0, or SEND_* and changes nothing.
+ * Step ids are first, first + 1, ... in request order; an env named twice is refused as busy. */
 static int
 reserve(vecenv_sender *self, int op, const int64_t *env_ids, size_t count, uint64_t first,
         int64_t *refused_env)
@@ -69,7 +69,7 @@ notify_slots(vecenv_sender *self)
             vecenv_publish_tail(self->arena, slot, self->tails[slot], now);
         }
     }
-    full_fence(); /* our tails before their sleeping flags; pairs with vecenv_slot_park */
+    full_fence(); /* store the tails, then load `sleeping`; pairs with vecenv_slot_park */
     for (uint32_t slot = 0; slot < self->arena->num_slots; slot++) {
         if (self->touched[slot] && !vecenv_sleeps_here(self->arena, slot)) {
             notify_slot(self, slot);
@@ -93,10 +93,10 @@ vecenv_send(vecenv_sender *self, const vecenv_request *request, int64_t *refused
 {
     vecenv_ring *ring = self->ring;
     uint64_t first = self->next_step_id;
-    int has_row = request->op != VECENV_OP_CALL; /* the answer to a call is mail */
+    int has_row = request->op != VECENV_OP_CALL; /* the reply to a call is a message */
     int error = 0;
     if (has_row && !has_block(ring, request->ordered)) {
-        vecenv_ring_collect_stragglers(ring); /* their writers may have come to an end since */
+        vecenv_ring_collect_stragglers(ring); /* some may have been committed since */
         if (!has_block(ring, request->ordered)) {
             *refused_env = 0;
             return SEND_NO_BLOCK;
@@ -109,13 +109,13 @@ vecenv_send(vecenv_sender *self, const vecenv_request *request, int64_t *refused
         return error;
     }
     if (request->ordered) {
-        if (ring->assigned_rows > 0) { /* all its envs have been superseded just now */
+        if (ring->assigned_rows > 0) { /* this request has just superseded all its envs */
             vecenv_ring_finish_assigned(ring);
             vecenv_ring_filter(ring);
         } else if (ring->num_free == 0) {
             vecenv_ring_filter(ring);
         }
-        /* there is a block, as was seen above */
+        /* a block is free, as has_block has checked */
         vecenv_ring_assign(ring, (uint32_t)request->count);
         ring->assigned_first = first;
     }
@@ -140,10 +140,10 @@ vecenv_send(vecenv_sender *self, const vecenv_request *request, int64_t *refused
         if (has_row) {
             store_release(&self->arena->newest[env_id], command.step_id);
         }
-        if (request->op == VECENV_OP_RESET) { /* may supersede a step: see Slot.is_superseded */
+        if (request->op == VECENV_OP_RESET) { /* may supersede a step, see slot.h is_superseded */
             vecenv_word32 *count = &self->arena->slots[self->slot_of[env_id]].num_superseded;
             store_release32(count, load_acquire32(count) + 1);
-            if (!request->ordered && self->before[env_id] != 0) { /* an ordered one, perhaps */
+            if (!request->ordered && self->before[env_id] != 0) { /* maybe of an ordered request */
                 ring->has_cancelled = 1;
             }
         }
@@ -153,7 +153,8 @@ vecenv_send(vecenv_sender *self, const vecenv_request *request, int64_t *refused
     return 0;
 }
 
-/* Whether an ordered request may start: nothing else may be owed but what it supersedes. */
+/* Return whether replies are outstanding that an ordered request does not supersede: it must not
+ * start then. */
 static int
 is_mixed(const vecenv_sender *self, const vecenv_request *request)
 {
@@ -168,7 +169,7 @@ is_mixed(const vecenv_sender *self, const vecenv_request *request)
     return owed > 0;
 }
 
-/* Stop looking for room in queues that have come to their end since. */
+/* Clear has_cancelled of slots whose queue has been empty since. */
 static void
 update_has_cancelled(vecenv_sender *self)
 {
@@ -181,9 +182,9 @@ update_has_cancelled(vecenv_sender *self)
     }
 }
 
-/* Whether the queues have room for these operations. Steps and resets always fit where nothing
- * was cancelled, because an env owes at most one answer; calls are owed by nobody, so they may
- * take three quarters. */
+/* Return whether the queues have room for these operations. Steps and resets always fit if no
+ * command in the queue was cancelled, because each env has at most one outstanding reply. The
+ * number of calls has no such limit, so calls may fill at most three quarters of a queue. */
 static int
 has_room(vecenv_sender *self, const vecenv_request *request, int64_t *refused_env)
 {
@@ -197,7 +198,7 @@ has_room(vecenv_sender *self, const vecenv_request *request, int64_t *refused_en
             && self->tails[slot] - load_acquire32(&self->arena->slots[slot].head) >= limit) {
             break;
         }
-        self->tails[slot]++; /* as if it were sent */
+        self->tails[slot]++; /* count it as sent; undone below */
     }
     for (size_t j = 0; j < i; j++) {
         self->tails[self->slot_of[vecenv_env_at(request->env_ids, j)]]--;
@@ -246,7 +247,7 @@ vecenv_cancel(vecenv_sender *self, uint32_t env_id)
     ring->outstanding[env_id] = 0;
     ring->num_outstanding--;
     ring->has_cancelled = 1;
-    /* no command has the step_id 0: see Slot.is_superseded */
+    /* no command has step_id 0: see is_superseded in slot.h */
     store_release(&self->arena->newest[env_id], 0);
     vecenv_word32 *count = &self->arena->slots[slot].num_superseded;
     store_release32(count, load_acquire32(count) + 1);

@@ -1,57 +1,58 @@
-/* Requests: how operations of envs become commands in the queues of their slots.
+/* Requests: turn operations on envs into commands in the queues of their slots.
  *
- * The parent's books of who owes what; `newest` in the arena is the part of them that
- * workers read. A request is refused whole or sent whole. */
+ * This is the parent's state of outstanding replies. `newest` in the arena is the part of it that
+ * workers read. A request is sent as a whole or refused as a whole. */
 #ifndef VECENV_REQUEST_H
 #define VECENV_REQUEST_H
 
 #include "shm/ring.h"
 
-/* Why a request is refused. */
+/* The reasons to refuse a request. */
 enum {
-    SEND_BAD_ENV = -1,
-    SEND_BUSY = -2,
-    SEND_NO_BLOCK = -3,
-    SEND_MIXED = -4,
-    SEND_NO_ROOM = -5 /* what was cancelled fills the queue, and its slot does not drop it */
+    SEND_BAD_ENV = -1,  /* there is no such env */
+    SEND_BUSY = -2,     /* the env has an outstanding reply, or too many calls are queued */
+    SEND_NO_BLOCK = -3, /* no block is free */
+    SEND_MIXED = -4,    /* an ordered request while replies of other envs are outstanding */
+    SEND_NO_ROOM = -5   /* cancelled commands fill the queue: its slot does not drop them */
 };
 
-/* The same operation for `count` envs. */
+/* One operation on `count` envs. */
 typedef struct {
     int op, flags, ordered;
-    const int64_t *env_ids;   /* NULL: all */
-    const int64_t *arguments; /* NULL: none */
-    const uint8_t *env_flags; /* NULL: none; or'ed to flags */
+    const int64_t *env_ids;   /* NULL: all envs */
+    const int64_t *arguments; /* one per env; NULL: 0 */
+    const uint8_t *env_flags; /* one per env, combined with `flags` by or; NULL: none */
     size_t count;
 } vecenv_request;
 
 typedef struct {
     const vecenv_arena *arena;
     vecenv_ring *ring;
-    uint32_t *slot_of;     /* per env */
-    uint8_t *ops;          /* per env: operation outstanding, or the last one */
-    uint64_t *before;      /* per env, scratch: what it owed before the request */
-    uint32_t *tails;       /* per slot, ours to count */
+    uint32_t *slot_of;     /* per env: its slot */
+    uint8_t *ops;          /* per env: its outstanding operation, or its last one */
+    uint64_t *before;      /* per env, scratch: `outstanding` before the request */
+    uint32_t *tails;       /* per slot: the private copy of its tail */
     uint8_t *touched;      /* per slot, scratch of vecenv_send; zeroed */
-    uint8_t *has_cancelled; /* per slot: its queue may hold what was cancelled; zeroed */
-    uint32_t num_with_cancelled; /* how many are */
-    uint64_t next_step_id; /* from 1: 0 means nothing outstanding */
+    uint8_t *has_cancelled; /* per slot: its queue may hold cancelled commands; zeroed */
+    uint32_t num_with_cancelled; /* number of slots with has_cancelled */
+    uint64_t next_step_id; /* from 1 on: 0 means that no reply is outstanding */
 } vecenv_sender;
 
-/* Why a request cannot be sent now (SEND_*) and because of which env; 0 if it can.
- * Changes nothing. */
+/* Return why a request cannot be sent now (SEND_*), and set *refused_env to the env that prevents
+ * it. Returns 0 if it can be sent. Sends nothing. */
 int vecenv_refuse(vecenv_sender *self, const vecenv_request *request, int64_t *refused_env);
 
-/* Send a request that vecenv_refuse lets pass: step_ids count up from next_step_id in
- * request order. An env named twice and a ring without blocks are found here, and then
- * nothing has been sent. Actions must be in their columns before. */
+/* Send a request for which vecenv_refuse has returned 0. The step_ids follow in request order,
+ * from next_step_id on. The actions must already be in their columns. Returns 0, or SEND_* if an
+ * env is named twice or no block is free; then nothing was sent. */
 int vecenv_send(vecenv_sender *self, const vecenv_request *request, int64_t *refused_env);
 
-/* Forget what an env owes. Its slot drops the command, or its answer if it has begun; what is
- * in the queue until then is nobody's, so requests look for room as long as there is any. */
+/* Stop waiting for the outstanding reply of an env, if there is one. The slot drops the command,
+ * or its reply if it has begun. Until then the command takes room in the queue, so requests check
+ * for room. */
 void vecenv_cancel(vecenv_sender *self, uint32_t env_id);
 
-/* Env of the i-th entry of a request; env_ids NULL means 0, 1, 2, ... */
+/* Return the env of the i-th entry of a request; env_ids NULL means 0, 1, 2, ... */
 static inline int64_t
 vecenv_env_at(const int64_t *env_ids, size_t i)
 {

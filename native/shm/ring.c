@@ -8,14 +8,14 @@
 size_t
 vecenv_ring_max_row_ranges(const vecenv_arena *arena)
 {
-    /* every straggler may split a block, and becomes a row range of its own */
+    /* every straggler may split a block, and later becomes a row range of its own */
     return 2 * vecenv_ring_max_stragglers(arena) + arena->num_blocks + 1;
 }
 
 size_t
 vecenv_ring_max_stragglers(const vecenv_arena *arena)
 {
-    /* one claimed row per slot, and the assigned rows of every block */
+    /* one claimed row per slot, and all rows of blocks that were assigned */
     return (size_t)arena->num_slots + (size_t)arena->num_blocks * arena->rows;
 }
 
@@ -50,7 +50,7 @@ block_at(const vecenv_arena *arena, uint32_t block)
     return arena->blocks + (size_t)block * arena->block_stride;
 }
 
-/* Save what a block has that was shown last of its env. */
+/* Copy the rows of a block that are the last delivered row of their env to saved_rows. */
 static void
 save_rows(const vecenv_ring *ring, uint32_t block)
 {
@@ -58,7 +58,7 @@ save_rows(const vecenv_ring *ring, uint32_t block)
     const uint64_t *step_ids = (const void *)column(arena, block, VECENV_H_STEP_ID);
     const int64_t *env_ids = (const void *)column(arena, block, VECENV_H_ENV_ID);
     for (uint32_t row = 0; row < arena->rows; row++) {
-        uint64_t env_id = (uint64_t)env_ids[row]; /* the caller's by now, whatever it wrote there */
+        uint64_t env_id = (uint64_t)env_ids[row]; /* the caller may have overwritten it */
         if (env_id < arena->num_envs && step_ids[row] != 0
             && ring->last_delivered[env_id] == step_ids[row]) {
             copy_columns(ring->saved_columns, ring->num_saved_columns, ring->saved_rows,
@@ -67,7 +67,8 @@ save_rows(const vecenv_ring *ring, uint32_t block)
     }
 }
 
-/* Take a free block into use under a new epoch, with one pin; 0 when there is none. */
+/* Take a free block into use under a new epoch, with one pin. Returns the row_ref of its row 0, or
+ * 0 if no block is free. */
 static uint64_t
 open_block(vecenv_ring *ring)
 {
@@ -89,7 +90,7 @@ vecenv_ring_init(vecenv_ring *ring, uint32_t max_delivered)
     ring->num_delivered = ring->oldest_delivered = 0;
     ring->num_outstanding = ring->assigned_rows = 0;
     ring->num_row_ranges = ring->num_stragglers = 0;
-    ring->next_epoch = 1; /* fresh owner and cell words say epoch 0 */
+    ring->next_epoch = 1; /* new owner and cell words have epoch 0 */
     ring->num_free = 0;
     for (uint32_t block = arena->num_blocks; block > 0; block--) {
         ring->free_blocks[ring->num_free++] = (uint8_t)(block - 1);
@@ -137,7 +138,7 @@ vecenv_ring_has_awaited(const vecenv_ring *ring)
 {
     uint64_t row_ref = ring->assigned;
     for (uint32_t env_id = 0; env_id < ring->arena->num_envs; env_id++) {
-        /* nothing owed, or something else: below the first row, thus beyond the last */
+        /* if another step_id is outstanding, or none, this is out of range: below 0 wraps around */
         uint64_t row = ring->outstanding[env_id] - ring->assigned_first;
         if (row < ring->assigned_rows
             && !vecenv_is_committed(ring->arena, ref_epoch(row_ref), ref_block(row_ref),
@@ -154,7 +155,7 @@ vecenv_ring_can_assign(const vecenv_ring *ring)
     if (ring->num_free > 0) {
         return 1;
     }
-    uint32_t pins[VECENV_MAX_BLOCKS] = {0}; /* that go when the row ranges are dropped */
+    uint32_t pins[VECENV_MAX_BLOCKS] = {0}; /* these end when all row ranges are dropped */
     for (size_t i = 0; i < ring->num_row_ranges; i++) {
         pins[ring->row_ranges[i].block]++;
     }
@@ -181,8 +182,8 @@ add_row_range(vecenv_ring *ring, uint32_t block, uint32_t start, uint32_t stop)
     }
 }
 
-/* Split rows 0 .. count of a block into committed row ranges and stragglers, then give up
- * the pin that the block had while it was being written. */
+/* Split rows 0 .. count - 1 of a block into committed row ranges and stragglers. Then remove the
+ * pin that the block had while it was open or assigned. */
 static void
 retire(vecenv_ring *ring, uint64_t row_ref, uint32_t count)
 {
@@ -218,7 +219,7 @@ vecenv_ring_seal(vecenv_ring *ring, int64_t wait_ns)
         return VECENV_ENOBLOCK;
     }
     uint64_t row_ref = ring->chain[0];
-    /* Link before sealing, so that two open blocks ahead are linked at every instant:
+    /* Link first, then seal: so two blocks beyond the open one are linked at every instant, and
      * claimers can fill them without the parent. */
     vecenv_link(arena, ref_block(ring->chain[VECENV_CHAIN - 1]), successor);
     uint32_t count = vecenv_seal(arena, ref_epoch(row_ref));
@@ -240,7 +241,7 @@ vecenv_ring_catch_up(vecenv_ring *ring)
 {
     while (ref_epoch(load_acquire(&ring->arena->control->open))
            != ref_epoch(ring->chain[0])) {
-        vecenv_ring_filter(ring); /* may free the block that the seal needs */
+        vecenv_ring_filter(ring); /* may free a block, which vecenv_ring_seal needs */
         if (vecenv_ring_seal(ring, 0) != VECENV_OK) {
             return VECENV_ENOBLOCK;
         }
@@ -279,7 +280,7 @@ is_awaited(const vecenv_ring *ring, uint32_t block, uint32_t row)
 {
     const uint64_t *step_ids = (const void *)column(ring->arena, block, VECENV_H_STEP_ID);
     const int64_t *env_ids = (const void *)column(ring->arena, block, VECENV_H_ENV_ID);
-    /* step_id 0 marks a row that died unwritten; its env_id means nothing */
+    /* step_id 0 marks a row whose worker died before it wrote the row; then env_id is undefined */
     return step_ids[row] != 0 && ring->outstanding[env_ids[row]] == step_ids[row];
 }
 
@@ -308,7 +309,7 @@ vecenv_ring_filter(vecenv_ring *ring)
     return total;
 }
 
-/* Pin a delivered block and let go of the oldest of more than max_delivered. */
+/* Pin a delivered block; if max_delivered are pinned already, unpin the oldest. */
 static void
 keep_delivered(vecenv_ring *ring, uint32_t block)
 {
@@ -339,7 +340,7 @@ mark_delivered(vecenv_ring *ring, const vecenv_row_range *range)
     const uint32_t *flags = (const void *)column(ring->arena, range->block, VECENV_H_FLAGS);
     for (uint32_t row = range->start; row < range->stop; row++) {
         ring->outstanding[env_ids[row]] = 0;
-        if (!(flags[row] & VECENV_F_ERROR)) { /* else another row's observation stands there */
+        if (!(flags[row] & VECENV_F_ERROR)) { /* an error row has no observation of its own */
             ring->last_delivered[env_ids[row]] = step_ids[row];
         }
     }
@@ -377,7 +378,7 @@ vecenv_ring_deliver(vecenv_ring *ring, uint32_t count, vecenv_row_range *range)
     return VECENV_OK;
 }
 
-/* Commands that a successor of a dead slot will answer. */
+/* Commands of a dead slot that its successor will carry out. */
 typedef struct {
     uint32_t head, count;
 } pending_commands;
@@ -394,7 +395,7 @@ is_pending(const vecenv_arena *arena, uint32_t slot, pending_commands pending, u
     return 0;
 }
 
-/* Commit as void the uncommitted rows that `slot` owns among the first `limit`. */
+/* Commit the uncommitted rows that `slot` owns among the first `limit` of a block as void. */
 static void
 reap_block(const vecenv_ring *ring, uint64_t row_ref, uint32_t limit, uint32_t slot,
            pending_commands pending)
@@ -442,13 +443,13 @@ vecenv_ring_is_answered(const vecenv_ring *ring, const vecenv_command *command)
     const vecenv_arena *arena = ring->arena;
     uint64_t row_ref = command->row_ref;
     if (row_ref != VECENV_CLAIM) {
-        /* Epochs never repeat and cells only move to later ones: a row that its slot committed
-         * before it was stopped may have been delivered and be in use again by now. */
+        /* A row that was committed may have been delivered and reused since. Cells only move to
+         * later epochs, which never repeat, so a later epoch also means "committed". */
         const vecenv_word *cells = word_column(arena, ref_block(row_ref), VECENV_H_CELL);
         return load_acquire(&cells[ref_row(row_ref)]) >= ref_epoch(row_ref);
     }
     if (ring->outstanding[command->env_id] != command->step_id) {
-        return 1; /* delivered, or nobody waits for it any more */
+        return 1; /* delivered, superseded or cancelled */
     }
     for (uint32_t block = 0; block < arena->num_blocks; block++) {
         const uint64_t *step_ids = (const void *)column(arena, block, VECENV_H_STEP_ID);

@@ -6,15 +6,16 @@
 
 #include "shm/clock.h"
 
-/* How long a wait spins in any company. */
+/* How long a wait spins even under contention. */
 #define CONTENDED_SPIN_NS INT64_C(100000)
-/* A yield to nobody takes 350 ns; after one this long it is worth 300 ns to ask whether there
- * was somebody. An interrupt, or the machine below ours, makes yields long as well. */
+/* A yield takes 350 ns if no other thread runs. After a yield this long, the number of context
+ * switches is read, which takes 300 ns: an interrupt or the hypervisor also makes yields long. */
 #define LONG_YIELD_NS 10000
-/* A wait is one in company if others had the core for that long and for half of it. What the
- * caller itself does between two rounds is usually less: its worker is to be there at once. */
+/* A wait is contended if other threads had the core for longer than this and for more than half of
+ * the wait. The caller's own work between two rounds is usually shorter, so its worker still spins
+ * when the next command comes. */
 #define CONTENTION_NS INT64_C(150000)
-/* Waits without a long spin after one in company; doubled each time. */
+/* Number of waits without a long spin after a contended wait; doubled each time. */
 #define MIN_BACKOFF 8
 #define MAX_BACKOFF 512
 
@@ -24,7 +25,7 @@ shorter(int64_t one, int64_t other)
     return one < other ? one : other;
 }
 
-/* How often the calling thread has left its core to another one. */
+/* Return the number of context switches of the calling thread. */
 static int64_t
 count_switches(void)
 {
@@ -77,8 +78,8 @@ void
 vecenv_spin_policy_update(vecenv_spin_policy *spin_policy, const vecenv_spin *spin,
                           int64_t waited_ns)
 {
-    /* One very long wait (the caller went away, the machine was busy elsewhere) must not
-     * forbid spinning: what is learnt from one is capped so that it takes several. */
+    /* One very long wait (an idle caller, a busy machine) must not forbid spinning: a sample is
+     * limited, so it takes several. */
     int64_t sample = shorter(waited_ns, 2 * spin_policy->spin_limit_ns);
     spin_policy->average_ns += (sample - spin_policy->average_ns) / 4;
     if (spin_policy->backoff_left > 0) {

@@ -6,16 +6,17 @@
 
 #include "shm/claim.h"
 
-/* How long a sealed block waits for a writer between claim and commit (copies only, so
- * only a stopped or descheduled one is that late) before it goes on without the row. */
+/* How long a sealed block waits for a worker between its claim and its commit, before the row
+ * becomes a straggler. There are only copies between the two, so only a stopped or descheduled
+ * worker takes that long. */
 #define STRAGGLER_WAIT_NS INT64_C(20000000)
 #define POLLS_PER_YIELD 16
-/* A yield that was shorter than this gave the core to nobody. The next one can wait for as long:
- * rows that come amid a yield are seen at its end only. */
+/* After a yield that was shorter than this, no other thread ran. Then wait for as long before the
+ * next yield: rows that are committed during a yield are seen only at its end. */
 #define SHORT_YIELD_NS 1000
 #define MAX_EVENTS 8
-/* A signal may arrive just before a sleep, or be taken by another thread: its Python
- * handler then waits for the end of the sleep, so no sleep is longer than this. */
+/* The longest sleep. A signal may arrive just before a sleep, or in another thread; its Python
+ * handler then runs only at the end of the sleep. */
 #define SLICE_MS 100
 
 static int
@@ -24,8 +25,9 @@ has_messages(const vecenv_slot_lines *lines)
     return load_acquire(&lines->up_written) != load_acquire(&lines->up_read);
 }
 
-/* Whether a slot waits for us to take its mail. One that waits for a payload, or died while it
- * waited, is blocked as well, but there is nothing to take: deaths must still be heard. */
+/* Return whether a slot waits for the parent to read its messages. A slot that waits for a payload,
+ * or that died while it waited, is blocked as well but has no messages. It must not end the wait,
+ * else the parent would not notice exits. */
 static int
 any_blocked(const vecenv_waiter *self)
 {
@@ -94,8 +96,8 @@ spin_for(const vecenv_waiter *self, const vecenv_wait_condition *condition, vece
     }
 }
 
-/* Sleep until the rows are there, a descriptor other than ours is ready, or deadline_ns
- * has passed. Returns a RECV_* outcome; RECV_BATCH: look again. -1: a signal arrived. */
+/* Sleep until the condition is true, a descriptor other than event_fd is ready, or deadline_ns has
+ * passed. Returns a RECV_* outcome; RECV_BATCH: check the condition again; -1: a signal arrived. */
 static int
 sleep_since(vecenv_waiter *self, const vecenv_wait_condition *condition, int64_t began_ns,
             int64_t deadline_ns, int *descriptor)
@@ -121,7 +123,7 @@ sleep_since(vecenv_waiter *self, const vecenv_wait_condition *condition, int64_t
         for (int i = 0; i < ready; i++) {
             if (events[i].data.fd == self->event_fd) {
                 /* edge-triggered, so there is nothing to read */
-                if (outcome == RECV_BATCH) { /* woken, perhaps not by a worker: look around */
+                if (outcome == RECV_BATCH) { /* woken, perhaps not by a row: check everything */
                     outcome = load_acquire32(&self->arena->control->waiting) == VECENV_WAIT_SOON
                                   ? RECV_SOON
                                   : RECV_MESSAGE;
@@ -136,7 +138,7 @@ sleep_since(vecenv_waiter *self, const vecenv_wait_condition *condition, int64_t
     return outcome;
 }
 
-/* Whether a worker that was given something has done all of it. */
+/* Return whether a slot that has received commands has finished all of them. */
 static int
 any_done(const vecenv_waiter *self)
 {
@@ -151,9 +153,9 @@ any_done(const vecenv_waiter *self)
     return 0;
 }
 
-/* For a caller that comes late: a worker that it woke took its core at once and has done its
- * share by now, so those on other cores are about to have. Without yields, which would put it
- * behind the threads of its own policy. */
+/* Spin for a late caller. A worker that it woke took the caller's core at once and has finished by
+ * now. So the workers on other cores are about to finish. There are no yields, which would put the
+ * caller behind other threads of its scheduling policy. */
 static int
 spin_for_late_caller(const vecenv_waiter *self, const vecenv_wait_condition *condition,
                      int64_t deadline_ns)
@@ -171,16 +173,16 @@ spin_for_late_caller(const vecenv_waiter *self, const vecenv_wait_condition *con
     return 0;
 }
 
-/* Go on after a worker on this core has done its share. All that runs here until the others have
- * done theirs is that worker, which spins as well, so this wait may be as long as a worker's. */
+/* Continue a wait after a worker on this core has finished. Until the other workers finish, this
+ * core runs only that worker, which spins as well. So this wait may spin as long as a worker. */
 static int
-wait_on(vecenv_waiter *self, const vecenv_wait_condition *condition, int64_t asleep_ns,
-        int64_t deadline_ns, int *descriptor)
+wait_for_others(vecenv_waiter *self, const vecenv_wait_condition *condition, int64_t asleep_ns,
+                int64_t deadline_ns, int *descriptor)
 {
     int64_t woken_ns = vecenv_now_ns();
     vecenv_spin spin = vecenv_begin_spin(&self->soon_spin_policy, woken_ns);
     if (spin.spin_limit_ns < self->spin_policy.spin_limit_ns) {
-        spin.spin_limit_ns = self->spin_policy.spin_limit_ns; /* the rows are as good as there */
+        spin.spin_limit_ns = self->spin_policy.spin_limit_ns; /* the rows will come very soon */
     }
     int outcome = spin_for(self, condition, &spin, deadline_ns)
                       ? RECV_BATCH
@@ -201,7 +203,7 @@ vecenv_wait_for(vecenv_waiter *self, const vecenv_wait_condition *condition, int
                 int *descriptor)
 {
     vecenv_spin spin = vecenv_begin_spin(&self->spin_policy, vecenv_now_ns());
-    int may_spin = condition->kind != VECENV_WAIT_ANY; /* else there is nothing to look at */
+    int may_spin = condition->kind != VECENV_WAIT_ANY; /* that kind has no word to poll */
     int is_late_caller = may_spin && condition->is_all && spin.spin_limit_ns == 0 && any_done(self);
     int is_found = may_spin && (is_late_caller ? spin_for_late_caller(self, condition, deadline_ns)
                                                : spin_for(self, condition, &spin, deadline_ns));
@@ -210,10 +212,10 @@ vecenv_wait_for(vecenv_waiter *self, const vecenv_wait_condition *condition, int
         int64_t asleep = vecenv_now_ns();
         outcome = sleep_since(self, condition, asleep, deadline_ns, descriptor);
         while (outcome == RECV_SOON) {
-            outcome = wait_on(self, condition, asleep, deadline_ns, descriptor);
+            outcome = wait_for_others(self, condition, asleep, deadline_ns, descriptor);
         }
         if (outcome != RECV_BATCH && outcome != -1 && is_satisfied(self, condition)) {
-            outcome = RECV_BATCH; /* results first, then deaths and deadlines */
+            outcome = RECV_BATCH; /* results come first, then exits and deadlines */
         }
     }
     int64_t waited_ns = vecenv_now_ns() - spin.began_ns;
@@ -224,8 +226,6 @@ vecenv_wait_for(vecenv_waiter *self, const vecenv_wait_condition *condition, int
     return outcome;
 }
 
-/* Bring ready rows to the row ranges. Returns 1 when at least `count` can be delivered, 0
- * when *condition must be waited for, VECENV_ENOBLOCK when no block is left. */
 int
 vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_wait_condition *condition)
 {

@@ -1,23 +1,23 @@
-/* Waiting for rows: the one wait of the parent, which hears results, a worker that needs
- * its mail drained, deaths (descriptors in the epoll set) and the deadline. */
+/* The parent's wait for rows. It also ends at the deadline, if a worker waits for its messages to
+ * be read, or if a worker has exited (a descriptor of the epoll set is ready). */
 #ifndef VECENV_WAIT_H
 #define VECENV_WAIT_H
 
 #include "shm/park.h"
 #include "shm/ring.h"
 
-/* Longest spin of a caller that comes late: a halted core takes that long to wake it, and who
- * shares its core loses no more. */
+/* Longest spin of a late caller (one that calls recv after a worker has finished). To wake it on a
+ * halted core takes that long, and a thread that shares its core loses no more. */
 #define VECENV_LATE_CALLER_SPIN_NS INT64_C(120000)
 
-/* How a wait ended; RECV_SOON, that rows are on their way, is for this file only. */
+/* The outcome of a wait. RECV_SOON is internal: rows will be committed soon. */
 enum { RECV_BATCH, RECV_TIMEOUT, RECV_DESCRIPTOR, RECV_MESSAGE, RECV_NO_BLOCK, RECV_SOON };
 
-/* What the present recv waits for. */
+/* The condition of one wait. */
 typedef struct {
-    uint32_t kind, count;
-    uint64_t row_ref;
-    int is_all; /* nothing else is owed */
+    uint32_t kind, count; /* VECENV_WAIT_*, number of rows */
+    uint64_t row_ref;     /* epoch and block of the rows */
+    int is_all;           /* 1: it covers all outstanding replies */
 } vecenv_wait_condition;
 
 typedef struct {
@@ -25,20 +25,21 @@ typedef struct {
     vecenv_ring *ring;
     int event_fd, epoll_fd;
     vecenv_spin_policy spin_policy;
-    vecenv_spin_policy soon_spin_policy; /* when a worker has told that it has done its share */
-    vecenv_spin_policy late_caller_spin_policy; /* when it comes only after one has */
+    vecenv_spin_policy soon_spin_policy; /* after vecenv_wake_parent_early */
+    vecenv_spin_policy late_caller_spin_policy; /* see VECENV_LATE_CALLER_SPIN_NS */
 } vecenv_waiter;
 
-/* Bring ready rows to the row ranges. Returns 1 when at least `count` can be delivered, 0
- * when *condition must be waited for, VECENV_ENOBLOCK when no block is left. */
+/* Move committed rows to the row ranges. Returns 1 if at least `count` rows can be delivered, 0 if
+ * *condition must be waited for, VECENV_ENOBLOCK if no block is free. */
 int vecenv_gather(vecenv_waiter *self, uint32_t count, vecenv_wait_condition *condition);
 
-/* Wait for it: spin while that pays, then sleep. Returns RECV_BATCH: look again; another
- * outcome; or -1 when a signal arrived. Call without the GIL. */
+/* Wait for a condition until deadline_ns of the monotonic clock: spin as spin.h allows, then sleep.
+ * Returns RECV_BATCH if the caller must call vecenv_gather again; another RECV_* outcome; or -1 if
+ * a signal arrived. RECV_DESCRIPTOR sets *descriptor. Call without the GIL. */
 int vecenv_wait_for(vecenv_waiter *self, const vecenv_wait_condition *condition,
                     int64_t deadline_ns, int *descriptor);
 
-/* The same without spinning. */
+/* Wait like vecenv_wait_for, but sleep at once. */
 int vecenv_sleep_for(vecenv_waiter *self, const vecenv_wait_condition *condition,
                      int64_t deadline_ns, int *descriptor);
 
