@@ -6,7 +6,7 @@ char
 format_kind(const char *format)
 {
     if (format == NULL) {
-        return 'u'; /* plain bytes, by the buffer protocol's default */
+        return 'u'; /* bytes, the default of the buffer protocol */
     }
     if (*format == '@' || *format == '=' || *format == '<') {
         format++;
@@ -26,12 +26,12 @@ format_kind(const char *format)
     }
 }
 
-/* The last two axes; an array with one has one row. */
+/* The last two axes of an array; an array with one axis has one row. */
 typedef struct {
     Py_ssize_t num_rows, row_stride, num_columns, column_stride;
 } plane;
 
-/* With `size` a constant the copy is a plain move, whatever the alignment. */
+/* If `size` is a constant, memcpy compiles to one move, for any alignment. */
 static inline void
 copy_plane(const plane *of, size_t size, const uint8_t *from, uint8_t *to)
 {

@@ -19,8 +19,8 @@ is_called(const info_field *field, PyObject *key)
            || (PyUnicode_Check(key) && PyUnicode_Compare(field->name, key) == 0);
 }
 
-/* Index of `key` in the dict of this level, looking first where the previous info had it;
- * -1 unknown. */
+/* Return the index of the field `key` of the dict with this level, or -1. `hint` is checked first:
+ * the index of the field that followed in the previous info. */
 static int
 find(const info_table *table, PyObject *key, int level, uint32_t hint)
 {
@@ -52,7 +52,8 @@ read_shape(info_field *field, const char *text)
     }
 }
 
-/* Add the fields that an entry names. One for which there is no room stays unknown. */
+/* Add the fields of one table entry. If there is no room for a field, it is left out. -1 with an
+ * exception. */
 static int
 learn(info_table *table, const char *entry, uint32_t cell)
 {
@@ -132,7 +133,7 @@ tag_of(int kind, size_t nbytes)
     return (uint8_t)(kind << 4 | (int)nbytes);
 }
 
-/* The tag of numbers of a buffer, 0 if they have no cells. */
+/* Return the tag of the numbers in a buffer; 0 if they cannot have cells. */
 static uint8_t
 tag_of_buffer(const Py_buffer *buffer)
 {
@@ -213,7 +214,7 @@ read_number(info_table *table, PyObject *value, uint8_t *tag, uint64_t *cell)
            && read_numpy_scalar(table, value, tag, cell);
 }
 
-/* The buffer of an array that can have cells; 0 if it is none. */
+/* Get the buffer of an array. Returns 1, or 0 if the value is not an array that can have cells. */
 static int
 open_array(const info_table *table, PyObject *value, Py_buffer *buffer)
 {
@@ -261,7 +262,7 @@ read_array(const info_table *table, const info_field *field, PyObject *value,
            info_cells *cells)
 {
     Py_buffer buffer;
-    /* its last cells may have been named after we last looked */
+    /* the parent may have added its last cells after this worker's last refresh */
     if (field->cell + field->num_cells > table->num_cells
         || !open_array(table, value, &buffer)) {
         return 0;
@@ -278,7 +279,7 @@ read_array(const info_table *table, const info_field *field, PyObject *value,
     return fits;
 }
 
-/* Whether a value is of a kind that has cells, wherever it stands. */
+/* Return whether a value, or a value in a nested dict, could have cells. */
 static int
 is_fit(info_table *table, PyObject *key, PyObject *value, int depth)
 {
@@ -311,11 +312,12 @@ is_fit(info_table *table, PyObject *key, PyObject *value, int depth)
 typedef struct {
     info_table *table;
     info_cells *cells;
-    int leaves_out; /* INFOS_COLUMNS: values that can have no cells are left out */
+    int leaves_out; /* INFOS_COLUMNS: values that cannot have cells are left out */
     uint32_t hint;
 } reader;
 
-/* How many values of a dict are in cells now; -1: the info must be mailed. */
+/* Read a dict into cells. Returns the number of values read; -1 if the info must be sent as a
+ * message. */
 static int
 read_dict(reader *self, PyObject *dict, int level, int depth)
 {
@@ -347,7 +349,7 @@ read_dict(reader *self, PyObject *dict, int level, int depth)
             if (!self->leaves_out || is_fit(self->table, key, value, depth)) {
                 return -1;
             }
-            if (index >= 0) { /* a tag may stand there of a number that is too long */
+            if (index >= 0) { /* read_number may have set the tag of a number that is too long */
                 self->cells->tags[self->table->fields[index].cell] = INFO_ABSENT;
             }
         }

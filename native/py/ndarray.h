@@ -1,10 +1,10 @@
-/* Arrays of NumPy, read where they lie.
+/* NumPy arrays: read their fields without the buffer protocol.
  *
- * The buffer protocol makes NumPy write a format string for every array that it has not seen,
- * and envs return a new one at each step: 130 ns. The fields below stand at the front of every
- * array since NumPy 1.0 and are part of its binary interface ("Python types and C-structures"
- * in its C-API reference); a type is read this way only after the buffer protocol has said the
- * same of arrays of it, and otherwise not at all. */
+ * For every new array the buffer protocol makes NumPy build a format string, which takes 130 ns,
+ * and envs return a new array at each step. The fields below have been first in every array since
+ * NumPy 1.0. They are part of its binary interface: see "Python types and C-structures" in its
+ * C-API reference. The fields of a type are read directly only after they have been compared with
+ * the buffer protocol for two arrays of that type. */
 #ifndef VECENV_NDARRAY_H
 #define VECENV_NDARRAY_H
 
@@ -23,9 +23,9 @@ typedef struct {
     int flags; /* VECENV_NDARRAY_* */
 } vecenv_ndarray;
 
-#define VECENV_NDARRAY_C 0x0001 /* the elements lie together, the last axis quickest */
+#define VECENV_NDARRAY_C 0x0001 /* C-contiguous */
 
-/* Whether arrays of exactly this type have these fields. -1 with an exception. */
+/* Return whether arrays of exactly this type have these fields. -1 with an exception. */
 int vecenv_is_ndarray(PyTypeObject *type);
 
 #endif

@@ -1,5 +1,5 @@
-/* Helpers of every file that touches Python objects: add types and constants to the module, open
- * an arena, read indices. */
+/* Helpers for all files that use Python objects: add types and constants to the module, open an
+ * arena, read indices. */
 #ifndef VECENV_PYUTIL_H
 #define VECENV_PYUTIL_H
 
@@ -13,16 +13,16 @@ typedef struct {
     long long value;
 } vecenv_constant;
 
-/* Both return -1 with an exception. */
+/* Add a type or constants to the module. 0, or -1 with an exception. */
 int vecenv_add_type(PyObject *module, PyType_Spec *spec);
 int vecenv_add_constants(PyObject *module, const vecenv_constant *constants, size_t count);
 
-/* Read an integer 0 .. count - 1 that the caller passed as `what`; -1 with TypeError, or with
- * ValueError when it is another one. */
+/* Read an index 0 .. count - 1; `what` is its name in errors. -1 with TypeError if it is not an
+ * integer, with ValueError if it is out of range. */
 static inline int
 parse_index(PyObject *arg, const char *what, uint32_t count, uint32_t *index)
 {
-    Py_ssize_t value = PyNumber_AsSsize_t(arg, NULL); /* clips what does not fit */
+    Py_ssize_t value = PyNumber_AsSsize_t(arg, NULL); /* clips integers that are too large */
     if (value == -1 && PyErr_Occurred()) {
         return -1;
     }
@@ -34,7 +34,8 @@ parse_index(PyObject *arg, const char *what, uint32_t count, uint32_t *index)
     return 0;
 }
 
-/* Open the arena in a buffer; ValueError when it is none of this build's. */
+/* Open the arena in a buffer. Returns VECENV_OK, or a negative code with ValueError if it is not an
+ * arena of this build. */
 int vecenv_attach(vecenv_arena *arena, const Py_buffer *mapping);
 
 #endif

@@ -1,5 +1,4 @@
-/* Results of a step as the callers of managers get them: rows of columns become objects.
- * Stands behind the batch on the data path; the twins are in managers/build.py. */
+/* The same functions in Python are in managers/build.py. */
 #include "py/timestep.h"
 
 static PyObject *
@@ -15,7 +14,7 @@ make_timestep(PyTypeObject *type, PyObject *obs, PyObject *reward, PyObject *inf
     return timestep;
 }
 
-/* Lists of timesteps and of their infos; NULL with an error set. */
+/* Make the lists of timesteps (made[0]) and of their infos (made[1]). -1 with an exception. */
 static int
 make_timesteps(PyTypeObject *type, PyObject *obs, PyObject *rewards, PyObject *made[2])
 {
@@ -82,7 +81,7 @@ vecenv_common_type(PyObject *Py_UNUSED(module), PyObject *values)
     return kind == NULL ? Py_NewRef(Py_None) : Py_NewRef((PyObject *)kind);
 }
 
-/* Item `row` of a list; of an array (n,) a view of shape (), which has memory to write to. */
+/* Return item `row` of a list; of an array (n,), a writable view of shape (). */
 static PyObject *
 take(PyObject *column, Py_ssize_t row)
 {
@@ -112,7 +111,7 @@ make_children(PyObject *names, PyObject *columns, Py_ssize_t row)
     return children;
 }
 
-/* An object of `type` with its only slot filled. */
+/* Make an object of `type` and set its only slot. */
 static PyObject *
 make_tree(PyTypeObject *type, PyObject *slot, PyObject *children)
 {

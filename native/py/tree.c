@@ -60,8 +60,8 @@ fill_scratch(node *tree, PyObject *scratch)
         PyErr_SetString(PyExc_ValueError, "scratch does not fit its leaf");
         return -1;
     }
-    /* A leaf of shape () is an element of a one-element array: indexing it gives the
-     * numpy scalar that iterating over a batch would give. */
+    /* A leaf of shape () is kept in an array of one element. Its item 0 is the NumPy scalar that
+     * iteration over a batch of actions yields. */
     tree->scratch = Py_NewRef(scratch);
     tree->copy = PyObject_GetAttrString(scratch, "copy");
     return tree->copy == NULL ? -1 : 0;

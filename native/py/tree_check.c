@@ -1,4 +1,4 @@
-/* What envs return, observations and rewards, checked and ready to be copied into a row. */
+/* Trees, the second file: check the observations and rewards that envs return. */
 #include "py/tree.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 /* ---- observations -------------------------------------------------------------- */
 
-/* Bring an array's elements together in the node's own memory. NULL with an exception. */
+/* Copy an array to the node's own memory, in C order. NULL with an exception. */
 static const void *
 gather(node *tree, const Py_buffer *buffer)
 {
@@ -22,7 +22,7 @@ gather(node *tree, const Py_buffer *buffer)
     return tree->gathered;
 }
 
-/* An array of the type and dtype that fitted before, whose elements lie together. */
+/* Check a C-contiguous array of a type and dtype that has fitted before. */
 static int
 check_array(const node *tree, PyObject *value, checked_leaf *leaf)
 {
@@ -50,7 +50,7 @@ check_buffer(node *tree, PyObject *value, checked_leaf *leaf)
         return TREE_INEXACT;
     }
     if (PyObject_GetBuffer(value, &leaf->buffer, PyBUF_STRIDES | PyBUF_FORMAT) < 0) {
-        PyErr_Clear(); /* a dtype without a format: converted later */
+        PyErr_Clear(); /* a dtype without a format; the host converts the value */
         return TREE_INEXACT;
     }
     const Py_buffer *buffer = &leaf->buffer;
@@ -64,7 +64,7 @@ check_buffer(node *tree, PyObject *value, checked_leaf *leaf)
         return TREE_INEXACT;
     }
     leaf->source = buffer->buf;
-    if (!PyBuffer_IsContiguous(buffer, 'C')) { /* transposed, or a part of an array */
+    if (!PyBuffer_IsContiguous(buffer, 'C')) { /* for example transposed, or a slice */
         leaf->source = gather(tree, buffer);
     }
     if (leaf->source == NULL) {
@@ -78,7 +78,7 @@ check_buffer(node *tree, PyObject *value, checked_leaf *leaf)
     return TREE_OK;
 }
 
-/* A Python int or numpy integer for an integer leaf of shape (). */
+/* Check a Python int for an integer leaf of shape (). */
 static int
 check_integer(const node *tree, PyObject *value, checked_leaf *leaf)
 {
