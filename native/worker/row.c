@@ -1,5 +1,5 @@
-/* Row: writes one answer into one row of a block and ends its command. Stands between what an
- * env returned and the commit on the data path. */
+/* Row: writes one reply into one row of a block and ends its command. It is between the result of
+ * an env and the commit on the data path. */
 #include "worker/slot.h"
 
 #include <string.h>
@@ -9,9 +9,10 @@
 
 /* ---- the end of a command -------------------------------------------------------- */
 
-/* Telling the parent needs a full fence, which waits until every line of the row has been
- * fetched from the other cores: more than a quick env's whole step. So a burst of quick
- * steps tells it only this often, at its end, and before a command that is not quick. */
+/* To notify the parent a slot needs a full fence, which waits until every line of the row has been
+ * fetched from the other cores: longer than the whole step of a quick env. So during a burst of
+ * quick steps the parent is notified only this often, at its end, and before a command that is not
+ * quick. */
 #define NOTIFY_INTERVAL_NS 10000
 
 static int
@@ -26,7 +27,7 @@ is_quick(const Slot *self, uint32_t head)
     return env->last_ns < NOTIFY_INTERVAL_NS && !env->needs_reset;
 }
 
-/* The command is answered (or dropped): free its place in the queue, tell the parent. */
+/* End an answered or dropped command: free its entry in the queue and notify the parent. */
 static void
 finish(Slot *self)
 {
@@ -37,7 +38,7 @@ finish(Slot *self)
     store_release32(&lines->current_op, VECENV_OP_NONE);
     store_release32(&lines->head, head);
     self->command.op = VECENV_OP_NONE;
-    /* a handler raised before it was taken */
+    /* its payload was not taken: a signal handler raised before */
     self->num_unread_payloads += (uint32_t)self->has_unread_payload;
     self->has_unread_payload = 0;
     self->now_ns = vecenv_now_ns();
@@ -65,7 +66,8 @@ block_start(const Slot *self, uint64_t row_ref)
 #define CELL(self, row_ref, word, type) \
     (((type *)(void *)column(&(self)->arena, ref_block(row_ref), word))[ref_row(row_ref)])
 
-/* Most rows of a column never change. A line that nobody writes stays in every core's cache. */
+/* Store a value only if it differs. Most rows of these columns never change, and a line that is not
+ * written stays in the cache of every core. */
 #define CHANGE(self, row_ref, word, type, value) \
     do { \
         type *cell = &CELL(self, row_ref, word, type); \
@@ -74,13 +76,13 @@ block_start(const Slot *self, uint64_t row_ref)
         } \
     } while (0)
 
-/* An ordered request needs each of its rows, also those nobody waits for any more. */
+/* An ordered request needs all its rows, so an assigned row is committed as void. */
 void
 vecenv_slot_drop(Slot *self)
 {
     if (self->command.row_ref != VECENV_CLAIM) {
         uint64_t row_ref = self->command.row_ref;
-        CELL(self, row_ref, VECENV_H_STEP_ID, uint64_t) = 0; /* no answer to anything */
+        CELL(self, row_ref, VECENV_H_STEP_ID, uint64_t) = 0; /* matches no outstanding reply */
         CELL(self, row_ref, VECENV_H_ENV_ID, int64_t) = self->command.env_id;
         CELL(self, row_ref, VECENV_H_FLAGS, uint32_t) = VECENV_F_VOID;
         vecenv_commit(&self->arena, row_ref);
@@ -168,7 +170,7 @@ vecenv_slot_reply(Slot *self, vecenv_reply *reply)
         if (is_superseded(self)) {
             vecenv_slot_drop(self);
         } else {
-            /* From here to the commit stand only copies: a claimed row is never left. */
+            /* Only copies follow until the commit, so a claimed row is always committed. */
             uint64_t row_ref = self->command.row_ref != VECENV_CLAIM
                                  ? self->command.row_ref
                                  : vecenv_claim(&self->arena, self->slot);
@@ -181,7 +183,7 @@ vecenv_slot_reply(Slot *self, vecenv_reply *reply)
     if (status == TREE_OK) {
         unstage(self);
     } else if (reply->final_info != NULL) {
-        self->final_cells.used = 0; /* it will be given again, or goes by mail */
+        self->final_cells.used = 0; /* the host passes it again, or sends it in a message */
     }
     return status;
 }
@@ -233,7 +235,7 @@ vecenv_slot_publish(PyObject *op, PyObject *args)
     reply.final_obs = final_obs == Py_None ? NULL : final_obs;
     reply.final_info = final_info == Py_None ? NULL : final_info;
     if (!(reply.flags & VECENV_F_FINAL) || reply.final_obs != NULL) {
-        unstage(self); /* the reset's answer raised, or the row brings the end of its own */
+        unstage(self); /* the reset raised, or the caller passes the final observation itself */
     }
     hosted_env *env = &self->envs[self->command.env_id];
     int is_done = is_over_after(self, env, &reply);

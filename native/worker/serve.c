@@ -1,18 +1,19 @@
-/* Serve: the worker's loop. Takes commands from the queue, steps and resets envs; whatever is
- * not a plain step is handed to Python as an event and finished by `publish`. Stands between
- * the doorbell and the row on the data path. */
+/* Serve: the worker's loop. It takes commands from the queue and steps envs. Everything but a plain
+ * step or autoreset is returned to Python as an event, and ended by publish() or finish(). It is
+ * between the doorbell and the row on the data path. */
 #include "worker/slot.h"
 
-/* A sleeping slot looks around this often, as a second net below its doorbell. */
+/* A sleeping slot checks its queue this often, even if its doorbell does not wake it. */
 #define PARK_SLICE_NS INT64_C(1000000000)
 
-/* What the argument of EVENT_RESULT says of its result. */
+/* The argument of EVENT_RESULT: the origin of its result. */
 enum { RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH };
 
-/* ---- what an env returned -------------------------------------------------------- */
+/* ---- results of envs ------------------------------------------------------------- */
 
-/* Tell the host if the env just called has drawn from a global random generator; an
- * exception under way stays. NULL instead of `result`: telling failed. */
+/* Call on_draw if the env that was just called has drawn from a global random generator. Returns
+ * `result`, and keeps a pending exception of the env. If on_draw raises, drops `result` and returns
+ * NULL with that exception. */
 static PyObject *
 check_for_draw(Slot *self, PyObject *result)
 {
@@ -25,7 +26,7 @@ check_for_draw(Slot *self, PyObject *result)
     }
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    PyObject *on_draw = Py_NewRef(self->on_draw); /* it may put another in its place */
+    PyObject *on_draw = Py_NewRef(self->on_draw); /* it may replace self->on_draw */
     PyObject *done = PyObject_CallFunction(on_draw, "I", self->command.env_id);
     Py_DECREF(on_draw);
     if (done == NULL) {
@@ -56,7 +57,7 @@ call_reset(Slot *self)
         Py_XDECREF(result);
         return NULL;
     }
-    Py_XSETREF(env->step, step_method); /* a reset may have put another env behind it */
+    Py_XSETREF(env->step, step_method); /* a reset may have replaced the inner env */
     return result;
 }
 
@@ -67,7 +68,7 @@ is_plain_reset(const Slot *self, PyObject *result)
            && PyDict_Check(PyTuple_GET_ITEM(result, 1));
 }
 
-/* Let the host look at the state of an env that is to be reset here, if that is due. */
+/* Call take_snapshot before an env is reset here, if a snapshot is due. -1 with an exception. */
 static int
 snapshot_if_due(Slot *self)
 {
@@ -81,9 +82,10 @@ snapshot_if_due(Slot *self)
     return done == NULL ? -1 : 0;
 }
 
-/* SAME_STEP, an episode has ended: reset the env and answer with both observations.
- * TREE_INEXACT: before the reset, *both is NULL; after it, it holds how the episode ended and what
- * the reset returned, and the final observation and info are staged for `publish`. */
+/* SAME_STEP, after the end of an episode: reset the env and reply with both observations.
+ * TREE_INEXACT: the host must reply. If *both is NULL, the env was not reset. Else *both is
+ * (reward, terminated, truncated, result of the reset), and the final observation and info are
+ * staged for publish(). */
 static int
 begin_in_same_step(Slot *self, vecenv_reply *reply, PyObject **both)
 {
@@ -123,8 +125,8 @@ begin_in_same_step(Slot *self, vecenv_reply *reply, PyObject **both)
     return status;
 }
 
-/* Answer with the five-tuple of a step. TREE_INEXACT: Python must look at it, or at *both if that
- * has been set. */
+/* Reply with the five-tuple of a step. TREE_INEXACT: the host must reply with it, or with *both if
+ * that was set. */
 static int
 answer_step(Slot *self, PyObject *result, PyObject **both)
 {
@@ -203,8 +205,8 @@ begin(Slot *self)
     store_release32(&lines->current_op, self->command.op);
 }
 
-/* Step the env of the command under way. Returns NULL when that answered it, else the
- * event for Python. */
+/* Step the env of the command under way. Returns NULL if the command was answered, else the event
+ * for the host. */
 static PyObject *
 step(Slot *self)
 {
@@ -236,8 +238,8 @@ step(Slot *self)
     return NULL;
 }
 
-/* NEXT_STEP: the episode is over, so the command under way begins the next one. Returns
- * as `step` does. */
+/* NEXT_STEP: the episode is over, so reset the env instead of a step. Returns NULL if the command
+ * was answered, else the event for the host. */
 static PyObject *
 autoreset(Slot *self)
 {
@@ -279,14 +281,14 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
         }
         uint32_t superseded = load_acquire32(&lines->num_superseded);
         if (load_acquire32(&lines->tail) == load_acquire32(&lines->head)) {
-            /* read before the empty queue: what was superseded by then has been dropped */
+            /* loaded before the queue was found empty: all commands superseded by then are gone */
             self->last_num_superseded = superseded;
             self->now_ns = 0;
             if (!self->waits) {
                 return make_event(self, EVENT_IDLE, Py_NewRef(Py_None));
             }
             Py_BEGIN_ALLOW_THREADS
-            /* there is no more than one slot for each core */
+            /* slots spin only if there are enough cores: at most one slot per core */
             if (self->spin_policy.spin_limit_ns > 0) {
                 vecenv_wake_parent_early(&self->arena, self->event_fd);
             }
@@ -299,7 +301,7 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
             continue;
         }
         if (load_acquire32(&self->arena.control->stop)) {
-            continue; /* Hub.stop stores stop, then moves tail with no command behind it */
+            continue; /* Hub.stop stores `stop`, then advances `tail` without a command */
         }
         begin(self);
         if (self->command.env_id >= self->arena.num_envs
@@ -317,13 +319,13 @@ vecenv_slot_serve(PyObject *op, PyObject *Py_UNUSED(ignored))
             continue;
         }
         if (!plain) {
-            if (self->command.op == VECENV_OP_STEP) { /* whose payload may hold an action */
+            if (self->command.op == VECENV_OP_STEP) { /* its payload may contain an action */
                 self->command.argument = self->envs[self->command.env_id].needs_reset;
             }
             return make_event(self, EVENT_COMMAND, Py_NewRef(is_over ? Py_True : Py_None));
         }
         PyObject *event = env->needs_reset ? autoreset(self) : step(self);
-        if (event != NULL || self->command.op != VECENV_OP_NONE) { /* no event could be made of it */
+        if (event != NULL || self->command.op != VECENV_OP_NONE) { /* else make_event failed */
             return event;
         }
     }

@@ -1,7 +1,7 @@
-/* Slot: the life of the type, and which envs it hosts. See slot.h for the other files. */
+/* Slot: creates and destroys the type's objects, and hosts envs. slot.h lists the other files. */
 #include "worker/slot.h"
 
-/* ---- life ------------------------------------------------------------------------ */
+/* ---- creation and destruction ---------------------------------------------------- */
 
 static int
 slot_traverse(PyObject *op, visitproc visit, void *arg)
@@ -154,7 +154,7 @@ slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (build_trees(self, obs, final_obs, action) < 0) {
         goto fail;
     }
-    /* what waits in the queue may have been superseded already: look until it has been empty */
+    /* commands in the queue may have been superseded already: check until it has been empty */
     self->last_num_superseded = load_acquire32(&lines_of(self)->num_superseded) - 1;
     return (PyObject *)self;
 fail:
@@ -220,9 +220,9 @@ slot_set_preferred_core(PyObject *op, PyObject *args)
 
 PyDoc_STRVAR(set_preferred_core_doc,
 "set_preferred_core($self, core, num_threads, /)\n--\n\n"
-"Give the thread that serves this slot a home on this core, if this thread may run there.\n\n"
-"The only thread of its worker wakes up there after a sleep; one of num_threads stays there while\n"
-"its envs mostly wait.");
+"Set the preferred core of the thread that serves this slot, if this thread may run there.\n\n"
+"If it is the only thread of its worker, it wakes up there after a sleep. Each of several threads\n"
+"stays there while its envs mostly wait. num_threads: the threads of this worker.");
 
 static PyObject *
 slot_set_seed(PyObject *op, PyObject *args)
@@ -305,7 +305,16 @@ static PyMethodDef slot_methods[] = {
 PyDoc_STRVAR(slot_doc,
 "Slot(mapping, slot, event_fd, obs, final_obs, action, autoreset, spin_ns, waits, "
 "numpy_scalar, numpy_array, infos)\n--\n\n"
-"The worker's end of one slot: commands in, rows out. One thread uses it.");
+"Take the commands of one slot, step its envs, and write one row per reply. One thread uses it.\n\n"
+"mapping: the writable memory of the arena. event_fd: the eventfd that wakes the parent.\n"
+"obs, final_obs, action: descriptions of trees, see native/py/tree.h; final_obs: None unless\n"
+"autoreset is SAME_STEP.\n"
+"autoreset: 0 DISABLED, 1 NEXT_STEP, 2 SAME_STEP. spin_ns: the longest spin of a wait.\n"
+"waits: whether serve() waits for commands; if false, it returns EVENT_IDLE instead.\n"
+"numpy_scalar, numpy_array: the types numpy.generic and numpy.ndarray.\n"
+"infos: which infos are sent: 0 all, 1 values that have cells, 2 those of the last steps of\n"
+"episodes, 3 none.\n\n"
+"Raises ValueError if the mapping is not an arena of this build, or slot is out of range.");
 
 static PyType_Slot slot_slots[] = {
     {Py_tp_doc, (void *)slot_doc},

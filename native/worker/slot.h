@@ -1,13 +1,13 @@
-/* Slot: the worker's end, a Python type in five files.
+/* Slot: the worker's end of one slot, a Python type in five files.
  *
- *   slot.c       life of the type; hosting envs
- *   serve.c      the loop: commands out of the queue, env.step, env.reset
- *   row.c        one answer into one row, then the end of its command
- *   slot_records.c  what is known of each env's answers, should this process die
- *   slot_messages.c  messages and payloads, for what has no column
+ *   slot.c           creates and destroys the type's objects; hosts envs
+ *   serve.c          the loop: takes commands, calls env.step and env.reset
+ *   row.c            writes one reply into one row and ends its command
+ *   slot_records.c   records of each env's latest replies, for recovery after a crash
+ *   slot_messages.c  messages and payloads, for values without a column
  *
- * One thread uses a Slot. Where a function below says "the command under way" it is the one
- * that serve() took from the queue last and that no row or `finish` has ended yet. */
+ * One thread uses a Slot. "The command under way" is the command that serve() has begun last and
+ * that neither a row nor finish() has ended yet. */
 #ifndef VECENV_SLOT_H
 #define VECENV_SLOT_H
 
@@ -22,24 +22,24 @@
 
 enum { AUTORESET_DISABLED, AUTORESET_NEXT_STEP, AUTORESET_SAME_STEP };
 
-/* What serve() returns first. */
+/* The kind of an event, the first item that serve() returns. */
 enum { EVENT_STOP, EVENT_IDLE, EVENT_COMMAND, EVENT_RESULT, EVENT_RAISED };
 
 typedef struct {
-    PyObject *step;  /* bound method, or NULL: not hosted by this slot */
-    PyObject *env;   /* whose `reset` begins the next episode here; NULL: the host does it */
+    PyObject *step;  /* bound method; NULL: this slot does not host the env */
+    PyObject *env;   /* its `reset` is called here for autoresets; NULL: the host resets it */
     int needs_reset; /* NEXT_STEP: the episode is over, the next step resets */
-    int64_t last_ns; /* how long its last command took */
+    int64_t last_ns; /* duration of its last command */
     vecenv_episode_counters counters;
-    int64_t began_ns;       /* when its episode began */
-    uint64_t digest;        /* of its answers since a known start */
+    int64_t began_ns;       /* monotonic clock when its episode began */
+    uint64_t digest;        /* of its replies since the last restore point */
     int starts_digest;      /* the next row is the first of them */
-    uint32_t turn;          /* which of its two records is written next */
-    int64_t busy_ns;        /* time spent on it since its state was last looked at */
-    int64_t snapshot_after_ns; /* how much of that is due for another look; 0: never */
+    uint32_t turn;          /* the lowest bit selects the record that is written next */
+    int64_t busy_ns;        /* duration of its commands since the last snapshot */
+    int64_t snapshot_after_ns; /* the busy_ns after which a snapshot is due; 0: never */
 } hosted_env;
 
-/* A word of a global random generator, and its value while no env has drawn. */
+/* A word of a global random generator, and its value as long as no env draws from it. */
 typedef struct {
     const uint32_t *word;
     uint32_t value;
@@ -55,36 +55,35 @@ typedef struct {
     int event_fd;
     int autoreset;
     int waits;       /* whether serve() may sleep */
-    int has_objects; /* observations have parts without columns: every row has mail */
+    int has_objects; /* observations have parts without columns: every row has a message */
     vecenv_spin_policy spin_policy;
     vecenv_affinity affinity;
     node *obs, *final_obs, *action;
     checked_leaf *checked;
-    uint8_t *staging;  /* SAME_STEP: leaves that ended an episode, safe from its reset */
-    size_t num_staged; /* of them, in front of `checked`, for the row under way */
-    double *reward;
+    uint8_t *staging;  /* SAME_STEP: a copy of the final observation, which the reset may change */
+    size_t num_staged; /* its leaves, the first ones in `checked`; 0: none */
+    double *reward;    /* of the reply under way, reward_size numbers */
     hosted_env *envs;
-    int infos; /* which infos travel, INFOS_* */
+    int infos; /* which infos are sent, INFOS_* */
     info_table info_table;
     info_cells cells;
-    info_cells final_cells; /* SAME_STEP: of the info that ended an episode, for the row under way */
+    info_cells final_cells; /* SAME_STEP: the cells of the final info, for the row under way */
     PyObject *numpy_scalar, *numpy_array; /* types */
-    /* Interned: the interpreter's cache of methods keeps every other string it is asked with. */
+    /* Interned strings: the interpreter's method cache keeps all other strings alive. */
     PyObject *reset_name, *step_name;
-    vecenv_command command; /* under way */
-    int has_unread_payload; /* it has one, which has not been taken */
-    /* payloads in front of that, of commands that ended without theirs */
+    vecenv_command command; /* the command under way */
+    int has_unread_payload; /* its payload is still in the ring */
+    /* payloads in the ring before that one, of commands that ended without taking theirs */
     uint32_t num_unread_payloads;
-    int64_t now_ns;         /* when the last command ended, 0 after a wait */
-    int64_t notified_ns;    /* when the parent was last told */
+    int64_t now_ns;         /* when the last command ended; 0 after a wait */
+    int64_t notified_ns;    /* when the parent was last notified */
     uint32_t last_num_superseded;
     int keeps_records;
-    size_t final_offset; /* where the columns of final observations begin */
+    size_t final_offset; /* offset in a block of the columns of final observations */
     watched_word watched[MAX_WATCHED];
     uint32_t num_watched;
-    PyObject *on_draw; /* told of an env that changed one of them; owns their memory */
-    /* take_snapshot(env_id, step_id), before an autoreset where that is due; or NULL */
-    PyObject *take_snapshot;
+    PyObject *on_draw; /* called with an env_id after a watched word changed; owns their memory */
+    PyObject *take_snapshot; /* called with (env_id, step_id) before an autoreset; or NULL */
 } Slot;
 
 static inline vecenv_slot_lines *
@@ -93,7 +92,7 @@ lines_of(const Slot *self)
     return &self->arena.slots[self->slot];
 }
 
-/* The books of the env that a caller names by its env_id; NULL with an exception. */
+/* Return the state of an env by its env_id. NULL with an exception. */
 static inline hosted_env *
 parse_env(const Slot *self, PyObject *env_id)
 {
@@ -104,9 +103,9 @@ parse_env(const Slot *self, PyObject *env_id)
     return &self->envs[index];
 }
 
-/* Whether nobody waits for the command under way: a reset superseded it, or it was cancelled.
- * The newest step_ids lie on lines that the parent writes at every send; the counter on
- * our own doorbell's line says whether they are worth a look at all. */
+/* Return whether the command under way was superseded by a reset or cancelled. The parent writes
+ * the lines of `newest` at each request, so reading them is slow. They are read only if
+ * num_superseded, which is on the line of the slot's doorbell, has changed. */
 static inline int
 is_superseded(const Slot *self)
 {
@@ -115,14 +114,14 @@ is_superseded(const Slot *self)
                   != self->command.step_id;
 }
 
-/* Whether the host wants to look at the env's state before its next reset. */
+/* Return whether a snapshot of the env is due before its next reset. */
 static inline int
 is_snapshot_due(const hosted_env *env)
 {
     return env->snapshot_after_ns > 0 && env->busy_ns >= env->snapshot_after_ns;
 }
 
-/* An env of this slot has been stepped, by whomever; what raised or was repeated does not count. */
+/* Count one env step of this slot. Steps that raised or were repeated do not count. */
 static inline void
 count_env_step(const Slot *self)
 {
@@ -133,25 +132,26 @@ count_env_step(const Slot *self)
 /* ---- row.c ----------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject *obs, *reward, *info, *final_obs, *final_info; /* borrowed; NULL: nothing, or zero */
+    PyObject *obs, *reward, *info, *final_obs, *final_info; /* borrowed; NULL: none, reward 0 */
     int terminated, truncated;
     uint32_t flags;
 } vecenv_reply;
 
-/* Write and commit the row of the command under way, and end the command; if it was
- * superseded meanwhile, only end it. TREE_INEXACT: a value needs conversion, nothing was
- * written, the command is still under way. TREE_ERROR: the same, with an exception. */
+/* Write and commit the row of the command under way, and end the command. If it was superseded
+ * meanwhile, only end it. Returns TREE_OK; TREE_INEXACT if a value needs conversion; TREE_ERROR
+ * with an exception. In the last two cases nothing was written and the command is still under
+ * way. */
 int vecenv_slot_reply(Slot *self, vecenv_reply *reply);
 
-/* End the command under way without an answer. */
+/* End the command under way without a reply. */
 void vecenv_slot_drop(Slot *self);
 
-/* Copy observation, info (NULL: none) and reward that end an episode, since the reset that
- * follows may overwrite them in place; the next answer flagged FINAL carries them, but the
- * reward. TREE_INEXACT and TREE_ERROR: nothing is staged. */
+/* Stage the values that end an episode: copy observation, info (NULL: none) and reward, since the
+ * following reset may overwrite them in place. The next reply flagged FINAL contains them, except
+ * the reward. Returns TREE_OK, or TREE_INEXACT or TREE_ERROR; then nothing is staged. */
 int vecenv_slot_stage_final(Slot *self, const vecenv_reply *reply);
 
-/* Forget what is staged. */
+/* Drop the staged values. */
 static inline void
 unstage(Slot *self)
 {
@@ -159,8 +159,8 @@ unstage(Slot *self)
     self->final_cells.used = 0;
 }
 
-/* Whether the env's episode is over once the command under way is answered with this row. An
- * autoreset that raised has begun nothing: the next step tries again. */
+/* Return whether the env's episode is over after this reply to the command under way. If an
+ * autoreset raised, no episode has begun: the next step resets again. */
 static inline int
 is_over_after(const Slot *self, const hosted_env *env, const vecenv_reply *reply)
 {
@@ -170,11 +170,12 @@ is_over_after(const Slot *self, const hosted_env *env, const vecenv_reply *reply
 
 /* ---- slot_records.c -------------------------------------------------------------- */
 
-/* Check everything that can fail into self->checked (behind what is staged) and self->reward.
- * *num_checked leaves must be released, whatever is returned. */
+/* Check all values of a reply: everything that can fail. The leaves go to self->checked, after the
+ * staged ones; the reward to self->reward; infos to their cells. Returns TREE_*. In all cases the
+ * caller must release *num_checked leaves. */
 int vecenv_slot_check(Slot *self, vecenv_reply *reply, size_t *num_checked);
 
-/* Note the answer that stands in self->checked and self->reward; its row comes next. */
+/* Write the record of the reply in self->checked and self->reward, before its row is committed. */
 void vecenv_slot_keep_record(Slot *self, hosted_env *env, const vecenv_reply *reply,
                              size_t num_checked);
 

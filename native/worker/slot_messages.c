@@ -1,23 +1,25 @@
-/* Slot's mail: messages up and payloads down, for what has no column. */
+/* Messages and payloads of a Slot, for values without a column: messages to the parent go through
+ * the ring up, payloads of commands come through the ring down. */
 #include "worker/slot.h"
 
 #include "shm/byte_ring.h"
 
-/* A slot that waits for the parent looks at signals and at the stop word this often. */
+/* A slot that waits for the parent checks signals and the stop word this often. */
 #define PARENT_WAIT_SLICE_NS INT64_C(100000000)
 
 enum { WAIT_OVER, WAIT_STOPPED, WAIT_RAISED };
 
-/* Wait without the GIL until the parent has moved `word` on from `expected`. Meanwhile the slot
- * counts as blocked: not late, but kept waiting. `wakes_parent`: it has to be told first.
- * WAIT_STOPPED: the pool ends; WAIT_RAISED: a signal handler raised. */
+/* Wait without the GIL, at most PARENT_WAIT_SLICE_NS, until `word` differs from `expected`: the
+ * parent has read or written. Meanwhile the slot is marked as blocked, so no deadline counts.
+ * `wakes_parent`: wake the parent first. Returns WAIT_OVER; WAIT_STOPPED: the pool ends;
+ * WAIT_RAISED: a signal handler raised. */
 static int
 wait_for_parent(Slot *self, vecenv_word *word, uint64_t expected, int wakes_parent)
 {
     int status = WAIT_OVER;
     store_release32(&lines_of(self)->blocked, 1);
     Py_BEGIN_ALLOW_THREADS
-    if (wakes_parent) { /* the parent's drain stores `read`, fences, looks at blocked */
+    if (wakes_parent) { /* Hub.take_fragment stores `read`, fences, loads `blocked` */
         full_fence();
         vecenv_wake_parent_now(&self->arena, self->event_fd);
     }
@@ -33,8 +35,8 @@ wait_for_parent(Slot *self, vecenv_word *word, uint64_t expected, int wakes_pare
     return status;
 }
 
-/* What was raised amid a message: it waits until that is whole, for the next one stands right
- * behind it. */
+/* An exception that was raised within a message. It is deferred until the message is complete,
+ * because the next one follows directly in the ring. */
 typedef struct {
     PyObject *type, *value, *trace;
 } raised;
@@ -45,7 +47,7 @@ defer(raised *deferred)
     if (deferred->type == NULL) {
         PyErr_Fetch(&deferred->type, &deferred->value, &deferred->trace);
     } else {
-        PyErr_Clear(); /* the first one is told */
+        PyErr_Clear(); /* only the first one is raised */
     }
 }
 
@@ -62,7 +64,7 @@ vecenv_slot_send_message(PyObject *op, PyObject *arg)
     size_t left = (size_t)data.len;
     raised deferred = {NULL, NULL, NULL};
     int status = WAIT_OVER;
-    while (status != WAIT_STOPPED) { /* stopped: nobody reads any more, the rest is dropped */
+    while (status != WAIT_STOPPED) { /* if stopped, the parent no longer reads: drop the rest */
         uint64_t expected = load_acquire(ring.read);
         ptrdiff_t taken = vecenv_byte_ring_put(&ring, next, left);
         if (taken >= 0 && (size_t)taken == left) {
@@ -87,8 +89,8 @@ vecenv_slot_send_message(PyObject *op, PyObject *arg)
     Py_RETURN_NONE;
 }
 
-/* Take the next payload whole; a bytearray, which is of no use once something was raised. NULL: the
- * pool ends, or there is no memory. */
+/* Take the whole next payload as a bytearray. If an exception was deferred, its contents are
+ * undefined. NULL with an exception if the pool ends or memory is exhausted. */
 static PyObject *
 take_payload(Slot *self, raised *deferred)
 {
@@ -110,7 +112,7 @@ take_payload(Slot *self, raised *deferred)
         }
         Py_ssize_t have = deferred->type == NULL ? PyByteArray_GET_SIZE(payload) : 0;
         if (PyByteArray_Resize(payload, have + (Py_ssize_t)nbytes) < 0) {
-            defer(deferred); /* a fragment has room where the payload has none */
+            defer(deferred); /* no memory for the payload: keep only one fragment at a time */
             have = 0;
             if (PyByteArray_Resize(payload, (Py_ssize_t)nbytes) < 0) {
                 Py_CLEAR(payload);
@@ -131,7 +133,7 @@ vecenv_slot_take_payload(PyObject *op, PyObject *Py_UNUSED(ignored))
     Slot *self = (Slot *)op;
     raised deferred = {NULL, NULL, NULL};
     PyObject *payload = take_payload(self, &deferred);
-    /* that one was of a command that has ended */
+    /* skip the payloads of commands that have ended */
     while (payload != NULL && self->num_unread_payloads > 0) {
         self->num_unread_payloads--;
         Py_SETREF(payload, take_payload(self, &deferred));

@@ -1,15 +1,16 @@
-/* Records: what the parent needs to know of each env's answers should this process die, and
- * how a successor finds its way back there. Stands beside the row on the data path. */
+/* Records: the state of each env after its latest replies. After a crash the parent reads them, and
+ * a successor restores the env from them. They are beside the row on the data path. */
 #include "worker/slot.h"
 
 #include "shm/digest.h"
 
-/* Row flags that say what happened in the env; the others say how the answer travels. */
+/* Row flags that depend on the env; the other flags describe the transport of the reply. */
 #define ESSENTIAL (VECENV_F_RESET | VECENV_F_AUTORESET | VECENV_F_FINAL | VECENV_F_ERROR)
 
-/* Of the answer in self->checked and self->reward. Leaves are added up, each begun with its
- * place, since the C path and the host hold them in different orders. The first row of a
- * digest counts its observation alone: what ended the episode before is not repeated. */
+/* Return `digest` extended by the reply in self->checked and self->reward. The digest of each leaf
+ * starts with its offset and they are added up, because this file and the host pass leaves in
+ * different orders. The first row of a digest includes only the observation: a restored env does
+ * not repeat the end of the episode before it. */
 static uint64_t
 digest_of(const Slot *self, uint64_t digest, int starts_digest, const vecenv_reply *reply,
           size_t num_checked, uint64_t step_id)
@@ -21,7 +22,7 @@ digest_of(const Slot *self, uint64_t digest, int starts_digest, const vecenv_rep
         if (starts_digest && leaf->offset >= self->final_offset) {
             continue;
         }
-        /* whole where an episode begins or ends, which costs little */
+        /* all bytes at the start and the end of an episode: both are rare */
         int is_whole = what != 0 || leaf->nbytes <= VECENV_DIGEST_WHOLE;
         uint64_t begin = digest_mix(1, leaf->offset);
         sum += is_whole ? digest_bytes(begin, leaf->source, leaf->nbytes)
@@ -77,7 +78,7 @@ vecenv_slot_keep_record(Slot *self, hosted_env *env, const vecenv_reply *reply, 
     env->digest = digest_of(self, env->digest, env->starts_digest, reply, num_checked, step_id);
     env->starts_digest = 0;
     store_release(&record->step_id, 0);
-    store_fence(); /* a release alone lets what follows come before it */
+    store_fence(); /* a release store does not keep later stores behind it */
     record->digest = env->digest;
     record->counters = env->counters;
     record->began_ns = env->began_ns;
@@ -122,7 +123,8 @@ vecenv_slot_add_to_digest(PyObject *op, PyObject *args)
     int starts_digest;
     vecenv_reply reply = {0};
     if (!PyArg_ParseTuple(args, "OKOOppIOp:add_to_digest", &env_id, &step_id, &obs, &reward,
-                          &reply.terminated, &reply.truncated, &reply.flags, &final_obs, &starts_digest)) {
+                          &reply.terminated, &reply.truncated, &reply.flags, &final_obs,
+                          &starts_digest)) {
         return NULL;
     }
     hosted_env *env = parse_env(self, env_id);

@@ -1,14 +1,14 @@
-/* Count: steps an env and counts its steps as Gymnasium's TimeLimit does, which keeps the count.
- * Stands between the slot and the env where the worker steps past the wrappers of
- * `gymnasium.make`; its twin, and when that is so, are in core/host/shortcut.py. */
+/* Step counter: steps an env and counts its steps like Gymnasium's TimeLimit, in the TimeLimit
+ * itself. It is between the slot and the env if the worker steps past the wrappers of
+ * `gymnasium.make`. core/host/shortcut.py contains the conditions, and the same in Python. */
 #include "worker/step_counter.h"
 
-/* Names of what is looked up in each step. */
+/* The attributes that each step looks up. */
 enum { NAME_STEP, NAME_ELAPSED, NAME_MOST, NUM_NAMES };
 
 static const char *const spelled[NUM_NAMES] = {"step", "_elapsed_steps", "_max_episode_steps"};
 
-/* What a function made here is bound to, and then the names. */
+/* Items of the tuple that the function is bound to; the names follow last. */
 enum { BOUND_ENV, BOUND_LIMIT, BOUND_UNPACK, BOUND_ONE, BOUND_NAMES };
 
 static PyObject *
@@ -17,8 +17,8 @@ name_of(PyObject *bound, int which)
     return PyTuple_GET_ITEM(bound, BOUND_NAMES + which);
 }
 
-/* Count a step; whether it was the last one that the limit allows, -1 with an exception.
- * Attributes are looked up past `__getattr__`: a TimeLimit has one for those that it lacks. */
+/* Count a step. Returns whether it was the last step that the limit allows; -1 with an exception.
+ * Attributes are looked up without `__getattr__`, which wrappers use to forward to their env. */
 static int
 count(PyObject *bound)
 {
@@ -37,7 +37,7 @@ count(PyObject *bound)
     return is_over;
 }
 
-/* The five values of a step as a tuple. */
+/* Return the result of a step as a tuple of five values. */
 static PyObject *
 five_of(PyObject *bound, PyObject *result)
 {
@@ -47,7 +47,7 @@ five_of(PyObject *bound, PyObject *result)
     return PyObject_CallOneArg(PyTuple_GET_ITEM(bound, BOUND_UNPACK), result);
 }
 
-/* The same values, but truncated. */
+/* Return a copy of the five values with truncated set. */
 static PyObject *
 truncated(PyObject *values)
 {
@@ -73,7 +73,8 @@ step(PyObject *bound, PyObject *action)
 
 static PyMethodDef step_method = {
     "step", step, METH_O,
-    PyDoc_STR("step($self, action, /)\n--\n\nStep the env, and count as its TimeLimit does."),
+    PyDoc_STR("step($self, action, /)\n--\n\n"
+              "Step the env and count the step in its TimeLimit; return the five values."),
 };
 
 PyObject *
@@ -84,10 +85,10 @@ vecenv_counted(PyObject *Py_UNUSED(module), PyObject *arguments)
         return NULL;
     }
     PyObject *names[NUM_NAMES];
-    for (int i = 0; i < NUM_NAMES; i++) { /* interned, or every lookup would compare their letters */
+    for (int i = 0; i < NUM_NAMES; i++) { /* interned: else each lookup compares the strings */
         names[i] = PyUnicode_InternFromString(spelled[i]);
     }
-    /* "N" takes a reference over, and one that is NULL makes the result NULL. */
+    /* "N" takes ownership of a reference; a NULL makes the result NULL. */
     PyObject *bound = Py_BuildValue("(OOOiNNN)", env, limit, unpack, 1, names[NAME_STEP],
                                     names[NAME_ELAPSED], names[NAME_MOST]);
     PyObject *function = bound == NULL ? NULL : PyCFunction_New(&step_method, bound);

@@ -1,12 +1,13 @@
-/* Steps that are counted as Gymnasium's TimeLimit counts them. */
+/* Step counter: counts the steps of an env like Gymnasium's TimeLimit. */
 #ifndef VECENV_STEP_COUNTER_H
 #define VECENV_STEP_COUNTER_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* counted(env, limit, unpack) -> step(action), which returns and counts what `limit.step` would, a
- * TimeLimit around `env`. `unpack` gives what is no tuple of five as one, or raises. */
+/* counted(env, limit, unpack): return a function step(action). It steps `env` and returns the same
+ * as `limit.step`; `limit` is a TimeLimit around `env` and keeps the count. `unpack` turns a result
+ * that is not a tuple of five into one, or raises. */
 PyObject *vecenv_counted(PyObject *module, PyObject *arguments);
 
 #endif
