@@ -1,4 +1,4 @@
-/* Hub: the life of the type. See hub.h for the other files. */
+/* Hub: creates and destroys the type's objects. hub.h lists the other files. */
 #include "parent/hub.h"
 
 #define FIRST_COMMAND (UINT32_MAX - 20)
@@ -44,7 +44,7 @@ hub_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
-/* Read a tuple of (offset, nbytes) pairs. */
+/* Read a tuple of (offset, nbytes) pairs into `out`. -1 with an exception. */
 static int
 read_pairs(PyObject *pairs, size_t (*out)[2])
 {
@@ -63,7 +63,7 @@ static int
 read_slots(Hub *self, PyObject *slots)
 {
     if (PyTuple_GET_SIZE(slots) != (Py_ssize_t)self->arena.num_envs) {
-        PyErr_SetString(PyExc_ValueError, "slots must name one slot per env");
+        PyErr_SetString(PyExc_ValueError, "slots must hold one slot per env");
         return -1;
     }
     for (uint32_t i = 0; i < self->arena.num_envs; i++) {
@@ -113,7 +113,7 @@ allocate(Hub *self, Py_ssize_t num_columns, Py_ssize_t num_saved_columns)
     return 0;
 }
 
-/* Make the run of all envs of each block. */
+/* Make the row range of all envs of each block. */
 static int
 make_block_ranges(Hub *self)
 {
@@ -140,8 +140,8 @@ read_array_type(Hub *self, PyObject *type)
     return is_known < 0 ? -1 : 0;
 }
 
-/* Start all counters of commands. They have 32 bits and pass zero after hours of fast envs; as
- * with Linux's jiffies the first time comes soon, so that no run is the first to see it. */
+/* Set the counters of commands. They have 32 bits and wrap around after hours of fast envs. Like
+ * Linux's jiffies they start just below that, so every run tests the wrap-around. */
 static void
 start_counters(Hub *self)
 {
@@ -187,7 +187,7 @@ hub_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->views = Py_NewRef(views);
     self->row_range_type = Py_NewRef(row_range_type);
     self->event_type = Py_NewRef(event_type);
-    self->sender.next_step_id = 1; /* 0 means nothing outstanding */
+    self->sender.next_step_id = 1; /* 0 means that no reply is outstanding */
     if (PyObject_GetBuffer(mapping, &self->mapping, PyBUF_WRITABLE) < 0
         || vecenv_attach(&self->arena, &self->mapping) < 0
         || PyObject_GetBuffer(saved_rows, &self->saved_rows, PyBUF_WRITABLE) < 0
@@ -248,11 +248,24 @@ static PyMethodDef hub_methods[] = {
 PyDoc_STRVAR(hub_doc,
 "Hub(mapping, columns, saved_rows, saved_columns, action_leaves, slots, depth, event_fd, epoll_fd, "
 "spin_ns, soon_spin_ns, numpy_array, views, row_range_type, event_type)\n--\n\n"
-"The parent's end of a pool: requests out, batches in. One thread uses it at a time.\n\n"
-"What was shown last of an env goes to its row of `saved_rows`, laid out like a block, before its\n"
-"own row is written again: the columns of saved_columns, (offset, bytes per row) as in columns.\n"
-"Rows are handed out as row_range_type(views[block], start, stop), one object for all rows of a\n"
-"block; what else ends a wait as event_type(kind, descriptor, late_ns).");
+"Send requests to the slots of an arena and receive batches. One thread uses a Hub at a time.\n\n"
+"mapping: the writable memory of the arena, its header already written.\n"
+"columns: (offset in a block, bytes per row) of each column that a copied row needs.\n"
+"saved_rows: private writable memory of at least one block, with one row per env. The last\n"
+"delivered row of each env is copied there before its block is reused.\n"
+"saved_columns: like columns; the columns that are copied there.\n"
+"action_leaves: (offset in the arena, bytes per env) of each action leaf.\n"
+"slots: the slot of each env. depth: at least 2; the views of a batch are valid until `depth - 1`\n"
+"later batches have been received.\n"
+"event_fd: the eventfd that wakes the parent. epoll_fd: an epoll set with event_fd\n"
+"(edge-triggered) and the pidfds of the workers.\n"
+"spin_ns: the longest spin of a wait. soon_spin_ns: the same once a worker on this core has\n"
+"finished.\n"
+"numpy_array: the type of arrays. views: one object per block.\n"
+"row_range_type: recv returns rows as row_range_type(views[block], start, stop). All rows of a\n"
+"block are always the same object.\n"
+"event_type: other outcomes of a wait are returned as event_type(kind, descriptor, late_ns).\n\n"
+"Raises ValueError if the mapping is not an arena of this build or an argument does not fit it.");
 
 static PyType_Slot hub_slots[] = {
     {Py_tp_doc, (void *)hub_doc},

@@ -1,9 +1,9 @@
-/* Hub: the parent's end, a Python type in four files.
+/* Hub: the parent's end of a pool, a Python type in four files.
  *
- *   hub.c        life of the type
- *   hub_send.c   actions and commands out
- *   hub_recv.c   batches in
- *   hub_state.c  mail, who owes what, the state and the end of slots
+ *   hub.c        creates and destroys the type's objects
+ *   hub_send.c   sends actions and commands
+ *   hub_recv.c   receives batches
+ *   hub_state.c  messages, payloads, outstanding replies; the state and the end of slots
  *
  * One thread uses a Hub at a time. */
 #ifndef VECENV_HUB_H
@@ -23,7 +23,7 @@ typedef struct {
     size_t offset, nbytes; /* column in the arena, bytes per env */
 } action_leaf;
 
-/* The dtype of an array that has given an action leaf, NULL before that. */
+/* The dtype of the last array that contained an action leaf; NULL before the first one. */
 typedef struct {
     PyObject *dtype;
     size_t itemsize;
@@ -32,21 +32,22 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Py_buffer mapping;
-    Py_buffer saved_rows; /* a block of this process alone */
+    Py_buffer saved_rows; /* private memory, laid out like a block */
     vecenv_arena arena;
     vecenv_ring ring;
     vecenv_column *columns, *saved_columns;
     action_leaf *leaves;
     known_dtype *dtypes; /* one per leaf */
     Py_ssize_t num_leaves;
-    PyTypeObject *array_type; /* whose fields may be read; NULL: none */
-    PyObject *views, *row_range_type, *event_type; /* what receives hand out */
-    PyObject **block_ranges;                 /* per block, the run of all envs */
+    PyTypeObject *array_type; /* arrays whose fields may be read, see ndarray.h; NULL: none */
+    PyObject *views, *row_range_type, *event_type; /* the results of recv, see hub_doc */
+    PyObject **block_ranges;                 /* per block, the row range of all envs */
     vecenv_sender sender;
     vecenv_waiter waiter;
 } Hub;
 
-/* Rows start .. stop of a block as an object. NULL with an exception. */
+/* Return rows start .. stop - 1 of a block as an object of row_range_type. NULL with an
+ * exception. */
 PyObject *vecenv_hub_row_range(const Hub *self, uint32_t block, uint32_t start, uint32_t stop);
 
 /* Add the type to the module; -1 with an exception. */
@@ -55,7 +56,7 @@ int vecenv_add_hub(PyObject *module);
 #define HUB_METHOD(name) \
     PyObject *vecenv_hub_##name(PyObject *op, PyObject *arg); \
     extern const char vecenv_hub_##name##_doc[]
-/* What every batch passes through: no tuple of arguments is made for it. */
+/* Methods that every batch calls: they take their arguments without a tuple. */
 #define HUB_QUICK_METHOD(name) \
     PyObject *vecenv_hub_##name(PyObject *op, PyObject *const *args, Py_ssize_t count); \
     extern const char vecenv_hub_##name##_doc[]

@@ -1,10 +1,10 @@
-/* Hub, receiving: one call receives a batch of rows. Stands between committed rows and the
- * batch view on the data path. */
+/* Hub, receiving: turns committed rows into a batch. It is between the ring and the batch view on
+ * the data path. */
 #include "parent/hub.h"
 
 #include "shm/park.h"
 
-/* What ended a wait without rows, and how much later than at its deadline if that was it. */
+/* Make the event of a wait that ended without rows. A timeout includes how late it was noticed. */
 static PyObject *
 event_of(const Hub *self, int outcome, int descriptor, int64_t deadline_ns)
 {
@@ -24,7 +24,7 @@ vecenv_hub_row_range(const Hub *self, uint32_t block, uint32_t start, uint32_t s
                                  PyTuple_GET_ITEM(self->views, block), start, stop);
 }
 
-/* Deliver up to max_count of the gathered rows. */
+/* Deliver at most max_count of the gathered rows, as (rows, flags of all rows combined by or). */
 static PyObject *
 deliver(Hub *self, uint32_t max_count)
 {
@@ -57,7 +57,7 @@ deliver(Hub *self, uint32_t max_count)
     return pair;
 }
 
-/* A number of rows; beyond what there can be is as good as all. -1 with an exception. */
+/* Read a number of rows, at most UINT32_MAX, which means all. -1 with an exception. */
 static int64_t
 count_of(PyObject *value)
 {
@@ -117,12 +117,18 @@ vecenv_hub_recv(PyObject *op, PyObject *const *args, Py_ssize_t count)
 
 const char vecenv_hub_recv_doc[] = PyDoc_STR(
 "recv($self, min_count, max_count, deadline_ns, /)\n--\n\n"
-"Wait for rows; (rows, or of their flags).\n\n"
-"Or an event, to be dealt with before the next call: ('timeout', -1, ns) at deadline_ns on the\n"
-"monotonic clock (negative: from now), or so much later; ('descriptor', fd, 0) a pidfd is\n"
-"readable; ('message', -1, 0) a worker waits for its mail to be drained; ('no_block', -1, 0) late\n"
-"writers pin all blocks.\n"
-"Runs signal handlers; without the GIL while it waits.");
+"Wait for min_count rows; return (rows, flags): up to max_count rows, and their flags or'ed.\n\n"
+"min_count: at least 1; more than the outstanding replies means all of them.\n"
+"deadline_ns: time of the monotonic clock; a negative value counts from the call.\n\n"
+"rows is a row_range_type. It is valid until `depth - 1` later batches have been received.\n"
+"If the wait ends without rows, returns an event instead, to be handled before the next call:\n"
+"  ('timeout', -1, late_ns)  the deadline has passed, late_ns ago\n"
+"  ('descriptor', fd, 0)     a pidfd is readable: a worker has exited\n"
+"  ('message', -1, 0)        read the messages: a worker may be waiting for that\n"
+"  ('no_block', -1, 0)       stragglers pin all blocks\n"
+"Replies that have arrived are kept for the next call.\n\n"
+"Releases the GIL while it waits. Runs signal handlers, whose exceptions are raised. Raises\n"
+"ValueError unless 1 <= min_count <= max_count.");
 
 PyObject *
 vecenv_hub_wait(PyObject *op, PyObject *arg)
@@ -142,11 +148,13 @@ vecenv_hub_wait(PyObject *op, PyObject *arg)
         return NULL;
     }
     if (outcome == -1 || outcome == RECV_BATCH) {
-        outcome = RECV_MESSAGE; /* look around */
+        outcome = RECV_MESSAGE; /* something happened: the caller checks everything */
     }
     return event_of(self, outcome, descriptor, deadline_ns);
 }
 
 const char vecenv_hub_wait_doc[] = PyDoc_STR(
 "wait($self, deadline_ns, /)\n--\n\n"
-"Sleep until anything happens: a row, mail, a death, the deadline. An event as of `recv`.");
+"Sleep until a row or a message arrives, a worker exits, or deadline_ns; return an event.\n\n"
+"The event is one of `recv`; 'message' also stands for a row. deadline_ns is a time of the\n"
+"monotonic clock. Releases the GIL while it sleeps; raises exceptions of signal handlers.");

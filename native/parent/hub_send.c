@@ -1,5 +1,5 @@
-/* Hub, sending: one call sends a batch of actions, or one operation per env. Stands between the
- * caller's arrays and the doorbells on the data path. */
+/* Hub, sending: one call sends a batch of actions, or one operation per env. It is between the
+ * caller's arrays and the doorbells of the slots on the data path. */
 #include "parent/hub.h"
 
 #include <string.h>
@@ -144,10 +144,17 @@ done:
 
 const char vecenv_hub_send_doc[] = PyDoc_STR(
 "send($self, leaves, env_ids, ordered, flags, /)\n--\n\n"
-"Step envs with one array per action leaf, (n, *S) in request order.\n\n"
-"env_ids: int64 (n,) or None for all. ordered: rows stand in request order in a block of\n"
-"their own, else in finish order. Returns None, or ('bad_env', 'busy', 'mixed', 'no_block' or\n"
-"'no_room', env_id) when refused.");
+"Send one step command per env; return None, or why the request was refused.\n\n"
+"leaves: one C-contiguous array (n, *S) of the leaf's dtype per action leaf, in request order; it\n"
+"is copied. env_ids: int64 (n,), or None for all envs. ordered: if true, the rows are in request\n"
+"order in a block of their own, else in finish order. flags: FORM_*, for scalar actions.\n\n"
+"A refusal is (reason, env_id); nothing was sent then. Reasons:\n"
+"  'bad_env'   there is no such env\n"
+"  'busy'      the env has an outstanding reply or is named twice\n"
+"  'mixed'     ordered, while replies of other envs are outstanding\n"
+"  'no_block'  no block is free\n"
+"  'no_room'   cancelled commands fill the queue of the env's slot\n"
+"Raises ValueError if the number or the size of the leaves is wrong. Never blocks.");
 
 PyObject *
 vecenv_hub_command(PyObject *op, PyObject *args)
@@ -197,6 +204,9 @@ done:
 
 const char vecenv_hub_command_doc[] = PyDoc_STR(
 "command($self, op, env_ids, arguments, flags, ordered, /)\n--\n\n"
-"Queue one operation per env: arguments int64 (n,), flags uint8 (n,).\n\n"
-"A reset supersedes a step of the same env; a call waits its turn and has no row. Returns\n"
-"the step_id of the first (they count up in request order), or a refusal as `send` does.");
+"Send one command per env; return the step_id of the first, or a refusal as of `send`.\n\n"
+"op: OP_STEP, OP_RESET or OP_CALL. env_ids: int64 (n,), or None for all envs. arguments: int64\n"
+"(n,), the seeds of resets with C_SEED. flags: uint8 (n,), C_* of each command. ordered: as of\n"
+"`send`. The step_ids follow in request order.\n\n"
+"A reset supersedes an outstanding step of its env. A call runs after the commands before it; its\n"
+"reply is a message, without a row. Never blocks.");

@@ -1,4 +1,5 @@
-/* Hub, beside the data path: mail, who owes what, the state and the end of slots. */
+/* Hub, beside the data path: messages, payloads, outstanding replies; the state and the end of
+ * slots. */
 #include "parent/hub.h"
 
 #include <string.h>
@@ -25,7 +26,7 @@ parse_block(const Hub *self, PyObject *arg, uint32_t *block)
     return parse_index(arg, "block", self->arena.num_blocks, block);
 }
 
-/* ---- mail ------------------------------------------------------------------------ */
+/* ---- messages and payloads ------------------------------------------------------- */
 
 PyObject *
 vecenv_hub_take_fragment(PyObject *op, PyObject *arg)
@@ -46,7 +47,7 @@ vecenv_hub_take_fragment(PyObject *op, PyObject *arg)
         return NULL;
     }
     vecenv_byte_ring_take(&ring, PyBytes_AS_STRING(data));
-    full_fence(); /* our `read` before the worker's blocked flag; pairs with Slot.send_message */
+    full_fence(); /* store `read`, then load `blocked`; pairs with Slot.send_message */
     if (load_acquire32(&self->arena.slots[slot].blocked)) {
         vecenv_wake_word(ring.read);
     }
@@ -55,7 +56,8 @@ vecenv_hub_take_fragment(PyObject *op, PyObject *arg)
 
 const char vecenv_hub_take_fragment_doc[] = PyDoc_STR(
 "take_fragment($self, slot, /)\n--\n\n"
-"Take one record of mail: (bytes, whether it ends its message), or None.");
+"Read one fragment of a message from a slot: (bytes, is_last), or None if there is none.\n\n"
+"is_last: whether the fragment ends its message. Wakes the slot if it waits for room.");
 
 PyObject *
 vecenv_hub_write_payload(PyObject *op, PyObject *args)
@@ -80,9 +82,10 @@ vecenv_hub_write_payload(PyObject *op, PyObject *args)
 
 const char vecenv_hub_write_payload_doc[] = PyDoc_STR(
 "write_payload($self, slot, data, /)\n--\n\n"
-"Write a payload, or as much of it as fits; bytes taken, -1 while the ring is full.");
+"Write the start of a payload, as much as fits; return the number of bytes written.\n\n"
+"Call it again with the rest until all is written. Returns -1 if the ring is full. Never blocks.");
 
-/* ---- blocks that are lent ---------------------------------------------------------- */
+/* ---- lent blocks ------------------------------------------------------------------- */
 
 PyObject *
 vecenv_hub_lend(PyObject *op, PyObject *arg)
@@ -97,7 +100,8 @@ vecenv_hub_lend(PyObject *op, PyObject *arg)
 
 const char vecenv_hub_lend_doc[] = PyDoc_STR(
 "lend($self, block, /)\n--\n\n"
-"Leave the block of a valid batch out of the rotation until `take_back`; False: it is free.");
+"Pin the block of a valid batch until `take_back`; return False if no batch holds it.\n\n"
+"Views of a lent block stay valid, since no row is written to it.");
 
 PyObject *
 vecenv_hub_take_back(PyObject *op, PyObject *arg)
@@ -116,9 +120,11 @@ vecenv_hub_take_back(PyObject *op, PyObject *arg)
 }
 
 const char vecenv_hub_take_back_doc[] = PyDoc_STR(
-"take_back($self, block, /)\n--\n\nGive a block that was lent back to the rotation.");
+"take_back($self, block, /)\n--\n\n"
+"End the loan of a block that `lend` has pinned, so that it can be reused.\n\n"
+"Raises ValueError if the block is free.");
 
-/* ---- who owes what --------------------------------------------------------------- */
+/* ---- outstanding replies --------------------------------------------------------- */
 
 PyObject *
 vecenv_hub_outstanding(PyObject *op, PyObject *Py_UNUSED(ignored))
@@ -127,7 +133,7 @@ vecenv_hub_outstanding(PyObject *op, PyObject *Py_UNUSED(ignored))
 }
 
 const char vecenv_hub_outstanding_doc[] = PyDoc_STR(
-"outstanding($self, /)\n--\n\nHow many envs owe an answer.");
+"outstanding($self, /)\n--\n\nReturn the number of envs with an outstanding reply.");
 
 PyObject *
 vecenv_hub_num_stragglers(PyObject *op, PyObject *Py_UNUSED(ignored))
@@ -137,7 +143,9 @@ vecenv_hub_num_stragglers(PyObject *op, PyObject *Py_UNUSED(ignored))
 
 const char vecenv_hub_num_stragglers_doc[] = PyDoc_STR(
 "num_stragglers($self, /)\n--\n\n"
-"How many rows were claimed or assigned, left behind uncommitted, and pin their blocks.");
+"Return the number of stragglers.\n\n"
+"A straggler is a claimed or assigned row that was still uncommitted when the rest of its block\n"
+"was delivered. It pins the block.");
 
 PyObject *
 vecenv_hub_owed(PyObject *op, PyObject *arg)
@@ -153,7 +161,8 @@ vecenv_hub_owed(PyObject *op, PyObject *arg)
 }
 
 const char vecenv_hub_owed_doc[] = PyDoc_STR(
-"owed($self, env_id, /)\n--\n\nWhat an env owes: (op, step_id); op 0 when nothing.");
+"owed($self, env_id, /)\n--\n\n"
+"Return (op, step_id) of the outstanding reply of an env; (0, 0) if there is none.");
 
 PyObject *
 vecenv_hub_last_delivered(PyObject *op, PyObject *arg)
@@ -168,7 +177,7 @@ vecenv_hub_last_delivered(PyObject *op, PyObject *arg)
 
 const char vecenv_hub_last_delivered_doc[] = PyDoc_STR(
 "last_delivered($self, env_id, /)\n--\n\n"
-"The step_id of the last answer of an env that was delivered with an observation; 0: none yet.");
+"Return the step_id of the env's last delivered row with an observation; 0 if there is none.");
 
 PyObject *
 vecenv_hub_cancel(PyObject *op, PyObject *arg)
@@ -184,11 +193,13 @@ vecenv_hub_cancel(PyObject *op, PyObject *arg)
 
 const char vecenv_hub_cancel_doc[] = PyDoc_STR(
 "cancel($self, env_id, /)\n--\n\n"
-"Forget what an env owes: its slot drops the command, or the answer if it has begun.");
+"Stop waiting for the outstanding reply of an env, if there is one.\n\n"
+"The slot drops the command; if it has begun, the reply is dropped.");
 
-/* ---- slots and the table of infos ------------------------------------------------ */
+/* ---- slots and the table of info keys -------------------------------------------- */
 
-/* Have the next process of a slot begin at `head` of its queue, with empty rings of mail. */
+/* Prepare the words of a slot for its next process: it starts at `head` of the queue, and its byte
+ * rings are empty. */
 static void
 clear_lines(const Hub *self, uint32_t slot, uint32_t head)
 {
@@ -216,12 +227,13 @@ vecenv_hub_reap(PyObject *op, PyObject *arg)
 
 const char vecenv_hub_reap_doc[] = PyDoc_STR(
 "reap($self, slot, /)\n--\n\n"
-"After the slot's process has ended and its mail is drained: void its unfinished rows\n"
-"and empty its queue. Its envs owe what they owed.");
+"Commit the unfinished rows of a dead slot as void and empty its queue.\n\n"
+"Call it after the slot's process has ended and its messages have been read. The replies of its\n"
+"envs stay outstanding.");
 
-/* Whether a dead slot's first command was answered. Of one that nobody waits for, because it was
- * delivered, superseded or cancelled, only its record tells: each answer leaves one, and it is the
- * newest that its env has. */
+/* Return whether a dead slot's first command was answered. If its reply is not outstanding, because
+ * it was delivered, superseded or cancelled, its record decides: each reply writes a record, and
+ * the one of the first command is the newest of its env. */
 static int
 is_done(const Hub *self, const vecenv_command *command)
 {
@@ -252,7 +264,7 @@ vecenv_hub_requeue(PyObject *op, PyObject *args)
     uint32_t mask = self->arena.queue_size - 1;
     uint32_t head = load_acquire32(&self->arena.slots[slot].head);
     uint32_t tail = self->sender.tails[slot];
-    if (head != tail) { /* the slot may have died after its answer, before it moved on */
+    if (head != tail) { /* the slot may have died after its reply, before it advanced `head` */
         const vecenv_command *first = &queue[head & mask];
         head += first->op == VECENV_OP_CALL ? is_answered != 0 : is_done(self, first) != 0;
     }
@@ -274,12 +286,13 @@ vecenv_hub_requeue(PyObject *op, PyObject *args)
 
 const char vecenv_hub_requeue_doc[] = PyDoc_STR(
 "requeue($self, slot, is_answered, /)\n--\n\n"
-"After the slot's process has ended and its mail is drained, before a successor takes over:\n"
-"void what it claimed and did not write, and return the commands that are left to do, as\n"
-"(op, env_id, step_id, flags). Their payloads must be posted again. is_answered: whether the\n"
-"first of them is a call whose answer is in.");
+"Return the unanswered commands of a dead slot: a list of (op, env_id, step_id, flags).\n\n"
+"Call it after the slot's process has ended and its messages have been read. Rows that it claimed\n"
+"and did not commit become void. The commands stay in the queue for a successor, but their\n"
+"payloads must be written again. is_answered: if the queue's first command is a call, whether its\n"
+"reply has arrived.");
 
-/* Let a row that was assigned to a command be written, and reaped, by another slot. */
+/* Make another slot the owner of a command's assigned row, to write and to reap it. */
 static void
 reassign_row(const Hub *self, uint64_t row_ref, uint32_t slot)
 {
@@ -318,7 +331,7 @@ vecenv_hub_move(PyObject *op, PyObject *args)
             other[sender->tails[to]++ & mask] = queue[at & mask];
         }
     }
-    uint32_t kept = tail; /* the others close up behind, where new commands will follow */
+    uint32_t kept = tail; /* the remaining commands move to the end, where new ones will follow */
     for (uint32_t at = tail; at != head;) {
         if (queue[--at & mask].env_id != env_id) {
             queue[--kept & mask] = queue[at & mask];
@@ -330,7 +343,7 @@ vecenv_hub_move(PyObject *op, PyObject *args)
         sender->has_cancelled[to] = 1;
         sender->num_with_cancelled++;
     }
-    /* a step among them may have been superseded: have the new slot look */
+    /* a moved step may have been superseded: make the new slot check */
     vecenv_word32 *superseded = &self->arena.slots[to].num_superseded;
     store_release32(superseded, load_acquire32(superseded) + 1);
     vecenv_publish_tail(&self->arena, to, sender->tails[to], vecenv_now_ns());
@@ -339,9 +352,9 @@ vecenv_hub_move(PyObject *op, PyObject *args)
 
 const char vecenv_hub_move_doc[] = PyDoc_STR(
 "move($self, env_id, slot, /)\n--\n\n"
-"Serve an env by another slot from now on, with the commands that its old one has left.\n\n"
-"No process may serve either slot: the old one has been requeued, the new one was never used\n"
-"or has been requeued too.");
+"Serve an env by another slot, and move its queued commands there.\n\n"
+"No process may serve either slot: the old slot has been requeued; the new slot has never been\n"
+"used, or has been requeued too.");
 
 PyObject *
 vecenv_hub_state(PyObject *op, PyObject *arg)
@@ -352,8 +365,8 @@ vecenv_hub_state(PyObject *op, PyObject *arg)
         return NULL;
     }
     const vecenv_slot_lines *lines = &self->arena.slots[slot];
-    /* The operation first, since its slot stores it last: one that is seen has its own start,
-     * not that of what the slot did before it was idle. Arguments of a call have no order. */
+    /* Load the operation first, since the slot stores it last: so the start is not older than the
+     * operation. C does not define the order in which arguments of a call are evaluated. */
     unsigned int current_op = load_acquire32(&lines->current_op);
     unsigned int env_id = load_acquire32(&lines->current_env);
     unsigned long long step_id = load_acquire(&lines->current_step_id);
@@ -365,7 +378,9 @@ vecenv_hub_state(PyObject *op, PyObject *arg)
 
 const char vecenv_hub_state_doc[] = PyDoc_STR(
 "state($self, slot, /)\n--\n\n"
-"What a slot does: (op, env_id, step_id, started_ns, blocked, num_steps).");
+"Return the state of a slot: (op, env_id, step_id, started_ns, blocked, num_steps).\n\n"
+"op: the operation under way, 0 between two commands; the next three belong to it, started_ns on\n"
+"the monotonic clock. blocked: 1 while the slot waits for the parent. num_steps: env steps made.");
 
 PyObject *
 vecenv_hub_pending(PyObject *op, PyObject *arg)
@@ -386,7 +401,8 @@ vecenv_hub_pending(PyObject *op, PyObject *arg)
 
 const char vecenv_hub_pending_doc[] = PyDoc_STR(
 "pending($self, slot, /)\n--\n\n"
-"The first command in a slot's queue, under way or not: (op, env_id, step_id); op 0: none.");
+"Return (op, env_id, step_id) of the first command in a slot's queue; op 0 if it is empty.\n\n"
+"The command under way stays in the queue until it ends.");
 
 PyObject *
 vecenv_hub_stop(PyObject *op, PyObject *Py_UNUSED(ignored))
@@ -407,7 +423,7 @@ vecenv_hub_stop(PyObject *op, PyObject *Py_UNUSED(ignored))
 }
 
 const char vecenv_hub_stop_doc[] = PyDoc_STR(
-"stop($self, /)\n--\n\nTell all slots to leave serve() after the command under way.");
+"stop($self, /)\n--\n\nMake serve() of all slots return after the command under way.");
 
 PyObject *
 vecenv_hub_add_info_key(PyObject *op, PyObject *arg)
@@ -431,4 +447,6 @@ vecenv_hub_add_info_key(PyObject *op, PyObject *arg)
 
 const char vecenv_hub_add_info_key_doc[] = PyDoc_STR(
 "add_info_key($self, name, /)\n--\n\n"
-"Give an info key a column; its index, or -1 when the name or the table is too long.");
+"Give an info cell to a table entry; return its index, or -1 if the entry does not fit.\n\n"
+"name: an entry as described in native/py/info.h. It does not fit if it has more than 63 bytes of\n"
+"UTF-8 or the table is full.");
