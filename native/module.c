@@ -1,5 +1,5 @@
-/* vecenv._native: the module's boundary. Constants that core/layout/arena.py is compared with,
- * and the two types: Hub (parent) and Slot (worker). */
+/* vecenv._native: the module, its functions, its two types Hub (parent) and Slot (worker), and the
+ * constants that a test compares with core/layout/arena.py. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "worker/step_counter.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-               "integers are cut to their low bytes, futexes sit on low halves");
+               "the low bytes of integers, and the low halves of futex words, must come first");
 
 static PyObject *
 watch_parent(PyObject *Py_UNUSED(module), PyObject *args)
@@ -32,30 +32,34 @@ watch_parent(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyDoc_STRVAR(watch_parent_doc,
 "watch_parent(pid, pidfd, connection, /)\n--\n\n"
-"Kill this process group once the process `pid` behind `pidfd` has exited, or has closed the\n"
-"other end of the socket `connection` (a native thread).");
+"Kill this process group as soon as the parent exits or closes its end of a socket.\n\n"
+"pid, pidfd: the parent; pidfd then belongs to this function. connection: the descriptor of this\n"
+"process's end of the socket. Starts a native thread and returns. Raises OSError.");
 
 PyDoc_STRVAR(timesteps_doc,
 "timesteps(type, obs, rewards, /)\n--\n\n"
-"Make one `type(obs, reward, False, {})` per row; return lists of them, of their dicts, and\n"
-"of the rows of obs and rewards.\n\n"
-"obs, rewards: sequences of one length. type: a tuple type of four fields.");
+"Make one `type(obs, reward, False, {})` per row.\n\n"
+"type: a tuple type of four fields. obs, rewards: sequences of the same length; their items are\n"
+"not copied. Returns four lists: the timesteps, their dicts, the items of obs, the items of\n"
+"rewards. Raises TypeError or ValueError if the arguments do not fit.");
 
 PyDoc_STRVAR(common_type_doc,
 "common_type(values, /)\n--\n\n"
-"Return the type that all items of a list have, None if there is no such type.");
+"Return the type that all items of a list have, or None; None for an empty list.");
 
 PyDoc_STRVAR(trees_doc,
 "trees(type, slot, count, names, columns, /)\n--\n\n"
-"Make `count` objects of `type`, `slot` of each being {name: item of its column}.\n\n"
-"slot: the type's only slot, a member descriptor. columns: one per name, a list of `count`\n"
-"items or an array (count,), of which rows are views of shape ().");
-/* A stretch of memory that its caller vouches for. */
+"Make `count` objects of `type`, with `slot` set to {name: item of its column}.\n\n"
+"slot: the type's only slot, a member descriptor. columns: one per name, a list of `count` items,\n"
+"which are not copied, or an array (count,), whose items become writable views of shape ().\n"
+"Returns a list. Raises ValueError if the arguments do not fit.");
+
+/* A range of memory. The caller guarantees that it is mapped. */
 typedef struct {
     uint64_t address, nbytes;
 } area;
 
-/* Copy all areas out to `keep`, then `fill` into them; either may be without memory. */
+/* Copy all areas to `keep`, then `fill` to the areas. Either may have no memory. */
 static int
 exchange_areas(const Py_buffer *areas, Py_buffer *keep, const Py_buffer *fill)
 {
@@ -104,13 +108,15 @@ exchange(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyDoc_STRVAR(exchange_doc,
 "exchange(areas, keep, fill, /)\n--\n\n"
-"Copy stretches of memory out to `keep`, then `fill` into them; either may be None.\n\n"
-"areas: uint64 pairs (address, bytes) of memory that the caller vouches for.");
+"Copy ranges of memory to `keep`, then copy `fill` to them.\n\n"
+"areas: a buffer of uint64 pairs (address, nbytes). The caller guarantees that this memory exists\n"
+"and that no other thread uses it. keep, fill: buffers with as many bytes as all areas, or None.\n"
+"Raises ValueError if their size is wrong.");
 
 PyDoc_STRVAR(counted_doc,
 "counted(env, limit, unpack, /)\n--\n\n"
-"A function of an action that steps env and counts as the TimeLimit `limit` around it does.\n\n"
-"unpack: gives what a step returned, if that is no tuple of five, as one, or raises.");
+"Return a function step(action) that steps env and counts the step in its TimeLimit `limit`.\n\n"
+"unpack: called with the result of a step that is not a tuple of five; returns one, or raises.");
 
 static PyMethodDef module_methods[] = {
     {"timesteps", (PyCFunction)(void (*)(void))vecenv_timesteps, METH_FASTCALL, timesteps_doc},

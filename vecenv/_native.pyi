@@ -1,4 +1,4 @@
-"""Types of the C extension; native/README.md says what stands behind them."""
+"""Types of the C extension. The contracts are in its docstrings, the rules across files in native/README.md."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, final
@@ -77,7 +77,7 @@ class Hub:
         numpy_array: type,
         views: tuple[Any, ...],
         row_range_type: Callable[[Any, int, int], Any],
-        event_type: Callable[[str, int], Any],
+        event_type: Callable[[str, int, int], Any],
     ) -> Hub: ...
     def send(
         self, leaves: tuple[NDArray[Any], ...], env_ids: NDArray[Any] | None, ordered: bool, flags: int, /
