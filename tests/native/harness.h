@@ -1,4 +1,4 @@
-/* What the C tests share: an arena in private memory, and checks that say where they failed. */
+/* Shared by the C tests: an arena in private memory, the parent's ring, and CHECK. */
 #ifndef VECENV_TESTS_HARNESS_H
 #define VECENV_TESTS_HARNESS_H
 
@@ -21,7 +21,7 @@
         }                                                                             \
     } while (0)
 
-/* So long that only a lost wake-up lasts it out, on whatever machine. */
+/* A timeout that only a lost wake-up reaches, even on a slow machine. */
 #define LOST_NS INT64_C(20000000000)
 #define LOST_MS 20000
 
@@ -40,7 +40,7 @@ place_next(int64_t *header, int word, size_t at, size_t nbytes)
     return at + nbytes;
 }
 
-/* Lay out the columns of one block; returns their bytes. */
+/* Set the offsets of the columns of one block. Returns their size in bytes. */
 static size_t
 place_columns(int64_t *header, size_t rows)
 {
@@ -123,7 +123,8 @@ flags_of(const vecenv_arena *arena, uint32_t block)
     return (uint32_t *)(void *)column(arena, block, VECENV_H_FLAGS);
 }
 
-/* What a worker writes between claim and commit. The reward tells the row's author. */
+/* Write a row as a worker does between claim and commit. The reward depends on step_id and env_id,
+ * so is_intact can check the row. */
 static inline void
 write_row(const vecenv_arena *arena, uint64_t row_ref, uint64_t step_id, int64_t env_id)
 {
@@ -145,7 +146,7 @@ is_intact(const vecenv_arena *arena, uint32_t block, uint32_t row)
 
 #define NUM_COLUMNS 4
 
-/* Books over an arena, with all their arrays. */
+/* The parent's state of an arena's ring, with all its arrays. */
 typedef struct {
     vecenv_ring ring;
     vecenv_column columns[NUM_COLUMNS];
@@ -192,7 +193,7 @@ free_test_ring(test_ring *made)
 }
 
 static inline void
-owe(vecenv_ring *ring, int64_t env_id, uint64_t step_id)
+set_outstanding(vecenv_ring *ring, int64_t env_id, uint64_t step_id)
 {
     ring->num_outstanding += ring->outstanding[env_id] == 0;
     ring->outstanding[env_id] = step_id;

@@ -1,4 +1,4 @@
-/* Mail: messages of every size through a small ring, also from one thread to another. */
+/* Byte rings: messages of every size through a small ring, also from one thread to another. */
 #include <pthread.h>
 
 #include "harness.h"
@@ -36,12 +36,12 @@ check(const uint8_t *data, uint32_t message, size_t nbytes)
 }
 
 static void
-messages_of_every_size_come_through_whole(void)
+test_messages_of_every_size_arrive_intact(void)
 {
     vecenv_arena arena = make_arena(sizes);
     vecenv_byte_ring ring = vecenv_byte_ring_up(&arena, 1);
     uint8_t data[RING], got[RING];
-    for (uint32_t round = 0; round < 5; round++) { /* so that all sizes meet all places */
+    for (uint32_t round = 0; round < 5; round++) { /* start at different offsets */
         for (size_t nbytes = 0; nbytes <= RING - 8; nbytes++) {
             uint32_t message = round * RING + (uint32_t)nbytes;
             fill(data, message, nbytes);
@@ -57,7 +57,7 @@ messages_of_every_size_come_through_whole(void)
 }
 
 static void
-a_full_ring_takes_nothing_and_keeps_what_it_has(void)
+test_full_ring_refuses_data_and_keeps_messages(void)
 {
     vecenv_arena arena = make_arena(sizes);
     vecenv_byte_ring ring = vecenv_byte_ring_down(&arena, 0);
@@ -81,7 +81,7 @@ a_full_ring_takes_nothing_and_keeps_what_it_has(void)
 }
 
 static void
-a_message_larger_than_the_ring_passes_in_pieces(void)
+test_large_message_passes_in_fragments(void)
 {
     vecenv_arena arena = make_arena(sizes);
     vecenv_byte_ring ring = vecenv_byte_ring_up(&arena, 0);
@@ -105,7 +105,7 @@ a_message_larger_than_the_ring_passes_in_pieces(void)
 }
 
 static void
-rings_of_slots_and_directions_are_apart(void)
+test_rings_of_slots_and_directions_are_separate(void)
 {
     vecenv_arena arena = make_arena(sizes);
     vecenv_byte_ring rings[4] = {vecenv_byte_ring_up(&arena, 0), vecenv_byte_ring_up(&arena, 1),
@@ -155,7 +155,7 @@ write_messages(void *argument)
             if (load_acquire(ring.read) == expected) {
                 int64_t began = vecenv_now_ns();
                 vecenv_wait_word(ring.read, expected, LOST_NS);
-                CHECK(vecenv_now_ns() - began < LOST_NS); /* else its wake-up was lost */
+                CHECK(vecenv_now_ns() - began < LOST_NS); /* else the wake-up was lost */
             }
         }
         store_release32(&lines->blocked, 0);
@@ -164,7 +164,7 @@ write_messages(void *argument)
 }
 
 static void
-a_writer_that_fills_the_ring_is_woken(void)
+test_blocked_writer_is_woken_after_read(void)
 {
     vecenv_arena arena = make_arena(sizes);
     vecenv_byte_ring ring = vecenv_byte_ring_up(&arena, 0);
@@ -200,10 +200,10 @@ a_writer_that_fills_the_ring_is_woken(void)
 int
 main(void)
 {
-    messages_of_every_size_come_through_whole();
-    a_full_ring_takes_nothing_and_keeps_what_it_has();
-    a_message_larger_than_the_ring_passes_in_pieces();
-    rings_of_slots_and_directions_are_apart();
-    a_writer_that_fills_the_ring_is_woken();
+    test_messages_of_every_size_arrive_intact();
+    test_full_ring_refuses_data_and_keeps_messages();
+    test_large_message_passes_in_fragments();
+    test_rings_of_slots_and_directions_are_separate();
+    test_blocked_writer_is_woken_after_read();
     return 0;
 }

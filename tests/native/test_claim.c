@@ -1,4 +1,4 @@
-/* Claiming rows of the open block: alone, around the ring, and several threads at once. */
+/* Claims of rows: by one thread, around the ring, and by several threads at once. */
 #include <pthread.h>
 #include <sched.h>
 
@@ -16,7 +16,7 @@ owner_at(const vecenv_arena *arena, uint64_t row_ref)
 }
 
 static void
-rows_are_claimed_in_order_and_run_on_into_the_successor(void)
+test_claims_are_in_order_and_continue_in_successor(void)
 {
     vecenv_arena arena = make_arena(sizes);
     test_ring *made = make_test_ring(&arena, 1);
@@ -35,7 +35,7 @@ rows_are_claimed_in_order_and_run_on_into_the_successor(void)
 }
 
 static void
-a_seal_freezes_the_count_and_opens_the_successor(void)
+test_seal_fixes_count_and_opens_successor(void)
 {
     vecenv_arena arena = make_arena(sizes);
     test_ring *made = make_test_ring(&arena, 1);
@@ -53,13 +53,13 @@ a_seal_freezes_the_count_and_opens_the_successor(void)
 }
 
 static void
-a_claimer_killed_before_it_moved_on_holds_nobody_up(void)
+test_killed_claimer_blocks_no_other(void)
 {
     vecenv_arena arena = make_arena(sizes);
     test_ring *made = make_test_ring(&arena, 1);
     uint64_t first = made->ring.chain[0];
     vecenv_word *owners = word_column(&arena, ref_block(first), VECENV_H_OWNER);
-    store_release(&owners[0], owner_of(ref_epoch(first), 1));   /* and then it died */
+    store_release(&owners[0], owner_of(ref_epoch(first), 1));   /* then it was killed */
     CHECK(load_acquire(&arena.control->open) == first);
     CHECK(vecenv_claim(&arena, 1) == first + 1);
     store_release(&owners[2], owner_of(ref_epoch(first), 1));
@@ -69,7 +69,7 @@ a_claimer_killed_before_it_moved_on_holds_nobody_up(void)
 }
 
 static void
-cells_count_as_committed_in_their_epoch_only(void)
+test_cells_are_committed_in_their_epoch_only(void)
 {
     vecenv_arena arena = make_arena(sizes);
     test_ring *made = make_test_ring(&arena, 1);
@@ -90,7 +90,7 @@ cells_count_as_committed_in_their_epoch_only(void)
         CHECK(vecenv_count_committed(&arena, epoch, block, ROWS) == count);
         CHECK(vecenv_ring_seal(&made->ring, 0) == VECENV_OK);
         CHECK(made->ring.chain[0] != open);
-        CHECK(vecenv_ring_filter(&made->ring) == 0); /* nobody waits for them */
+        CHECK(vecenv_ring_filter(&made->ring) == 0); /* no reply is outstanding */
     }
     free_test_ring(made);
     free(arena.base);
@@ -103,20 +103,20 @@ enum { TOTAL = 60000 };
 typedef struct {
     const vecenv_arena *arena;
     uint32_t slot;
-    vecenv_word *asked; /* per env: newest step_id that the parent asked for */
+    vecenv_word *requested; /* per env: the newest step_id that the parent has sent */
     vecenv_word *stop;
-} claimer;
+} claimer_args;
 
 static void *
 claim_rows(void *argument)
 {
-    const claimer *self = argument;
+    const claimer_args *self = argument;
     uint64_t done[PER_SLOT] = {0};
     while (!load_acquire(self->stop)) {
         int found = 0;
         for (uint32_t i = 0; i < PER_SLOT; i++) {
             uint32_t env_id = self->slot * PER_SLOT + i;
-            uint64_t step_id = load_acquire(&self->asked[env_id]);
+            uint64_t step_id = load_acquire(&self->requested[env_id]);
             if (step_id != done[i]) {
                 uint64_t row_ref = vecenv_claim(self->arena, self->slot);
                 write_row(self->arena, row_ref, step_id, env_id);
@@ -132,7 +132,7 @@ claim_rows(void *argument)
     return NULL;
 }
 
-/* Owners of the rows in all row ranges are who wrote them. */
+/* Check that the owner of each row in the row ranges is the slot that wrote it. */
 static void
 check_owners(const vecenv_ring *ring)
 {
@@ -146,9 +146,10 @@ check_owners(const vecenv_ring *ring)
     }
 }
 
-/* Seal whatever is open until something has come; hand it out and ask those envs again. */
+/* Seal the open block until rows have arrived; deliver up to max_count of them, and request the
+ * next step of their envs. Returns the number of rows. */
 static uint32_t
-turn(vecenv_ring *ring, vecenv_word *asked, uint32_t max_count)
+deliver_and_request_again(vecenv_ring *ring, vecenv_word *requested, uint32_t max_count)
 {
     uint32_t have = 0;
     while (have == 0) {
@@ -171,40 +172,40 @@ turn(vecenv_ring *ring, vecenv_word *asked, uint32_t max_count)
         int64_t env_id = env_ids_of(ring->arena, range.block)[row];
         uint64_t step_id = step_ids_of(ring->arena, range.block)[row];
         CHECK(is_intact(ring->arena, range.block, row));
-        CHECK(step_id == expected[env_id]); /* neither lost nor twice */
+        CHECK(step_id == expected[env_id]); /* no row is lost or doubled */
         expected[env_id] = 0;
-        owe(ring, env_id, step_id + 1);
-        store_release(&asked[env_id], step_id + 1);
+        set_outstanding(ring, env_id, step_id + 1);
+        store_release(&requested[env_id], step_id + 1);
     }
     return count;
 }
 
 static void
-every_row_is_claimed_exactly_once_beside_a_sealing_parent(void)
+test_rows_are_claimed_once_while_parent_seals(void)
 {
     vecenv_arena arena = make_arena(sizes);
     test_ring *made = make_test_ring(&arena, 2);
-    vecenv_word asked[ROWS] = {0};
+    vecenv_word requested[ROWS] = {0};
     vecenv_word stop = 0;
     for (uint32_t env_id = 0; env_id < ROWS; env_id++) {
-        owe(&made->ring, env_id, 1);
-        store_release(&asked[env_id], 1);
+        set_outstanding(&made->ring, env_id, 1);
+        store_release(&requested[env_id], 1);
     }
     pthread_t threads[SLOTS];
-    claimer claimers[SLOTS];
+    claimer_args claimers[SLOTS];
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        claimers[slot] = (claimer){&arena, slot, asked, &stop};
+        claimers[slot] = (claimer_args){&arena, slot, requested, &stop};
         CHECK(pthread_create(&threads[slot], NULL, claim_rows, &claimers[slot]) == 0);
     }
     for (uint32_t total = 0, i = 0; total < TOTAL; i++) {
-        total += turn(&made->ring, asked, i % ROWS + 1);
+        total += deliver_and_request_again(&made->ring, requested, i % ROWS + 1);
         CHECK(made->ring.num_outstanding == ROWS);
     }
     store_release(&stop, 1);
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
         CHECK(pthread_join(threads[slot], NULL) == 0);
     }
-    CHECK(made->ring.next_epoch > 2 * BLOCKS); /* it did go around */
+    CHECK(made->ring.next_epoch > 2 * BLOCKS); /* every block was reused */
     free_test_ring(made);
     free(arena.base);
 }
@@ -212,10 +213,10 @@ every_row_is_claimed_exactly_once_beside_a_sealing_parent(void)
 int
 main(void)
 {
-    rows_are_claimed_in_order_and_run_on_into_the_successor();
-    a_seal_freezes_the_count_and_opens_the_successor();
-    a_claimer_killed_before_it_moved_on_holds_nobody_up();
-    cells_count_as_committed_in_their_epoch_only();
-    every_row_is_claimed_exactly_once_beside_a_sealing_parent();
+    test_claims_are_in_order_and_continue_in_successor();
+    test_seal_fixes_count_and_opens_successor();
+    test_killed_claimer_blocks_no_other();
+    test_cells_are_committed_in_their_epoch_only();
+    test_rows_are_claimed_once_while_parent_seals();
     return 0;
 }

@@ -1,4 +1,4 @@
-"""Builds and runs the plain C tests beside this file, where there is a compiler for it."""
+"""Build and run the C tests of this folder, if there is a C compiler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "native"
-PLAIN_UNITS = sorted(str(path) for path in (NATIVE / "shm").glob("*.c"))  # those without Python.h
+PLAIN_UNITS = sorted(str(path) for path in (NATIVE / "shm").glob("*.c"))  # these do not include Python.h
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]
 SANITIZERS = {
     "plain": [],
@@ -23,7 +23,7 @@ SANITIZERS = {
 PROGRAMS = sorted(path.stem for path in HERE.glob("test_*.c"))
 SECONDS = 120
 
-pytestmark = pytest.mark.skipif(not NATIVE.is_dir(), reason="the C sources are not here")
+pytestmark = pytest.mark.skipif(not NATIVE.is_dir(), reason="the C sources are missing")
 
 
 def compiler() -> str:
@@ -35,7 +35,7 @@ def compiler() -> str:
 
 @cache
 def can_sanitize(kind: str, folder: Path) -> bool:
-    """Tell whether a program built with these sanitizers starts at all."""
+    """Return whether a program built with this sanitizer can run here."""
     source = folder / f"probe_{kind}.c"
     source.write_text("int main(void) { return 0; }\n")
     program = folder / f"probe_{kind}"
@@ -44,19 +44,19 @@ def can_sanitize(kind: str, folder: Path) -> bool:
 
 
 def command_for(program: Path) -> list[str]:
-    # The thread sanitizer cannot map its shadow at random addresses under some kernels.
+    # Under some kernels the thread sanitizer cannot map its shadow memory if addresses are randomized.
     setarch = shutil.which("setarch")
     return [*([setarch, "-R"] if setarch else []), str(program)]
 
 
 @pytest.mark.parametrize("kind", list(SANITIZERS))
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_c(name: str, kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_native_program_passes(name: str, kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     source = HERE / f"{name}.c"
     if kind == "tsan" and "pthread_create" not in source.read_text():
-        pytest.skip("it has one thread")
+        pytest.skip("the program has one thread")
     if not can_sanitize(kind, tmp_path_factory.getbasetemp()):
-        pytest.skip(f"the compiler cannot do {kind}")
+        pytest.skip(f"the compiler does not support {kind}")
     program = tmp_path / name
     arguments = ["-std=c11", "-g", "-O1", "-fno-omit-frame-pointer", "-pthread", *WARNINGS, *SANITIZERS[kind]]
     if "-Wno-error=tsan" in arguments and "clang" in compiler():

@@ -1,10 +1,10 @@
-/* Requests: sent whole or refused whole, and given up without a trace. */
+/* Requests: sent or refused as a whole; superseded and cancelled commands. */
 #include "harness.h"
 
 #include "shm/request.h"
 #include "shm/wait.h"
 
-enum { ENVS = 4, SLOTS = 2, BLOCKS = 12, DEPTH = 2, QUEUE = 8 };
+enum { ENVS = 4, SLOTS = 2, BLOCKS = 12, MAX_DELIVERED = 2, QUEUE = 8 };
 
 static const arena_sizes sizes = {ENVS, SLOTS, BLOCKS, ENVS, QUEUE, 64};
 
@@ -17,7 +17,7 @@ static void
 set_up(void)
 {
     arena = make_arena(sizes);
-    made = make_test_ring(&arena, DEPTH);
+    made = make_test_ring(&arena, MAX_DELIVERED);
     ring = &made->ring;
     sender = (vecenv_sender){.arena = &arena, .ring = ring, .next_step_id = 1};
     sender.slot_of = calloc(ENVS, sizeof *sender.slot_of);
@@ -44,9 +44,9 @@ tear_down(void)
     free(arena.base);
 }
 
-/* 0, or why it was refused. */
+/* Send a request; returns 0, or SEND_* if it was refused. */
 static int
-ask(int op, int ordered, const int64_t *env_ids, size_t count)
+send_request(int op, int ordered, const int64_t *env_ids, size_t count)
 {
     vecenv_request request = {.op = op, .ordered = ordered, .env_ids = env_ids, .count = count};
     int64_t refused_env;
@@ -54,9 +54,9 @@ ask(int op, int ordered, const int64_t *env_ids, size_t count)
     return error != 0 ? error : vecenv_send(&sender, &request, &refused_env);
 }
 
-/* The slot carries out its next command; returns its step_id. */
+/* Carry out the next command of a slot; returns its step_id. */
 static uint64_t
-work(uint32_t slot)
+reply_next(uint32_t slot)
 {
     vecenv_slot_lines *lines = &arena.slots[slot];
     uint32_t head = load_acquire32(&lines->head);
@@ -70,7 +70,7 @@ work(uint32_t slot)
     return command.step_id;
 }
 
-/* Late writers take all blocks but `left`. */
+/* Make stragglers pin all free blocks but `left`. */
 static void
 pin_blocks(uint32_t left)
 {
@@ -81,74 +81,75 @@ pin_blocks(uint32_t left)
 }
 
 static void
-a_reset_that_no_block_is_left_for_supersedes_nothing(void)
+test_refused_reset_supersedes_nothing(void)
 {
     set_up();
     pin_blocks(1);
-    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
+    CHECK(send_request(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
     CHECK(ring->num_free == 0 && ring->num_outstanding == ENVS);
-    work(0); /* the others are on their way */
-    CHECK(ask(VECENV_OP_RESET, 1, NULL, ENVS) == SEND_NO_BLOCK);
+    reply_next(0); /* the other replies are outstanding */
+    CHECK(send_request(VECENV_OP_RESET, 1, NULL, ENVS) == SEND_NO_BLOCK);
     CHECK(ring->num_outstanding == ENVS && ring->assigned_rows == ENVS);
     CHECK(sender.next_step_id == ENVS + 1);
     for (uint64_t env_id = 0; env_id < ENVS; env_id++) {
         CHECK(ring->outstanding[env_id] == env_id + 1 && sender.ops[env_id] == VECENV_OP_STEP);
         CHECK(load_acquire(&arena.newest[env_id]) == env_id + 1);
     }
-    work(0);
-    work(1);
-    work(1);
+    reply_next(0);
+    reply_next(1);
+    reply_next(1);
     vecenv_ring_finish_assigned(ring);
     CHECK(vecenv_ring_filter(ring) == ENVS);
     tear_down();
 }
 
-/* The block of the steps that it supersedes will do, once they have all been made. */
+/* No other block is free, but all superseded steps have been answered. */
 static void
-a_reset_takes_the_block_of_what_it_supersedes(void)
+test_reset_reuses_block_of_superseded_steps(void)
 {
     set_up();
     pin_blocks(1);
-    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
+    CHECK(send_request(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
     uint32_t block = ref_block(ring->assigned);
     for (uint32_t i = 0; i < ENVS; i++) {
-        work(i % SLOTS);
+        reply_next(i % SLOTS);
     }
-    CHECK(ask(VECENV_OP_RESET, 1, NULL, ENVS) == 0);
+    CHECK(send_request(VECENV_OP_RESET, 1, NULL, ENVS) == 0);
     CHECK(ring->num_outstanding == ENVS && ref_block(ring->assigned) == block);
     CHECK(ring->assigned_rows == ENVS && ring->num_row_ranges == 0);
     for (uint32_t i = 0; i < ENVS; i++) {
-        CHECK(work(i % SLOTS) > ENVS);
+        CHECK(reply_next(i % SLOTS) > ENVS);
     }
     vecenv_ring_finish_assigned(ring);
     CHECK(vecenv_ring_filter(ring) == ENVS);
     tear_down();
 }
 
-/* The same where they have become row ranges already. */
+/* Their rows have become row ranges already. */
 static void
-a_reset_takes_the_block_of_pieces_that_it_supersedes(void)
+test_reset_reuses_block_of_superseded_row_ranges(void)
 {
     set_up();
     pin_blocks(1);
-    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
+    CHECK(send_request(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
     for (uint32_t i = 0; i < ENVS; i++) {
-        work(i % SLOTS);
+        reply_next(i % SLOTS);
     }
     vecenv_ring_finish_assigned(ring);
     CHECK(vecenv_ring_filter(ring) == ENVS && ring->num_free == 0);
     uint32_t block = ring->row_ranges[0].block;
-    CHECK(vecenv_ring_lend(ring, block)); /* as rows of it that were delivered may be */
-    CHECK(ask(VECENV_OP_RESET, 1, NULL, ENVS) == SEND_NO_BLOCK && ring->outstanding[0] == 1);
+    CHECK(vecenv_ring_lend(ring, block)); /* delivered rows of a block may be lent */
+    CHECK(send_request(VECENV_OP_RESET, 1, NULL, ENVS) == SEND_NO_BLOCK
+          && ring->outstanding[0] == 1);
     vecenv_ring_take_back(ring, block);
-    CHECK(ask(VECENV_OP_RESET, 1, NULL, ENVS) == 0);
+    CHECK(send_request(VECENV_OP_RESET, 1, NULL, ENVS) == 0);
     CHECK(ring->num_row_ranges == 0 && ring->assigned_rows == ENVS);
     tear_down();
 }
 
-/* What recv would wait for; VECENV_WAIT_NOT: nothing. */
+/* Return the kind of wait of a recv now; VECENV_WAIT_NOT: `count` rows can be delivered. */
 static uint32_t
-waits_for(uint32_t count)
+recv_wait_kind(uint32_t count)
 {
     vecenv_waiter waiter = {.arena = &arena, .ring = ring};
     vecenv_wait_condition condition;
@@ -158,32 +159,33 @@ waits_for(uint32_t count)
 }
 
 static void
-an_ordered_request_does_not_wait_for_what_was_cancelled(void)
+test_ordered_request_skips_cancelled_steps(void)
 {
     set_up();
-    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
+    CHECK(send_request(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
     uint64_t row_ref = ring->assigned;
-    CHECK(work(1) == 2); /* slot 0 hangs in the step of env 0, and env 2 waits there */
-    CHECK(waits_for(1) == VECENV_WAIT_ALL);
+    CHECK(reply_next(1) == 2); /* slot 0 hangs in the step of env 0; env 2 is next there */
+    CHECK(recv_wait_kind(1) == VECENV_WAIT_ALL);
     vecenv_cancel(&sender, 0);
     CHECK(load_acquire(&arena.newest[0]) == 0 && ring->num_outstanding == 3);
-    CHECK(waits_for(1) == VECENV_WAIT_ANY); /* envs 2 and 3 are still awaited, in this order */
-    CHECK(work(1) == 4);
-    CHECK(waits_for(1) == VECENV_WAIT_ANY);
+    CHECK(recv_wait_kind(1) == VECENV_WAIT_ANY); /* envs 2 and 3 are still awaited, in this order */
+    CHECK(reply_next(1) == 4);
+    CHECK(recv_wait_kind(1) == VECENV_WAIT_ANY);
     vecenv_cancel(&sender, 2);
-    CHECK(waits_for(2) == VECENV_WAIT_NOT);
+    CHECK(recv_wait_kind(2) == VECENV_WAIT_NOT);
     CHECK(ring->num_stragglers == 2 && ring->assigned_rows == 0);
     vecenv_row_range range;
     CHECK(vecenv_ring_deliver(ring, 2, &range) == VECENV_OK);
     CHECK(env_ids_of(&arena, range.block)[range.start] == 1);
     CHECK(env_ids_of(&arena, range.block)[range.start + 1] == 3);
     CHECK(ring->num_outstanding == 0);
-    CHECK(ask(VECENV_OP_STEP, 0, (const int64_t[]){1}, 1) == 0); /* no ordered one in its way */
-    CHECK(work(1) == 5);
-    CHECK(waits_for(1) == VECENV_WAIT_NOT);
-    CHECK(ring->pins[ref_block(row_ref)] == 2); /* by the rows that slot 0 may write */
-    work(0);
-    work(0);
+    /* the ordered request does not block another one */
+    CHECK(send_request(VECENV_OP_STEP, 0, (const int64_t[]){1}, 1) == 0);
+    CHECK(reply_next(1) == 5);
+    CHECK(recv_wait_kind(1) == VECENV_WAIT_NOT);
+    CHECK(ring->pins[ref_block(row_ref)] == 2); /* two stragglers of slot 0 */
+    reply_next(0);
+    reply_next(0);
     vecenv_ring_collect_stragglers(ring);
     CHECK(vecenv_ring_filter(ring) == 1 && ring->num_stragglers == 0);
     CHECK(ring->pins[ref_block(row_ref)] == 0);
@@ -191,28 +193,29 @@ an_ordered_request_does_not_wait_for_what_was_cancelled(void)
 }
 
 static void
-an_ordered_request_does_not_wait_for_what_was_overtaken(void)
+test_ordered_request_skips_superseded_steps(void)
 {
     set_up();
-    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
-    work(1); /* slot 0 hangs */
-    work(1);
-    CHECK(ask(VECENV_OP_RESET, 0, (const int64_t[]){0, 2}, 2) == 0);
+    CHECK(send_request(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
+    reply_next(1); /* slot 0 hangs */
+    reply_next(1);
+    CHECK(send_request(VECENV_OP_RESET, 0, (const int64_t[]){0, 2}, 2) == 0);
     CHECK(load_acquire32(&arena.slots[0].num_superseded) == 2);
-    CHECK(waits_for(2) == VECENV_WAIT_NOT);
-    CHECK(ask(VECENV_OP_STEP, 1, (const int64_t[]){1}, 1) == SEND_BUSY);
+    CHECK(recv_wait_kind(2) == VECENV_WAIT_NOT);
+    CHECK(send_request(VECENV_OP_STEP, 1, (const int64_t[]){1}, 1) == SEND_BUSY);
     vecenv_row_range range;
     CHECK(vecenv_ring_deliver(ring, 2, &range) == VECENV_OK && ring->num_outstanding == 2);
     vecenv_cancel(&sender, 2);
-    CHECK(ask(VECENV_OP_STEP, 1, (const int64_t[]){1}, 1) == SEND_MIXED); /* one is owed */
+    /* one reply is outstanding */
+    CHECK(send_request(VECENV_OP_STEP, 1, (const int64_t[]){1}, 1) == SEND_MIXED);
     tear_down();
 }
 
 static void
-the_rows_of_an_ordered_request_go_with_their_slot(void)
+test_reap_voids_assigned_rows_of_one_slot(void)
 {
     set_up();
-    CHECK(ask(VECENV_OP_STEP, 1, (const int64_t[]){3, 2, 0}, 3) == 0);
+    CHECK(send_request(VECENV_OP_STEP, 1, (const int64_t[]){3, 2, 0}, 3) == 0);
     vecenv_ring_reap(ring, 0);
     for (uint32_t row = 0; row < 3; row++) {
         CHECK(vecenv_is_committed(&arena, ref_epoch(ring->assigned), ref_block(ring->assigned),
@@ -223,58 +226,58 @@ the_rows_of_an_ordered_request_go_with_their_slot(void)
 }
 
 static void
-a_cancelled_request_is_out_of_the_way(void)
+test_cancelled_request_allows_the_next(void)
 {
     set_up();
-    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
+    CHECK(send_request(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
     for (uint32_t env_id = 0; env_id < ENVS; env_id++) {
         vecenv_cancel(&sender, env_id);
-        vecenv_cancel(&sender, env_id); /* owes nothing any more */
+        vecenv_cancel(&sender, env_id); /* does nothing */
     }
     CHECK(ring->num_outstanding == 0);
     CHECK(load_acquire32(&arena.slots[0].num_superseded) == 2);
-    CHECK(ask(VECENV_OP_RESET, 0, (const int64_t[]){1}, 1) == 0);
-    CHECK(waits_for(1) == VECENV_WAIT_ANY && ring->assigned_rows == 0);
+    CHECK(send_request(VECENV_OP_RESET, 0, (const int64_t[]){1}, 1) == 0);
+    CHECK(recv_wait_kind(1) == VECENV_WAIT_ANY && ring->assigned_rows == 0);
     tear_down();
 }
 
 static void
-what_was_cancelled_never_fills_a_queue_beyond_its_end(void)
+test_cancelled_commands_never_overflow_queue(void)
 {
     set_up();
     const int64_t hung[] = {0}, beside[] = {2}, other[] = {1};
     uint32_t sent = 0;
     int error;
-    while ((error = ask(VECENV_OP_STEP, 0, hung, 1)) == 0) {
+    while ((error = send_request(VECENV_OP_STEP, 0, hung, 1)) == 0) {
         vecenv_cancel(&sender, 0);
         CHECK(++sent <= QUEUE);
     }
     CHECK(error == SEND_NO_ROOM && sent == QUEUE && ring->num_outstanding == 0);
     uint64_t next = sender.next_step_id;
-    CHECK(ask(VECENV_OP_RESET, 1, NULL, ENVS) == SEND_NO_ROOM);
-    CHECK(ask(VECENV_OP_STEP, 0, beside, 1) == SEND_NO_ROOM);
-    CHECK(ask(VECENV_OP_CALL, 0, beside, 1) == SEND_BUSY);
+    CHECK(send_request(VECENV_OP_RESET, 1, NULL, ENVS) == SEND_NO_ROOM);
+    CHECK(send_request(VECENV_OP_STEP, 0, beside, 1) == SEND_NO_ROOM);
+    CHECK(send_request(VECENV_OP_CALL, 0, beside, 1) == SEND_BUSY);
     CHECK(sender.next_step_id == next && ring->num_outstanding == 0);
-    CHECK(ask(VECENV_OP_STEP, 0, other, 1) == 0); /* in another queue */
+    CHECK(send_request(VECENV_OP_STEP, 0, other, 1) == 0); /* in another queue */
     vecenv_slot_lines *lines = &arena.slots[0];
     store_release32(&lines->head, load_acquire32(&lines->head) + 1);
-    CHECK(ask(VECENV_OP_STEP, 0, beside, 1) == 0);
-    CHECK(ask(VECENV_OP_STEP, 0, hung, 1) == SEND_NO_ROOM);
+    CHECK(send_request(VECENV_OP_STEP, 0, beside, 1) == 0);
+    CHECK(send_request(VECENV_OP_STEP, 0, hung, 1) == SEND_NO_ROOM);
     store_release32(&lines->head, load_acquire32(&lines->tail));
-    CHECK(ask(VECENV_OP_STEP, 0, hung, 1) == 0);
+    CHECK(send_request(VECENV_OP_STEP, 0, hung, 1) == 0);
     CHECK(!sender.has_cancelled[0] && sender.num_with_cancelled == 0);
     tear_down();
 }
 
-/* Nothing has been received in the meantime, which would have collected them. */
+/* No recv has collected the stragglers. */
 static void
-late_writers_that_have_finished_since_are_in_nobodys_way(void)
+test_finished_stragglers_free_their_blocks(void)
 {
     set_up();
     pin_blocks(0);
-    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == SEND_NO_BLOCK);
+    CHECK(send_request(VECENV_OP_STEP, 1, NULL, ENVS) == SEND_NO_BLOCK);
     vecenv_commit(&arena, ring->stragglers[0]);
-    CHECK(ask(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
+    CHECK(send_request(VECENV_OP_STEP, 1, NULL, ENVS) == 0);
     CHECK(ring->num_outstanding == ENVS && ring->assigned_rows == ENVS);
     tear_down();
 }
@@ -282,14 +285,14 @@ late_writers_that_have_finished_since_are_in_nobodys_way(void)
 int
 main(void)
 {
-    late_writers_that_have_finished_since_are_in_nobodys_way();
-    an_ordered_request_does_not_wait_for_what_was_cancelled();
-    an_ordered_request_does_not_wait_for_what_was_overtaken();
-    the_rows_of_an_ordered_request_go_with_their_slot();
-    a_cancelled_request_is_out_of_the_way();
-    what_was_cancelled_never_fills_a_queue_beyond_its_end();
-    a_reset_that_no_block_is_left_for_supersedes_nothing();
-    a_reset_takes_the_block_of_what_it_supersedes();
-    a_reset_takes_the_block_of_pieces_that_it_supersedes();
+    test_finished_stragglers_free_their_blocks();
+    test_ordered_request_skips_cancelled_steps();
+    test_ordered_request_skips_superseded_steps();
+    test_reap_voids_assigned_rows_of_one_slot();
+    test_cancelled_request_allows_the_next();
+    test_cancelled_commands_never_overflow_queue();
+    test_refused_reset_supersedes_nothing();
+    test_reset_reuses_block_of_superseded_steps();
+    test_reset_reuses_block_of_superseded_row_ranges();
     return 0;
 }

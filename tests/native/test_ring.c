@@ -1,7 +1,7 @@
-/* The parent's books: what is delivered, dropped, moved, pinned and given back. */
+/* The parent's ring: rows delivered, dropped and moved; blocks pinned and freed. */
 #include "harness.h"
 
-enum { ENVS = 4, SLOTS = 2, BLOCKS = 12, DEPTH = 2 };
+enum { ENVS = 4, SLOTS = 2, BLOCKS = 12, MAX_DELIVERED = 2 };
 
 static const arena_sizes sizes = {ENVS, SLOTS, BLOCKS, ENVS, 8, 64};
 
@@ -13,7 +13,7 @@ static void
 set_up(void)
 {
     arena = make_arena(sizes);
-    made = make_test_ring(&arena, DEPTH);
+    made = make_test_ring(&arena, MAX_DELIVERED);
     ring = &made->ring;
 }
 
@@ -24,9 +24,9 @@ tear_down(void)
     free(arena.base);
 }
 
-/* A worker's whole answer into the open block. */
+/* Write and commit a reply in the open block, as a worker does. */
 static void
-answer(int64_t env_id, uint64_t step_id)
+reply(int64_t env_id, uint64_t step_id)
 {
     uint64_t row_ref = vecenv_claim(&arena, (uint32_t)env_id % SLOTS);
     write_row(&arena, row_ref, step_id, env_id);
@@ -34,10 +34,10 @@ answer(int64_t env_id, uint64_t step_id)
 }
 
 static void
-ask_and_answer(int64_t env_id, uint64_t step_id)
+request_and_reply(int64_t env_id, uint64_t step_id)
 {
-    owe(ring, env_id, step_id);
-    answer(env_id, step_id);
+    set_outstanding(ring, env_id, step_id);
+    reply(env_id, step_id);
 }
 
 static vecenv_row_range
@@ -54,7 +54,7 @@ deliver(uint32_t count)
 }
 
 static int64_t
-env_in(vecenv_row_range range, uint32_t i)
+env_id_at(vecenv_row_range range, uint32_t i)
 {
     return env_ids_of(&arena, range.block)[range.start + i];
 }
@@ -66,12 +66,12 @@ num_pinned(void)
 }
 
 static void
-rows_of_one_block_are_delivered_where_they_stand(void)
+test_deliver_returns_rows_of_one_block_in_place(void)
 {
     set_up();
     uint32_t block = ref_block(ring->chain[0]);
     for (int64_t env_id = 0; env_id < 3; env_id++) {
-        ask_and_answer(env_id, 10 + (uint64_t)env_id);
+        request_and_reply(env_id, 10 + (uint64_t)env_id);
     }
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
     CHECK(vecenv_ring_filter(ring) == 3);
@@ -82,47 +82,47 @@ rows_of_one_block_are_delivered_where_they_stand(void)
 }
 
 static void
-what_is_beyond_the_count_is_left_for_the_next_call(void)
+test_deliver_keeps_rows_beyond_count(void)
 {
     set_up();
     for (int64_t env_id = 0; env_id < 4; env_id++) {
-        ask_and_answer(env_id, 1);
+        request_and_reply(env_id, 1);
     }
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
     vecenv_row_range first = deliver(3);
     CHECK(ring->num_outstanding == 1);
     CHECK(vecenv_ring_filter(ring) == 1);
     vecenv_row_range second = deliver(1);
-    CHECK(second.block == first.block && second.start == 3 && env_in(second, 0) == 3);
+    CHECK(second.block == first.block && second.start == 3 && env_id_at(second, 0) == 3);
     CHECK(ring->num_row_ranges == 0);
     tear_down();
 }
 
 static void
-rows_nobody_waits_for_are_dropped_and_the_last_one_moves(void)
+test_filter_drops_superseded_row_and_moves_last(void)
 {
     set_up();
     for (int64_t env_id = 0; env_id < 4; env_id++) {
-        ask_and_answer(env_id, 1);
+        request_and_reply(env_id, 1);
     }
-    owe(ring, 1, 2); /* a reset superseded its step */
+    set_outstanding(ring, 1, 2); /* a reset superseded its step */
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
     CHECK(vecenv_ring_filter(ring) == 3);
     vecenv_row_range range = deliver(3);
-    CHECK(range.start == 0 && env_in(range, 0) == 0 && env_in(range, 1) == 3
-          && env_in(range, 2) == 2);
+    CHECK(range.start == 0 && env_id_at(range, 0) == 0 && env_id_at(range, 1) == 3
+          && env_id_at(range, 2) == 2);
     CHECK(ring->outstanding[1] == 2 && ring->num_outstanding == 1);
     tear_down();
 }
 
 static void
-a_block_of_dropped_rows_is_free_again(void)
+test_filter_frees_block_of_dropped_rows(void)
 {
     set_up();
     uint32_t before = ring->num_free;
     uint32_t block = ref_block(ring->chain[0]);
-    answer(0, 7);
-    answer(1, 8);
+    reply(0, 7);
+    reply(1, 8);
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
     CHECK(vecenv_ring_filter(ring) == 0);
     CHECK(ring->num_row_ranges == 0 && ring->num_free == before);
@@ -131,49 +131,51 @@ a_block_of_dropped_rows_is_free_again(void)
 }
 
 static void
-a_late_row_pins_its_block_and_comes_when_it_is_committed(void)
+test_straggler_pins_block_until_delivered(void)
 {
     set_up();
     uint32_t before = ring->num_free;
-    owe(ring, 0, 1);
-    ask_and_answer(1, 1);
-    uint64_t late = vecenv_claim(&arena, 0); /* stopped between claim and commit */
-    ask_and_answer(3, 1);
+    set_outstanding(ring, 0, 1);
+    request_and_reply(1, 1);
+    uint64_t straggler = vecenv_claim(&arena, 0); /* stopped between claim and commit */
+    request_and_reply(3, 1);
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
-    CHECK(ring->num_stragglers == 1 && ring->stragglers[0] == late && ring->num_row_ranges == 2);
+    CHECK(ring->num_stragglers == 1 && ring->stragglers[0] == straggler
+          && ring->num_row_ranges == 2);
     CHECK(vecenv_ring_filter(ring) == 2);
-    vecenv_row_range range = deliver(2); /* put together in a block of its own */
-    CHECK(env_in(range, 0) == 1 && env_in(range, 1) == 3 && range.block != ref_block(late));
+    vecenv_row_range range = deliver(2); /* copied to another block */
+    CHECK(env_id_at(range, 0) == 1 && env_id_at(range, 1) == 3
+          && range.block != ref_block(straggler));
     for (uint32_t round = 0; round < 3 * BLOCKS; round++) { /* around the ring */
-        ask_and_answer(1, 2 + round);
+        request_and_reply(1, 2 + round);
         CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
         vecenv_ring_collect_stragglers(ring);
         CHECK(vecenv_ring_filter(ring) == 1);
         range = deliver(1);
-        CHECK(range.block != ref_block(late));
+        CHECK(range.block != ref_block(straggler));
     }
-    write_row(&arena, late, 1, 0);
-    vecenv_commit(&arena, late);
+    write_row(&arena, straggler, 1, 0);
+    vecenv_commit(&arena, straggler);
     vecenv_ring_collect_stragglers(ring);
     CHECK(ring->num_stragglers == 0 && vecenv_ring_filter(ring) == 1);
     range = deliver(1);
-    CHECK(range.block == ref_block(late) && range.start == ref_row(late));
+    CHECK(range.block == ref_block(straggler) && range.start == ref_row(straggler));
     CHECK(ring->num_outstanding == 0);
-    CHECK(ring->num_free == before - DEPTH); /* the batches that are held, nothing else */
+    CHECK(ring->num_free == before - MAX_DELIVERED); /* only the held batches are pinned */
     tear_down();
 }
 
 static void
-a_late_row_that_was_superseded_only_frees_its_block(void)
+test_superseded_straggler_frees_its_block(void)
 {
     set_up();
     uint32_t before = ring->num_free;
-    uint64_t late = vecenv_claim(&arena, 0);
+    uint64_t straggler = vecenv_claim(&arena, 0);
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
     CHECK(ring->num_free == before - 1);
-    write_row(&arena, late, 1, 0);
-    owe(ring, 0, 2);
-    vecenv_commit(&arena, late);
+    write_row(&arena, straggler, 1, 0);
+    set_outstanding(ring, 0, 2);
+    vecenv_commit(&arena, straggler);
     vecenv_ring_collect_stragglers(ring);
     CHECK(vecenv_ring_filter(ring) == 0);
     CHECK(ring->num_free == before && ring->num_stragglers == 0);
@@ -181,36 +183,36 @@ a_late_row_that_was_superseded_only_frees_its_block(void)
 }
 
 static void
-pieces_of_several_blocks_are_put_together_in_order(void)
+test_deliver_joins_row_ranges_in_order(void)
 {
     set_up();
-    ask_and_answer(2, 1);
+    request_and_reply(2, 1);
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
-    ask_and_answer(0, 2);
-    ask_and_answer(3, 3);
+    request_and_reply(0, 2);
+    request_and_reply(3, 3);
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
-    ask_and_answer(1, 4);
+    request_and_reply(1, 4);
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
     CHECK(vecenv_ring_filter(ring) == 4);
     vecenv_row_range range = deliver(3);
     CHECK(range.start == 0);
-    CHECK(env_in(range, 0) == 2 && env_in(range, 1) == 0 && env_in(range, 2) == 3);
-    CHECK(ring->pins[range.block] == 1); /* held as any batch is */
+    CHECK(env_id_at(range, 0) == 2 && env_id_at(range, 1) == 0 && env_id_at(range, 2) == 3);
+    CHECK(ring->pins[range.block] == 1); /* pinned as a delivered batch only */
     range = deliver(1);
-    CHECK(env_in(range, 0) == 1);
+    CHECK(env_id_at(range, 0) == 1);
     tear_down();
 }
 
 static void
-a_batch_is_held_for_depth_deliveries(void)
+test_batch_is_pinned_for_max_delivered_deliveries(void)
 {
     set_up();
-    uint32_t blocks[DEPTH + 3];
-    for (uint32_t i = 0; i < DEPTH + 3; i++) {
-        ask_and_answer(0, i + 1);
+    uint32_t blocks[MAX_DELIVERED + 3];
+    for (uint32_t i = 0; i < MAX_DELIVERED + 3; i++) {
+        request_and_reply(0, i + 1);
         CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
         blocks[i] = deliver(1).block;
-        uint32_t held = i + 1 < DEPTH ? i + 1 : DEPTH;
+        uint32_t held = i + 1 < MAX_DELIVERED ? i + 1 : MAX_DELIVERED;
         CHECK(num_pinned() == VECENV_CHAIN + held);
         for (uint32_t back = 0; back < held; back++) {
             CHECK(ring->pins[blocks[i - back]] == 1);
@@ -221,13 +223,13 @@ a_batch_is_held_for_depth_deliveries(void)
 }
 
 static void
-an_ordered_request_stands_in_request_order(void)
+test_ordered_request_keeps_request_order(void)
 {
     set_up();
     static const int64_t order[3] = {2, 0, 3};
     CHECK(vecenv_ring_assign(ring, 3) == VECENV_OK);
-    for (uint32_t i = 3; i > 0; i--) { /* finished the other way round */
-        owe(ring, order[i - 1], i);
+    for (uint32_t i = 3; i > 0; i--) { /* committed in reverse order */
+        set_outstanding(ring, order[i - 1], i);
         CHECK(!vecenv_all_committed(&arena, ref_epoch(ring->assigned),
                                     ref_block(ring->assigned), 3));
         write_row(&arena, ring->assigned + i - 1, i, order[i - 1]);
@@ -237,23 +239,23 @@ an_ordered_request_stands_in_request_order(void)
     CHECK(ring->assigned_rows == 0 && vecenv_ring_filter(ring) == 3);
     vecenv_row_range range = deliver(3);
     for (uint32_t i = 0; i < 3; i++) {
-        CHECK(env_in(range, i) == order[i]);
+        CHECK(env_id_at(range, i) == order[i]);
     }
     tear_down();
 }
 
 static void
-reaping_voids_what_a_dead_slot_left_unfinished(void)
+test_reap_voids_unfinished_rows(void)
 {
     set_up();
     uint32_t before = ring->num_free;
-    owe(ring, 0, 1);
-    owe(ring, 1, 1);
-    uint64_t late = vecenv_claim(&arena, 0);
+    set_outstanding(ring, 0, 1);
+    set_outstanding(ring, 1, 1);
+    uint64_t straggler = vecenv_claim(&arena, 0);
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
     uint64_t claimed = vecenv_claim(&arena, 0);
-    write_row(&arena, claimed, 1, 0); /* killed within the copy */
-    answer(1, 1); /* another slot's row stays */
+    write_row(&arena, claimed, 1, 0); /* killed during the copy */
+    reply(1, 1); /* a row of another slot */
     vecenv_ring_reap(ring, 0);
     CHECK(vecenv_is_committed(&arena, ref_epoch(claimed), ref_block(claimed), 0));
     vecenv_ring_collect_stragglers(ring);
@@ -261,21 +263,21 @@ reaping_voids_what_a_dead_slot_left_unfinished(void)
     CHECK(vecenv_ring_filter(ring) == 0);
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
     CHECK(vecenv_ring_filter(ring) == 1);
-    CHECK(env_in(deliver(1), 0) == 1);
-    CHECK(ring->outstanding[0] == 1); /* still owed: the replacement will answer */
-    CHECK(ring->num_free == before - 1 && ref_block(late) != ref_block(claimed));
+    CHECK(env_id_at(deliver(1), 0) == 1);
+    CHECK(ring->outstanding[0] == 1); /* still outstanding: the successor will reply */
+    CHECK(ring->num_free == before - 1 && ref_block(straggler) != ref_block(claimed));
     tear_down();
 }
 
-/* The parent has not looked since the first block filled up. */
+/* The parent has not checked the ring since the first block was full. */
 static void
-reaping_finds_what_a_dead_slot_claimed_in_any_open_block(void)
+test_reap_finds_claims_in_all_open_blocks(void)
 {
     set_up();
     uint64_t claimed[VECENV_CHAIN - 1];
     for (int i = 0; i < VECENV_CHAIN - 1; i++) {
         for (int64_t row = 1; row < ENVS; row++) {
-            answer(1, 9);
+            reply(1, 9);
         }
         claimed[i] = vecenv_claim(&arena, 0);
         CHECK(ref_block(claimed[i]) == ref_block(ring->chain[i]));
@@ -289,7 +291,7 @@ reaping_finds_what_a_dead_slot_claimed_in_any_open_block(void)
 }
 
 static void
-reaping_leaves_a_successor_the_rows_that_were_assigned_to_what_it_will_do(void)
+test_reap_claims_keeps_assigned_rows_of_successor(void)
 {
     set_up();
     CHECK(vecenv_ring_assign(ring, 3) == VECENV_OK);
@@ -298,7 +300,7 @@ reaping_leaves_a_successor_the_rows_that_were_assigned_to_what_it_will_do(void)
     for (uint32_t row = 0; row < 3; row++) {
         store_release(&word_column(&arena, block, VECENV_H_OWNER)[row], owner_of(epoch, 1));
     }
-    queue_of(&arena, 0)[head].row_ref = ring->assigned + 1; /* around the end of the queue */
+    queue_of(&arena, 0)[head].row_ref = ring->assigned + 1; /* the queue wraps around */
     queue_of(&arena, 0)[0].row_ref = ring->assigned + 2;
     vecenv_ring_reap_claims(ring, 0, head, 2);
     CHECK(vecenv_is_committed(&arena, epoch, block, 0));
@@ -307,11 +309,11 @@ reaping_leaves_a_successor_the_rows_that_were_assigned_to_what_it_will_do(void)
 }
 
 static void
-a_claimed_row_answers_its_command_once_it_is_committed(void)
+test_command_is_answered_once_claimed_row_is_committed(void)
 {
     set_up();
     const vecenv_command command = {.step_id = 1, .row_ref = VECENV_CLAIM, .op = VECENV_OP_STEP};
-    owe(ring, 0, 1);
+    set_outstanding(ring, 0, 1);
     uint64_t claimed = vecenv_claim(&arena, 0);
     write_row(&arena, claimed, 1, 0);
     CHECK(!vecenv_ring_is_answered(ring, &command));
@@ -325,14 +327,14 @@ a_claimed_row_answers_its_command_once_it_is_committed(void)
 }
 
 static void
-reaping_completes_an_ordered_request_without_the_dead(void)
+test_reap_completes_ordered_request(void)
 {
     set_up();
     CHECK(vecenv_ring_assign(ring, 2) == VECENV_OK);
     uint64_t epoch = ref_epoch(ring->assigned);
     uint32_t block = ref_block(ring->assigned);
     for (uint32_t row = 0; row < 2; row++) {
-        owe(ring, row, row + 1);
+        set_outstanding(ring, row, row + 1);
         store_release(&word_column(&arena, block, VECENV_H_OWNER)[row],
                       owner_of(epoch, row + 1));
     }
@@ -342,18 +344,18 @@ reaping_completes_an_ordered_request_without_the_dead(void)
     CHECK(vecenv_all_committed(&arena, epoch, block, 2));
     vecenv_ring_finish_assigned(ring);
     CHECK(vecenv_ring_filter(ring) == 1);
-    CHECK(env_in(deliver(1), 0) == 0 && ring->outstanding[1] == 2);
+    CHECK(env_id_at(deliver(1), 0) == 0 && ring->outstanding[1] == 2);
     tear_down();
 }
 
-/* Its slot was stopped right behind the commit, before it freed the command's place. */
+/* The slot was stopped after the commit, before it removed the command from the queue. */
 static void
-a_command_stays_answered_when_its_assigned_row_is_used_again(void)
+test_command_stays_answered_after_row_is_reused(void)
 {
     set_up();
     CHECK(vecenv_ring_assign(ring, 1) == VECENV_OK);
     const vecenv_command command = {.step_id = 1, .row_ref = ring->assigned, .op = VECENV_OP_STEP};
-    owe(ring, 0, 1);
+    set_outstanding(ring, 0, 1);
     CHECK(!vecenv_ring_is_answered(ring, &command));
     write_row(&arena, command.row_ref, 1, 0);
     vecenv_commit(&arena, command.row_ref);
@@ -365,7 +367,7 @@ a_command_stays_answered_when_its_assigned_row_is_used_again(void)
     uint32_t num_used_again = 0;
     for (uint64_t step_id = 2; step_id < 3 * BLOCKS; step_id++) {
         CHECK(vecenv_ring_assign(ring, 1) == VECENV_OK);
-        owe(ring, 1, step_id);
+        set_outstanding(ring, 1, step_id);
         CHECK(vecenv_ring_is_answered(ring, &command));
         write_row(&arena, ring->assigned, step_id, 1);
         vecenv_commit(&arena, ring->assigned);
@@ -380,7 +382,7 @@ a_command_stays_answered_when_its_assigned_row_is_used_again(void)
 }
 
 static void
-late_writers_that_pin_everything_are_an_error_that_changes_nothing(void)
+test_seal_and_assign_without_free_block_change_nothing(void)
 {
     set_up();
     while (ring->num_free > 0) {
@@ -401,15 +403,15 @@ late_writers_that_pin_everything_are_an_error_that_changes_nothing(void)
 }
 
 static void
-rows_nobody_waits_for_never_run_off_the_chain(void)
+test_cancelled_rows_never_overrun_chain(void)
 {
     set_up();
     uint64_t step_id = 0;
-    for (uint32_t round = 0; round < 5 * BLOCKS; round++) { /* asked, answered, cancelled */
+    for (uint32_t round = 0; round < 5 * BLOCKS; round++) { /* requested, answered, cancelled */
         CHECK(vecenv_ring_catch_up(ring) == VECENV_OK);
         CHECK(ref_epoch(load_acquire(&arena.control->open)) == ref_epoch(ring->chain[0]));
         for (int64_t env_id = 0; env_id < ENVS; env_id++) {
-            ask_and_answer(env_id, ++step_id);
+            request_and_reply(env_id, ++step_id);
         }
     }
     CHECK(vecenv_ring_catch_up(ring) == VECENV_OK);
@@ -423,21 +425,21 @@ rows_nobody_waits_for_never_run_off_the_chain(void)
 }
 
 static void
-what_was_shown_last_is_put_aside_before_its_row_is_used_again(void)
+test_last_delivered_row_is_saved_before_reuse(void)
 {
     set_up();
     uint64_t step_id = 0;
     for (int64_t env_id = 0; env_id < ENVS; env_id++) {
-        ask_and_answer(env_id, ++step_id);
+        request_and_reply(env_id, ++step_id);
     }
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
     deliver(ENVS);
     CHECK(ring->last_delivered[1] == 2);
     uint64_t *step_ids = (void *)(ring->saved_rows + arena.header[VECENV_H_STEP_ID]);
     double *rewards = (void *)(ring->saved_rows + arena.header[VECENV_H_REWARD]);
-    for (uint32_t round = 0; round < 5 * BLOCKS; round++) { /* env 0 goes on, the others rest */
-        CHECK(step_ids[0] < step_id); /* never what is still in the ring */
-        ask_and_answer(0, ++step_id);
+    for (uint32_t round = 0; round < 5 * BLOCKS; round++) { /* only env 0 is stepped */
+        CHECK(step_ids[0] < step_id); /* the newest row is still in the ring */
+        request_and_reply(0, ++step_id);
         CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
         CHECK(vecenv_ring_filter(ring) == 1);
         deliver(1);
@@ -450,11 +452,11 @@ what_was_shown_last_is_put_aside_before_its_row_is_used_again(void)
 }
 
 static void
-what_the_caller_writes_into_its_views_is_no_number_of_an_env(void)
+test_env_id_overwritten_by_caller_is_ignored(void)
 {
     set_up();
     for (uint64_t step_id = 1; step_id < 5 * BLOCKS; step_id++) {
-        ask_and_answer(0, step_id);
+        request_and_reply(0, step_id);
         CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
         vecenv_row_range range = deliver(1);
         env_ids_of(&arena, range.block)[range.start] = step_id % 2 ? -1 : (int64_t)1 << 60;
@@ -465,13 +467,13 @@ what_the_caller_writes_into_its_views_is_no_number_of_an_env(void)
 }
 
 static void
-what_an_env_that_failed_left_in_its_row_is_not_what_was_shown(void)
+test_error_row_is_not_last_delivered(void)
 {
     set_up();
-    ask_and_answer(0, 1);
+    request_and_reply(0, 1);
     CHECK(vecenv_ring_seal(ring, 0) == VECENV_OK);
     deliver(1);
-    owe(ring, 0, 2);
+    set_outstanding(ring, 0, 2);
     uint64_t row_ref = vecenv_claim(&arena, 0);
     write_row(&arena, row_ref, 2, 0);
     flags_of(&arena, ref_block(row_ref))[ref_row(row_ref)] = VECENV_F_ERROR;
@@ -485,25 +487,25 @@ what_an_env_that_failed_left_in_its_row_is_not_what_was_shown(void)
 int
 main(void)
 {
-    rows_of_one_block_are_delivered_where_they_stand();
-    what_is_beyond_the_count_is_left_for_the_next_call();
-    rows_nobody_waits_for_are_dropped_and_the_last_one_moves();
-    a_block_of_dropped_rows_is_free_again();
-    a_late_row_pins_its_block_and_comes_when_it_is_committed();
-    a_late_row_that_was_superseded_only_frees_its_block();
-    pieces_of_several_blocks_are_put_together_in_order();
-    a_batch_is_held_for_depth_deliveries();
-    an_ordered_request_stands_in_request_order();
-    reaping_voids_what_a_dead_slot_left_unfinished();
-    reaping_finds_what_a_dead_slot_claimed_in_any_open_block();
-    reaping_leaves_a_successor_the_rows_that_were_assigned_to_what_it_will_do();
-    a_claimed_row_answers_its_command_once_it_is_committed();
-    reaping_completes_an_ordered_request_without_the_dead();
-    a_command_stays_answered_when_its_assigned_row_is_used_again();
-    late_writers_that_pin_everything_are_an_error_that_changes_nothing();
-    rows_nobody_waits_for_never_run_off_the_chain();
-    what_was_shown_last_is_put_aside_before_its_row_is_used_again();
-    what_the_caller_writes_into_its_views_is_no_number_of_an_env();
-    what_an_env_that_failed_left_in_its_row_is_not_what_was_shown();
+    test_deliver_returns_rows_of_one_block_in_place();
+    test_deliver_keeps_rows_beyond_count();
+    test_filter_drops_superseded_row_and_moves_last();
+    test_filter_frees_block_of_dropped_rows();
+    test_straggler_pins_block_until_delivered();
+    test_superseded_straggler_frees_its_block();
+    test_deliver_joins_row_ranges_in_order();
+    test_batch_is_pinned_for_max_delivered_deliveries();
+    test_ordered_request_keeps_request_order();
+    test_reap_voids_unfinished_rows();
+    test_reap_finds_claims_in_all_open_blocks();
+    test_reap_claims_keeps_assigned_rows_of_successor();
+    test_command_is_answered_once_claimed_row_is_committed();
+    test_reap_completes_ordered_request();
+    test_command_stays_answered_after_row_is_reused();
+    test_seal_and_assign_without_free_block_change_nothing();
+    test_cancelled_rows_never_overrun_chain();
+    test_last_delivered_row_is_saved_before_reuse();
+    test_env_id_overwritten_by_caller_is_ignored();
+    test_error_row_is_not_last_delivered();
     return 0;
 }

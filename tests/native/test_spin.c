@@ -1,5 +1,5 @@
-/* How long a wait spins: long where the core is free, shortly after waits in company, not at all
- * after long waits; and a spinner beside a busy thread notices it. */
+/* Adaptive spin: a wait spins long if the core is free, shortly after contended waits, not at all
+ * after long waits. A spinner detects a busy thread on its core. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -8,9 +8,10 @@
 
 enum { SPIN_LIMIT_NS = 500000, SHORT_NS = 100000, QUICK_NS = 50000, LONG_NS = 300000 };
 
-/* A wait of that length, of which others had the core for a part. */
+/* Carry out a wait of waited_ns during which other threads had the core for contention_ns. Returns
+ * its spin as it was at the start. */
 static vecenv_spin
-a_wait(vecenv_spin_policy *spin_policy, int64_t waited_ns, int64_t contention_ns)
+finish_wait(vecenv_spin_policy *spin_policy, int64_t waited_ns, int64_t contention_ns)
 {
     vecenv_spin spin = vecenv_begin_spin(spin_policy, 1);
     vecenv_spin begun = spin;
@@ -27,33 +28,33 @@ next_spin_limit(const vecenv_spin_policy *spin_policy)
 }
 
 static void
-long_waits_are_slept_through(void)
+test_long_waits_stop_spinning(void)
 {
     vecenv_spin_policy spin_policy = {.spin_limit_ns = SPIN_LIMIT_NS};
     CHECK(next_spin_limit(&spin_policy) == SPIN_LIMIT_NS);
-    a_wait(&spin_policy, LOST_NS, 0);
-    CHECK(next_spin_limit(&spin_policy) == SPIN_LIMIT_NS); /* one does not count for much */
+    finish_wait(&spin_policy, LOST_NS, 0);
+    CHECK(next_spin_limit(&spin_policy) == SPIN_LIMIT_NS); /* one long wait has little weight */
     for (int i = 0; i < 3; i++) {
-        a_wait(&spin_policy, LOST_NS, 0);
+        finish_wait(&spin_policy, LOST_NS, 0);
     }
     CHECK(next_spin_limit(&spin_policy) == 0);
     for (int i = 0; i < 4; i++) {
-        a_wait(&spin_policy, QUICK_NS, 0);
+        finish_wait(&spin_policy, QUICK_NS, 0);
     }
     CHECK(next_spin_limit(&spin_policy) == SPIN_LIMIT_NS);
 
     vecenv_spin_policy none = {.spin_limit_ns = 0};
-    a_wait(&none, LOST_NS, 0);
+    finish_wait(&none, LOST_NS, 0);
     CHECK(next_spin_limit(&none) == 0);
 }
 
-/* How many waits follow that do not spin long. */
+/* Return how many waits follow without a long spin. */
 static int
-num_paused(vecenv_spin_policy *spin_policy, int64_t waited_ns)
+count_backoff_waits(vecenv_spin_policy *spin_policy, int64_t waited_ns)
 {
     int count = 0;
     for (; spin_policy->backoff_left > 0; count++) {
-        vecenv_spin spin = a_wait(spin_policy, waited_ns, waited_ns);
+        vecenv_spin spin = finish_wait(spin_policy, waited_ns, waited_ns);
         CHECK(spin.spin_limit_ns == (waited_ns > SHORT_NS ? 0 : SHORT_NS));
         CHECK(count < 10000);
     }
@@ -61,34 +62,34 @@ num_paused(vecenv_spin_policy *spin_policy, int64_t waited_ns)
 }
 
 static void
-waits_in_company_are_short(void)
+test_contended_waits_back_off(void)
 {
     vecenv_spin_policy spin_policy = {.spin_limit_ns = SPIN_LIMIT_NS, .average_ns = LONG_NS};
     int before = 0;
-    for (int i = 0; i < 10; i++) { /* it tries again, ever more rarely, but does not give up */
-        CHECK(a_wait(&spin_policy, LONG_NS, LONG_NS).spin_limit_ns == SPIN_LIMIT_NS);
-        int count = num_paused(&spin_policy, LONG_NS);
+    for (int i = 0; i < 10; i++) { /* long spins get rarer but do not end */
+        CHECK(finish_wait(&spin_policy, LONG_NS, LONG_NS).spin_limit_ns == SPIN_LIMIT_NS);
+        int count = count_backoff_waits(&spin_policy, LONG_NS);
         CHECK(count > 0 && (count == 2 * before || before == 0 || (i > 4 && count == before)));
         before = count;
     }
-    for (int i = 0; i < 20; i++) { /* nobody there any more: as if there never had been */
-        CHECK(a_wait(&spin_policy, LONG_NS, 0).spin_limit_ns == SPIN_LIMIT_NS);
+    for (int i = 0; i < 20; i++) { /* without contention the backoff shrinks */
+        CHECK(finish_wait(&spin_policy, LONG_NS, 0).spin_limit_ns == SPIN_LIMIT_NS);
     }
-    a_wait(&spin_policy, LONG_NS, LONG_NS);
-    CHECK(num_paused(&spin_policy, LONG_NS) < before);
+    finish_wait(&spin_policy, LONG_NS, LONG_NS);
+    CHECK(count_backoff_waits(&spin_policy, LONG_NS) < before);
 
     spin_policy = (vecenv_spin_policy){.spin_limit_ns = SPIN_LIMIT_NS};
-    a_wait(&spin_policy, LONG_NS, LONG_NS);
-    CHECK(num_paused(&spin_policy, QUICK_NS) > 0); /* still a short spin each */
+    finish_wait(&spin_policy, LONG_NS, LONG_NS);
+    CHECK(count_backoff_waits(&spin_policy, QUICK_NS) > 0); /* each still spins shortly */
 }
 
 static void
-a_little_company_is_none(void)
+test_slight_contention_is_ignored(void)
 {
     vecenv_spin_policy spin_policy = {.spin_limit_ns = SPIN_LIMIT_NS};
-    a_wait(&spin_policy, LONG_NS, LONG_NS / 3); /* most of it alone */
+    finish_wait(&spin_policy, LONG_NS, LONG_NS / 3); /* for less than half of the wait */
     CHECK(next_spin_limit(&spin_policy) == SPIN_LIMIT_NS);
-    a_wait(&spin_policy, SHORT_NS, SHORT_NS); /* no longer than a caller takes */
+    finish_wait(&spin_policy, SHORT_NS, SHORT_NS); /* shorter than CONTENTION_NS */
     CHECK(next_spin_limit(&spin_policy) == SPIN_LIMIT_NS);
 }
 
@@ -101,7 +102,7 @@ stay_busy(void *stop)
 }
 
 static void
-a_busy_thread_is_noticed(void)
+test_busy_thread_counts_as_contention(void)
 {
     cpu_set_t before, one;
     CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
@@ -128,7 +129,7 @@ a_busy_thread_is_noticed(void)
 }
 
 static void
-a_spin_ends_with_its_budget(void)
+test_spin_ends_at_spin_limit(void)
 {
     vecenv_spin_policy spin_policy = {.spin_limit_ns = QUICK_NS};
     int64_t began = vecenv_now_ns();
@@ -140,7 +141,7 @@ a_spin_ends_with_its_budget(void)
 }
 
 static void
-an_idle_slot_spins_no_more(void)
+test_idle_slot_stops_spinning(void)
 {
     static const arena_sizes sizes = {1, 1, 12, 1, 8, 64};
     vecenv_arena arena = make_arena(sizes);
@@ -157,11 +158,11 @@ an_idle_slot_spins_no_more(void)
 int
 main(void)
 {
-    an_idle_slot_spins_no_more();
-    long_waits_are_slept_through();
-    waits_in_company_are_short();
-    a_little_company_is_none();
-    a_busy_thread_is_noticed();
-    a_spin_ends_with_its_budget();
+    test_idle_slot_stops_spinning();
+    test_long_waits_stop_spinning();
+    test_contended_waits_back_off();
+    test_slight_contention_is_ignored();
+    test_busy_thread_counts_as_contention();
+    test_spin_ends_at_spin_limit();
     return 0;
 }

@@ -1,5 +1,5 @@
-/* Litmus tests of the three hand-overs between parent and slot: the doorbell, the armed
- * parent, and a row behind its cell. A lost wake-up shows as a wait that lasts LOST_NS. */
+/* Litmus tests of the memory ordering between parent and slot: the doorbell, the registered wait of
+ * the parent, and a row before its cell. A wait that lasts LOST_NS reveals a lost wake-up. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
@@ -18,13 +18,13 @@ typedef struct {
     uint32_t slot;
     int event_fd;
     int64_t spin_ns;
-} worker;
+} worker_args;
 
-/* A slot as native/slot.c runs it, with an env that costs nothing. */
+/* Serve a slot like native/worker/serve.c, with an env that does nothing. */
 static void *
 serve(void *argument)
 {
-    const worker *self = argument;
+    const worker_args *self = argument;
     const vecenv_arena *arena = self->arena;
     vecenv_slot_lines *lines = &arena->slots[self->slot];
     vecenv_spin_policy spin_policy = {.spin_limit_ns = self->spin_ns};
@@ -32,7 +32,7 @@ serve(void *argument)
     while (!load_acquire32(&arena->control->stop)) {
         uint32_t head = load_acquire32(&lines->head);
         if (load_acquire32(&lines->tail) == head) {
-            /* Timed out with a command there: the doorbell was lost. */
+            /* A timeout although there is a command: the wake-up was lost. */
             int64_t began = vecenv_now_ns();
             if (self->spin_ns > 0) {
                 vecenv_wake_parent_early(arena, self->event_fd);
@@ -54,13 +54,13 @@ serve(void *argument)
     return NULL;
 }
 
-/* What Hub.send does: commands, tails, one fence, bells. */
+/* Send like Hub.send: commands, tails, one fence, doorbells. */
 static void
 send_all(vecenv_ring *ring, uint32_t *tails, uint64_t step_id, int ordered)
 {
     const vecenv_arena *arena = ring->arena;
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        owe(ring, slot, step_id);
+        set_outstanding(ring, slot, step_id);
         queue_of(arena, slot)[tails[slot]++ & (arena->queue_size - 1)] = (vecenv_command){
             .step_id = step_id,
             .row_ref = ordered ? ring->assigned + slot : VECENV_CLAIM,
@@ -75,7 +75,7 @@ send_all(vecenv_ring *ring, uint32_t *tails, uint64_t step_id, int ordered)
     }
 }
 
-/* What Hub.recv does to sleep: arm, look once more, sleep on the descriptor. */
+/* Sleep like Hub.recv: register the wait, check once more, sleep on the descriptor. */
 static void
 sleep_for(const vecenv_arena *arena, int event_fd, uint32_t kind, uint64_t row_ref,
           uint32_t count)
@@ -91,7 +91,7 @@ sleep_for(const vecenv_arena *arena, int event_fd, uint32_t kind, uint64_t row_r
     }
     vecenv_end_wait(arena);
     uint64_t rings;
-    ssize_t nbytes = read(event_fd, &rings, sizeof rings); /* it may ring without us asleep */
+    ssize_t nbytes = read(event_fd, &rings, sizeof rings); /* a worker may write before the sleep */
     CHECK(nbytes == sizeof rings || nbytes < 0);
 }
 
@@ -103,7 +103,7 @@ check_batch(vecenv_ring *ring, uint64_t step_id)
     CHECK(vecenv_ring_deliver(ring, SLOTS, &run) == VECENV_OK);
     for (uint32_t row = run.start; row < run.stop; row++) {
         CHECK(step_ids_of(ring->arena, run.block)[row] == step_id);
-        CHECK(is_intact(ring->arena, run.block, row)); /* who sees the cell sees the row */
+        CHECK(is_intact(ring->arena, run.block, row)); /* written before its cell */
     }
 }
 
@@ -132,17 +132,17 @@ receive(vecenv_ring *ring, int event_fd, uint32_t kind, uint64_t step_id)
 }
 
 static void
-no_wake_up_is_lost(uint32_t kind, int64_t spin_ns)
+test_wake_up_is_never_lost(uint32_t kind, int64_t spin_ns)
 {
     vecenv_arena arena = make_arena(sizes);
     test_ring *made = make_test_ring(&arena, 2);
     int event_fd = eventfd(0, EFD_NONBLOCK);
     CHECK(event_fd >= 0);
     pthread_t threads[SLOTS];
-    worker workers[SLOTS];
+    worker_args workers[SLOTS];
     uint32_t tails[SLOTS] = {0};
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        workers[slot] = (worker){&arena, slot, event_fd, spin_ns};
+        workers[slot] = (worker_args){&arena, slot, event_fd, spin_ns};
         CHECK(pthread_create(&threads[slot], NULL, serve, &workers[slot]) == 0);
     }
     for (uint64_t step_id = 1; step_id <= ROUNDS; step_id++) {
@@ -156,7 +156,7 @@ no_wake_up_is_lost(uint32_t kind, int64_t spin_ns)
     store_release32(&arena.control->stop, 1);
     full_fence();
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        /* as Hub.stop: the end wakes all */
+        /* wake all slots, like Hub.stop */
         vecenv_publish_tail(&arena, slot, tails[slot] + 1, vecenv_now_ns());
         full_fence();
         vecenv_notify_slot(&arena, slot);
@@ -177,7 +177,7 @@ park_once(void *argument)
 }
 
 static void
-a_sleeper_tells_its_core(void)
+test_sleeping_slot_stores_its_core(void)
 {
     vecenv_arena arena = make_arena(sizes);
     vecenv_slot_lines *lines = &arena.slots[0];
@@ -185,7 +185,7 @@ a_sleeper_tells_its_core(void)
     CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
     CPU_ZERO(&one);
     CPU_SET((size_t)sched_getcpu(), &one);
-    CHECK(sched_setaffinity(0, sizeof one, &one) == 0); /* its thread inherits that */
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0); /* the new thread inherits it */
     CHECK(!vecenv_sleeps_here(&arena, 0));
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, park_once, &arena) == 0);
@@ -199,7 +199,7 @@ a_sleeper_tells_its_core(void)
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(!vecenv_sleeps_here(&arena, 0)); /* awake */
     store_release32(&lines->sleeping, (uint32_t)sched_getcpu() + 2);
-    CHECK(!vecenv_sleeps_here(&arena, 0)); /* elsewhere */
+    CHECK(!vecenv_sleeps_here(&arena, 0)); /* it sleeps on another core */
     CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
     free(arena.base);
 }
@@ -207,11 +207,11 @@ a_sleeper_tells_its_core(void)
 int
 main(void)
 {
-    a_sleeper_tells_its_core();
+    test_sleeping_slot_stores_its_core();
     static const uint32_t kinds[] = {VECENV_WAIT_ALL, VECENV_WAIT_SOME, VECENV_WAIT_ANY};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        no_wake_up_is_lost(kinds[i], 0);
-        no_wake_up_is_lost(kinds[i], 20000);
+        test_wake_up_is_never_lost(kinds[i], 0);
+        test_wake_up_is_never_lost(kinds[i], 20000);
     }
     return 0;
 }

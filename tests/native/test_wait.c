@@ -1,5 +1,6 @@
-/* The parent's wait: what ends its sleep, and where one worker of two has done its share. There a
- * waiter has no descriptors and cannot sleep, so that whoever tries to is seen. */
+/* The parent's wait: the outcomes of its sleep, and the spin of a late caller, after one worker of
+ * two has finished. In the latter tests the waiter has no descriptors, so a sleep fails and is
+ * detected. */
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -20,12 +21,12 @@ make_waiter(const vecenv_arena *arena, vecenv_ring *ring)
         .ring = ring,
         .event_fd = -1,
         .epoll_fd = -1,
-        .spin_policy = {.spin_limit_ns = 1, .average_ns = 2}, /* usual waits are long */
+        .spin_policy = {.spin_limit_ns = 1, .average_ns = 2}, /* too long to spin */
         .late_caller_spin_policy = {.spin_limit_ns = LOST_NS},
     };
 }
 
-/* What a worker does from its bell to its row. */
+/* Carry out a command as a worker does after its doorbell. */
 static void
 serve(const vecenv_arena *arena, uint64_t row_ref)
 {
@@ -38,12 +39,12 @@ serve(const vecenv_arena *arena, uint64_t row_ref)
 typedef struct {
     const vecenv_arena *arena;
     uint64_t row_ref;
-} job;
+} reply_args;
 
 static void *
-serve_elsewhere(void *argument)
+reply_in_thread(void *argument)
 {
-    const job *self = argument;
+    const reply_args *self = argument;
     serve(self->arena, self->row_ref);
     return NULL;
 }
@@ -57,29 +58,29 @@ wait_for_all(vecenv_waiter *waiter, int64_t deadline_ns)
 }
 
 static void
-ask_both(vecenv_ring *ring)
+request_both(vecenv_ring *ring)
 {
     vecenv_ring_assign(ring, SLOTS);
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
-        owe(ring, slot, 1);
+        set_outstanding(ring, slot, 1);
         vecenv_publish_tail(ring->arena, slot, 1, vecenv_now_ns());
     }
 }
 
 static void
-a_caller_that_comes_late_stays_awake(void)
+test_late_caller_spins(void)
 {
     vecenv_arena arena = make_arena(sizes);
     test_ring *made = make_test_ring(&arena, 2);
     vecenv_waiter waiter = make_waiter(&arena, &made->ring);
-    ask_both(&made->ring);
+    request_both(&made->ring);
     serve(&arena, made->ring.assigned);
 
-    job other = {&arena, made->ring.assigned + 1};
+    reply_args other = {&arena, made->ring.assigned + 1};
     pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, serve_elsewhere, &other) == 0);
+    CHECK(pthread_create(&thread, NULL, reply_in_thread, &other) == 0);
     CHECK(wait_for_all(&waiter, vecenv_now_ns() + LOST_NS) == RECV_BATCH);
-    CHECK(waiter.late_caller_spin_policy.average_ns > 0); /* learnt from */
+    CHECK(waiter.late_caller_spin_policy.average_ns > 0); /* the wait was recorded */
     pthread_join(thread, NULL);
 
     free_test_ring(made);
@@ -87,18 +88,18 @@ a_caller_that_comes_late_stays_awake(void)
 }
 
 static void
-it_does_so_while_that_pays_and_until_its_deadline(void)
+test_late_caller_spin_ends_at_limit_and_deadline(void)
 {
     vecenv_arena arena = make_arena(sizes);
     test_ring *made = make_test_ring(&arena, 2);
     vecenv_waiter waiter = make_waiter(&arena, &made->ring);
-    ask_both(&made->ring);
+    request_both(&made->ring);
     serve(&arena, made->ring.assigned);
 
     int64_t began = vecenv_now_ns();
     CHECK(wait_for_all(&waiter, began + 1000000) != RECV_BATCH);
     CHECK(vecenv_now_ns() - began >= 1000000);
-    /* recent ones were longer than it may be */
+    /* recent waits exceeded the limit */
     waiter.late_caller_spin_policy.average_ns = 2 * LOST_NS;
     CHECK(wait_for_all(&waiter, vecenv_now_ns() + LOST_NS) != RECV_BATCH);
 
@@ -107,16 +108,16 @@ it_does_so_while_that_pays_and_until_its_deadline(void)
 }
 
 static void
-nobody_is_late_before_a_worker_is_done_or_who_waits_for_a_part(void)
+test_late_caller_needs_finished_worker_and_wait_for_all(void)
 {
     vecenv_arena arena = make_arena(sizes);
     test_ring *made = make_test_ring(&arena, 2);
     vecenv_waiter waiter = make_waiter(&arena, &made->ring);
-    ask_both(&made->ring);
+    request_both(&made->ring);
 
     CHECK(wait_for_all(&waiter, vecenv_now_ns() + LOST_NS) != RECV_BATCH);
     store_release32(&arena.slots[0].head, 1);
-    store_release32(&arena.slots[0].current_op, VECENV_OP_STEP); /* taken, not done */
+    store_release32(&arena.slots[0].current_op, VECENV_OP_STEP); /* begun, not finished */
     CHECK(wait_for_all(&waiter, vecenv_now_ns() + LOST_NS) != RECV_BATCH);
     store_release32(&arena.slots[0].current_op, VECENV_OP_NONE);
     vecenv_wait_condition some = {VECENV_WAIT_ALL, SLOTS, made->ring.assigned, 0};
@@ -129,7 +130,7 @@ nobody_is_late_before_a_worker_is_done_or_who_waits_for_a_part(void)
     free(arena.base);
 }
 
-/* How the sleep of a parent ends that waits for this. */
+/* Sleep until a condition of this kind is true; returns the outcome. */
 static int
 sleep_for(vecenv_waiter *waiter, uint32_t kind, int *descriptor)
 {
@@ -141,14 +142,14 @@ sleep_for(vecenv_waiter *waiter, uint32_t kind, int *descriptor)
 }
 
 static void
-ring_bell_of(int event_fd)
+notify_event_fd(int event_fd)
 {
     uint64_t one = 1;
     CHECK(write(event_fd, &one, sizeof one) == sizeof one);
 }
 
 static void
-a_sleep_ends_with_what_happens_and_deaths_come_first(void)
+test_sleep_outcome_prefers_rows_then_descriptors(void)
 {
     vecenv_arena arena = make_arena(sizes);
     test_ring *made = make_test_ring(&arena, 2);
@@ -161,29 +162,29 @@ a_sleep_ends_with_what_happens_and_deaths_come_first(void)
     struct epoll_event end = {.events = EPOLLIN, .data.fd = ends[0]};
     CHECK(epoll_ctl(waiter.epoll_fd, EPOLL_CTL_ADD, waiter.event_fd, &bell) == 0);
     CHECK(epoll_ctl(waiter.epoll_fd, EPOLL_CTL_ADD, ends[0], &end) == 0);
-    ask_both(&made->ring);
+    request_both(&made->ring);
 
-    CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_BATCH); /* look around */
-    ring_bell_of(waiter.event_fd);
+    CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_BATCH); /* check again */
+    notify_event_fd(waiter.event_fd);
     CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_MESSAGE);
 
     store_release(&arena.slots[1].up_written, 16);
     CHECK(sleep_for(&waiter, VECENV_WAIT_ANY, &descriptor) == RECV_MESSAGE);
-    CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_BATCH); /* it can wait */
+    CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_BATCH); /* messages can wait */
     store_release32(&arena.slots[1].blocked, 1);
     CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_MESSAGE);
 
-    store_release(&arena.slots[1].up_read, 16); /* now it waits for a letter */
+    store_release(&arena.slots[1].up_read, 16); /* the slot is blocked without messages */
     CHECK(write(ends[1], "", 1) == 1);
     CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_DESCRIPTOR);
     CHECK(descriptor == ends[0]);
-    ring_bell_of(waiter.event_fd);
+    notify_event_fd(waiter.event_fd);
     CHECK(sleep_for(&waiter, VECENV_WAIT_ANY, &descriptor) == RECV_DESCRIPTOR);
     CHECK(descriptor == ends[0]);
 
     serve(&arena, made->ring.assigned);
     serve(&arena, made->ring.assigned + 1);
-    CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_BATCH); /* but rows before all */
+    CHECK(sleep_for(&waiter, VECENV_WAIT_ALL, &descriptor) == RECV_BATCH); /* rows come first */
 
     close(ends[0]);
     close(ends[1]);
@@ -196,9 +197,9 @@ a_sleep_ends_with_what_happens_and_deaths_come_first(void)
 int
 main(void)
 {
-    a_sleep_ends_with_what_happens_and_deaths_come_first();
-    a_caller_that_comes_late_stays_awake();
-    it_does_so_while_that_pays_and_until_its_deadline();
-    nobody_is_late_before_a_worker_is_done_or_who_waits_for_a_part();
+    test_sleep_outcome_prefers_rows_then_descriptors();
+    test_late_caller_spins();
+    test_late_caller_spin_ends_at_limit_and_deadline();
+    test_late_caller_needs_finished_worker_and_wait_for_all();
     return 0;
 }
