@@ -290,7 +290,7 @@ static PyMethodDef slot_methods[] = {
      SLOT_DOC("start_digest($self, env_id, /)")},
     {"add_to_digest", vecenv_slot_add_to_digest, METH_VARARGS,
      SLOT_DOC("add_to_digest($self, env_id, step_id, obs, reward, terminated, "
-              "truncated, flags, final_obs, starts, /)")},
+              "truncated, flags, final_obs, starts_digest, /)")},
     {"records", vecenv_slot_records, METH_O, SLOT_DOC("records($self, env_id, /)")},
     {"resume", vecenv_slot_resume, METH_VARARGS,
      SLOT_DOC("resume($self, env_id, step_id, needs_reset, /)")},
