@@ -2,37 +2,60 @@
 
 One step of all envs passes these files (files of native/ in brackets):
 
-    pool/requests       check the actions, write them into the rows of the envs    [parent/hub_send]
-    parent/hub          queue the commands and wake the workers                    [shm/request, shm/park]
+    pool/requests       check the actions, write them into the action rows         [parent/hub_send]
+    parent/hub          queue one command per env and wake the workers             [shm/request, shm/park]
     host/host           the worker takes the action and calls env.step             [worker/serve]
-    host/slot           write the five values into a row, commit the row           [worker/row, py/tree, shm/claim]
+    host/slot           write the five values into a row and commit the row        [worker/row, py/tree, shm/claim]
     pool/waiter         wait until enough rows are committed                       [shm/wait, parent/hub_recv]
-    parent/batch        views of these rows
+    parent/batch        make views of these rows for the caller
 
-Rooms. A room imports the rooms below it only (`tests/test_layers.py`); each has its own list of files:
+Rooms. A room imports only the rooms below it (`tests/test_layers.py`); the `__init__.py` of each lists its files:
 
-    pool        the interface that all front ends stand on
-    recovery    the log of the calls of each env, and the decisions after a failure
-    processes   starting, ending and killing workers
-    fallback    the extension's interface in Python
+    pool        the interface that all front ends stand on, and the engines behind it
+    recovery    the log of the commands of each env, and the decisions after a failure
+    processes   start, end and kill workers
+    fallback    the interface of the C extension, in Python
     parent      the parent's end: actions out, batches in
     host        the worker's end: envs, their answers, their return after a crash
     layout      the contents of a row, and the address of each value
-    system      the operating system; knows no env
+    system      the operating system; no file there knows an env
 
-`options.py` beside the rooms has the options of a pool.
+`options.py` beside the rooms contains the options of a pool.
 
 Words:
 
-    slot        a thread of a worker that takes commands: a queue, a doorbell, some envs
+    arena       the shared memory of a pool
+    slot        a thread of a worker that runs commands: a queue, a doorbell, some envs
     hub         the parent's end of all slots; a host drives the envs of one slot
-    block       N rows of one batch, column by column; a ring of them lies in the arena
-    row         one answer of an env: observation, reward, flags, info cells; it stands at a place, in an epoch
-    commit      a row is whole: its word in the block is the epoch now
+    row         one answer of an env: observation, reward, flags, info cells; a row_ref is its address
+    block       N rows, column by column; the ring of blocks lies in the arena
+    row range   consecutive rows of one block that are delivered together
+    epoch       the number of a use of a block; a row is committed when its word equals the epoch
     claim       a worker takes the next free row of the open block
     seal        the parent closes the open block to further claims
+    straggler   a row that was claimed, but not committed when its batch was delivered
     lease       a block that the caller may keep
     command     a step, reset or call of one env, numbered by step_id
-    journal     the commands of each env since a point from which it can be built again
+    payload     pickled arguments of a command; a reply is the pickled answer that has no column
+    journal     the commands of each env since its restore point
     record      a digest of the newest answers of an env; its successor is compared with that
+    snapshot    the state of an env between two episodes, from which it can be restored
+    park        sleep until a doorbell is rung
+
+Recipe: a new column of a row. Each of these places changes:
+
+    layout/arena.py         HEADER_WORDS (offset of the column) and _COLUMNS or _FINAL_COLUMNS (dtype, values per row)
+    native/shm/layout.h     the same word at the same position of the enum, and VECENV_ABI
+    native/worker/row.c     `write_row` stores the value
+    fallback/slot.py        `_write_row` stores the value without C; fallback/hub.py delivers it
+    parent/batch.py         a property of `Batch`, and the name in `CopiedRows`
+    host/replay.py          only if the value must be the same after a recovery: restore it, and add it to the digest
+                            [worker/slot_records, fallback/records]
+    tests/core/layout       `test_arena` compares both layouts; tests/contracts/test_pool.py tests the value
+
+Recipe: a further engine, beside `SerialEngine` and `ProcessEngine`. The class implements the protocol `Engine` of
+pool/engine.py, whose docstrings have the full contract. `open` builds the envs and returns `OpenedEnvs`: spaces, arena,
+hub, and a journal if envs can be restored. `serve` runs commands if the envs live in the calling thread.
+`on_descriptor`, `on_overdue` and `check_alive` handle failures. `close` ends everything within its limit. The suite
+tests/contracts/test_pool.py runs over every engine.
 """
