@@ -60,81 +60,81 @@ WEAKNESSES = {
     11: (
         "errors of the reference env swallowed, the env left open",
         [
-            f"{SYMPTOMS}::test_an_error_of_the_reference_env_is_not_swallowed",
-            f"{SYMPTOMS}::test_the_reference_env_is_closed_with_the_manager",
+            f"{SYMPTOMS}::test_reference_env_error_is_raised",
+            f"{SYMPTOMS}::test_reference_env_is_closed_with_the_manager",
         ],
     ),
     12: (
         "rendering of Gymnasium's envs, of envs without an inner one, in other modes",
         [
-            f"{CONTRACT}::test_frames_of_ready_envs",
-            f"{SYMPTOMS}::test_an_env_without_an_inner_env_renders_in_any_mode",
+            f"{CONTRACT}::test_ready_imgs_has_frames_of_ready_envs",
+            f"{SYMPTOMS}::test_render_with_a_mode_argument",
         ],
     ),
     13: (
         "ready_obs spins for ever",
         [
-            f"{CONTRACT}::test_only_envs_in_run_are_stepped",
-            f"{CONTRACT}::test_without_auto_reset_the_caller_resets",
-            f"{SYMPTOMS}::test_ready_obs_is_empty_at_once_when_all_envs_are_in_error",
+            f"{CONTRACT}::test_step_of_an_env_not_in_run_raises",
+            f"{CONTRACT}::test_auto_reset_false_leaves_resets_to_the_caller",
+            f"{SYMPTOMS}::test_ready_obs_is_empty_if_all_envs_are_in_error",
         ],
     ),
-    14: ("finished envs stepped on", [f"{CONTRACT}::test_only_envs_in_run_are_stepped"]),
-    15: ("figures and shaping out of reach", [f"{CONTRACT}::test_figures_and_shaping_reach_one_env"]),
-    16: ("the caller's seeds overwritten", [f"{CONTRACT}::test_lists_dicts_and_their_owners"]),
+    14: ("finished envs stepped on", [f"{CONTRACT}::test_step_of_an_env_not_in_run_raises"]),
+    15: ("figures and shaping out of reach", [f"{CONTRACT}::test_enable_save_figure_and_reward_shaping_reach_one_env"]),
+    16: ("the caller's seeds overwritten", [f"{CONTRACT}::test_seed_takes_lists_and_dicts_and_does_not_change_them"]),
     17: (
         "a refused seed closes in silence",
-        [f"{SYMPTOMS}::test_a_seed_that_the_env_refuses_is_an_error_that_names_it"],
+        [f"{SYMPTOMS}::test_seed_error_of_an_env_has_its_id"],
     ),
     18: (
         "an attribute takes a pending timestep",
-        ["managers/test_async.py::test_attributes_do_not_take_a_pending_timestep"],
+        ["managers/test_async.py::test_attributes_leave_a_pending_timestep"],
     ),
-    19: ("methods pickled", [f"{SYMPTOMS}::test_methods_in_the_list_are_called_where_the_envs_are"]),
-    20: ("endless recursion", [f"{CONTRACT}::test_a_bare_object_does_not_recurse"]),
+    19: ("methods pickled", [f"{SYMPTOMS}::test_method_name_list_can_be_extended"]),
+    20: ("endless recursion", [f"{CONTRACT}::test_getattr_before_init_does_not_recurse"]),
     21: (
         "close breaks off, or waits for each env in turn",
         [
-            "managers/test_subprocess.py::test_close_with_a_killed_worker",
-            f"{SYMPTOMS}::test_envs_that_hang_while_closing_cost_one_wait_for_all",
+            "managers/test_subprocess.py::test_close_with_a_killed_worker_does_not_raise",
+            f"{SYMPTOMS}::test_close_waits_once_for_all_hung_envs",
         ],
     ),
-    22: ("an env closed and then reset", [f"{SYMPTOMS}::test_an_env_that_is_reset_again_has_not_been_closed_before"]),
+    22: ("an env closed and then reset", [f"{SYMPTOMS}::test_reset_retry_does_not_close_the_env"]),
     23: (
         "a failing automatic reset swallowed",
-        ["managers/test_async.py::test_an_automatic_reset_that_fails_is_raised_where_it_is_noticed"],
+        ["managers/test_async.py::test_automatic_reset_error_is_raised_by_ready_obs"],
     ),
     24: (
         "a dead worker is a bare EOFError",
-        ["managers/test_subprocess.py::test_a_dead_worker_is_named_and_everything_is_closed"],
+        ["managers/test_subprocess.py::test_dead_worker_raises_and_closes"],
     ),
     25: (
         "an exception kills the worker",
-        ["managers/test_subprocess.py::test_an_exception_that_does_not_travel_is_told"],
+        ["managers/test_subprocess.py::test_exception_that_cannot_be_pickled_is_described"],
     ),
     26: (
         "a renewed env has neither seed nor folder",
         [
-            f"{CONTRACT}::test_a_renewed_env_keeps_seed_and_parameters",
-            f"{SYMPTOMS}::test_a_renewed_env_goes_on_recording",
+            f"{CONTRACT}::test_renewed_env_keeps_seed_and_parameters",
+            f"{SYMPTOMS}::test_renewed_env_continues_recording",
         ],
     ),
     27: (
         "limits by SIGALRM",
         [
-            f"{SYMPTOMS}::test_limits_work_in_any_thread_and_leave_sigalrm_to_the_application",
-            "managers/test_subprocess.py::test_a_step_that_never_lets_python_run_again_is_ended_too",
-            "managers/test_subprocess.py::test_limits_change_on_a_running_manager",
+            f"{SYMPTOMS}::test_step_timeout_works_in_any_thread_and_leaves_sigalrm_alone",
+            "managers/test_subprocess.py::test_hung_step_in_c_raises_timeout_error",
+            "managers/test_subprocess.py::test_limits_may_change_on_a_running_manager",
         ],
     ),
     28: ("lists of infos", ["envs/test_adapt.py::test_w28_lists_of_infos_of_any_length"]),
-    29: ("an old observation for an abnormal step", [f"{CONTRACT}::test_an_abnormal_timestep_is_handed_out"]),
+    29: ("an old observation for an abnormal step", [f"{CONTRACT}::test_abnormal_timestep_is_returned"]),
     30: (
         "reset_inplace loses observation and parameters",
         ["managers/test_subprocess.py::test_reset_inplace_keeps_the_final_observation_and_the_parameters"],
     ),
-    31: ("an env stepped twice", ["managers/test_async.py::test_an_unanswered_env_cannot_be_stepped_again"]),
-    32: ("any order of ids, busy waits", ["managers/test_async.py::test_nothing_is_lost_until_all_are_done"]),
+    31: ("an env stepped twice", ["managers/test_async.py::test_step_of_an_unanswered_env_raises"]),
+    32: ("any order of ids, busy waits", ["managers/test_async.py::test_async_steps_lose_no_timestep"]),
     33: (
         "few spaces in shared memory, silent broadcasts",
         [
@@ -146,13 +146,13 @@ WEAKNESSES = {
     35: (
         "keys as actions, a batch cut off",
         [
-            "managers/test_v2.py::test_a_wrong_number_of_actions_is_a_value_error",
-            "managers/test_v2.py::test_a_dict_steps_the_envs_it_names",
+            "managers/test_v2.py::test_step_with_a_wrong_number_of_actions_raises",
+            "managers/test_v2.py::test_step_with_a_dict_steps_these_envs",
         ],
     ),
     36: (
         "gym_vector resets at the wrong time",
-        ["managers/test_gym_vector.py::test_episodes_returns_and_observations"],
+        ["managers/test_gym_vector.py::test_gym_vector_counts_episodes_and_returns"],
     ),
     37: (
         "the check refuses images, lets bounds and views pass, never ends",

@@ -1,4 +1,4 @@
-"""What every manager does, over whatever pool and with dicts or batches: one suite, one class per manager."""
+"""The contract of all managers, with dicts or batches, over any pool; each manager has a subclass of this suite."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN, DONE, ERROR, VOID, NEED_RESET = (
 
 
 def as_dict(manager, timesteps):
-    """Give V2's list of trees as the other managers' dict of timesteps."""
+    """Return V2's list of trees as a dict of timesteps, like that of the other managers."""
     if isinstance(timesteps, dict):
         return timesteps
     found = {}
@@ -39,7 +39,7 @@ def _native(value):
 
 
 class Painted(ToyEnv):
-    """Renders grey frames."""
+    """An env that renders grey frames."""
 
     metadata = {"render_modes": ["rgb_array"]}
 
@@ -48,12 +48,12 @@ class Painted(ToyEnv):
 
 
 class ManagerContract:
-    """Subclasses set `manager_cls` and, for one that returns early, what makes it wait for all."""
+    """Subclasses set `manager_cls`, and `cfg` so that a step waits for all envs."""
 
     manager_cls: type
     cfg: dict = {}
     in_process = False
-    step_error: type = LookupError  # what the caller sees of an env's LookupError
+    step_error: type = LookupError  # the error of `step` after a LookupError in an env
     closes_on_step_error = True
 
     @pytest.fixture
@@ -81,32 +81,32 @@ class ManagerContract:
 
     @staticmethod
     def settle(manager):
-        """Wait for automatic resets: in the asynchronous manager they outlast the step."""
+        """Wait for automatic resets: in the asynchronous manager they may take longer than the step."""
         while EnvState.RESET in manager.env_states.values():
             manager.step({})
 
     def step(self, manager, actions=None):
-        """Step all that are ready, or the given, to dicts in every API; settled before."""
+        """Wait for automatic resets, step all ready envs or these, and return a dict of timesteps."""
         self.settle(manager)
         if actions is None:
             actions = dict.fromkeys(manager.ready_obs_id, 0)
         return as_dict(manager, manager.step(actions))
 
     def ready(self, manager):
-        """Ready observations by env id, of V2 too."""
+        """Return the observations of ready envs by env id, also for V2."""
         self.settle(manager)
         obs = manager.ready_obs
         return obs if isinstance(obs, dict) else dict(zip(manager.ready_obs_id, obs))
 
-    # ---- construction and life ------------------------------------------------------------
+    # ---- construction, launch, close ------------------------------------------------------
 
     @pytest.mark.parametrize("cfg", [None, {}, {"episode_num": 2}])
-    def test_a_config_is_merged_over_the_defaults(self, cfg):
+    def test_config_is_merged_over_the_defaults(self, cfg):
         manager = self.manager_cls(actors(2), cfg)
         assert manager._max_retry == 1 and manager.closed
         assert self.manager_cls.default_config().cfg_type == f"{self.manager_cls.__name__}Dict"
 
-    def test_unknown_keys_are_kept_and_misspelled_ones_warned_of(self):
+    def test_config_keeps_unknown_keys_and_warns_about_misspelled_ones(self):
         assert self.manager_cls(actors(1), {"my_own_key": 1})._cfg.my_own_key == 1
         with pytest.warns(UserWarning, match="did you mean 'step_timeout'"):
             self.manager_cls(actors(1), {"step_timout": 1})
@@ -115,12 +115,12 @@ class ManagerContract:
         "cfg",
         [{"retry_type": "again"}, {"step_timeout": 0}, {"episode_num": 0}, {"on_step_error": "x"}],
     )
-    def test_a_bad_value_is_an_assertion_error(self, cfg):
+    def test_config_with_a_wrong_value_raises_assertion_error(self, cfg):
         with pytest.raises(AssertionError):
             self.manager_cls(actors(1), cfg)
 
     @pytest.mark.parametrize("env_fn", [[], [None], ["CartPole-v1"]])
-    def test_bad_env_fns(self, env_fn):
+    def test_env_fn_of_a_wrong_form_raises(self, env_fn):
         with pytest.raises(ValueError, match="env_fn"):
             self.manager_cls(env_fn, {})
 
@@ -131,7 +131,7 @@ class ManagerContract:
         assert before == (manager.observation_space, manager.action_space, manager.reward_space)
         assert manager.env_ref.name == "actor 0" and manager.env_num == 3
 
-    def test_before_launch_nothing_works_but_launch(self, make):
+    def test_calls_before_launch_raise_assertion_error(self, make):
         manager = make()
         assert manager.closed and manager.env_states == dict.fromkeys(range(3), VOID)
         for call in (manager.reset, lambda: manager.reset([]), lambda: manager.step([]), lambda: manager.step({})):
@@ -142,7 +142,7 @@ class ManagerContract:
         with pytest.raises(AssertionError):
             manager.launch()
 
-    def test_launch_wants_parameters_for_all_envs(self, make):
+    def test_launch_with_parameters_of_some_envs_raises(self, make):
         with pytest.raises(AssertionError):
             make().launch({0: {"stat": "x"}})
 
@@ -161,7 +161,7 @@ class ManagerContract:
         assert manager.env_episode_count == {0: 0, 1: 0, 2: 0}
         assert self.in_process or not set(pids) & set(manager.worker_pids)
 
-    def test_it_is_a_context_manager_and_does_not_pickle(self, make):
+    def test_manager_is_a_context_manager_and_cannot_be_pickled(self, make):
         with make() as manager:
             manager.launch()
             for function in (pickle.dumps, copy.copy):
@@ -169,21 +169,21 @@ class ManagerContract:
                     function(manager)
         assert manager.closed
 
-    def test_a_bare_object_does_not_recurse(self):
+    def test_getattr_before_init_does_not_recurse(self):
         bare = object.__new__(self.manager_cls)
         with pytest.raises(AttributeError):
             bare.anything  # noqa: B018
 
     # ---- steps ----------------------------------------------------------------------------
 
-    def test_a_timestep_has_the_documented_types(self, launched):
+    def test_timestep_has_the_documented_types(self, launched):
         manager = launched()
         timestep = self.step(manager)[2]
         assert timestep.obs.dtype == np.float32 and timestep.obs.tolist() == [2, 1, 1]
         assert timestep.reward.dtype == np.float32 and timestep.reward.shape == (1,)
         assert timestep.done is False and timestep.info["name"] == "actor 2"
 
-    def test_the_last_timestep_shows_the_end_and_ready_obs_the_beginning(self, launched):
+    def test_last_timestep_has_the_final_observation_and_ready_obs_the_next(self, launched):
         manager = launched(actors(2, length=2))
         self.step(manager)
         timesteps = self.step(manager)
@@ -195,7 +195,7 @@ class ManagerContract:
             assert self.ready(manager)[env_id].tolist() == [env_id, 0, 2]
         assert manager.env_episode_count == {0: 1, 1: 1}
 
-    def test_a_gymnasium_env_says_how_its_episode_ended(self, launched):
+    def test_info_of_a_gymnasium_env_has_end_flags(self, launched):
         manager = launched([functools.partial(CountEnv, 1, truncate=True)] * 2)
         timestep = self.step(manager)[0]
         assert timestep.done is True and timestep.info["truncated"] is True
@@ -203,7 +203,7 @@ class ManagerContract:
         assert timestep.obs[0] == 1 and timestep.info["steps"] == 1
         assert timestep.reward.shape == (1,)
 
-    def test_nothing_is_lost_or_doubled_until_all_are_done(self, launched):
+    def test_steps_lose_and_double_no_timestep(self, launched):
         manager = launched(actors(3, length=3), episode_num=4)
         counts = dict.fromkeys(range(3), 0)
         episodes = dict.fromkeys(range(3), 0)
@@ -217,7 +217,7 @@ class ManagerContract:
         assert manager._data_count == list(counts.values()) == [12, 12, 12]
         assert episodes == manager.env_episode_count == {0: 4, 1: 4, 2: 4}
         assert all(manager.env_state_done(env_id) for env_id in range(3))
-        assert manager.episodes == [4, 4, 4]  # no reset that nobody wanted
+        assert manager.episodes == [4, 4, 4]  # and no further resets
 
     def test_observations_are_not_overwritten(self, launched):
         manager = launched()
@@ -231,7 +231,7 @@ class ManagerContract:
         assert all(np.array_equal(a, b) for a, b in zip(seen, expected))
 
     @pytest.mark.parametrize("action", [1, np.int64(1), np.array([1]), np.array(1), [1]], ids=repr)
-    def test_envs_get_the_kind_of_action_that_was_given(self, launched, action):
+    def test_actions_keep_their_type(self, launched, action):
         manager = launched(count=2)
         self.step(manager, {0: action, 1: action})
         for (kept,) in manager.kept:
@@ -256,7 +256,7 @@ class ManagerContract:
         for env_id, (kept,) in enumerate(manager.kept):
             assert repr(kept) == repr(actions[env_id])
 
-    def test_keys_of_an_action_keep_their_order(self, launched):
+    def test_action_keys_keep_their_order(self, launched):
         space = gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2), b=gymnasium.spaces.Discrete(2))
         manager = launched([functools.partial(KeepsAction, space)] * 2)
         self.step(manager, {env_id: {"b": np.int64(1), "a": np.int64(0)} for env_id in (0, 1)})
@@ -283,7 +283,7 @@ class ManagerContract:
             assert len(manager.ready_obs_id) == 2 and manager.ready_obs is not None
 
     @pytest.mark.parametrize("form", ["tuple", "dict", "stack"])
-    def test_two_agents(self, launched, form):
+    def test_two_agents_play_all_episodes(self, launched, form):
         manager = launched([functools.partial(TwoAgentEnv, {"form": form, "max_steps": 3})] * 2, episode_num=2)
         manager.seed(2)
         manager.reset()
@@ -293,14 +293,14 @@ class ManagerContract:
                 assert np.asarray(timestep.info["agent_done"]).shape == (2,)
             self.settle(manager)
 
-    def test_hybrid_actions(self, launched):
+    def test_hybrid_actions_play_all_episodes(self, launched):
         manager = launched([HybridEnv] * 2, episode_num=1)
         manager.seed(2)
         manager.reset()
         while not manager.done:
             self.step(manager, manager.random_action())
 
-    def test_only_envs_in_run_are_stepped(self, launched):
+    def test_step_of_an_env_not_in_run_raises(self, launched):
         manager = launched(actors(2, length=1), episode_num=1)
         self.step(manager, {0: 0})
         assert manager.env_states == {0: DONE, 1: RUN}
@@ -332,11 +332,11 @@ class ManagerContract:
         assert manager._stat == [None, None]
 
     @pytest.mark.parametrize("param", [[], {0: 3}, {7: None}, "x"])
-    def test_a_bad_reset_parameter_is_an_assertion_error(self, launched, param):
+    def test_reset_with_a_wrong_parameter_raises_assertion_error(self, launched, param):
         with pytest.raises(AssertionError):
             launched().reset(param)
 
-    def test_a_done_env_can_be_reset_and_is_done_again_after_one_episode(self, launched):
+    def test_reset_of_a_done_env_gives_one_more_episode(self, launched):
         manager = launched(actors(2, length=2), episode_num=1)
         while not manager.done:
             self.step(manager)
@@ -346,7 +346,7 @@ class ManagerContract:
             self.step(manager)
         assert manager.env_episode_count == {0: 2, 1: 1} and manager.episodes == [2, 1]
 
-    def test_without_auto_reset_the_caller_resets(self, launched):
+    def test_auto_reset_false_leaves_resets_to_the_caller(self, launched):
         manager = launched(actors(2, length=1), auto_reset=False, episode_num=2)
         self.step(manager)
         assert set(manager.env_states.values()) == {NEED_RESET}
@@ -357,7 +357,7 @@ class ManagerContract:
         assert manager.done
 
     @pytest.mark.parametrize("extra", [{}, {"step_timeout": 20}, {"max_retry": 2}], ids=["in row", "limit", "retry"])
-    def test_both_ways_of_resetting_give_the_same(self, launched, extra):
+    def test_autoresets_and_reset_commands_give_the_same_episodes(self, launched, extra):
         manager = launched([functools.partial(CountEnv, 2)] * 2, episode_num=3, **extra)
         manager.seed(5)
         manager.reset()
@@ -377,7 +377,7 @@ class ManagerContract:
 
     # ---- seeds ------------------------------------------------------------------------------
 
-    def test_an_integer_is_counted_up_and_used_once(self, launched):
+    def test_seed_of_an_integer_is_counted_up_and_used_once(self, launched):
         manager = launched()
         assert manager._seed == [None] * 3
         manager.seed(10)
@@ -390,13 +390,13 @@ class ManagerContract:
         manager.launch()
         assert manager._seed == [None] * 3
 
-    def test_a_seed_among_the_parameters_comes_first(self, make):
+    def test_seed_in_reset_param_comes_first(self, make):
         manager = make([CountEnv] * 2)
         manager.seed(3)
         manager.launch({0: {"seed": 77}, 1: None})
         assert manager.seed_given[0] == 77 != manager.seed_given[1]
 
-    def test_lists_dicts_and_their_owners(self, launched):
+    def test_seed_takes_lists_and_dicts_and_does_not_change_them(self, launched):
         manager = launched()
         seeds = [7, 3, 9]
         manager.seed(seeds, dynamic_seed=False)
@@ -410,7 +410,7 @@ class ManagerContract:
         "seed, error",
         [([1, 2], AssertionError), (-1, AssertionError), ({9: 1}, AssertionError), ("1", TypeError), (1.5, TypeError)],
     )
-    def test_bad_seeds(self, make, seed, error):
+    def test_seed_with_a_wrong_argument_raises(self, make, seed, error):
         with pytest.raises(error):
             make().seed(seed)
 
@@ -429,7 +429,7 @@ class ManagerContract:
         if dynamic is False:
             assert first[0] == [3, 4]
 
-    def test_the_same_seed_samples_the_same_actions(self, make):
+    def test_seed_determines_random_actions(self, make):
         samples = []
         for _ in range(2):
             manager = make()
@@ -445,7 +445,7 @@ class ManagerContract:
         assert manager.name == manager._name == ["actor 0", "actor 1", "actor 2"]
         assert len(set(manager.time_id)) == 3
 
-    def test_missing_attributes_and_methods(self, launched):
+    def test_attributes_that_are_missing_and_unlisted_methods_raise(self, launched):
         manager = launched()
         with pytest.raises(AttributeError):
             manager.xyz  # noqa: B018
@@ -455,7 +455,7 @@ class ManagerContract:
         with pytest.raises(AssertionError):
             manager.name  # noqa: B018
 
-    def test_figures_and_shaping_reach_one_env(self, launched):
+    def test_enable_save_figure_and_reward_shaping_reach_one_env(self, launched):
         manager = launched()
         manager.enable_save_figure(1, "somewhere")
         assert manager.figure_path == [None, "somewhere", None]
@@ -463,9 +463,9 @@ class ManagerContract:
         with pytest.raises(AssertionError):
             manager.enable_save_figure(1, None)
 
-    def test_frames_of_ready_envs(self, launched):
+    def test_ready_imgs_has_frames_of_ready_envs(self, launched):
         env_fn = functools.partial(Painted, render_mode="rgb_array")
-        manager = launched([env_fn] * 2)  # without pygame, parts of which do not come up in two threads at once
+        manager = launched([env_fn] * 2)  # without pygame, which cannot be initialised in two threads at once
         frames = manager.ready_imgs
         assert list(frames) == [0, 1] and frames[0].ndim == 3 and frames[0].dtype == np.uint8
         with pytest.raises(StateError, match="human"):
@@ -473,7 +473,7 @@ class ManagerContract:
 
     # ---- failures -----------------------------------------------------------------------------
 
-    def test_a_reset_that_fails_closes_and_a_relaunch_works(self, make):
+    def test_reset_error_closes_and_launch_works_again(self, make):
         manager = make(max_retry=2, retry_waiting_time=0)
         with pytest.raises(RuntimeError, match=r"env \d could not be reset in 2 attempts"):
             manager.launch({env_id: {"stat": "error"} for env_id in range(3)})
@@ -482,7 +482,7 @@ class ManagerContract:
         assert not manager.closed and len(self.step(manager)) == 3
 
     @pytest.mark.parametrize("retry_type, same", [("reset", True), ("renew", False)])
-    def test_another_attempt(self, launched, retry_type, same):
+    def test_reset_that_fails_once_has_another_attempt(self, launched, retry_type, same):
         manager = launched(max_retry=3, retry_type=retry_type, retry_waiting_time=0)
         manager.seed(8, dynamic_seed=False)
         before = manager.time_id
@@ -496,7 +496,7 @@ class ManagerContract:
         assert (after[0] == before[0]) is same and after[1:] == before[1:]
         assert manager._seed[0] == 8 and manager.env_states[0] is RUN
 
-    def test_a_renewed_env_keeps_seed_and_parameters(self, launched, tmp_path):
+    def test_renewed_env_keeps_seed_and_parameters(self, launched, tmp_path):
         flag = tmp_path / "failed"
         manager = launched(
             [functools.partial(FailsOnce, flag), functools.partial(FailsOnce, None)],
@@ -511,7 +511,7 @@ class ManagerContract:
         assert after[0] != before[0] and after[1] == before[1]
         assert manager._seed == [8, None] and manager._stat[0] == "mine"
 
-    def test_an_abnormal_timestep_is_handed_out(self, launched):
+    def test_abnormal_timestep_is_returned(self, launched):
         manager = launched()
         timesteps = self.step(manager, {0: "abnormal", 1: 0, 2: 0})
         assert timesteps[0].info["abnormal"] and timesteps[0].obs is None and timesteps[0].reward is None
@@ -525,7 +525,7 @@ class ManagerContract:
         assert manager.env_episode_count[0] == 0
         assert len(self.step(manager)) == 3
 
-    def test_a_step_that_raises(self, launched):
+    def test_step_error_sets_the_documented_states(self, launched):
         manager = launched()
         with pytest.raises(self.step_error, match="actor 1 cannot step"):
             manager.step({0: 0, 1: "error", 2: 0})
@@ -553,7 +553,7 @@ class ManagerContract:
         manager.reset({1: None, 2: None})
         assert len(self.step(manager)) == 3
 
-    def test_a_hanging_reset_is_ended(self, make):
+    def test_hung_reset_raises_and_closes(self, make):
         manager = make(reset_timeout=1.0)
         with pytest.raises(RuntimeError, match="env 1"):
             manager.launch({0: None, 1: {"stat": "block"}, 2: None})
@@ -561,7 +561,7 @@ class ManagerContract:
         manager.launch()
         assert len(self.step(manager)) == 3
 
-    def test_an_automatic_reset_that_fails_is_raised(self, make):
+    def test_automatic_reset_error_is_raised(self, make):
         manager = make(actors(2, length=1))
         manager.launch({0: {"stat": "error_later"}, 1: None})
         with pytest.raises(RuntimeError, match="cannot reset again"):
@@ -571,7 +571,7 @@ class ManagerContract:
 
 
 class FailsOnce:
-    """Makes an actor whose first parametrised reset fails in whichever process it is, once."""
+    """Makes an env whose first reset with a parameter raises once, in any process."""
 
     def __new__(cls, flag):
         from tests.managers.fakes import ActorEnv

@@ -1,4 +1,4 @@
-"""The managers, and envs of DI-engine's dialect that do on request what these have to cope with."""
+"""The managers, and an env of DI-engine's dialect that fails as its actions and reset parameters say."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from vecenv import (
     SyncSubprocessEnvManager,
 )
 
-#: The managers that drive a pool of our own.
+#: The managers over a pool.
 IN_PROCESS = [BaseEnvManager, BaseEnvManagerV2]
 WITH_WORKERS = [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2]
 
-# An env that hangs waits for this, and nobody sets it; far beyond any time limit of a test.
+# A hung env waits this long: longer than any time limit of a test.
 HANG_SECONDS = 30.0
 
 
 class ActorEnv(BaseEnv):
-    """Does what the reset parameter `stat` and the actions tell it; episodes have `length` steps.
+    """An env with episodes of `length` steps; the reset parameter `stat` and string actions select a failure.
 
     The observation is float32 (3,): number of the env, steps in this episode, episodes begun.
     """
@@ -37,7 +37,7 @@ class ActorEnv(BaseEnv):
     def __init__(self, cfg: dict[str, Any] | None = None) -> None:
         self._cfg = {"number": 0, "length": 5, **(cfg or {})}
         self._name = f"actor {self._cfg['number']}"
-        self.time_id = uuid.uuid4().hex  # another one after a renewal
+        self.time_id = uuid.uuid4().hex  # a new env has another one
         self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
         self.action_space = spaces.Discrete(2)
         self.reward_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
@@ -82,7 +82,7 @@ class ActorEnv(BaseEnv):
                 raise LookupError(f"{self._name} cannot step")
             if action == "block":
                 threading.Event().wait(HANG_SECONDS)
-            if action.startswith("/"):  # a FIFO: wait until the test opens its other end
+            if action.startswith("/"):  # a FIFO: wait until the test opens the other end
                 os.close(os.open(action, os.O_RDONLY))
             if action == "die":
                 os._exit(3)
@@ -105,7 +105,7 @@ class ActorEnv(BaseEnv):
         pass
 
     def user_defined(self) -> None:
-        """A method that managers do not know."""
+        """A method that is not in method_name_list."""
 
     def enable_save_figure(self, figure_path: str) -> None:
         self.figure_path = figure_path
@@ -115,7 +115,7 @@ class ActorEnv(BaseEnv):
 
 
 def actors(count: int, **cfg: Any) -> list[Any]:
-    """Give constructors of `count` numbered actors."""
+    """Return constructors of `count` envs, which are numbered."""
     return [_Maker({"number": number, **cfg}) for number in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Envs that do as they are told, and what managers have to say of each: see `test_fuzz`."""
+"""Envs for random programs, and a model of the results that a manager returns for each env; see `test_fuzz`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RAISE, BE_ABNORMAL = 8, 9  # actions
 
 
 class Optional(ToyEnv):
-    """Episodes are as long as the reset's options say; an observation has several parts, one of them without layout."""
+    """The reset option `length` sets the number of steps; observations have several parts, one without a layout."""
 
     def __init__(self, length: int) -> None:
         super().__init__(length, num_actions=10)
@@ -74,7 +74,7 @@ class Old(BaseEnv):
 
 
 class ReferenceEnv:
-    """One env and what a manager has to say of it; `due` is the answer to a step that has not come yet."""
+    """A model: one env in this process, and its state in a manager; `due` is the expected answer to its last step."""
 
     def __init__(self, env_fn: Callable[[], Any], cfg: dict[str, Any]) -> None:
         self.env, self.cfg = env_fn(), cfg
@@ -83,7 +83,7 @@ class ReferenceEnv:
         self.count, self.due = 0, None
 
     def reset(self, params: dict[str, Any] | None) -> None:
-        """As the caller asks for it: with parameters that stay, and with the seed given before."""
+        """Reset as the caller requests: parameters apply to later resets, and a seed that was given is used."""
         self.params = params or {}
         if self.pending is not None:
             (seed, dynamic), self.pending = self.pending, None
@@ -101,7 +101,7 @@ class ReferenceEnv:
         self.state = EnvState.RUN
 
     def step(self, action: int) -> None:
-        """Note the answer, and what comes after it."""
+        """Compute the expected answer and the following state."""
         try:
             obs, reward, *ends, info = self.env.step(action)
         except LookupError:
@@ -127,14 +127,14 @@ class ReferenceEnv:
 
 
 def plain(value: Any) -> Any:
-    """Give arrays, and dicts or trees of them, as Python's own."""
+    """Return arrays, and dicts or trees of arrays, as lists and dicts."""
     if isinstance(value, dict | TreeArray):
         return {key: plain(part) for key, part in value.items()}
     return None if value is None else np.asarray(value).tolist()
 
 
 def plain_answer(timestep: Any) -> Any:
-    """The same of a timestep, a tuple or a tree, without what managers add to its info."""
+    """Return a timestep, a tuple or a tree, as lists and dicts; without the items that managers add to its info."""
     names = "obs", "reward", "done", "info"
     obs, reward, done, info = [timestep[name] for name in names] if isinstance(timestep, TreeArray) else timestep
     added = ("recovered", "terminated", "truncated", "TimeLimit.truncated", "TimeLimit_truncated")

@@ -1,4 +1,4 @@
-"""Infos as sequences, one per agent: what an env of several agents gives comes out of every manager as it was."""
+"""Infos as sequences, one per agent: every manager returns them in the form of the env."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = pytest.mark.parametrize("kind", [list, tuple])
 
 
 class Duel(BaseEnv):
-    """Two agents, with an info and a reward for each; episodes have three steps."""
+    """An env of two agents, with an info and a reward for each; episodes have three steps."""
 
     observation_space = spaces.Box(-1, 1, (2, 2), np.float32)
     action_space = spaces.Discrete(2)
@@ -70,7 +70,7 @@ def make(manager_cls: Any, kind: type, num_envs: int = 2, **cfg: Any) -> Any:
 
 
 def step(manager: Any, action: Any = 0) -> dict[int, Any]:
-    """Step all that is ready; returns (done, info) by env."""
+    """Step all ready envs; return {env_id: (done, info)}."""
     while EnvState.RESET in manager.env_states.values():
         manager.ready_obs  # noqa: B018
         if EnvState.RESET in manager.env_states.values():
@@ -84,7 +84,7 @@ def step(manager: Any, action: Any = 0) -> dict[int, Any]:
 @KINDS
 @pytest.mark.parametrize("max_retry", [1, 2], ids=["resets in the row", "resets by command"])
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_they_come_as_the_sequence_that_the_env_gave(manager_cls, max_retry, kind):
+def test_agent_infos_have_the_form_of_the_envs_infos(manager_cls, max_retry, kind):
     with make(manager_cls, kind, max_retry=max_retry) as manager:
         manager.launch()
         for number in (1, 2, 3, 1, 2, 3):
@@ -101,7 +101,7 @@ def test_they_come_as_the_sequence_that_the_env_gave(manager_cls, max_retry, kin
 
 @KINDS
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_a_killed_worker_changes_nothing_but_that_each_says_so(manager_cls, kind):
+def test_killed_worker_changes_only_recovered_in_each_agent_info(manager_cls, kind):
     with make(manager_cls, kind) as manager:
         manager.launch()
         step(manager)
@@ -115,7 +115,7 @@ def test_a_killed_worker_changes_nothing_but_that_each_says_so(manager_cls, kind
 @KINDS
 @pytest.mark.parametrize("max_retry", [1, 2], ids=["resets in the row", "resets by command"])
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_an_episode_that_is_lost_has_as_many_infos(manager_cls, max_retry, kind, tmp_path):
+def test_abandoned_episode_has_an_info_per_agent(manager_cls, max_retry, kind, tmp_path):
     with make(manager_cls, kind, 1, max_retry=max_retry, reproducer_dir=str(tmp_path)) as manager:
         manager.launch()
         step(manager)
@@ -128,7 +128,7 @@ def test_an_episode_that_is_lost_has_as_many_infos(manager_cls, max_retry, kind,
 
 @KINDS
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_one_abnormal_agent_makes_the_timestep_abnormal_and_the_others_are_not_said_to_be(manager_cls, kind):
+def test_abnormal_agent_makes_the_timestep_abnormal_and_not_other_agents(manager_cls, kind):
     with make(manager_cls, kind) as manager:
         manager.launch()
         for _, infos in step(manager, "abnormal").values():
@@ -138,7 +138,7 @@ def test_one_abnormal_agent_makes_the_timestep_abnormal_and_the_others_are_not_s
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_without_an_observation_each_is_said_to_be_abnormal(manager_cls):
+def test_missing_observation_makes_each_agent_info_abnormal(manager_cls):
     with make(manager_cls, list) as manager:
         manager.launch()
         for _, infos in step(manager, "lose").values():
@@ -147,7 +147,7 @@ def test_without_an_observation_each_is_said_to_be_abnormal(manager_cls):
 
 @pytest.mark.parametrize("max_retry", [1, 2], ids=["resets in the row", "resets by command"])
 @pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
-def test_under_reset_inplace_each_has_the_final_observation(manager_cls, max_retry):
+def test_reset_inplace_puts_final_obs_into_each_agent_info(manager_cls, max_retry):
     with make(manager_cls, tuple, reset_inplace=True, max_retry=max_retry, episode_num=2) as manager:
         manager.launch()
         ends = []
@@ -159,7 +159,7 @@ def test_under_reset_inplace_each_has_the_final_observation(manager_cls, max_ret
         assert ends == [1.0] * 8
 
 
-def test_what_the_env_keeps_is_not_written_into():
+def test_infos_kept_by_the_env_are_not_written_to():
     class Keeps(Duel):
         def step(self, action):
             timestep = super().step(action)
@@ -174,7 +174,7 @@ def test_what_the_env_keeps_is_not_written_into():
 
 
 class Named(Duel):
-    """Gives a dict that has the key by chance."""
+    """An env whose info is a dict that has the key by chance."""
 
     def step(self, action):
         timestep = super().step(action)
@@ -182,7 +182,7 @@ class Named(Duel):
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
-def test_a_dict_with_the_inner_name_stays_a_dict(manager_cls):
+def test_dict_info_with_agent_infos_stays_a_dict(manager_cls):
     with manager_cls([functools.partial(Named, list)]) as manager:
         manager.launch()
         assert set(manager.step({0: 0})[0].info) == {"agent_infos", *FLAGS}
@@ -190,7 +190,7 @@ def test_a_dict_with_the_inner_name_stays_a_dict(manager_cls):
 
 @KINDS
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_over_a_vector_env_of_its_own(backend, kind):
+def test_gym_vector_manager_returns_agent_infos(backend, kind):
     with GymVectorEnvManager([functools.partial(Duel, kind)] * 2, {"backend": backend}) as manager:
         manager.reset()
         for number in (1, 2, 3, 1):
@@ -200,7 +200,7 @@ def test_over_a_vector_env_of_its_own(backend, kind):
                 assert ("terminated" in infos[0]) == done
 
 
-def test_trees_of_them_are_plain_again_and_stack():
+def test_trees_of_agent_infos_convert_to_json_and_stack():
     with make(IN_PROCESS[1], list) as manager:
         manager.launch()
         trees = manager.step([0, 0])
@@ -210,7 +210,7 @@ def test_trees_of_them_are_plain_again_and_stack():
 
 
 class HangsInReset(Duel):
-    """Its reset hangs once, in the first process that it comes to be in."""
+    """An env whose reset hangs once, in its first process."""
 
     def __init__(self, kind: type, marker: Any = None) -> None:
         super().__init__(kind)
@@ -224,7 +224,7 @@ class HangsInReset(Duel):
 
 
 @KINDS
-def test_an_env_that_loses_its_worker_to_a_hanging_reset_owes_as_many_infos(kind, tmp_path):
+def test_hung_reset_of_another_env_gives_an_info_per_agent(kind, tmp_path):
     env_fns = [functools.partial(HangsInReset, kind, tmp_path / "hung"), functools.partial(HangsInReset, kind)]
     cfg = {"num_workers": 1, "reset_timeout": 1.0, "max_retry": 2, "wait_num": 100, "step_wait_timeout": None}
     with AsyncSubprocessEnvManager(env_fns, {**cfg, "retry_waiting_time": 0.0}) as manager:
@@ -233,6 +233,6 @@ def test_an_env_that_loses_its_worker_to_a_hanging_reset_owes_as_many_infos(kind
             last = manager.step(dict.fromkeys(ids, 0))
         assert last[0].done and not last[1].done
         with pytest.warns(RuntimeWarning, match="env 0 hung"):
-            lost = manager.step({1: 0})[1]  # waits behind that reset, in the same worker
+            lost = manager.step({1: 0})[1]  # waits in the same worker until that reset ends
         assert lost.obs is None and type(lost.info) is kind and list(lost.info) == [{"abnormal": True}] * 2
         assert manager.env_states[1] is EnvState.ERROR

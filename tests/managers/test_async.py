@@ -1,4 +1,4 @@
-"""Answers that come later than the call they belong to."""
+"""The asynchronous manager: answers that arrive after the call that requested them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vecenv import AsyncSubprocessEnvManager, EnvState
 
 @pytest.fixture
 def gate(tmp_path):
-    """A path; an env that is given it as its action waits until `open_gate`."""
+    """Return a path; an env whose action it is waits until `open_gate`."""
     path = tmp_path / "gate"
     os.mkfifo(path)
     return str(path)
@@ -40,12 +40,12 @@ def launched():
         manager.close()
 
 
-def test_the_defaults_are_those_of_the_document():
+def test_async_defaults_are_documented():
     config = AsyncSubprocessEnvManager.default_config()
     assert (config.wait_num, config.step_wait_timeout, config.connect_timeout) == (2, 0.01, 60)
 
 
-def test_a_slow_env_is_not_waited_for_and_comes_later(launched, gate):
+def test_step_returns_without_a_slow_env(launched, gate):
     manager = launched()
     timesteps = manager.step({0: 0, 1: gate, 2: 0})
     assert list(timesteps) == [0, 2]
@@ -56,8 +56,8 @@ def test_a_slow_env_is_not_waited_for_and_comes_later(launched, gate):
     assert manager.active_env == [] and manager._data_count == [1, 1, 1]
 
 
-def test_an_unanswered_env_cannot_be_stepped_again(launched, gate):
-    """W31: its answers were off by one for ever."""
+def test_step_of_an_unanswered_env_raises(launched, gate):
+    """W31: all later answers of the env belonged to the step before."""
     manager = launched()
     manager.step({0: 0, 1: gate, 2: 0})
     with pytest.raises(AssertionError, match=r"\[1\]"):
@@ -68,7 +68,7 @@ def test_an_unanswered_env_cannot_be_stepped_again(launched, gate):
     assert manager._data_count == [1, 1, 1]
 
 
-def test_a_forced_reset_drops_the_answer_of_a_stepping_env(launched, gate):
+def test_reset_drops_the_answer_of_a_stepping_env(launched, gate):
     manager = launched()
     manager.step({0: 0, 1: gate, 2: 0})
     pid = os.fork()
@@ -85,8 +85,8 @@ def test_a_forced_reset_drops_the_answer_of_a_stepping_env(launched, gate):
 
 
 @pytest.mark.parametrize("policy", ["error", "renew"])
-def test_a_first_observation_that_comes_with_a_failed_step_is_not_lost(policy):
-    """Env 0 stayed in RESET for ever; where no other was ready, `ready_obs` raised StateError."""
+def test_first_observation_beside_a_failed_step_is_kept(policy):
+    """Regression: env 0 stayed in RESET, and if no other env was ready, `ready_obs` raised StateError."""
     with AsyncSubprocessEnvManager(actors(3, length=1), {"num_workers": 1, "on_step_error": policy}) as manager:
         manager.launch()
         manager.step({0: 0})
@@ -99,7 +99,7 @@ def test_a_first_observation_that_comes_with_a_failed_step_is_not_lost(policy):
 
 
 class FailsBehind(ActorEnv):
-    """Raises once a gate that is its action has opened; env 2 has longer episodes."""
+    """An env that waits at the gate in its action and then raises; env 2 has longer episodes."""
 
     def __init__(self, number):
         super().__init__({"number": number, "length": 9 if number == 2 else 1})
@@ -111,13 +111,13 @@ class FailsBehind(ActorEnv):
         return timestep
 
 
-def test_a_forced_reset_is_made_though_another_env_fails_meanwhile(gate):
-    """Where an automatic one was under way, the other env's exception came in its place."""
+def test_reset_completes_although_another_env_fails(gate):
+    """Regression: if an automatic reset was under way, `reset` raised the exception of the other env at once."""
     cfg = {"num_workers": 2, "on_step_error": "error"}
     with AsyncSubprocessEnvManager([partial(FailsBehind, number) for number in range(3)], cfg) as manager:
         manager.launch()
         assert list(manager.step({0: 0, 1: gate, 2: 0})) == [0, 2]
-        assert manager.env_states[0] is EnvState.RESET  # in the queue of its worker behind the step of env 1
+        assert manager.env_states[0] is EnvState.RESET  # queued in its worker behind the step of env 1
         pid = os.fork()
         if pid == 0:  # the gate must open while the parent waits in reset
             open_gate(gate)
@@ -131,7 +131,7 @@ def test_a_forced_reset_is_made_though_another_env_fails_meanwhile(gate):
 
 
 class Misspells(ActorEnv):
-    """Waits at a gate in all resets but the first, and in steps if its action is one; then it errs."""
+    """An env that waits at a gate in all resets but the first, and in steps with a gate; then its step raises."""
 
     def reset(self, stat=None):
         if self.episodes:
@@ -143,8 +143,8 @@ class Misspells(ActorEnv):
         return timestep.observation if isinstance(action, str) else timestep
 
 
-def test_an_attribute_error_of_an_env_comes_out_of_ready_obs(gate, tmp_path):
-    """It was said that the envs have no attribute 'ready_obs', and of the env's own error nothing."""
+def test_ready_obs_raises_an_envs_attribute_error(gate, tmp_path):
+    """Regression: the message was that the envs have no attribute 'ready_obs', without the env's own error."""
     reset_gate = str(tmp_path / "reset")
     os.mkfifo(reset_gate)
     env_fns = [partial(Misspells, {"number": number, "length": 1}) for number in range(3)]
@@ -158,14 +158,14 @@ def test_an_attribute_error_of_an_env_comes_out_of_ready_obs(gate, tmp_path):
         opener = threading.Thread(target=open_gate, args=(gate,))
         opener.start()
         with pytest.raises(AttributeError, match="no attribute 'observation'"):
-            manager.ready_obs  # noqa: B018  # it is what raises
+            manager.ready_obs  # noqa: B018  # it raises
         opener.join()
         open_gate(reset_gate)
         assert list(manager.ready_obs) == [0]
 
 
 class WaitsAtGate(ActorEnv):
-    """Waits at the gate `stat` before its second episode begins."""
+    """An env that waits at the gate `stat` before its second episode."""
 
     def reset(self, stat=None):
         if stat is not None and self.episodes == 1:
@@ -173,8 +173,8 @@ class WaitsAtGate(ActorEnv):
         return super().reset(stat)
 
 
-def test_who_only_looks_sees_envs_come_out_of_their_resets(gate, tmp_path):
-    """Collectors that wait for all envs to be ready waited for ever: what had come was taken in by steps only."""
+def test_ready_obs_receives_first_observations(gate, tmp_path):
+    """Regression: only steps received first observations, so a loop over `ready_obs` did not end."""
     reset_gate = str(tmp_path / "reset")
     os.mkfifo(reset_gate)
     env_fns = [partial(WaitsAtGate, {"number": number, "length": 1 + number // 2}) for number in range(4)]
@@ -190,7 +190,7 @@ def test_who_only_looks_sees_envs_come_out_of_their_resets(gate, tmp_path):
         assert list(manager.step({})) == [3] and manager.ready_obs_id == [0, 1, 2, 3]
 
 
-def test_a_reset_that_was_interrupted_before_it_was_sent_is_not_looked_for(launched, monkeypatch):
+def test_ready_obs_after_an_interrupted_reset_does_not_wait(launched, monkeypatch):
     manager = launched()
 
     def interrupted(*args, **kwargs):
@@ -206,23 +206,23 @@ def test_a_reset_that_was_interrupted_before_it_was_sent_is_not_looked_for(launc
 
 
 @pytest.mark.parametrize("max_retry", [1, 2])
-def test_attributes_wait_for_a_reset_that_hangs_as_long_as_it_has_attempts(max_retry):
-    """The manager was closed with a TimeoutError, whatever max_retry."""
+def test_attributes_wait_for_all_attempts_of_a_hung_reset(max_retry):
+    """Regression: the manager was closed with a TimeoutError for every max_retry."""
     cfg = {"num_workers": 2, "max_retry": max_retry, "reset_timeout": 0.5, "retry_waiting_time": 0}
     with AsyncSubprocessEnvManager(actors(2, length=1), cfg) as manager:
         manager.launch({0: {"stat": "block_later"}, 1: None})
         manager.step({0: 0})
         if max_retry == 1:
             with pytest.raises(RuntimeError, match="env 0 could not be reset in its only attempt"):
-                manager.name  # noqa: B018  # it is what raises
+                manager.name  # noqa: B018  # it raises
             assert manager.closed
         else:
             assert manager.name == ["actor 0", "actor 1"]
             assert not manager.closed and manager.episodes == [1, 1]
 
 
-def test_attributes_do_not_take_a_pending_timestep(launched, gate):
-    """W18: the timestep came back as the attribute's value."""
+def test_attributes_leave_a_pending_timestep(launched, gate):
+    """W18: the attribute's value was the timestep."""
     manager = launched()
     manager.step({0: 0, 1: gate, 2: 0})
     open_gate(gate)
@@ -230,12 +230,12 @@ def test_attributes_do_not_take_a_pending_timestep(launched, gate):
     assert manager.step({})[1].info["name"] == "actor 1"
 
 
-def test_all_answers_without_a_time_to_stop_at(launched):
+def test_step_wait_timeout_none_waits_for_all(launched):
     manager = launched(wait_num=1, step_wait_timeout=None)
     assert list(manager.step({2: 0, 0: 0, 1: 0})) == [0, 1, 2]
 
 
-def test_it_goes_on_while_all_that_came_are_last_timesteps(launched, gate):
+def test_step_waits_longer_if_all_timesteps_are_last(launched, gate):
     manager = launched(count=2, length=1, wait_num=1)
     open_soon = os.fork()
     if open_soon == 0:
@@ -244,10 +244,10 @@ def test_it_goes_on_while_all_that_came_are_last_timesteps(launched, gate):
     timesteps = manager.step({0: 0, 1: gate})
     os.waitpid(open_soon, 0)
     assert list(timesteps) == [0, 1] and all(timestep.done for timestep in timesteps.values())
-    assert manager.ready_obs  # waits for a reset, and for no more
+    assert manager.ready_obs  # waits for one reset
 
 
-def test_nothing_is_lost_until_all_are_done(launched):
+def test_async_steps_lose_no_timestep(launched):
     manager = launched(count=4, length=3, episode_num=5, wait_num=2, step_wait_timeout=1e-6)
     counts = dict.fromkeys(range(4), 0)
     while not manager.done:
@@ -259,8 +259,8 @@ def test_nothing_is_lost_until_all_are_done(launched):
     assert manager.ready_obs == {} and manager.env_episode_count == dict.fromkeys(range(4), 5)
 
 
-def test_an_automatic_reset_that_fails_is_raised_where_it_is_noticed(launched):
-    """W23: swallowed in a thread that nobody joined."""
+def test_automatic_reset_error_is_raised_by_ready_obs(launched):
+    """W23: the exception was lost in a thread."""
     manager = launched(count=1, length=1)
     manager.reset({0: {"stat": "error_later"}}) if manager.episodes == [0] else None
     manager.close()
@@ -271,7 +271,7 @@ def test_an_automatic_reset_that_fails_is_raised_where_it_is_noticed(launched):
     assert manager.closed
 
 
-def test_an_automatic_reset_has_its_time_limit(launched):
+def test_automatic_reset_has_a_time_limit(launched):
     manager = launched(count=1, length=1, reset_timeout=1.0)
     manager.close()
     manager.launch({0: {"stat": "block_later"}})
@@ -281,5 +281,5 @@ def test_an_automatic_reset_has_its_time_limit(launched):
     assert manager.closed
 
 
-def test_a_step_of_nothing_returns_nothing(launched):
+def test_step_of_no_env_returns_nothing(launched):
     assert launched().step({}) == {}

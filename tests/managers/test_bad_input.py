@@ -1,4 +1,4 @@
-"""Requests that make no sense: each has its class, and says what was expected and what came."""
+"""Wrong arguments: each raises an error of a documented class, with the expected and the given value."""
 
 from __future__ import annotations
 
@@ -55,22 +55,22 @@ WORKER_KEYS = [
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
 @pytest.mark.parametrize("wrong, right", KEYS)
-def test_a_misspelt_key_names_its_neighbour(manager_cls, wrong, right):
+def test_misspelled_key_warns_with_the_right_key(manager_cls, wrong, right):
     with pytest.warns(UserWarning, match=f"'{wrong}'.*did you mean '{right}'") as caught:
         manager_cls(actors(1), {wrong: None})
-    assert caught[0].filename == __file__  # of whichever class: the line that can be changed
+    assert caught[0].filename == __file__  # a warning of any class names the caller's line
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
 @pytest.mark.parametrize("wrong, right", WORKER_KEYS)
-def test_a_misspelt_key_of_managers_with_workers(manager_cls, wrong, right):
+def test_misspelled_key_of_process_managers_warns(manager_cls, wrong, right):
     with pytest.warns(UserWarning, match=f"'{wrong}'.*did you mean '{right}'"):
         manager_cls(actors(1), {wrong: None})
 
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
 @pytest.mark.parametrize("mapping", ["dict", "easydict"])
-def test_keys_of_ones_own_are_kept_in_silence(manager_cls, mapping):
+def test_unknown_keys_are_kept_without_a_warning(manager_cls, mapping):
     make_mapping = dict if mapping == "dict" else pytest.importorskip(mapping).EasyDict
     manager = manager_cls(actors(1), make_mapping(my_very_own_key=3, exp_name="x"))
     assert manager._cfg.my_very_own_key == 3 and manager._cfg.exp_name == "x"
@@ -102,7 +102,7 @@ def test_keys_of_ones_own_are_kept_in_silence(manager_cls, mapping):
     ],
     ids=str,
 )
-def test_a_value_that_makes_no_sense_is_named(manager_cls, cfg):
+def test_wrong_config_value_is_named(manager_cls, cfg):
     (key,) = cfg
     with pytest.raises(AssertionError, match=f"{manager_cls.__name__}: {key}: expected") as caught:
         manager_cls(actors(1), cfg)
@@ -111,13 +111,13 @@ def test_a_value_that_makes_no_sense_is_named(manager_cls, cfg):
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 @pytest.mark.parametrize("cfg", [5, "base", [1], []], ids=str)
-def test_a_config_that_is_no_dict(manager_cls, cfg):
+def test_config_of_another_type_raises(manager_cls, cfg):
     with pytest.raises(ConfigError, match=f"^{manager_cls.__name__}: cfg: expected a dict, got "):
         manager_cls(actors(1), cfg)
 
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS)
-def test_a_way_to_seed_that_is_no_bool(manager_cls):
+def test_dynamic_seed_of_another_type_raises(manager_cls):
     with pytest.raises(ConfigError, match="^dynamic_seed: expected True or False, got 'no'$"):
         manager_cls(actors(1), {}).seed(3, dynamic_seed="no")
 
@@ -130,12 +130,12 @@ def test_reset_inplace_needs_auto_reset(manager_cls):
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
 @pytest.mark.parametrize("max_retry", [0, -3])
-def test_fewer_than_one_attempt_is_one(manager_cls, max_retry):
+def test_max_retry_below_one_counts_as_one(manager_cls, max_retry):
     assert manager_cls(actors(1), {"max_retry": max_retry})._max_retry == 1
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_an_unknown_env_is_an_assertion_error(manager_cls):
+def test_unknown_env_id_raises_assertion_error(manager_cls):
     with manager_cls(actors(2), {"num_workers": 1} if manager_cls not in IN_PROCESS else {}) as manager:
         manager.launch()
         for actions in ({7: 0}, {"0": 0}, {-1: 0}):
@@ -161,7 +161,7 @@ def test_an_unknown_env_is_an_assertion_error(manager_cls):
     ],
     ids=repr,
 )
-def test_seeds(manager_cls, seed, error):
+def test_seed_with_wrong_arguments_raises(manager_cls, seed, error):
     with pytest.raises(error):
         manager_cls(actors(2)).seed(seed)
 
@@ -170,7 +170,7 @@ def test_seeds(manager_cls, seed, error):
 @pytest.mark.parametrize(
     "seeds", [[3, 9], (3, 9), np.array([3, 9]), {0: 3, 1: 9}], ids=["list", "tuple", "array", "dict"]
 )
-def test_seeds_in_every_form(manager_cls, seeds):
+def test_seed_takes_every_form(manager_cls, seeds):
     cfg = {"num_workers": 1} if manager_cls in WITH_WORKERS else {}
     with manager_cls(actors(2), cfg) as manager:
         manager.seed(seeds)
@@ -180,7 +180,7 @@ def test_seeds_in_every_form(manager_cls, seeds):
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 @pytest.mark.parametrize("actions", [[0, 0], None, 3, "00"], ids=repr)
-def test_actions_that_are_no_dict(manager_cls, actions):
+def test_actions_of_another_type_raise(manager_cls, actions):
     with manager_cls(actors(2), {"num_workers": 1} if manager_cls in WITH_WORKERS else {}) as manager:
         manager.launch()
         with pytest.raises(AssertionError, match="expected a dict of actions"):
@@ -190,7 +190,7 @@ def test_actions_that_are_no_dict(manager_cls, actions):
 @pytest.mark.parametrize(
     "function", [create_env_manager, lambda cfg, fns: get_env_manager_cls(cfg)], ids=["create", "cls"]
 )
-def test_unknown_managers(function):
+def test_unknown_manager_type_raises(function):
     with pytest.raises(KeyError, match="subproces"):
         function({"type": "subproces"}, actors(1))
     with pytest.raises(ConfigError, match="type"):
@@ -200,21 +200,21 @@ def test_unknown_managers(function):
 
 
 @pytest.mark.parametrize("function", [get_env_cls, get_vec_env_setting])
-def test_unknown_envs(function):
+def test_unknown_env_type_raises(function):
     with pytest.raises(KeyError, match="no_such_env"):
         function({"type": "no_such_env"})
     with pytest.raises(ConfigError, match="type"):
         function({})
 
 
-def test_a_name_taken_twice():
+def test_register_of_a_taken_name_raises():
     assert ENV_REGISTRY.get("two_agents") is TwoAgentEnv
     with pytest.raises(AssertionError, match="two_agents"):
         ENV_REGISTRY.register("two_agents", object)
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_what_is_no_env_is_said_at_launch(manager_cls):
+def test_launch_with_a_constructor_of_no_env_raises(manager_cls):
     manager = manager_cls([functools.partial(dict)] * 2, {"num_workers": 1})
     with pytest.raises(TypeError, match="dict is no env: it has no reset"):
         manager.launch()
@@ -222,7 +222,7 @@ def test_what_is_no_env_is_said_at_launch(manager_cls):
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_an_env_id_that_nobody_registered(manager_cls):
+def test_launch_with_an_unregistered_env_raises(manager_cls):
     import gymnasium
 
     env_fn = functools.partial(DingEnvWrapper, None, {"env_id": "NoSuchEnv-v0"})
@@ -236,14 +236,14 @@ def test_an_env_id_that_nobody_registered(manager_cls):
     [lambda: 1, [1], [], 3, [functools.partial(dict), None]],
     ids=["callable", "ints", "none", "3", "one is none"],
 )
-def test_constructors_that_cannot_be_called(manager_cls, env_fn):
+def test_env_fn_that_is_not_callable_raises(manager_cls, env_fn):
     with pytest.raises(ConfigError, match=f"{manager_cls.__name__}: env_fn: expected a list of callables"):
         manager_cls(env_fn, {})
 
 
 @pytest.mark.parametrize("key", ["episode_num", "wait_num"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "2", None])
-def test_counts_of_the_manager_of_vector_envs(key, value):
+def test_gym_vector_episode_num_is_checked(key, value):
     with pytest.raises(
         ConfigError, match=f"GymVectorEnvManager: {key}: expected a whole number of at least 1"
     ) as caught:
@@ -252,8 +252,8 @@ def test_counts_of_the_manager_of_vector_envs(key, value):
 
 
 @pytest.mark.parametrize("manager_cls", [*IN_PROCESS, GymVectorEnvManager])
-def test_a_config_for_managers_with_workers_is_no_mistake(manager_cls):
-    """Warnings are errors here."""
+def test_base_manager_accepts_keys_of_process_managers(manager_cls):
+    """The test fails if there is a warning."""
     env_fns = [functools.partial(CountEnv, 2)]
     with manager_cls(env_fns, {"step_wait_timeout": 0.01, "shared_memory": False, "reset_inplace": False}) as manager:
         manager.launch()
@@ -261,7 +261,7 @@ def test_a_config_for_managers_with_workers_is_no_mistake(manager_cls):
 
 @pytest.mark.parametrize("params", [5, [None, None]], ids=repr)
 @pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
-def test_parameters_that_are_no_dict_are_refused_before_any_env_is_built(manager_cls, params):
+def test_launch_with_wrong_reset_param_builds_no_env(manager_cls, params):
     with manager_cls([lambda: pytest.fail("built")] * 2) as manager:
         says = f"^launch: reset_param: expected a dict of env ids, got {type(params).__name__}$"
         with pytest.raises(ConfigError, match=says):
@@ -282,7 +282,7 @@ def test_parameters_that_are_no_dict_are_refused_before_any_env_is_built(manager
     ],
     ids=str,
 )
-def test_actions_of_the_second_version(manager_cls, actions, error, says):
+def test_v2_actions_of_a_wrong_form_raise(manager_cls, actions, error, says):
     with manager_cls(actors(2), {"num_workers": 1} if manager_cls in WITH_WORKERS else {}) as manager:
         manager.launch()
         with pytest.raises(error, match=says):
@@ -291,7 +291,7 @@ def test_actions_of_the_second_version(manager_cls, actions, error, says):
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_folders_for_replays(manager_cls):
+def test_enable_save_replay_with_wrong_folders_raises(manager_cls):
     with manager_cls([functools.partial(CountEnv, 2)] * 2, {}) as manager:
         with pytest.raises(ConfigError, match="replay_path: expected a folder, or one per env, got 5"):
             manager.enable_save_replay(5)
@@ -302,15 +302,15 @@ def test_folders_for_replays(manager_cls):
 
 
 @pytest.mark.parametrize("cfg", ["CartPole-v1", 3, ["env_id"]], ids=repr)
-def test_a_wrapper_whose_config_is_no_dict(cfg):
-    """Such as the id of an env, in the place where its config goes."""
+def test_env_wrapper_config_of_another_type_raises(cfg):
+    """An example is the id of an env instead of its config."""
     with pytest.raises(ConfigError, match="DingEnvWrapper: cfg: expected a dict, got"):
         DingEnvWrapper(cfg=cfg)
 
 
 @pytest.mark.parametrize("cls", [BaseEnv, DingEnvWrapper])
 @pytest.mark.parametrize("who", ["collector", "evaluator"])
-def test_counts_of_envs_may_be_numpy_s(cls, who):
+def test_numpy_integers_are_accepted_as_counts(cls, who):
     create = getattr(cls, f"create_{who}_env_cfg")
     assert len(create({f"{who}_env_num": np.int64(2)})) == 2
     for count in (2.0, np.float64(2), "2", True, np.int64(-1), None):
@@ -319,8 +319,8 @@ def test_counts_of_envs_may_be_numpy_s(cls, who):
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_a_reset_whose_arguments_cannot_be_sent_changes_nothing(manager_cls):
-    """Both envs were left in RESET with no reset under way, and later resets of all failed by what was remembered."""
+def test_reset_with_unpicklable_arguments_changes_nothing(manager_cls):
+    """Regression: both envs stayed in RESET, and later resets failed because of the same parameters."""
     with manager_cls(actors(3), {"num_workers": 1}) as manager:
         manager.launch()
         with pytest.raises(ConfigError, match="env 1: its arguments cannot be sent to a worker: TypeError.*lock"):

@@ -1,4 +1,4 @@
-"""Results made by the extension and by its twins: the same objects, whoever makes them."""
+"""Builders: the C extension and the Python code build the same objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def builder(request):
     return builder_of(request.param)
 
 
-def test_a_timestep_has_the_rows_of_its_columns(builder):
+def test_timesteps_have_the_rows_of_their_columns(builder):
     batch = np.arange(6.0).reshape(3, 2)
     timesteps, infos, obs, rewards = builder.timesteps(batch, np.ones((3, 1), np.float32))
     assert [type(timestep) for timestep in timesteps] == [BaseEnvTimestep] * 3
@@ -38,7 +38,7 @@ def test_a_timestep_has_the_rows_of_its_columns(builder):
     assert gc.is_tracked(timesteps[0])
 
 
-def test_numbers_of_a_tree_are_views_that_can_be_written_to(builder):
+def test_tree_numbers_are_writable_views(builder):
     numbers = np.arange(3)
     trees = builder.trees(3, ("name", "number"), (["a", "b", "c"], numbers))
     assert [type(tree) for tree in trees] == [TreeArray] * 3
@@ -49,17 +49,17 @@ def test_numbers_of_a_tree_are_views_that_can_be_written_to(builder):
     assert trees[1].name == "d" and trees[2].name == "c"
 
 
-def test_the_kind_of_a_list_is_what_all_items_are(builder):
+def test_kind_of_returns_the_type_of_all_items(builder):
     assert builder.common_type([1, 2]) is int and builder.common_type([np.int64(1)]) is np.int64
     assert builder.common_type([1, True]) is None and builder.common_type([]) is None
 
 
-def test_no_rows_and_no_names(builder):
+def test_builders_accept_no_rows_and_no_names(builder):
     assert builder.timesteps([], []) == ([], [], [], [])
     assert builder.trees(2, (), ()) == [TreeArray(), TreeArray()] and builder.trees(0, ("a",), ([],)) == []
 
 
-def test_nothing_is_leaked_and_nothing_freed_twice(builder):
+def test_builders_leave_reference_counts_unchanged(builder):
     obs, rewards = [np.zeros(2)] * 5, [np.zeros(1, np.float32)] * 5
     gc.collect()  # managers of other tests refer to the class, too
     before = sys.getrefcount(obs[0]), sys.getrefcount(rewards[0]), sys.getrefcount(BaseEnvTimestep)
@@ -91,7 +91,7 @@ def test_nothing_is_leaked_and_nothing_freed_twice(builder):
         lambda native: native.trees(TreeArray, TreeArray.__dict__["_children"], 3, ("a",), (np.arange(2),)),
     ],
 )
-def test_wrong_arguments_are_refused(call):
+def test_native_builders_refuse_wrong_arguments(call):
     native = load()
     if native is None:
         pytest.skip("the extension was not built")
@@ -99,11 +99,11 @@ def test_wrong_arguments_are_refused(call):
         call(native)
 
 
-def test_the_twin_builds_in_python():
+def test_builder_of_python_is_python_builder():
     assert builder_of("python") is python_builder
 
 
-def test_an_end_is_marked_beside_what_the_env_says_itself():
+def test_mark_end_keeps_items_of_the_env():
     info = {"truncated": "by us"}
     mark_end(info, True, True)
     assert info == {"terminated": True, "truncated": "by us", "TimeLimit.truncated": False}

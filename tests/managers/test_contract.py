@@ -1,4 +1,4 @@
-"""The contract, by every manager."""
+"""Every manager fulfils the contract."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class TestV2(TestSync):
 
 class TestAsync(TestSync):
     manager_cls = AsyncSubprocessEnvManager
-    # Waits for all that were asked, so that tests know what comes back.
+    # A step waits for all envs, so that tests can expect their timesteps.
     cfg = {"num_workers": 2, "wait_num": 100, "step_wait_timeout": None}
 
 
 class _Twin:
-    """Without the extension."""
+    """The same without the C extension."""
 
     @pytest.fixture(autouse=True)
     def _twin(self, monkeypatch):

@@ -1,4 +1,4 @@
-"""From configs to managers."""
+"""The factory: managers from configs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name, cls", NAMES.items())
-def test_every_name(name, cls):
+def test_get_env_manager_cls_returns_each_registered_class(name, cls):
     assert vecenv.get_env_manager_cls({"type": name}) is getattr(vecenv, cls)
 
 
-def test_the_config_stays_as_it_is():
+def test_create_env_manager_does_not_change_the_config():
     cfg = {"type": "base", "import_names": ["tests.managers.fakes"], "episode_num": 2, "mine": {"a": [1]}}
     before = copy.deepcopy(cfg)
     manager = vecenv.create_env_manager(cfg, actors(2))
@@ -33,7 +33,7 @@ def test_the_config_stays_as_it_is():
 
 
 @pytest.mark.parametrize("function", [vecenv.get_env_manager_cls, lambda cfg: vecenv.create_env_manager(cfg, [])])
-def test_unknown_types(function):
+def test_get_env_manager_cls_of_unknown_types_raises(function):
     with pytest.raises(KeyError, match="did you mean"):
         function({"type": "subproces"})
     with pytest.raises(ValueError, match="type"):

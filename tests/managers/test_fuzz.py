@@ -1,8 +1,8 @@
-"""Random programs on managers, with workers killed at random moments: what each env answers follows from its requests.
+"""Random programs on managers, with workers killed at random moments: the results of each env match a model.
 
 A program is a list of requests: steps of some envs, resets with parameters, seeds, reads, closing and launching again.
-The asynchronous manager answers when it likes, so no two runs of it are alike. But each env has a shadow, the same env
-in this process, driven by the rules of the contract, and all that is returned must be what the shadow has to say.
+The order of answers of the asynchronous manager differs from run to run. So each env has a model, the same env in this
+process, which follows the rules of the contract. All results of the manager must be those of the model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVERYONE = range(4)
 
 
 class Player:
-    """Makes one manager and its shadows go through a program."""
+    """Runs a program on one manager and on the models of its envs."""
 
     def __init__(self, manager_cls: type, seed: int, *, kills: bool) -> None:
         self.rng = rng = random.Random(seed)
@@ -38,7 +38,7 @@ class Player:
             "auto_reset": auto_reset,
             "reset_inplace": auto_reset and rng.random() < 0.4,
             "on_step_error": "error",
-            "max_retry": rng.choice([1, 2]),  # who resets: the worker in the row that ends the episode, or the manager
+            "max_retry": rng.choice([1, 2]),  # resets are autoresets of the worker, or commands of the manager
             "retry_waiting_time": 0,
             "num_workers": 1 + seed % 3,
             "wait_num": rng.choice([1, 2, 3]),
@@ -56,12 +56,12 @@ class Player:
 
     def kill_a_worker(self) -> None:
         if self.killer is not None and self.killer.random() < 0.1 and self.manager.worker_pids:
-            with contextlib.suppress(ProcessLookupError):  # dead since an earlier strike, and not missed yet
+            with contextlib.suppress(ProcessLookupError):  # killed earlier, and not noticed yet
                 os.kill(self.killer.choice(self.manager.worker_pids), signal.SIGKILL)
                 self.num_kills += 1
 
     def ask(self, request: Callable[[], Any]) -> Any:
-        """Strike before a request and amid it; any of them may be the one to hear that an env's step has raised."""
+        """Make a request, and kill workers before and during it; any request may raise an exception of a step."""
         self.kill_a_worker()
         thread = threading.Thread(target=self.kill_a_worker)
         thread.start()
@@ -76,7 +76,7 @@ class Player:
 
     @property
     def active(self) -> list[int]:
-        """Envs whose answers are still to come."""
+        """Return the envs that have not answered."""
         return self.manager.active_env if isinstance(self.manager, AsyncSubprocessEnvManager) else []
 
     def launch(self) -> None:
@@ -98,7 +98,7 @@ class Player:
             reference.pending = (first + env_id, dynamic)
 
     def reset(self) -> None:
-        # Of an env that owes an answer nobody knows whether it has made the step.
+        # An env that has not answered may have made the step or not.
         idle = [env_id for env_id in EVERYONE if self.references[env_id].due is None]
         params = self.draw_params(self.rng.sample(idle, self.rng.randint(0, len(idle))))
         self.ask(lambda: self.manager.reset(params))
@@ -118,7 +118,7 @@ class Player:
             self.kept.append((timestep, expected))
 
     def look(self) -> None:
-        """Compare states and counts, and sometimes observations, with what they have to be."""
+        """Compare states and counts, and sometimes observations, with the models."""
         manager = self.manager
         ready = self.ask(lambda: manager.ready_obs) if self.rng.random() < 0.7 else {}
         if not isinstance(ready, dict):
@@ -167,12 +167,12 @@ def check(manager_cls: type, seed: int, num_requests: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
-def test_programs(manager_cls: type, seed: int) -> None:
+def test_random_programs_match_the_model(manager_cls: type, seed: int) -> None:
     check(manager_cls, seed, 50)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 112))
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_many_programs(manager_cls: type, seed: int, implementation: str) -> None:
+def test_more_random_programs_match_the_model(manager_cls: type, seed: int, implementation: str) -> None:
     check(manager_cls, seed, 120)

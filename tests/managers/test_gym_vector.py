@@ -1,4 +1,4 @@
-"""The manager over vector envs: ours, and any other in every autoreset mode."""
+"""The manager over vector envs: over this library's, and over others in every autoreset mode."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make(request):
         manager.close()
 
 
-def test_episodes_returns_and_observations(make):
+def test_gym_vector_counts_episodes_and_returns(make):
     manager = make(episode_num=2)
     manager.seed(5)
     assert manager.closed
@@ -47,7 +47,7 @@ def test_episodes_returns_and_observations(make):
         for env_id, timestep in manager.step(dict.fromkeys(manager.ready_obs, 0)).items():
             seen[env_id].append(("step", int(timestep.obs[0]), int(timestep.obs[1])))
             assert timestep.reward.dtype == np.float32 and timestep.reward.shape == (1,)
-            assert "env_id" not in timestep.info  # which rows these are is the vector env's affair
+            assert "env_id" not in timestep.info  # the vector env decides the order of rows
             if timestep.done:
                 assert timestep.info["eval_episode_return"] == [3.0, 2.0][env_id]
                 assert timestep.info["terminated"] is True
@@ -62,26 +62,26 @@ def test_episodes_returns_and_observations(make):
     assert manager.env_episode_count == {0: 2, 1: 2} and manager.ready_obs == {}
 
 
-def test_fillers_are_not_drawn_from_the_space_that_the_caller_samples():
+def test_filler_actions_leave_the_action_space_generator():
     with GymVectorEnvManager(SyncVectorEnv(ENVS)) as manager:
         manager.reset()
         manager.seed(5)
         twin = copy.deepcopy(manager.action_space)
-        for _ in range(4):  # one episode ends at the second step: the third begins the next with some action
+        for _ in range(4):  # an episode ends at the second step; the third one has a filler action
             manager.step(dict.fromkeys(manager.ready_obs, 0))
         assert [manager.action_space.sample() for _ in range(20)] == [twin.sample() for _ in range(20)]
 
 
 class Lacks(CountEnv):
-    """Its second reset asks for what it does not have."""
+    """An env whose second reset reads an attribute that does not exist."""
 
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=seed, options=options) if self.episode == 0 else self.no_such_thing
 
 
 @pytest.mark.parametrize("name", ["ready_obs", "ready_obs_id"])
-def test_an_attribute_that_an_env_misses_is_named(name):
-    """It was the manager that was said to have no `ready_obs`."""
+def test_attribute_error_of_an_env_is_raised_by_properties(name):
+    """Regression: the message was that the manager has no `ready_obs`."""
     with GymVectorEnvManager(SyncVectorEnv([functools.partial(Lacks, 1)])) as manager:
         manager.reset()
         manager.step({0: 0})
@@ -89,7 +89,7 @@ def test_an_attribute_that_an_env_misses_is_named(name):
             getattr(manager, name)
 
 
-def test_calls_out_of_order_are_assertion_errors(make):
+def test_calls_in_a_wrong_order_raise_assertion_errors(make):
     manager = make()
     with pytest.raises(AssertionError):
         manager.step({0: 0})
@@ -105,7 +105,7 @@ def test_calls_out_of_order_are_assertion_errors(make):
             call()
 
 
-def test_attributes(make):
+def test_gym_vector_attributes_come_as_a_list(make):
     manager = make()
     manager.reset()
     manager.step({0: np.array([1]), 1: np.array([1])})
@@ -116,7 +116,7 @@ def test_attributes(make):
         manager.observe  # noqa: B018
 
 
-def test_ours_steps_some_envs_and_others_refuse():
+def test_step_of_some_envs_needs_our_vector_env():
     with GymVectorEnvManager(ENVS, {"num_workers": 1}) as manager:
         manager.reset()
         assert list(manager.step({1: 0})) == [1]
@@ -127,7 +127,7 @@ def test_ours_steps_some_envs_and_others_refuse():
             manager.step({1: 0})
 
 
-def test_seeds_are_forwarded_and_dynamic_ones_warned_of():
+def test_seed_is_forwarded_and_dynamic_seed_warns():
     with create_env_manager({"type": "gym_vector", "num_workers": 1}, ENVS) as manager:
         with pytest.warns(UserWarning, match="dynamic_seed"):
             manager.seed(7, dynamic_seed=True)
@@ -135,7 +135,7 @@ def test_seeds_are_forwarded_and_dynamic_ones_warned_of():
         assert manager.seed_given == [7, 8]
 
 
-def test_a_real_env():
+def test_gym_vector_with_a_gymnasium_env():
     with GymVectorEnvManager(gymnasium.make_vec("CartPole-v1", 3, "sync"), {"episode_num": 2}) as manager:
         manager.seed(0)
         manager.reset()
@@ -145,7 +145,7 @@ def test_a_real_env():
 
 
 class SaysNumPy(CountEnv):
-    """Ends by np.bool_, as comparisons of arrays give it, and tells one."""
+    """An env whose end flags, and one item of its info, are np.bool_, as comparisons of arrays return them."""
 
     def step(self, action):
         obs, reward, terminated, truncated, info = super().step(action)
@@ -153,7 +153,7 @@ class SaysNumPy(CountEnv):
 
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode], ids=str)
-def test_flags_at_the_end_of_an_episode_are_python_s_own(mode):
+def test_end_flags_are_python_bools(mode):
     envs = [functools.partial(SaysNumPy, 1)] * 2
     given = envs if mode is None else SyncVectorEnv(envs, autoreset_mode=mode)
     with GymVectorEnvManager(given, {"num_workers": 1} if mode is None else {}) as manager:
@@ -167,8 +167,8 @@ def test_flags_at_the_end_of_an_episode_are_python_s_own(mode):
 
 @pytest.mark.parametrize("num_envs", [1, 2])
 @pytest.mark.parametrize("way", ["ready_obs_id", "step", "random_action"])
-def test_a_loop_that_never_asks_for_observations_gets_on(num_envs, way):
-    """With all episodes over at once there was no env to step, and nothing began the next ones."""
+def test_step_without_ready_obs_goes_on(num_envs, way):
+    """Regression: with all episodes over there was no env to step, so no episode began."""
     with GymVectorEnvManager(SyncVectorEnv([functools.partial(CountEnv, 3)] * num_envs), {"episode_num": 3}) as manager:
         manager.reset()
         steps = 0
@@ -181,7 +181,7 @@ def test_a_loop_that_never_asks_for_observations_gets_on(num_envs, way):
 
 
 class TellsItsReturn(CountEnv):
-    """Its return is not the sum of its rewards, as that of a board game for one player."""
+    """An env whose return is not the sum of its rewards, as in a board game of two players."""
 
     def __init__(self, length, score=-7.0):
         super().__init__(length)
@@ -193,8 +193,8 @@ class TellsItsReturn(CountEnv):
 
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
-def test_the_return_that_an_env_tells_is_kept(mode):
-    """It was written over with the sum of the rewards."""
+def test_eval_episode_return_of_the_env_is_kept(mode):
+    """Regression: it was replaced by the sum of the rewards."""
     env_fns = [functools.partial(TellsItsReturn, 2), functools.partial(CountEnv, 2)]
     envs = env_fns if mode is None else SyncVectorEnv(env_fns, autoreset_mode=mode)
     with GymVectorEnvManager(envs, {"backend": "serial"}) as manager:
@@ -206,8 +206,8 @@ def test_the_return_that_an_env_tells_is_kept(mode):
 
 @pytest.mark.parametrize("score", [-7.0, 3, np.float32(0.1), np.array([2.5], np.float32), "won"])
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
-def test_the_return_that_an_env_tells_is_of_the_type_it_gave(mode, score):
-    """Python's numbers were NumPy's here, and with the other managers their own."""
+def test_eval_episode_return_keeps_its_type(mode, score):
+    """Regression: numbers of Python were changed to numbers of NumPy, unlike in the other managers."""
     env_fns = [functools.partial(TellsItsReturn, 2, score=score)] * 2
     envs = env_fns if mode is None else SyncVectorEnv(env_fns, autoreset_mode=mode)
     with GymVectorEnvManager(envs, {"backend": "serial"}) as manager:
@@ -218,14 +218,14 @@ def test_the_return_that_an_env_tells_is_of_the_type_it_gave(mode, score):
             assert type(given) is type(score) and given == score
 
 
-def test_the_info_of_a_row_leaves_out_masks_and_what_they_deny():
+def test_row_info_leaves_out_masks_and_masked_items():
     both = np.array([True, True])
     infos = {0: np.array([5, 6]), "_0": both, "a": {1: np.array([7, 0]), "_1": np.array([True, False])}, "_a": both}
     assert row_info(infos, 0) == {0: 5, "a": {1: 7}} and row_info(infos, 1) == {0: 6, "a": {}}
 
 
-def test_seeds_reach_the_action_space_that_nobody_has_read_yet(make):
-    """It was seeded only where somebody had; `random_action` was another one each time."""
+def test_seed_before_launch_seeds_the_action_space(make):
+    """Regression: only a space that had been read was seeded, so `random_action` differed from run to run."""
 
     def draw():
         manager = make()

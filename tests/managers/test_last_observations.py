@@ -1,4 +1,4 @@
-"""Where an answer has no observation, or no episode follows: what managers show, and what they refuse."""
+"""Observations of managers if an answer has no observation, or if no episode follows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make(manager_cls, env_fn, **cfg):
 
 
 def shown(manager):
-    """Return what `ready_obs` shows, as lists by row."""
+    """Return the rows of `ready_obs` as lists."""
     ready = manager.ready_obs
     return [obs.tolist() for obs in (ready.values() if isinstance(ready, dict) else ready)]
 
@@ -37,8 +37,8 @@ def shown(manager):
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS)
 @pytest.mark.parametrize("num_before", [0, 2])
-def test_an_abnormal_timestep_leaves_the_last_observation_ready(manager_cls, num_before):
-    """It showed zeros, which the env never gave."""
+def test_ready_obs_after_an_abnormal_timestep_is_the_one_before(manager_cls, num_before):
+    """Regression: it was zeros, which the env never returned."""
     with make(manager_cls, actors(2, length=100)) as manager:
         manager.launch()
         for _ in range(num_before):
@@ -51,7 +51,7 @@ def test_an_abnormal_timestep_leaves_the_last_observation_ready(manager_cls, num
 
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS)
-def test_what_was_ready_before_an_abnormal_timestep_stays_as_it_is(manager_cls):
+def test_ready_obs_read_after_an_abnormal_timestep_does_not_change(manager_cls):
     with make(manager_cls, actors(1, length=100)) as manager:
         manager.launch()
         manager.step({0: 0})
@@ -63,11 +63,11 @@ def test_what_was_ready_before_an_abnormal_timestep_stays_as_it_is(manager_cls):
         np.testing.assert_array_equal(kept, before)
 
 
-# ---- no observation at all -----------------------------------------------------------------------
+# ---- missing observations ------------------------------------------------------------------------
 
 
 class Forgets(ActorEnv):
-    """Its reset, or its step, forgets to return something after the first `spared` calls."""
+    """An env whose reset or step returns None after the first `spared` calls."""
 
     def __init__(self, cfg):
         super().__init__(cfg)
@@ -79,14 +79,14 @@ class Forgets(ActorEnv):
 
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
-def test_a_reset_that_forgets_to_return_the_observation_is_an_error(manager_cls):
+def test_reset_without_an_observation_raises(manager_cls):
     manager = make(manager_cls, [functools.partial(Forgets, {"spared": 0})])
     with manager, pytest.raises((ValueError, RuntimeError), match=r"expected float32 \(3,\), got None"):
         manager.launch()
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
-def test_a_step_that_forgets_the_observation_is_an_abnormal_timestep(manager_cls):
+def test_step_without_an_observation_is_abnormal(manager_cls):
     with make(manager_cls, [functools.partial(Forgets, {"spared": 1, "length": 9})]) as manager:
         manager.launch()
         timestep = manager.step({0: 0})[0]
@@ -95,7 +95,7 @@ def test_a_step_that_forgets_the_observation_is_an_abnormal_timestep(manager_cls
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
-def test_first_observations_of_several_parts_are_the_callers_own(manager_cls):
+def test_first_observations_of_a_tuple_space_do_not_change(manager_cls):
     parts = Tuple([Box(0, 1, (3,), np.float32), Box(0, 255, (2,), np.uint8)])
     with make(manager_cls, [functools.partial(SpaceEnv, parts, length=100)] * 2) as manager:
         manager.launch()
@@ -106,15 +106,15 @@ def test_first_observations_of_several_parts_are_the_callers_own(manager_cls):
         assert all(map(np.array_equal, first, before))
 
 
-# ---- seeds that nobody asked for -------------------------------------------------------------------
+# ---- unseeded launches -----------------------------------------------------------------------------
 
 
 class TakesAnything(ActorEnv):
-    """Hands on all that its reset is given, as envs do that look at nothing of it."""
+    """An env whose reset passes on all keywords, without a look at them."""
 
     def reset(self, **kw):
         self.given = dict(kw)
-        return super().reset(**kw)  # which knows no seed
+        return super().reset(**kw)  # has no parameter `seed`
 
 
 class NamesASeed(ActorEnv):
@@ -124,14 +124,14 @@ class NamesASeed(ActorEnv):
 
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
-def test_an_env_that_names_no_seed_is_given_none_at_an_unseeded_launch(manager_cls):
+def test_unseeded_launch_gives_no_seed_to_a_reset_with_any_keywords(manager_cls):
     with make(manager_cls, [functools.partial(TakesAnything, {})] * 2) as manager:
         manager.launch()
         assert manager.given == [{}, {}]
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_an_env_that_names_a_seed_is_given_one_so_that_it_can_be_brought_back(manager_cls):
+def test_unseeded_launch_gives_a_seed_to_a_reset_with_a_seed_parameter(manager_cls):
     with make(manager_cls, [functools.partial(NamesASeed, {})] * 2) as manager:
         manager.launch()
         assert all(isinstance(given["seed"], int) for given in manager.given)
@@ -142,7 +142,7 @@ def test_an_env_that_names_a_seed_is_given_one_so_that_it_can_be_brought_back(ma
 
 @pytest.mark.parametrize("cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 @pytest.mark.parametrize("cfg", [{}, {"max_retry": 2}, {"max_retry": 2, "copy_on_get": False}], ids=str)
-def test_the_very_last_timestep_under_reset_inplace_has_a_final_observation_too(cls, cfg):
+def test_reset_inplace_gives_the_very_last_timestep_a_final_obs(cls, cfg):
     with make(cls, [functools.partial(CountEnv, 2)] * 2, episode_num=2, reset_inplace=True, **cfg) as manager:
         manager.launch()
         ends = []
@@ -157,11 +157,11 @@ def test_the_very_last_timestep_under_reset_inplace_has_a_final_observation_too(
     assert ends[-2:] == [(2.0, 2.0)] * 2, "no episode follows: the observation that ended it stands in both places"
 
 
-# ---- errors that say what became of the manager -------------------------------------------------------------
+# ---- errors of steps -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy, says", [("close", "the manager is closed"), ("error", "it is in ERROR until it is")])
-def test_a_failed_step_says_what_became_of_the_manager(policy, says):
+def test_step_error_contains_the_state_of_the_manager(policy, says):
     with BaseEnvManager(actors(2), {"on_step_error": policy}) as manager:
         manager.launch()
         with pytest.raises(RuntimeError, match=f"step of env 1 failed in 1 attempts; {says}"):
@@ -173,7 +173,7 @@ def test_a_failed_step_says_what_became_of_the_manager(policy, says):
 
 
 class Picture(gymnasium.Env):
-    """Renders an array without any library."""
+    """An env that renders an array without a library."""
 
     metadata = {"render_modes": ["rgb_array", "depth"]}
 
@@ -185,7 +185,7 @@ class Picture(gymnasium.Env):
 
 
 class HoldsAnEnv(ActorEnv):
-    """A BaseEnv as DI-engine has them: the env that it is made of is in `_env`."""
+    """A BaseEnv as in DI-engine: its inner env is in `_env`."""
 
     def __init__(self, cfg):
         super().__init__(cfg)
@@ -203,14 +203,14 @@ class RendersPlainly(ActorEnv):
     [(functools.partial(HoldsAnEnv, {"render_mode": "rgb_array"}), 7), (functools.partial(RendersPlainly, {}), 9)],
     ids=["env inside", "plain render"],
 )
-def test_ready_imgs_of_envs_without_a_render_mode_of_their_own(manager_cls, env_fn, value):
+def test_ready_imgs_of_envs_without_a_render_mode(manager_cls, env_fn, value):
     with make(manager_cls, [env_fn] * 2) as manager:
         manager.launch()
         images = manager.ready_imgs
         assert list(images) == [0, 1] and images[1].shape == (4, 5, 3) and (images[1] == value).all()
 
 
-def test_an_env_inside_that_renders_otherwise_is_said_to():
+def test_ready_imgs_of_an_inner_env_in_another_mode_raises():
     with BaseEnvManager([functools.partial(HoldsAnEnv, {"render_mode": "depth"})]) as manager:
         manager.launch()
         with pytest.raises(RuntimeError, match="render_mode='rgb_array'"):

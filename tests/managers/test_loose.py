@@ -1,4 +1,4 @@
-"""shared_memory=False: observations that are not laid out as their space says, as in LightZero's tutorial."""
+"""shared_memory=False: observations that do not fit their space, as in LightZero's tutorial."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vecenv.envs.spaces import ObjectSpace
 
 
 class TutorialEnv(BaseEnv):
-    """Gives dicts, and declares the space of what stands under `observation` in them."""
+    """An env whose observations are dicts; its space is that of their item `observation`."""
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Discrete(2)
@@ -50,25 +50,27 @@ def look(obs: Any) -> tuple[list[float], bool, int]:
 
 @pytest.mark.parametrize("max_retry", [1, 2], ids=["resets in the row", "resets by command"])
 @pytest.mark.parametrize("kind", ["base", "subprocess", "async_subprocess"])
-def test_dicts_come_as_they_are(kind: str, max_retry: int) -> None:
+def test_untyped_dicts_are_returned_unchanged(kind: str, max_retry: int) -> None:
     cfg = {"type": kind, "shared_memory": False, "max_retry": max_retry}
     with create_env_manager(cfg, [TutorialEnv] * 2) as manager:
         manager.launch()
         assert manager.observation_space == TutorialEnv.observation_space
-        shown, ends = [look(manager.ready_obs[0])], []
+        ready = manager.ready_obs
+        shown, ends = [look(ready[0])], []
         while len(shown) < 5:
-            for env_id, timestep in manager.step(dict.fromkeys(manager.ready_obs, 0)).items():
+            for env_id, timestep in manager.step(dict.fromkeys(ready, 0)).items():
                 if env_id == 0:
                     ends.append((look(timestep.obs), timestep.done))
-            if 0 in manager.ready_obs:
-                shown.append(look(manager.ready_obs[0]))
+            ready = manager.ready_obs
+            if 0 in ready:
+                shown.append(look(ready[0]))
     quarters = [([step / 4] * 2, step % 2 == 0, -1) for step in (0, 1, 2, 3, 0)]
     assert [obs for obs, done in ends if done] == quarters[3:4]
     assert shown[:3] == quarters[:3] and shown[-2] in (quarters[0], quarters[2])
 
 
 @pytest.mark.parametrize("kind", ["base_v2", "subprocess_v2"])
-def test_trees_of_dicts(kind: str) -> None:
+def test_untyped_dicts_are_returned_as_trees(kind: str) -> None:
     with create_env_manager({"type": kind, "shared_memory": False}, [TutorialEnv] * 2) as manager:
         manager.launch()
         trees = manager.step([0, 1])
@@ -76,7 +78,7 @@ def test_trees_of_dicts(kind: str) -> None:
         assert manager.ready_obs.observation.shape == (2, 2)
 
 
-def test_a_crash_loses_none_of_them() -> None:
+def test_untyped_dicts_survive_a_crash() -> None:
     with create_env_manager({"type": "subprocess", "shared_memory": False}, [TutorialEnv] * 2) as manager:
         manager.launch()
         manager.step({0: 0, 1: 0})
@@ -86,13 +88,13 @@ def test_a_crash_loses_none_of_them() -> None:
 
 
 @pytest.mark.parametrize("kind", ["base", "subprocess"])
-def test_in_shared_memory_they_do_not_fit_and_the_remedy_is_named(kind: str) -> None:
+def test_untyped_dicts_in_shared_memory_raise_with_a_remedy(kind: str) -> None:
     manager = create_env_manager({"type": kind}, [TutorialEnv] * 2)
     with pytest.raises(EnvError, match="got a dict with keys .*shared_memory=False"):
         manager.launch()
 
 
-def test_the_space_that_stands_for_them() -> None:
+def test_untyped_space_contains_any_value() -> None:
     space = ObjectSpace(TutorialEnv.observation_space)
     assert space.contains({"anything": None}) and space.sample().shape == (2,)
     assert space == ObjectSpace(TutorialEnv.observation_space) != ObjectSpace(spaces.Discrete(2))
@@ -102,7 +104,7 @@ def test_the_space_that_stands_for_them() -> None:
 
 
 class Spaceless(TutorialEnv):
-    """As DI-engine's league_demo: no spaces at all."""
+    """An env without spaces, as in DI-engine's league_demo."""
 
     observation_space = action_space = reward_space = None  # type: ignore[assignment]
 
@@ -117,7 +119,7 @@ ALL = ["base", "base_v2", "subprocess", "async_subprocess", "subprocess_v2"]
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_envs_without_spaces_take_and_give_what_they_like(kind: str) -> None:
+def test_envs_without_spaces_take_and_return_any_value(kind: str) -> None:
     cfg = {"type": kind, "shared_memory": False, "num_workers": 1, "wait_num": 100, "step_wait_timeout": None}
     with create_env_manager(cfg, [Spaceless] * 2) as manager:
         assert manager.observation_space is None and manager.action_space is None
@@ -127,7 +129,7 @@ def test_envs_without_spaces_take_and_give_what_they_like(kind: str) -> None:
         with pytest.raises(StateError, match="declare no action_space"):
             manager.random_action()
         for number in range(1, 6):
-            while EnvState.RESET in manager.env_states.values():  # the asynchronous one waits here
+            while EnvState.RESET in manager.env_states.values():  # the asynchronous manager waits here
                 manager.step({})
             if number == 3 and kind not in ("base", "base_v2"):
                 os.kill(manager.worker_pids[0], signal.SIGKILL)
@@ -139,7 +141,7 @@ def test_envs_without_spaces_take_and_give_what_they_like(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["base", "subprocess", "async_subprocess"])
-def test_abnormal_timesteps_of_envs_without_spaces(kind: str) -> None:
+def test_envs_without_spaces_return_abnormal_timesteps(kind: str) -> None:
     with create_env_manager({"type": kind, "shared_memory": False}, [Spaceless]) as manager:
         manager.launch()
         timestep = manager.step({0: ["stop"]})[0]
@@ -149,7 +151,7 @@ def test_abnormal_timesteps_of_envs_without_spaces(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["base", "subprocess"])
-def test_in_shared_memory_spaces_are_needed(kind: str) -> None:
+def test_spaces_are_needed_in_shared_memory(kind: str) -> None:
     manager = create_env_manager({"type": kind}, [Spaceless])
     with pytest.raises(SpaceError, match="missing, also after a reset"):
         manager.observation_space  # noqa: B018

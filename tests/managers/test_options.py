@@ -1,4 +1,4 @@
-"""Config keys: what is accepted, what is refused, and what a pool is told."""
+"""Config keys: accepted values, wrong values, and the pool's options."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OURS = {
 }
 
 
-def test_the_defaults_are_those_of_the_document():
+def test_config_defaults_are_documented():
     config = SyncSubprocessEnvManager.default_config()
     assert {key: config[key] for key in DOCUMENTED} == DOCUMENTED
     assert set(OURS) <= set(config)
@@ -54,7 +54,7 @@ def test_the_defaults_are_those_of_the_document():
     assert GymVectorEnvManager.default_config().shared_memory is False
 
 
-def test_every_key_is_accepted(recwarn):
+def test_config_accepts_every_key(recwarn):
     with SyncSubprocessEnvManager(actors(2), {**DOCUMENTED, **OURS}) as manager:
         manager.launch()
         assert len(manager.step({0: 0, 1: 0})) == 2
@@ -88,21 +88,21 @@ def test_every_key_is_accepted(recwarn):
         ("connect_timeout", float("nan")),
     ],
 )
-def test_a_value_that_makes_no_sense_names_its_key(key, value):
+def test_config_error_has_the_key(key, value):
     with pytest.raises(ConfigError, match=key) as caught:
         SyncSubprocessEnvManager(actors(1), {key: value})
     assert caught.value.key == key
 
 
 @pytest.mark.parametrize("key, value", [("num_workers", 0), ("threads_per_worker", 0), ("depth", 1)])
-def test_what_the_pool_refuses_is_a_config_error_at_launch(key, value):
+def test_launch_with_options_that_the_pool_refuses_raises(key, value):
     manager = SyncSubprocessEnvManager(actors(1), {key: value})
     with pytest.raises(ConfigError, match=key):
         manager.launch()
     assert manager.closed
 
 
-def test_the_pool_is_told():
+def test_pool_options_have_the_config_values():
     cfg = SyncSubprocessEnvManager(actors(1), {**OURS, "step_timeout": 1, "reset_timeout": 90})._cfg
     options = pool_options(cfg, Autoreset.SAME_STEP)
     assert (options.num_workers, options.depth, options.context) == (2, 3, "forkserver")
@@ -114,8 +114,8 @@ def test_the_pool_is_told():
     assert (limits.construct, limits.call, limits.close, limits.step, limits.reset) == (None, 5.0, 5.0, 1, 60)
 
 
-def test_attributes_of_envs_in_this_process_are_the_very_objects():
-    """They were pickled and came back as copies, or not at all."""
+def test_attributes_in_process_are_the_same_objects():
+    """Regression: they were pickled, and the results were copies, or errors."""
 
     class Locked(ActorEnv):
         def __init__(self):
@@ -132,8 +132,8 @@ def test_attributes_of_envs_in_this_process_are_the_very_objects():
 
 
 @pytest.mark.parametrize("max_retry", [1, 2])
-def test_reset_inplace_is_a_key_of_managers_with_workers_only(max_retry):
-    """In this process the observation that ended the episode went into the info, too."""
+def test_reset_inplace_has_no_effect_in_process(max_retry):
+    """Regression: in this process the final observation was put into the info."""
     BaseEnvManager(actors(1), {"reset_inplace": True, "auto_reset": False})
     with BaseEnvManager(actors(1, length=1), {"reset_inplace": True, "max_retry": max_retry}) as manager:
         manager.launch()
@@ -143,7 +143,7 @@ def test_reset_inplace_is_a_key_of_managers_with_workers_only(max_retry):
 
 
 class Namesake(ActorEnv):
-    """Has names of its own that what hosts it has too."""
+    """An env with attributes of the same names as those of its driver."""
 
     def __init__(self):
         super().__init__()
@@ -151,7 +151,7 @@ class Namesake(ActorEnv):
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
-def test_attributes_are_those_of_the_envs_and_not_of_what_hosts_them(manager_cls):
+def test_attributes_are_not_those_of_the_env_driver(manager_cls):
     with manager_cls([Namesake, Namesake], {}) as manager:
         manager.launch()
         found = [manager._seeds, manager._has_seed, manager.notes_agents, manager.env]
@@ -165,7 +165,7 @@ def test_attributes_are_those_of_the_envs_and_not_of_what_hosts_them(manager_cls
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 @pytest.mark.parametrize("limit", [float("inf"), threading.TIMEOUT_MAX, 10**400], ids=["inf", "most", "more"])
-def test_limits_that_never_come_are_none(manager_cls, limit):
+def test_infinite_limits_are_none(manager_cls, limit):
     names = ("step", "reset", "connect", "call", "close", "construct", "recovery", "step_wait")
     cfg = {f"{name}_timeout": limit for name in names} | {"restart_window": limit}
     with manager_cls(actors(2), cfg) as manager:

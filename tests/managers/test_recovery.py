@@ -1,4 +1,4 @@
-"""A worker that is killed under a manager with `on_failure='recover'`: the same results, and training goes on."""
+"""Workers that are killed under a manager with `on_failure='recover'`: results do not change, and training goes on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS, KILLS = 16, {4: 0, 11: 1}
 
 
 def play(manager_cls, env_fns, kills, **cfg):
-    """Step all envs; kill the worker named before the step named. Returns all that the caller saw."""
+    """Step all envs, and kill workers as `kills` says, {step: worker}; return all results."""
     cfg = {"num_workers": 2, "wait_num": 100, "step_wait_timeout": None, "on_failure": "recover", **cfg}
     seen = []
     with manager_cls(env_fns, cfg) as manager:
@@ -44,20 +44,20 @@ def play(manager_cls, env_fns, kills, **cfg):
 @pytest.mark.filterwarnings("ignore:the state of env:UserWarning", "ignore:.*state:RuntimeWarning")
 @pytest.mark.parametrize("kind", ENVS)
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_a_killed_worker_changes_nothing_that_the_caller_sees(manager_cls, kind):
+def test_killed_worker_changes_no_result(manager_cls, kind):
     assert play(manager_cls, ENVS[kind], KILLS) == play(manager_cls, ENVS[kind], {})
 
 
-def test_resets_that_the_manager_asks_for_are_repeated_too():
+def test_killed_worker_with_reset_commands_changes_no_result():
     env_fns = [functools.partial(CountEnv, 3)] * 4
     killed = play(SyncSubprocessEnvManager, env_fns, KILLS, max_retry=2)
     assert killed == play(SyncSubprocessEnvManager, env_fns, {}, max_retry=2)
 
 
 @pytest.mark.parametrize("cfg", [{}, {"auto_reset": False}, {"reset_inplace": True}, {"copy_on_get": False}], ids=repr)
-def test_an_episode_that_is_lost_ends_with_what_was_seen_last(tmp_path, cfg):
-    """It ended with zeros where other envs had gone on in the meantime."""
-    gate = tmp_path / "gate"  # that nobody opens
+def test_abandoned_episode_ends_with_the_last_delivered_observation(tmp_path, cfg):
+    """Regression: it ended with zeros if other envs had been stepped meanwhile."""
+    gate = tmp_path / "gate"  # that is never opened
     os.mkfifo(gate)
     cfg = {"num_workers": 2, "wait_num": 1, "step_wait_timeout": 1e-3, "max_log_bytes": 0, **cfg}
     with AsyncSubprocessEnvManager(actors(2, length=1000), cfg) as manager:
@@ -77,8 +77,8 @@ def test_an_episode_that_is_lost_ends_with_what_was_seen_last(tmp_path, cfg):
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_without_a_log_an_episode_that_a_death_cuts_off_ends_truncated(manager_cls):
-    """Managers refused max_log_bytes=0, which VectorEnv takes."""
+def test_killed_worker_without_a_log_truncates_the_episode(manager_cls):
+    """Regression: managers refused max_log_bytes=0, unlike VectorEnv."""
     with manager_cls([functools.partial(CountEnv, 9)] * 2, {"num_workers": 2, "max_log_bytes": 0}) as manager:
         manager.launch()
         manager.step({0: 0, 1: 0})
@@ -92,7 +92,7 @@ def test_without_a_log_an_episode_that_a_death_cuts_off_ends_truncated(manager_c
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_what_kills_every_worker_ends_that_episode(manager_cls, tmp_path):
+def test_action_that_kills_every_worker_truncates_the_episode(manager_cls, tmp_path):
     cfg = {"num_workers": 2, "wait_num": 100, "step_wait_timeout": None, "reproducer_dir": str(tmp_path)}
     with manager_cls(actors(2), cfg) as manager:
         manager.launch()
@@ -105,7 +105,7 @@ def test_what_kills_every_worker_ends_that_episode(manager_cls, tmp_path):
         assert len(manager.step({0: 0, 1: 0})) == 2
 
 
-def test_it_can_be_made_an_error(tmp_path):
+def test_on_repeat_raise_closes_the_manager(tmp_path):
     cfg = {"num_workers": 2, "on_repeat": "raise", "reproducer_dir": str(tmp_path)}
     with SyncSubprocessEnvManager(actors(2), cfg) as manager:
         manager.launch()
@@ -116,7 +116,7 @@ def test_it_can_be_made_an_error(tmp_path):
 
 
 class Told(CountEnv):
-    """Says in its info what its reset was given; an action of 1 kills the process."""
+    """An env whose info has the arguments of its reset; action 1 kills the process."""
 
     def reset(self, *, seed=None, options=None):
         obs, info = super().reset(seed=seed, options=options)
@@ -134,8 +134,8 @@ WAYS = [{}, {"auto_reset": False}, {"reset_inplace": True}, {"max_retry": 2}, {"
 
 @pytest.mark.parametrize("cfg", WAYS, ids=" ".join)
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_after_a_lost_episode_the_env_knows_its_seed_and_parameters(manager_cls, cfg, tmp_path):
-    """The new env used to begin unseeded and without the parameters of its resets, for good."""
+def test_abandoned_episode_keeps_seed_and_parameters(manager_cls, cfg, tmp_path):
+    """Regression: the new env was unseeded, and had no reset parameters."""
     cfg = {"num_workers": 1, "reproducer_dir": str(tmp_path), **cfg}
     with manager_cls([functools.partial(Told, 4)], cfg) as manager:
         manager.seed([8], dynamic_seed=False)
@@ -161,8 +161,8 @@ def test_after_a_lost_episode_the_env_knows_its_seed_and_parameters(manager_cls,
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_a_loss_that_a_reset_finds_does_not_cost_the_seed(manager_cls, tmp_path):
-    """A worker died between two calls, its episode cannot be repeated, and the next call is a reset."""
+def test_killed_worker_before_a_reset_keeps_the_seed(manager_cls, tmp_path):
+    """The worker dies between two calls, the episode cannot be repeated, and the next call is a reset."""
     with manager_cls([functools.partial(Entropic, 4)], {"num_workers": 1, "step_wait_timeout": None}) as manager:
         manager.seed([8], dynamic_seed=False)
         manager.launch({0: {"options": {"level": 3}}})
@@ -174,7 +174,7 @@ def test_a_loss_that_a_reset_finds_does_not_cost_the_seed(manager_cls, tmp_path)
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_a_loss_that_a_reset_finds_does_not_cost_the_seed_that_waits_for_it(manager_cls):
+def test_killed_worker_before_a_reset_keeps_the_waiting_seed(manager_cls):
     with manager_cls([functools.partial(Entropic, 4)], {"num_workers": 1, "step_wait_timeout": None}) as manager:
         manager.seed([8], dynamic_seed=False)
         manager.launch()
@@ -186,8 +186,8 @@ def test_a_loss_that_a_reset_finds_does_not_cost_the_seed_that_waits_for_it(mana
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_after_a_lost_episode_an_env_that_nobody_seeded_gets_another_seed(manager_cls, tmp_path):
-    """Without one what follows could not be repeated."""
+def test_abandoned_episode_of_an_unseeded_env_is_followed_by_another_seed(manager_cls, tmp_path):
+    """Without a seed, later episodes could not be repeated."""
     cfg = {"num_workers": 1, "step_wait_timeout": None, "reproducer_dir": str(tmp_path)}
     with manager_cls([functools.partial(Told, 4)], cfg) as manager:
         manager.launch()
@@ -200,14 +200,14 @@ def test_after_a_lost_episode_an_env_that_nobody_seeded_gets_another_seed(manage
 
 @pytest.mark.parametrize("dynamic_seed", [None, True])
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_after_a_lost_episode_none_is_played_twice(manager_cls, dynamic_seed, tmp_path):
-    """An env that is given its seed again would begin with the first episode."""
+def test_abandoned_episode_is_followed_by_new_seeds(manager_cls, dynamic_seed, tmp_path):
+    """With its old seed, an env would repeat its first episode."""
     cfg = {"num_workers": 1, "step_wait_timeout": None, "reproducer_dir": str(tmp_path)}
     with manager_cls([functools.partial(Told, 2)], cfg) as manager:
         manager.seed([8], dynamic_seed)
         manager.launch()
         seeds = []
-        for action in (0, 0, 0, 0, 1, 0, 0, 0, 0):  # two episodes, a loss, two more
+        for action in (0, 0, 0, 0, 1, 0, 0, 0, 0):  # two episodes, an abandoned one, two more
             manager.ready_obs  # noqa: B018
             timestep = manager.step({0: action})[0]
             if timestep.done and action == 0:
@@ -216,7 +216,7 @@ def test_after_a_lost_episode_none_is_played_twice(manager_cls, dynamic_seed, tm
 
 
 class SeedsItself(ToyEnv):
-    """Makes its generator when it gets a seed, and has parameters without which there is no reset."""
+    """An env that makes its generator when it gets a seed, and whose reset has a required parameter."""
 
     rng = None
 
@@ -250,8 +250,8 @@ SEEDED = {
 @pytest.mark.parametrize("cfg", WAYS, ids=" ".join)
 @pytest.mark.parametrize("env_fn", SEEDED.values(), ids=SEEDED)
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_an_env_that_begins_anew_is_not_reset_before_it_knows_its_seed(manager_cls, env_fn, cfg, found_by):
-    """It was, by itself or as the manager did not know yet; what that raised closed the manager."""
+def test_rebuilt_env_is_seeded_before_its_first_reset(manager_cls, env_fn, cfg, found_by):
+    """Regression: an autoreset or the manager reset it without a seed, and the exception closed the manager."""
     cfg = {"num_workers": 1, "max_log_bytes": 0, "step_wait_timeout": None, **cfg}
     with manager_cls([env_fn], cfg) as manager:
         manager.seed([8])
@@ -268,19 +268,19 @@ def test_an_env_that_begins_anew_is_not_reset_before_it_knows_its_seed(manager_c
 
 
 class Entropic(Told):
-    """Draws from the system's entropy, so that no episode can be repeated."""
+    """An env that draws from the system's entropy, so that no episode can be repeated."""
 
     def observe(self):
         return super().observe() + np.float32(int.from_bytes(os.urandom(2), "big"))
 
 
 @pytest.mark.parametrize("lazy", [True, False])
-def test_an_unseeded_ding_env_is_brought_back_from_its_first_episode_on(lazy):
-    """Its first reset used to draw from the system's entropy, which nobody can repeat."""
+def test_unseeded_ding_env_is_replayed_from_its_first_episode(lazy):
+    """Regression: its first reset drew from the system's entropy, so it could not be repeated."""
     env_fn = functools.partial(DingEnvWrapper, None, {"env_id": "CartPole-v1"}) if lazy else eager
     with SyncSubprocessEnvManager([env_fn] * 2, {"num_workers": 1}) as manager:
         manager.launch()
-        assert manager._seed == [None, None]  # as far as it knows, nobody has seeded it
+        assert manager._seed == [None, None]  # it was not seeded by `seed`
         manager.step({0: 0, 1: 1})
         os.kill(manager.worker_pids[0], signal.SIGKILL)
         timesteps = manager.step({0: 0, 1: 1})

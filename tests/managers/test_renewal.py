@@ -1,4 +1,4 @@
-"""Envs that cannot be built anew when they are to be: the old one is over, and the next reset tries again."""
+"""Constructors that fail when an env is replaced: the old env stays closed, and the next reset tries again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MANAGER_CLASSES = [BaseEnvManager, SyncSubprocessEnvManager, AsyncSubprocessEnvM
 
 
 class Closable(ActorEnv):
-    """Does nothing any more once it is closed; the first that is built cannot be reset with `stat` 'first'.
+    """An env that fails once it is closed. The reset of the first one fails with `stat` 'first'.
 
-    With 'block_first' its reset hangs.
+    It hangs with `stat` 'block_first'.
     """
 
     def __init__(self, number):
@@ -37,7 +37,7 @@ class Closable(ActorEnv):
 
 
 def build(folder, fails):
-    """Build an env that knows how many were to be built before it; fail for these."""
+    """Build an env that is numbered by the constructor's calls so far; raise for the numbers in `fails`."""
     number = len(list(folder.iterdir()))
     (folder / str(number)).touch()
     if number in fails:
@@ -52,8 +52,8 @@ def make(manager_cls, folder, fails, **cfg):
 
 
 @pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
-def test_what_could_not_be_built_is_built_by_the_next_attempt(manager_cls, tmp_path):
-    """The next attempt took the old env, which was closed."""
+def test_constructor_error_is_followed_by_another_attempt(manager_cls, tmp_path):
+    """Regression: the next attempt reset the old env, which was closed."""
     with make(manager_cls, tmp_path, {1}, max_retry=3, retry_type="renew") as manager:
         manager.launch()
         manager.reset({0: {"stat": "first"}})
@@ -61,17 +61,17 @@ def test_what_could_not_be_built_is_built_by_the_next_attempt(manager_cls, tmp_p
 
 
 @pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
-def test_each_time_that_it_cannot_be_built_is_an_attempt(manager_cls, tmp_path):
+def test_constructor_error_uses_an_attempt(manager_cls, tmp_path):
     manager = make(manager_cls, tmp_path, {1, 2, 3, 4}, max_retry=4, retry_type="renew")
     manager.launch()
     with pytest.raises(RuntimeError, match=r"4 attempts.*no licence for"):
         manager.reset({0: {"stat": "first"}})
-    assert manager.closed and len(list(tmp_path.iterdir())) == 4  # one reset failed, then three buildings did
+    assert manager.closed and len(list(tmp_path.iterdir())) == 4  # one reset failed, then three constructors
 
 
 @pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
-def test_a_step_that_failed_is_what_is_raised_also_if_there_is_no_successor(manager_cls, tmp_path):
-    """It was the constructor's exception; and the next reset took the old env, which was closed."""
+def test_step_error_is_raised_although_the_constructor_fails(manager_cls, tmp_path):
+    """Regression: the constructor's exception was raised, and the next reset used the old env, which was closed."""
     with make(manager_cls, tmp_path, {1}, on_step_error="renew") as manager:
         manager.launch()
         kind = RuntimeError if manager_cls is BaseEnvManager else LookupError
@@ -85,8 +85,8 @@ def test_a_step_that_failed_is_what_is_raised_also_if_there_is_no_successor(mana
         assert manager.env_states[0] is EnvState.RUN and manager.build[:1] == [2]
 
 
-def test_another_reset_that_hangs_meanwhile_has_its_attempts_too(tmp_path):
-    """The manager was closed with env 1's TimeoutError: the renewal of env 0 waited for the worker that it hung in."""
+def test_hung_reset_during_a_rebuild_has_its_attempts(tmp_path):
+    """Regression: env 0 was replaced in a worker in which env 1 hung; the TimeoutError of env 1 closed the manager."""
     cfg = {"max_retry": 3, "retry_type": "renew", "reset_timeout": 0.5}
     with make(AsyncSubprocessEnvManager, tmp_path, {}, **cfg) as manager:
         manager.launch()
@@ -98,8 +98,8 @@ WITH_WORKERS = MANAGER_CLASSES[1:]
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_what_could_not_be_built_after_a_reset_that_hung_is_built_by_the_next_attempt(manager_cls, tmp_path):
-    """What the constructor raised came out of the reset, and left the env in RESET for good."""
+def test_constructor_error_after_a_hung_reset_is_followed_by_another_attempt(manager_cls, tmp_path):
+    """Regression: `reset` raised the constructor's exception, and the env stayed in RESET."""
     with make(manager_cls, tmp_path, {1}, max_retry=3, reset_timeout=0.5) as manager:
         manager.launch()
         manager.reset({0: {"stat": "block_first"}})
@@ -107,7 +107,7 @@ def test_what_could_not_be_built_after_a_reset_that_hung_is_built_by_the_next_at
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_after_a_reset_that_hung_too_each_time_that_it_cannot_be_built_is_an_attempt(manager_cls, tmp_path):
+def test_constructor_error_after_a_hung_reset_uses_an_attempt(manager_cls, tmp_path):
     manager = make(manager_cls, tmp_path, {1, 2, 3, 4}, max_retry=3, reset_timeout=0.5)
     manager.launch()
     with pytest.raises(RuntimeError, match=r"3 attempts.*no licence for 2"):
@@ -115,8 +115,8 @@ def test_after_a_reset_that_hung_too_each_time_that_it_cannot_be_built_is_an_att
     assert manager.closed and len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_state_kept_without_an_env_gives_the_same_successor(tmp_path):
-    """As a crash of the worker makes it: the one that was built for it is not used."""
+def test_snapshot_without_an_env_restores_the_same_successor(tmp_path):
+    """After a crash of the worker the env that the new worker has built is not used."""
     settings = DriverSettings(autoreset=False, abnormal_ends=False)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -1,4 +1,4 @@
-"""Videos through managers, decoded again."""
+"""Videos that managers record, decoded by the tests."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ MANAGER_CLASSES = [
     BaseEnvManager,
     SyncSubprocessEnvManager,
     AsyncSubprocessEnvManager,
-]  # V2 shares all that is not batches
+]  # V2 has the same code for recordings
 SIZE = 64
 
 
 class Painted(CountEnv):
-    """Episodes of `length` steps; each frame's brightness tells the step, eight levels each."""
+    """An env with episodes of `length` steps; the brightness of a frame is eight times the step."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
 
@@ -63,7 +63,7 @@ def num_frames(path):
 
 
 def decode(path):
-    """Give the mean brightness of each frame."""
+    """Return the mean brightness of each frame."""
     command = [
         imageio_ffmpeg.get_ffmpeg_exe(),
         "-v",
@@ -90,7 +90,7 @@ def _ding(make):
 
 
 def play(manager):
-    """Step all that are ready until every env has had its episodes."""
+    """Step all ready envs until every env is DONE."""
     while not manager.done:
         manager.ready_obs  # noqa: B018  # the asynchronous one waits here for its resets
         manager.step({env_id: manager.action_space.sample() for env_id in manager.ready_obs_id})
@@ -99,7 +99,7 @@ def play(manager):
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 @pytest.mark.parametrize("when", ["before", "later"])
 @pytest.mark.parametrize("dialect", ["gymnasium", "ding"])
-def test_each_episode_is_a_video(manager_cls, when, dialect, tmp_path):
+def test_enable_save_replay_writes_a_video_per_episode(manager_cls, when, dialect, tmp_path):
     folders = [tmp_path / "a", tmp_path / "b"]
     with manager_cls([cartpole(dialect)] * 2, {"episode_num": 2}) as manager:
         if when == "before":
@@ -113,12 +113,12 @@ def test_each_episode_is_a_video(manager_cls, when, dialect, tmp_path):
         play(manager)
         complete = [sorted(folder.glob("*.mp4")) for folder in folders]  # before the envs are closed
     for folder, videos in zip(folders, complete):
-        assert sorted(folder.iterdir()) == videos  # nothing half written
+        assert sorted(folder.iterdir()) == videos  # no incomplete files
         assert len(videos) == 2 and [num_frames(video) for video in videos] == [5, 5]
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_the_frames_are_those_of_the_episode(manager_cls, tmp_path):
+def test_video_has_the_frames_of_the_episode(manager_cls, tmp_path):
     lengths = [3, 7]
     with manager_cls([functools.partial(Painted, length) for length in lengths], {"episode_num": 2}) as manager:
         manager.enable_save_replay([tmp_path / str(length) for length in lengths])
@@ -134,7 +134,7 @@ def test_the_frames_are_those_of_the_episode(manager_cls, tmp_path):
 
 
 @pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
-def test_envs_that_share_a_folder_do_not_overwrite_each_other(manager_cls, tmp_path):
+def test_videos_in_a_shared_folder_are_not_overwritten(manager_cls, tmp_path):
     with manager_cls([functools.partial(Painted, 2)] * 3, {"episode_num": 2}) as manager:
         manager.enable_save_replay(str(tmp_path))
         manager.launch()
@@ -146,7 +146,7 @@ def test_envs_that_share_a_folder_do_not_overwrite_each_other(manager_cls, tmp_p
 
 
 @pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
-def test_later_means_from_each_envs_next_reset(manager_cls, tmp_path):
+def test_enable_save_replay_applies_from_each_envs_next_reset(manager_cls, tmp_path):
     with manager_cls([functools.partial(Painted, 3)] * 2, {"episode_num": 3, "auto_reset": False}) as manager:
         manager.launch()
         manager.step(dict.fromkeys(manager.ready_obs_id, 0))
@@ -162,7 +162,7 @@ def test_later_means_from_each_envs_next_reset(manager_cls, tmp_path):
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
-def test_the_path_holds_for_a_relaunch(manager_cls, tmp_path):
+def test_replay_path_applies_to_later_launches(manager_cls, tmp_path):
     manager = manager_cls([functools.partial(Painted, 2)] * 2, {"episode_num": 1})
     manager.enable_save_replay(str(tmp_path))
     for launches in (1, 2):
@@ -173,7 +173,7 @@ def test_the_path_holds_for_a_relaunch(manager_cls, tmp_path):
 
 
 @pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
-def test_closing_amid_an_episode_keeps_what_there_is(manager_cls, tmp_path):
+def test_close_during_an_episode_keeps_its_frames(manager_cls, tmp_path):
     with manager_cls([functools.partial(Painted, 9)] * 2) as manager:
         manager.enable_save_replay(str(tmp_path))
         manager.launch()
@@ -185,7 +185,7 @@ def test_closing_amid_an_episode_keeps_what_there_is(manager_cls, tmp_path):
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 @pytest.mark.parametrize("when", ["before", "later"])
-def test_an_env_that_cannot_be_recorded_is_named_before_the_first_step(manager_cls, when, tmp_path):
+def test_recording_of_an_env_without_frames_raises_at_launch(manager_cls, when, tmp_path):
     manager = manager_cls(actors(2))
     if when == "later":
         manager.launch()
@@ -196,7 +196,7 @@ def test_an_env_that_cannot_be_recorded_is_named_before_the_first_step(manager_c
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_a_path_that_cannot_be_written_is_named_with_its_env(manager_cls, tmp_path):
+def test_replay_path_that_cannot_be_written_raises_with_the_env(manager_cls, tmp_path):
     (tmp_path / "file").write_text("")
     manager = manager_cls([functools.partial(Painted, 2)] * 2)
     manager.enable_save_replay([tmp_path / "fine", tmp_path / "file" / "below"])
@@ -207,8 +207,8 @@ def test_a_path_that_cannot_be_written_is_named_with_its_env(manager_cls, tmp_pa
 
 @pytest.mark.parametrize("manager_cls", MANAGER_CLASSES)
 @pytest.mark.parametrize("retry_type", ["reset", "renew"])
-def test_a_recording_that_cannot_begin_is_not_taken_for_begun_in_the_next_attempt(manager_cls, retry_type, tmp_path):
-    """The second attempt launched in silence, without a video."""
+def test_recording_that_failed_is_tried_again(manager_cls, retry_type, tmp_path):
+    """Regression: the second attempt succeeded without a video."""
     (tmp_path / "file").write_text("")
     cfg = {"max_retry": 3, "retry_waiting_time": 0, "retry_type": retry_type}
     manager = manager_cls([functools.partial(Painted, 2)], cfg)
@@ -219,7 +219,7 @@ def test_a_recording_that_cannot_begin_is_not_taken_for_begun_in_the_next_attemp
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
-def test_a_missing_encoder_is_named_with_the_command_that_installs_it(manager_cls, tmp_path):
+def test_missing_encoder_raises_with_the_install_command(manager_cls, tmp_path):
     manager = manager_cls([functools.partial(_without_moviepy)] * 1)
     manager.enable_save_replay(str(tmp_path))
     with pytest.raises(RuntimeError, match=r"env 0.*pip install \"vecenv\[video\]\"") as caught:
@@ -235,13 +235,13 @@ def _without_moviepy():
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_one_folder_per_env(manager_cls):
+def test_folders_by_env_gives_each_env_a_folder(manager_cls):
     with pytest.raises(AssertionError, match="expected 2"):
         manager_cls(actors(2)).enable_save_replay(["a", "b", "c"])
 
 
-def test_folders_are_those_of_the_caller_whatever_the_worker_does(tmp_path, monkeypatch):
-    """Relative paths mean the caller's working directory at the time of the call."""
+def test_relative_folders_are_those_of_the_caller(tmp_path, monkeypatch):
+    """A relative path is in the caller's working directory at the time of the call."""
     monkeypatch.chdir(tmp_path)
     with SyncSubprocessEnvManager([functools.partial(Painted, 1)], {"episode_num": 1}) as manager:
         manager.enable_save_replay("videos")
@@ -254,7 +254,7 @@ def test_folders_are_those_of_the_caller_whatever_the_worker_does(tmp_path, monk
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
 @pytest.mark.parametrize("when", ["before", "later"])
-def test_through_a_vector_env(backend, when, tmp_path):
+def test_gym_vector_records_videos(backend, when, tmp_path):
     cfg = {"episode_num": 2, "backend": backend}
     with GymVectorEnvManager([functools.partial(Painted, length) for length in (2, 4)], cfg) as manager:
         if when == "later":
@@ -266,11 +266,11 @@ def test_through_a_vector_env(backend, when, tmp_path):
         assert manager.elapsed_steps is not None and manager.env_ref.length == 2
     for env_id, length in enumerate((2, 4)):
         videos = [video for video in (tmp_path / str(env_id)).iterdir() if num_frames(video) == length + 1]
-        assert len(videos) >= 2  # and what an env that is over plays on while the other is not
+        assert len(videos) >= 2  # and the steps of an env that is DONE while the other one is not
 
 
-def test_an_env_that_records_by_itself_does_so_below_a_vector_env_too(tmp_path):
-    env_fn = functools.partial(DingEnvWrapper, None, {"env_id": "CartPole-v1"})  # made anew, for rendering
+def test_gym_vector_env_with_its_own_recording(tmp_path):
+    env_fn = functools.partial(DingEnvWrapper, None, {"env_id": "CartPole-v1"})  # a new env, for rendering
     with GymVectorEnvManager([env_fn], {"episode_num": 1, "backend": "serial"}) as manager:
         manager.enable_save_replay(str(tmp_path))
         manager.reset()
@@ -279,8 +279,8 @@ def test_an_env_that_records_by_itself_does_so_below_a_vector_env_too(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_below_a_vector_env_a_recording_that_could_not_begin_is_tried_again(backend, tmp_path):
-    """The second reset went on in silence, without a video."""
+def test_gym_vector_recording_that_failed_is_tried_again(backend, tmp_path):
+    """Regression: the second reset succeeded without a video."""
     obstacle = tmp_path / "videos"
     obstacle.write_text("")
     cfg = {"episode_num": 1, "backend": backend}
@@ -295,7 +295,7 @@ def test_below_a_vector_env_a_recording_that_could_not_begin_is_tried_again(back
     assert [num_frames(video) for video in (obstacle / "below").glob("*-episode-0.mp4")] == [3]
 
 
-def test_a_vector_env_that_cannot_be_recorded(tmp_path):
+def test_gym_vector_that_was_passed_in_cannot_record(tmp_path):
     with GymVectorEnvManager([BlindEnv], {"backend": "serial"}) as manager:
         with pytest.raises(AssertionError, match="expected 1"):
             manager.enable_save_replay(["a", "b"])

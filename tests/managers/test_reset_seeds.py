@@ -1,4 +1,4 @@
-"""Seeds that come with a reset, and seeds of resets that fail."""
+"""Seeds among reset parameters, and seeds of resets that fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make(manager_cls, env_fn, **cfg):
 
 
 class NamesASeed(ActorEnv):
-    """Notes which seeds came by which way."""
+    """An env that keeps its seeds, and the call that each came with."""
 
     def __init__(self):
         super().__init__({"length": 1})
@@ -36,7 +36,7 @@ class NamesASeed(ActorEnv):
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_a_seed_among_the_parameters_is_a_parameter(manager_cls):
+def test_seed_in_reset_param_is_a_parameter(manager_cls):
     with make(manager_cls, NamesASeed) as manager:
         manager.launch({0: {"seed": 3, "level": 2}})
         manager.step({0: 0})
@@ -44,7 +44,7 @@ def test_a_seed_among_the_parameters_is_a_parameter(manager_cls):
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_a_seed_for_one_episode_leaves_those_to_come_as_they_were(manager_cls):
+def test_seed_in_reset_param_leaves_later_seeds_unchanged(manager_cls):
     with make(manager_cls, functools.partial(DingEnvWrapper, cfg={"env_id": "CartPole-v1"})) as manager:
         manager.seed(5, dynamic_seed=False)
         manager.launch()
@@ -57,7 +57,7 @@ def test_a_seed_for_one_episode_leaves_those_to_come_as_they_were(manager_cls):
 
 
 class Transient(CountEnv):
-    """Episodes of one step; notes the seeds of its resets, of which some fail once for all."""
+    """An env with episodes of one step that keeps the seeds of its resets; the resets in `fails` raise."""
 
     def __init__(self, fails):
         super().__init__(1)
@@ -72,7 +72,7 @@ class Transient(CountEnv):
 
 
 class OldTransient(ActorEnv):
-    """The same in the old dialect, with a `seed` that knows nothing of episodes."""
+    """The same in the old dialect, with a `seed` method without `dynamic_seed`."""
 
     def __init__(self, fails):
         super().__init__({"length": 1})
@@ -90,7 +90,7 @@ class OldTransient(ActorEnv):
 
 
 class DingTransient(DingEnvWrapper):
-    """The same, which makes its seeds itself."""
+    """The same as a wrapped env, which derives its seeds itself."""
 
     def __init__(self, fails):
         self.inner = Transient(fails)
@@ -103,8 +103,8 @@ class DingTransient(DingEnvWrapper):
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
 @pytest.mark.parametrize("env_cls", [Transient, OldTransient, DingTransient])
-def test_a_reset_that_failed_has_not_used_up_the_episode_s_seed(manager_cls, env_cls):
-    """The episode after it had the seed of the one after that, so that a hiccup changed all that came."""
+def test_failed_reset_keeps_the_episodes_seed(manager_cls, env_cls):
+    """Regression: the next episode had the seed of the one after it, so all later episodes changed."""
     given = []
     for fails in ((), (2, 4), (1,)):
         cfg = {"max_retry": 2, "retry_waiting_time": 0}
@@ -118,8 +118,8 @@ def test_a_reset_that_failed_has_not_used_up_the_episode_s_seed(manager_cls, env
 
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS + WITH_WORKERS)
-def test_a_launch_that_failed_has_not_used_up_the_seeds(manager_cls):
-    """Envs that had begun in it were unseeded in the next one."""
+def test_failed_launch_keeps_the_seeds(manager_cls):
+    """Regression: envs whose reset had succeeded were unseeded in the next launch."""
     with manager_cls(actors(3), {"num_workers": 1} if manager_cls in WITH_WORKERS else {}) as manager:
         manager.seed({0: 5, 1: 6, 2: 7})
         with pytest.raises(EnvError, match="env 1 could not be reset"):

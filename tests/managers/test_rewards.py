@@ -1,4 +1,4 @@
-"""What rewards look like: as their space says, or with shared_memory=False as the env gives them."""
+"""Rewards: as their space says, or with shared_memory=False as the env returns them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SPACES = [None, spaces.Box(-9, 9, (1,), np.float32), spaces.Box(-9, 9, (2, 1), n
 
 
 class Pays(gymnasium.Env[Any, Any]):
-    """Pays the same at each step; episodes have three."""
+    """An env with the same reward at each step; episodes have three steps."""
 
     observation_space = spaces.Box(0, 9, (1,), np.float32)
     action_space = spaces.Discrete(2)
@@ -64,7 +64,7 @@ class Pays(gymnasium.Env[Any, Any]):
 
 
 class PaysInTimesteps(BaseEnv):
-    """The same of DI-engine's dialect."""
+    """The same in DI-engine's dialect."""
 
     def __init__(self, reward: Any, space: Any = None) -> None:
         self.inner = Pays(reward, space)
@@ -116,8 +116,8 @@ def is_same(one: Any, two: Any) -> bool:
 @DIALECTS
 @pytest.mark.parametrize("max_retry", [1, 2], ids=["resets in the row", "resets by command"])
 @pytest.mark.parametrize("manager_cls", WITH_DICTS)
-def test_without_shared_memory_they_come_as_the_env_gave_them(manager_cls, max_retry, dialect):
-    """They were float32 (1,), and what did not fit the reward space was an error."""
+def test_rewards_without_shared_memory_are_unchanged(manager_cls, max_retry, dialect):
+    """Regression: they were float32 (1,), and a reward that did not fit the space was an error."""
     for name, reward in REWARDS.items():
         for space in SPACES if manager_cls is BaseEnvManager else SPACES[2:3]:
             env_fn = functools.partial(dialect, reward, space)
@@ -132,7 +132,7 @@ def test_without_shared_memory_they_come_as_the_env_gave_them(manager_cls, max_r
 
 @DIALECTS
 @pytest.mark.parametrize("manager_cls", [m for m in MANAGERS if m not in WITH_DICTS])
-def test_in_trees_too(manager_cls, dialect):
+def test_rewards_in_trees_without_shared_memory_are_unchanged(manager_cls, dialect):
     for reward in (0.5, np.array(0.5, np.float32), REWARDS["column"], REWARDS["dict"]):
         with launch(manager_cls, functools.partial(dialect, reward), shared_memory=False) as manager:
             for _ in range(4):
@@ -142,7 +142,7 @@ def test_in_trees_too(manager_cls, dialect):
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_after_a_crash_too(manager_cls):
+def test_rewards_after_a_crash_are_unchanged(manager_cls):
     column = REWARDS["column"]
     with launch(manager_cls, functools.partial(PaysInTimesteps, column, SPACES[1]), shared_memory=False) as manager:
         step(manager)
@@ -153,7 +153,7 @@ def test_after_a_crash_too(manager_cls):
 
 
 @pytest.mark.parametrize("manager_cls", WITH_DICTS)
-def test_of_abnormal_timesteps_too(manager_cls):
+def test_rewards_of_abnormal_timesteps_are_unchanged(manager_cls):
     with launch(manager_cls, functools.partial(PaysInTimesteps, 0.5), shared_memory=False) as manager:
         assert [timestep.reward for timestep in step(manager, 1)] == [0.5, 0.5]
     with launch(manager_cls, functools.partial(PaysInTimesteps, 0.5)) as manager:
@@ -161,7 +161,7 @@ def test_of_abnormal_timesteps_too(manager_cls):
 
 
 @pytest.mark.parametrize("manager_cls", WITH_DICTS)
-def test_in_shared_memory_one_that_does_not_fit_its_space_is_an_error(manager_cls):
+def test_rewards_that_do_not_fit_their_space_raise(manager_cls):
     says = pytest.raises((ValueError, RuntimeError), match=r"reward: expected one number, got shape \(2, 1\)")
     with launch(manager_cls, functools.partial(PaysInTimesteps, REWARDS["column"])) as manager, says:
         step(manager)
@@ -171,8 +171,8 @@ def test_in_shared_memory_one_that_does_not_fit_its_space_is_an_error(manager_cl
 @pytest.mark.parametrize("copy_on_get", [True, False])
 @pytest.mark.parametrize("max_retry", [1, 2], ids=["resets in the row", "resets by command"])
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_numbers_where_the_space_says_numbers(manager_cls, max_retry, copy_on_get, dialect):
-    """They were arrays (1,)."""
+def test_rewards_are_numbers_if_the_space_has_shape_0(manager_cls, max_retry, copy_on_get, dialect):
+    """Regression: they were arrays (1,)."""
     space = spaces.Box(-9, 9, (), np.float32)
     env_fn = functools.partial(dialect, 0.5, space)
     with launch(manager_cls, env_fn, max_retry=max_retry, copy_on_get=copy_on_get) as manager:
@@ -186,14 +186,14 @@ def test_numbers_where_the_space_says_numbers(manager_cls, max_retry, copy_on_ge
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_numbers_after_a_crash(manager_cls):
+def test_rewards_after_a_crash_are_numbers(manager_cls):
     with launch(manager_cls, functools.partial(Pays, 0.5, spaces.Box(-9, 9, (), np.float32))) as manager:
         step(manager)
         os.kill(manager.worker_pids[0], signal.SIGKILL)
         assert [(result.reward.shape, result.reward.item()) for result in step(manager)] == [((), 0.5)] * 2
 
 
-def test_of_a_wrapped_env_they_are_arrays_of_one_number_and_its_space_says_so():
+def test_rewards_of_a_wrapped_env_have_shape_1():
     env = DingEnvWrapper(Pays(0.5, spaces.Box(-9, 9, (), np.float32)), {"env_wrapper": None})
     env.reset()
     assert env.reward_space == spaces.Box(-9, 9, (1,), np.float32) and env.step(0).reward in env.reward_space

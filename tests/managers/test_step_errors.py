@@ -1,4 +1,4 @@
-"""One env's step raises: what the others answered in the same call is not lost."""
+"""The step of one env raises: timesteps of the other envs are in the attribute `timesteps` of the exception."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MANAGERS = [*IN_PROCESS, *WITH_WORKERS]
 
 
 class Odd(ActorEnv):
-    """Its first step raises, its second ends the only episode that there is."""
+    """An env whose first step raises; its second step ends its only episode, and its second reset raises."""
 
     def __init__(self):
         super().__init__({"length": 1})
@@ -38,7 +38,7 @@ def by_id(timesteps):
 
 
 def step(manager, actions):
-    """Step, and take what there is also where an env raises: (timesteps by id, exception or None)."""
+    """Step; return (timesteps by id, exception or None), also if an env raises."""
     try:
         return by_id(manager.step(actions)), None
     except (LookupError, RuntimeError) as error:
@@ -47,8 +47,8 @@ def step(manager, actions):
 
 @pytest.mark.parametrize("policy", ["error", "renew"])
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_no_timestep_of_the_others_is_lost(manager_cls, policy):
-    """Env 1's were thrown away, the one that ended its episode too."""
+def test_step_error_loses_no_timestep_of_other_envs(manager_cls, policy):
+    """Regression: timesteps of env 1 were lost, also the last one of its episode."""
     with make(manager_cls, actors(2, length=2), on_step_error=policy, episode_num=2) as manager:
         manager.launch()
         seen, last, errors = 0, 0, 0
@@ -69,7 +69,7 @@ def test_no_timestep_of_the_others_is_lost(manager_cls, policy):
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
-def test_they_come_with_the_exception_in_the_order_asked(manager_cls):
+def test_step_error_has_timesteps_in_request_order(manager_cls):
     with make(manager_cls, actors(4), on_step_error="error") as manager:
         manager.launch()
         timesteps, error = step(manager, {3: 0, 1: "error", 0: "error", 2: 0})
@@ -78,13 +78,13 @@ def test_they_come_with_the_exception_in_the_order_asked(manager_cls):
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_a_manager_that_closes_hands_them_out_too(manager_cls):
+def test_step_error_that_closes_has_timesteps(manager_cls):
     cfg = {"step_wait_timeout": None} if manager_cls is AsyncSubprocessEnvManager else {}
     manager = make(manager_cls, actors(2), **cfg)
     manager.launch()
     timesteps, error = step(manager, {0: 0, 1: "error"})
     assert manager.closed and isinstance(error, LookupError)
-    # Asynchronously they have come only if that was before.
+    # In the asynchronous manager they may arrive after the error.
     assert list(timesteps) == [0] or (manager_cls is AsyncSubprocessEnvManager and not timesteps)
 
 
@@ -94,8 +94,8 @@ def steps_in(timesteps):
 
 @pytest.mark.parametrize("cfg", [{}, {"max_retry": 2, "retry_waiting_time": 0}], ids=["in row", "by command"])
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_an_automatic_reset_that_is_given_up_takes_no_timestep_along(manager_cls, cfg):
-    """All that the call had made were thrown away, with the manager."""
+def test_automatic_reset_error_has_timesteps(manager_cls, cfg):
+    """Regression: all timesteps of the call were lost."""
     manager = make(manager_cls, actors(3, length=2), **cfg)
     manager.launch({0: {"stat": "error_later"}, 1: None, 2: None})
     seen, error = set(), None
@@ -103,16 +103,16 @@ def test_an_automatic_reset_that_is_given_up_takes_no_timestep_along(manager_cls
         timesteps, error = step(manager, dict.fromkeys(manager.ready_obs_id, 0))
         seen |= steps_in(timesteps)
     assert manager.closed and "env 0 could not be reset" in str(error)
-    # Where the worker resets in the row of the last step, that row is lost with it.
+    # If the autoreset in the row of the last step fails, that row has no timestep.
     made = {(env_id, number) for env_id in range(3) for number in (1, 2)} - (set() if cfg else {(0, 2)})
-    if manager_cls is AsyncSubprocessEnvManager:  # others may go on meanwhile, or not have come so far
+    if manager_cls is AsyncSubprocessEnvManager:  # other envs may be further, or not so far
         assert seen >= {(0, 1), (0, 2)}
     else:
         assert seen == made
 
 
 @pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
-def test_with_reset_inplace_they_say_which_observation_was_the_last(manager_cls):
+def test_automatic_reset_error_has_final_obs_with_reset_inplace(manager_cls):
     manager = make(manager_cls, actors(2, length=1), reset_inplace=True, max_retry=2, retry_waiting_time=0)
     manager.launch({0: {"stat": "error_later"}, 1: None})
     timesteps, error = step(manager, {0: 0, 1: 0})
@@ -120,8 +120,8 @@ def test_with_reset_inplace_they_say_which_observation_was_the_last(manager_cls)
     assert timesteps[0].done and timesteps[0].info["final_obs"].tolist() == timesteps[0].obs.tolist() == [0, 1, 1]
 
 
-def test_those_of_an_earlier_attempt_come_along_too():
-    """Env 1 steps well; env 0 does at the second attempt, and cannot be reset then."""
+def test_automatic_reset_error_has_timesteps_of_earlier_attempts():
+    """The step of env 1 succeeds; that of env 0 succeeds in its second attempt, and then its reset fails."""
     manager = make(BaseEnvManager, [Odd, *actors(2, length=5)], max_retry=2, retry_waiting_time=0)
     manager.launch()
     timesteps, error = step(manager, {2: 0, 0: 0, 1: 0})
@@ -129,8 +129,8 @@ def test_those_of_an_earlier_attempt_come_along_too():
     assert list(timesteps) == [2, 0, 1] and timesteps[0].done
 
 
-def test_an_env_whose_step_failed_has_none_where_another_cannot_be_reset():
-    """Its row is a filler."""
+def test_automatic_reset_error_has_no_timestep_of_a_failed_step():
+    """Its row has a filler."""
     manager = make(BaseEnvManager, actors(2, length=1), max_retry=2, retry_waiting_time=0)
     manager.launch({0: None, 1: {"stat": "error_later"}})
     timesteps, error = step(manager, {0: "error", 1: 0})
@@ -138,7 +138,7 @@ def test_an_env_whose_step_failed_has_none_where_another_cannot_be_reset():
     assert list(timesteps) == [1] and timesteps[1].done
 
 
-def test_a_forced_reset_that_is_given_up_has_none():
+def test_reset_error_has_no_timesteps():
     manager = make(BaseEnvManager, actors(2))
     manager.launch()
     with pytest.raises(RuntimeError, match="could not be reset") as caught:
@@ -146,14 +146,14 @@ def test_a_forced_reset_that_is_given_up_has_none():
     assert caught.value.timesteps == {}
 
 
-def test_after_several_attempts_those_that_succeeded_are_there():
+def test_step_error_after_attempts_has_timesteps_of_successes():
     with make(BaseEnvManager, actors(3), max_retry=2, retry_waiting_time=0) as manager:
         manager.launch()
         timesteps, _ = step(manager, {0: 0, 1: "error", 2: 0})
         assert list(timesteps) == [0, 2]
 
 
-def test_trees_are_of_the_library_that_was_asked_for():
+def test_step_error_has_trees_of_the_chosen_library():
     pytest.importorskip("treetensor")
     with make(IN_PROCESS[1], actors(2), trees="treetensor") as manager:
         manager.launch()

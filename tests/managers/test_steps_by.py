@@ -1,4 +1,4 @@
-"""Envs behind managers are stepped past Gymnasium's own wrappers, as those of a VectorEnv are; see `core.shortcut`."""
+"""The shortcut past Gymnasium's own wrappers in envs of managers; see `core.host.shortcut`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_ding() -> DingEnvWrapper:
 
 
 def warm(managed: EnvDriver) -> Any:
-    """Have the env make its checks, and return what a worker steps it by."""
+    """Let the env make its checks, and return the object that a worker steps."""
     managed.reset(request=ResetRequest({}))
     for _ in range(2):
         managed.reset()
@@ -38,7 +38,7 @@ def warm(managed: EnvDriver) -> Any:
 
 
 def files_of(step: Any) -> list[str]:
-    """Return the files of Gymnasium that a step of CartPole goes through, by the traceback of a wrong action."""
+    """Return the files of Gymnasium that a step of CartPole passes, from the traceback of a wrong action."""
     with pytest.raises(AssertionError) as caught:
         step(7)
     files = [Path(entry.path).name for entry in caught.traceback[1:]]
@@ -46,7 +46,7 @@ def files_of(step: Any) -> list[str]:
 
 
 @needs_known_release
-def test_wrappers_that_only_pass_a_step_on_are_left_out() -> None:
+def test_shortcut_skips_wrappers_of_gymnasium() -> None:
     managed = EnvDriver(cartpole, 0, SETTINGS)
     stand_in = warm(managed)
     assert files_of(stand_in.step) == ["cartpole.py"]
@@ -58,7 +58,7 @@ def test_wrappers_that_only_pass_a_step_on_are_left_out() -> None:
 
 
 @needs_known_release
-def test_an_env_that_was_replaced_is_stepped_no_more() -> None:
+def test_shortcut_steps_the_new_env_after_a_rebuild() -> None:
     managed = EnvDriver(cartpole, 0, SETTINGS)
     stand_in = warm(managed)
     stand_in.step(0)
@@ -73,13 +73,13 @@ def test_an_env_that_was_replaced_is_stepped_no_more() -> None:
     assert files_of(stand_in.step) == ["cartpole.py"]
 
 
-def test_an_env_whose_results_are_looked_at_is_stepped_as_it_is() -> None:
+def test_shortcut_is_not_taken_if_the_driver_changes_results() -> None:
     managed = EnvDriver(make_ding, 0, SETTINGS)
     assert Shortcut.to(managed) is managed
 
 
 @pytest.mark.parametrize("cls", [BaseEnvManager, SyncSubprocessEnvManager])
-def test_time_limits_end_episodes_of_managers(cls: Any) -> None:
+def test_shortcut_keeps_time_limits(cls: Any) -> None:
     manager = cls([cartpole] * 2)
     manager.launch()
     try:
@@ -91,7 +91,7 @@ def test_time_limits_end_episodes_of_managers(cls: Any) -> None:
 
 
 @needs_known_release
-def test_workers_take_it() -> None:
+def test_shortcut_is_taken_in_workers() -> None:
     manager = SyncSubprocessEnvManager([cartpole], {"max_retry": 1})
     manager.launch()
     try:

@@ -1,4 +1,4 @@
-"""What only managers with worker processes have to do."""
+"""Managers over worker processes: timeouts, killed workers, views, start methods."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def launched(request):
         manager.close()
 
 
-def test_a_hanging_step_is_a_timeout_error_and_closes(launched):
+def test_hung_step_raises_timeout_error_and_closes(launched):
     manager = launched(step_timeout=1.0)
     with pytest.raises(TimeoutError, match="env 1"):
         manager.step({0: 0, 1: "block", 2: 0})
@@ -55,8 +55,8 @@ def test_a_hanging_step_is_a_timeout_error_and_closes(launched):
     assert len(manager.step({0: 0, 1: 0, 2: 0})) == 3
 
 
-def test_a_worker_that_hangs_is_not_waited_for(launched):
-    """It closes nothing in the time that closing may take."""
+def test_close_does_not_wait_for_a_hung_worker(launched):
+    """The worker does not answer, so waiting for `close_timeout` would be in vain."""
     manager = launched(step_timeout=0.3, close_timeout=HANG_SECONDS)
     began = time.monotonic()
     with pytest.raises(TimeoutError, match="env 1"):
@@ -64,15 +64,15 @@ def test_a_worker_that_hangs_is_not_waited_for(launched):
     assert manager.closed and time.monotonic() - began < HANG_SECONDS / 2
 
 
-def test_a_step_that_never_lets_python_run_again_is_ended_too(launched):
+def test_hung_step_in_c_raises_timeout_error(launched):
     manager = launched([HangInC, ToyEnv], step_timeout=0.3)
     with pytest.raises(TimeoutError):
         manager.step({0: 0, 1: 0})
     assert manager.closed
 
 
-def test_limits_change_on_a_running_manager(launched):
-    manager = launched(max_retry=2)  # so that resets are commands of their own
+def test_limits_may_change_on_a_running_manager(launched):
+    manager = launched(max_retry=2)  # then resets are commands of their own
     manager._step_timeout = 0.3
     assert manager._cfg.step_timeout == 0.3
     with pytest.raises(TimeoutError, match=r"0\.3"):
@@ -81,8 +81,8 @@ def test_limits_change_on_a_running_manager(launched):
         manager._reset_timeout = -1
 
 
-def test_a_dead_worker_is_named_and_everything_is_closed(launched):
-    """W24: a bare EOFError, states stale."""
+def test_dead_worker_raises_and_closes(launched):
+    """W24: it raised a bare EOFError, and the states did not change."""
     manager = launched(on_failure="raise")
     pids = manager.worker_pids
     with pytest.raises(WorkerDiedError, match="exit code 3"):
@@ -96,7 +96,7 @@ def test_a_dead_worker_is_named_and_everything_is_closed(launched):
     assert len(manager.step({0: 0})) == 1
 
 
-def test_a_closed_manager_has_let_go_of_the_memory(launched):
+def test_close_releases_the_memory(launched):
     before = segments()
     manager = launched()
     manager.step({0: 0, 1: 0, 2: 0})
@@ -106,15 +106,15 @@ def test_a_closed_manager_has_let_go_of_the_memory(launched):
     assert segments() <= before
 
 
-def test_close_with_a_killed_worker(launched):
-    """W21: BrokenPipeError left the other processes alive."""
+def test_close_with_a_killed_worker_does_not_raise(launched):
+    """W21: BrokenPipeError was raised, and the other processes stayed alive."""
     manager = launched()
     os.kill(manager.worker_pids[0], signal.SIGKILL)
     manager.close()
     assert manager.closed
 
 
-def test_a_killed_worker_is_noticed_by_attributes(launched):
+def test_attributes_of_a_killed_worker_raise(launched):
     manager = launched(on_failure="raise")
     os.kill(manager.worker_pids[0], signal.SIGKILL)
     with pytest.raises(WorkerDiedError, match="SIGKILL"):
@@ -122,7 +122,7 @@ def test_a_killed_worker_is_noticed_by_attributes(launched):
     assert manager.closed
 
 
-def test_a_hanging_reset_is_tried_again_in_a_fresh_worker(launched, tmp_path):
+def test_hung_reset_is_repeated_in_a_new_worker(launched, tmp_path):
     manager = launched(
         [functools.partial(_HangsOnce, tmp_path / "hung"), *actors(1)],
         max_retry=2,
@@ -138,14 +138,14 @@ def test_a_hanging_reset_is_tried_again_in_a_fresh_worker(launched, tmp_path):
     assert manager.env_states == {0: EnvState.RUN, 1: EnvState.RUN}
 
 
-def test_a_reset_that_always_hangs_is_given_up(launched):
+def test_hung_reset_without_attempts_left_raises(launched):
     manager = launched(max_retry=2, reset_timeout=1.0, retry_waiting_time=0, num_workers=1)
     with pytest.raises(RuntimeError, match="env 0 could not be reset in 2 attempts"):
         manager.reset({0: {"stat": "block"}})
     assert manager.closed
 
 
-def test_a_hanging_reset_beside_running_envs_is_tried_again_and_says_whose_episodes_are_lost(launched, tmp_path):
+def test_hung_reset_warns_about_abandoned_episodes(launched, tmp_path):
     manager = launched(
         [functools.partial(_HangsOnce, tmp_path / "hung"), *actors(3)],
         max_retry=2,
@@ -158,7 +158,7 @@ def test_a_hanging_reset_beside_running_envs_is_tried_again_and_says_whose_episo
     with pytest.warns(RuntimeWarning, match=r"env 0 hung.*envs \[1, 2\]"):
         manager.reset({0: {"stat": "hang once"}})
     run, error = EnvState.RUN, EnvState.ERROR
-    assert manager.env_states == {0: run, 1: error, 2: error, 3: run}  # 3 had not begun: it has begun again
+    assert manager.env_states == {0: run, 1: error, 2: error, 3: run}  # 3 had made no step: it was reset
     assert manager.ready_obs_id == [0, 3] and manager.episodes == [1, 0, 0, 1]
     with pytest.raises(AssertionError, match="ERROR"):
         manager.step({1: 0})
@@ -166,7 +166,7 @@ def test_a_hanging_reset_beside_running_envs_is_tried_again_and_says_whose_episo
     assert len(manager.step(dict.fromkeys(range(4), 0))) == 4
 
 
-def test_who_begins_again_because_another_one_hung_has_all_attempts(launched, tmp_path):
+def test_hung_reset_of_another_env_uses_no_attempt(launched, tmp_path):
     hung, failed = tmp_path / "hung", tmp_path / "failed"
     manager = launched(
         [functools.partial(_HangsOnce, hung), functools.partial(_FailsAfter, hung, failed)],
@@ -179,8 +179,8 @@ def test_who_begins_again_because_another_one_hung_has_all_attempts(launched, tm
     assert failed.exists() and set(manager.env_states.values()) == {EnvState.RUN}
 
 
-def test_seeds_wait_for_a_reset_that_is_asked_for_also_where_an_automatic_one_hangs(launched, tmp_path):
-    """The second attempt took the seed up, and began again with it an episode that nobody had asked to begin."""
+def test_seeds_wait_for_a_requested_reset_although_an_automatic_one_hangs(launched, tmp_path):
+    """Regression: the second attempt of an automatic reset used the seed, which was for a reset of the caller."""
     hung = tmp_path / "hung"
     hung.touch()
     manager = launched(
@@ -203,12 +203,12 @@ def test_seeds_wait_for_a_reset_that_is_asked_for_also_where_an_automatic_one_ha
     assert manager._seed == [8, 9]
 
 
-def test_what_concerns_one_env_touches_no_other_worker(launched):
+def test_calls_of_one_env_touch_no_other_worker(launched):
     manager = launched(actors(3), num_workers=3)
     others = [manager.worker_pids[0], manager.worker_pids[2]]
     for pid in others:
         os.kill(pid, signal.SIGSTOP)
-    try:  # a stopped worker answers nothing, so whatever returns has not asked it
+    try:  # a stopped worker does not answer, so calls that return have not needed it
         manager.reset({1: None})
         manager.enable_save_figure(1, "here")
         assert manager.reward_shaping(1, [1.0]) == [2.0]
@@ -220,15 +220,15 @@ def test_what_concerns_one_env_touches_no_other_worker(launched):
     assert manager.episodes == [1, 3, 1] and manager.figure_path == [None, "here", None]
 
 
-def test_a_time_limit_that_is_set_late_does_not_cover_the_reset_behind_a_step(launched):
-    """It did while both were one command: the reset was taken for a step that hung."""
+def test_step_timeout_set_late_does_not_cover_the_autoreset(launched):
+    """Regression: the limit covered both, and a slow reset was taken for a hung step."""
     manager = launched(actors(2, length=1), connect_timeout=3.0)
     manager.close()
     manager.launch({0: {"stat": "block_later"}, 1: None})
     manager.step({1: 0})
     manager._step_timeout = 1.0
     for _ in range(2):
-        while EnvState.RESET in manager.env_states.values():  # the asynchronous manager's
+        while EnvState.RESET in manager.env_states.values():  # of the asynchronous manager
             manager.step({})
         manager.step({1: 0})
     while EnvState.RESET in manager.env_states.values():
@@ -241,17 +241,17 @@ def test_a_time_limit_that_is_set_late_does_not_cover_the_reset_behind_a_step(la
     assert manager.closed
 
 
-def test_an_unseeded_first_reset_has_a_seed_that_was_logged(launched, caplog):
+def test_unseeded_first_reset_logs_its_seed(launched, caplog):
     caplog.set_level("INFO", "vecenv")
     manager = launched([functools.partial(CountEnv, 1)] * 3)
     first = int(re.findall(r"the seed (\d+) \+ i", caplog.text)[-1])
     assert manager.seed_given == [first, first + 1, first + 2]
     manager.reset()
-    assert manager.seed_given == [first, first + 1, first + 2]  # and the generators go on
+    assert manager.seed_given == [first, first + 1, first + 2]  # and the generators continue
 
 
 @pytest.mark.parametrize("env", [RaiseWeirdError, RaiseUnpicklableError])
-def test_an_exception_that_does_not_travel_is_told(launched, env):
+def test_exception_that_cannot_be_pickled_is_described(launched, env):
     """W25: re-creating it killed the worker."""
     manager = launched([env, env])
     with pytest.raises(RuntimeError, match="Error"):
@@ -259,7 +259,7 @@ def test_an_exception_that_does_not_travel_is_told(launched, env):
     assert manager.closed
 
 
-def test_views_are_handed_out_on_request():
+def test_copy_on_get_false_returns_views():
     manager = SyncSubprocessEnvManager(actors(2), {"copy_on_get": False, "depth": 2})
     with manager:
         manager.launch()
@@ -268,13 +268,13 @@ def test_views_are_handed_out_on_request():
         before = obs.copy()
         for _ in range(40):
             manager.step({0: 0, 1: 0})
-        assert not np.array_equal(obs, before)  # the ring has come round
+        assert not np.array_equal(obs, before)  # the ring has used the block again
 
 
 @pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 @pytest.mark.parametrize("extra", [{}, {"step_timeout": 20}, {"max_retry": 2}], ids=["in row", "limit", "retry"])
 def test_reset_inplace_keeps_the_final_observation_and_the_parameters(manager_cls, extra):
-    """W30: both were lost."""
+    """W30: both were lost in other managers."""
     cfg = {"reset_inplace": True, "episode_num": 3, "wait_num": 2, "step_wait_timeout": None, **extra}
     with manager_cls(actors(2, length=1), cfg) as manager:
         manager.launch({0: {"stat": "a"}, 1: {"stat": "b"}})
@@ -294,8 +294,8 @@ def test_reset_inplace_needs_auto_reset():
 
 @pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
 @pytest.mark.parametrize("depth", [2, 4])
-def test_views_of_envs_that_wait_do_not_expire(manager_cls, depth):
-    """They showed what later batches had written to their rows."""
+def test_views_of_waiting_envs_do_not_expire(manager_cls, depth):
+    """Regression: they contained later batches."""
     cfg = {"copy_on_get": False, "depth": depth, "wait_num": 100, "step_wait_timeout": None, "num_workers": 2}
     with manager_cls(actors(3, length=100), cfg) as manager:
         manager.launch()
@@ -307,7 +307,7 @@ def test_views_of_envs_that_wait_do_not_expire(manager_cls, depth):
 
 
 @pytest.mark.parametrize("depth", [2, 4])
-def test_views_get_memory_of_their_own_before_the_batch_that_may_overwrite_them(depth):
+def test_last_observations_copy_views_before_they_expire(depth):
     last_obs, batch = LastObservations(2), np.ones((2, 3))
     last_obs.open(depth)
     last_obs.prepare_batch()
@@ -317,14 +317,14 @@ def test_views_get_memory_of_their_own_before_the_batch_that_may_overwrite_them(
     assert not np.shares_memory(last_obs.rows[0], batch) and last_obs.rows[0].all()
 
 
-def test_an_abnormal_end_is_neither_counted_nor_reset(launched):
+def test_abnormal_end_is_neither_counted_nor_reset(launched):
     manager = launched()
     manager.step({0: "abnormal_end", 1: 0, 2: 0})
     assert manager.env_states[0] is EnvState.ERROR and manager.env_episode_count[0] == 0
     assert manager.episodes == [1, 1, 1]
 
 
-def test_one_worker_per_env_and_several_per_worker():
+def test_num_workers_sets_the_number_of_processes():
     for num_workers, expected in ((3, 3), (None, None), (1, 1)):
         with SyncSubprocessEnvManager(actors(3), {"num_workers": num_workers}) as manager:
             manager.launch()
@@ -332,13 +332,13 @@ def test_one_worker_per_env_and_several_per_worker():
             assert len(manager.step({0: 0, 1: 0, 2: 0})) == 3
 
 
-def test_every_start_method(start_method):
+def test_context_accepts_every_start_method(start_method):
     with SyncSubprocessEnvManager(actors(2), {"context": start_method, "num_workers": 1}) as manager:
         manager.launch()
         assert len(manager.step({0: 0, 1: 0})) == 2
 
 
-def test_calls_after_close_are_closed_errors(launched):
+def test_calls_after_close_raise_closed_error(launched):
     manager = launched()
     manager.close()
     for call in (manager.reset, lambda: manager.step({}), lambda: manager.xyz, lambda: manager.render()):
@@ -363,7 +363,7 @@ class _HangsOnce:
 
 
 class _FailsAfter(ActorEnv):
-    """Its first reset after `hung` was made fails."""
+    """An env whose first reset after the file `hung` exists raises."""
 
     def __init__(self, hung, failed):
         super().__init__()
@@ -378,8 +378,8 @@ class _FailsAfter(ActorEnv):
 
 @pytest.mark.parametrize("max_retry", [1, 2])
 @pytest.mark.parametrize("manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager])
-def test_the_very_last_timestep_under_reset_inplace_has_its_own_observation(manager_cls, max_retry):
-    """With no next episode it used to be any observation of the space."""
+def test_reset_inplace_gives_the_very_last_timestep_its_own_obs(manager_cls, max_retry):
+    """Regression: without a next episode it was a filler."""
     cfg = {"episode_num": 2, "reset_inplace": True, "max_retry": max_retry}
     with manager_cls([functools.partial(CountEnv, 3)], cfg) as manager:
         manager.launch()

@@ -1,4 +1,4 @@
-"""Symptoms of other managers that the contract suite does not show; `tests/test_weaknesses.py` has the whole list."""
+"""Symptoms of other managers that the contract does not cover; `tests/test_weaknesses.py` lists all of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make(manager_cls, env_fn, **cfg):
 
 
 class Odd(ActorEnv):
-    """Does wrong what `cfg['wrong']` says, and notes in files what is done with it."""
+    """An env that fails as `cfg['wrong']` says, and writes its resets and closes to files."""
 
     def __init__(self, cfg):
         if cfg.get("wrong") == "init":
@@ -82,7 +82,7 @@ def lines(path):
 # ---- W11: the reference env ----------------------------------------------------------------
 
 
-def test_an_error_of_the_reference_env_is_not_swallowed(manager_cls):
+def test_reference_env_error_is_raised(manager_cls):
     manager = manager_cls([odd(wrong="init")] * 2)
     with pytest.raises(LookupError, match="no license"):
         manager.observation_space  # noqa: B018
@@ -92,8 +92,8 @@ def test_an_error_of_the_reference_env_is_not_swallowed(manager_cls):
 
 
 @pytest.mark.parametrize("name", ["env_ref", "observation_space"])
-def test_an_attribute_that_a_constructor_misses_is_named(manager_cls, name):
-    """It was called again and again, until the stack was full."""
+def test_constructor_attribute_error_is_raised_by_properties(manager_cls, name):
+    """Regression: it was called again until the recursion limit."""
     calls = []
 
     def make_env():
@@ -105,7 +105,7 @@ def test_an_attribute_that_a_constructor_misses_is_named(manager_cls, name):
     assert len(calls) == 1
 
 
-def test_the_reference_env_is_closed_with_the_manager(manager_cls, tmp_path):
+def test_reference_env_is_closed_with_the_manager(manager_cls, tmp_path):
     manager = manager_cls([odd(notes=str(tmp_path))] * 2)
     mine = manager.env_ref.time_id
     manager.close()
@@ -113,8 +113,8 @@ def test_the_reference_env_is_closed_with_the_manager(manager_cls, tmp_path):
 
 
 @pytest.mark.parametrize("read", ["env_ref", "launch"])
-def test_an_env_that_does_not_come_to_have_spaces_is_closed(manager_cls, tmp_path, read):
-    """One that raises while it builds itself stayed open: nobody had it yet."""
+def test_env_without_spaces_is_closed(manager_cls, tmp_path, read):
+    """Regression: an env whose first reset raised stayed open."""
     manager = manager_cls([odd(wrong="spaces", notes=str(tmp_path))])
     with manager, pytest.raises(LookupError, match="no spaces for this env"):
         manager.launch() if read == "launch" else manager.env_ref
@@ -125,7 +125,7 @@ def test_an_env_that_does_not_come_to_have_spaces_is_closed(manager_cls, tmp_pat
 
 
 class OldRender(ActorEnv):
-    """No `_env` inside, and a `render` that wants a mode."""
+    """An env without an inner `_env`, whose `render` has a mode."""
 
     def render(self, mode="human"):
         return np.full((4, 4, 3), {"rgb_array": 7, "depth": 9}[mode], np.uint8)
@@ -142,7 +142,7 @@ class BlindEnv(gymnasium.Env):
         return 0, 0.0, False, False, {}
 
 
-def test_an_env_without_an_inner_env_renders_in_any_mode(manager_cls):
+def test_render_with_a_mode_argument(manager_cls):
     with make(manager_cls, [functools.partial(OldRender, {})] * 2) as manager:
         manager.launch()
         assert list(manager.ready_imgs) == [0, 1] and manager.ready_imgs[1].max() == 7
@@ -156,26 +156,26 @@ class RendersWhatItLacks(ActorEnv):
         return self.no_such_thing
 
 
-def test_an_attribute_that_a_renderer_misses_is_named(manager_cls):
-    """It was the manager that was said to have no `ready_imgs`."""
+def test_render_attribute_error_is_raised_by_ready_imgs(manager_cls):
+    """Regression: the message was that the manager has no `ready_imgs`."""
     with make(manager_cls, [RendersWhatItLacks]) as manager:
         manager.launch()
         with pytest.raises(AttributeError, match="no_such_thing"):
             manager.ready_imgs  # noqa: B018
 
 
-def test_an_env_that_does_not_render_is_said_to(manager_cls):
+def test_render_without_a_render_mode_raises(manager_cls):
     with make(manager_cls, [BlindEnv]) as manager:
         manager.launch()
         with pytest.raises(StateError, match="render_mode='rgb_array'"):
             manager.ready_imgs  # noqa: B018
 
 
-# ---- W13: ready_obs with nobody to wait for -------------------------------------------------
+# ---- W13: ready_obs without an env to wait for ----------------------------------------------
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_ready_obs_is_empty_at_once_when_all_envs_are_in_error(manager_cls):
+def test_ready_obs_is_empty_if_all_envs_are_in_error(manager_cls):
     with make(manager_cls, actors(2), on_step_error="error") as manager:
         manager.launch()
         for env_id in (0, 1):
@@ -187,10 +187,10 @@ def test_ready_obs_is_empty_at_once_when_all_envs_are_in_error(manager_cls):
         assert len(manager.ready_obs) == 2
 
 
-# ---- W17: seeds that are refused ------------------------------------------------------------
+# ---- W17: errors of `seed` ------------------------------------------------------------------
 
 
-def test_a_seed_that_the_env_refuses_is_an_error_that_names_it(manager_cls):
+def test_seed_error_of_an_env_has_its_id(manager_cls):
     with make(manager_cls, [odd(), odd(wrong="seed")]) as manager:
         manager.launch()
         manager.seed(3)
@@ -199,10 +199,10 @@ def test_a_seed_that_the_env_refuses_is_an_error_that_names_it(manager_cls):
         assert manager.closed
 
 
-# ---- W19: methods do not travel --------------------------------------------------------------
+# ---- W19: methods of envs --------------------------------------------------------------------
 
 
-def test_methods_in_the_list_are_called_where_the_envs_are(manager_cls):
+def test_method_name_list_can_be_extended(manager_cls):
     class Extended(manager_cls):
         @property
         def method_name_list(self):
@@ -216,7 +216,7 @@ def test_methods_in_the_list_are_called_where_the_envs_are(manager_cls):
 
 
 class Doubles(ActorEnv):
-    """Has a method, and something that no pickle takes along."""
+    """An env with a method, and with an attribute that cannot be pickled."""
 
     def __init__(self, cfg):
         super().__init__(cfg)
@@ -230,7 +230,7 @@ class Doubles(ActorEnv):
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_envs_that_hang_while_closing_cost_one_wait_for_all(manager_cls):
+def test_close_waits_once_for_all_hung_envs(manager_cls):
     manager = make(manager_cls, [odd(wrong="close")] * 6, num_workers=6, close_timeout=1.0)
     manager.launch()
     pids = manager.worker_pids
@@ -238,7 +238,7 @@ def test_envs_that_hang_while_closing_cost_one_wait_for_all(manager_cls):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         manager.close()
-    assert time.monotonic() - began < 6 * 5  # each in turn, 5 s at a time, was the symptom
+    assert time.monotonic() - began < 6 * 5  # the symptom was 5 s for each env
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -247,7 +247,7 @@ def test_envs_that_hang_while_closing_cost_one_wait_for_all(manager_cls):
 # ---- W22: a failed reset ---------------------------------------------------------------------
 
 
-def test_an_env_that_is_reset_again_has_not_been_closed_before(manager_cls, tmp_path):
+def test_reset_retry_does_not_close_the_env(manager_cls, tmp_path):
     with make(manager_cls, [odd(notes=str(tmp_path))], max_retry=3, retry_waiting_time=0) as manager:
         manager.launch({0: {"stat": "error_once"}})
         assert len(lines(tmp_path / "resets")) == 2 and lines(tmp_path / "closes") == []
@@ -258,7 +258,7 @@ def test_an_env_that_is_reset_again_has_not_been_closed_before(manager_cls, tmp_
 
 
 class RendersAfterAll(ActorEnv):
-    """Its first reset with a parameter fails, in whichever process; renders."""
+    """An env that renders; its first reset with a parameter raises, in any process."""
 
     render_mode = "rgb_array"
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -274,7 +274,7 @@ class RendersAfterAll(ActorEnv):
 
 
 class FailsOnce(CountEnv):
-    """The second reset fails, once for all that are built."""
+    """An env whose second reset raises, once for all envs that are built."""
 
     def __init__(self, flag):
         super().__init__()
@@ -287,7 +287,7 @@ class FailsOnce(CountEnv):
         return super().reset(seed=seed, options=options)
 
 
-def test_a_renewed_env_that_nobody_has_seeded_begins_with_another_seed(manager_cls, tmp_path):
+def test_renewed_unseeded_env_begins_with_another_seed(manager_cls, tmp_path):
     cfg = {"max_retry": 2, "retry_type": "renew", "retry_waiting_time": 0}
     with make(manager_cls, [functools.partial(FailsOnce, tmp_path / "failed")], **cfg) as manager:
         manager.launch()
@@ -304,7 +304,7 @@ def built_once(flag):
     return ActorEnv()
 
 
-def test_an_env_that_cannot_be_built_anew_has_used_an_attempt_up(manager_cls, tmp_path):
+def test_renewed_env_constructor_error_uses_an_attempt(manager_cls, tmp_path):
     cfg = {"max_retry": 2, "retry_type": "renew", "retry_waiting_time": 0}
     with make(manager_cls, [functools.partial(built_once, tmp_path / "built")], **cfg) as manager:
         manager.launch()
@@ -313,7 +313,7 @@ def test_an_env_that_cannot_be_built_anew_has_used_an_attempt_up(manager_cls, tm
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
-def test_a_renewed_env_goes_on_recording(manager_cls, tmp_path):
+def test_renewed_env_continues_recording(manager_cls, tmp_path):
     pytest.importorskip("moviepy")
     env_fn = functools.partial(RendersAfterAll, {"length": 3})
     cfg = {"max_retry": 2, "retry_type": "renew", "retry_waiting_time": 0, "episode_num": 1}
@@ -330,7 +330,7 @@ def test_a_renewed_env_goes_on_recording(manager_cls, tmp_path):
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_limits_work_in_any_thread_and_leave_sigalrm_to_the_application(manager_cls):
+def test_step_timeout_works_in_any_thread_and_leaves_sigalrm_alone(manager_cls):
     def mine(number, frame):
         raise AssertionError("nobody set an alarm")
 
@@ -355,7 +355,7 @@ def test_limits_work_in_any_thread_and_leave_sigalrm_to_the_application(manager_
     assert len(caught) == 1 and "within 1.0 s" in caught[0] and "env 1" in caught[0]
 
 
-def test_a_limit_in_process_restores_the_handler_it_found():
+def test_step_timeout_in_process_restores_the_signal_handler():
     def mine(number, frame):
         raise AssertionError("nobody set an alarm")
 

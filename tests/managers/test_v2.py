@@ -1,4 +1,4 @@
-"""Batches in, trees out."""
+"""V2 managers: batches of actions, trees as results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def launched(request):
     [[0, 1, 0], (0, 1, 0), np.array([0, 1, 0]), {0: 0, 1: 1, 2: 0}, [np.array([0]), np.array([1]), np.array([0])]],
     ids=["list", "tuple", "array", "dict", "arrays"],
 )
-def test_actions_in_every_form(launched, actions):
+def test_step_takes_actions_in_every_form(launched, actions):
     manager = launched()
     trees = manager.step(actions)
     assert [tree.env_id.item() for tree in trees] == [0, 1, 2]
@@ -51,16 +51,16 @@ def test_actions_in_every_form(launched, actions):
 
 
 @pytest.mark.parametrize("actions", [[0, 1], [0] * 4, np.zeros(2, np.int64), []], ids=len)
-def test_a_wrong_number_of_actions_is_a_value_error(launched, actions):
-    """W35: zip cut it off in silence."""
+def test_step_with_a_wrong_number_of_actions_raises(launched, actions):
+    """W35: other managers ignored actions, or envs, without an error."""
     manager = launched()
     with pytest.raises(ValueError, match="expected 3"):
         manager.step(actions)
     assert manager._data_count == [0, 0, 0]
 
 
-def test_a_dict_steps_the_envs_it_names(launched):
-    """W35: its keys were the actions."""
+def test_step_with_a_dict_steps_these_envs(launched):
+    """W35: other managers took its keys for the actions."""
     manager = launched()
     trees = manager.step({2: 1, 0: 0})
     assert [tree.env_id.item() for tree in trees] == [2, 0]
@@ -79,7 +79,7 @@ def test_ready_obs_is_one_batch(launched):
     assert manager.done and manager.ready_obs.shape == (0, 3)  # W34: IndexError
 
 
-def test_ready_obs_is_the_newest_beside_an_env_that_raised(launched):
+def test_ready_obs_beside_a_failed_env_is_the_newest(launched):
     manager = launched(on_step_error="error")
     manager.step([0, 0, 0])
     with pytest.raises((LookupError, RuntimeError), match="cannot step"):
@@ -87,7 +87,7 @@ def test_ready_obs_is_the_newest_beside_an_env_that_raised(launched):
     assert manager.ready_obs.tolist() == [[0, 2, 1], [2, 2, 1]]
 
 
-def test_the_batch_of_all_envs_is_not_copied(launched):
+def test_ready_obs_of_all_envs_is_not_copied(launched):
     manager = launched()
     manager.step([0, 0, 0])
     assert manager.ready_obs is manager.ready_obs
@@ -104,7 +104,7 @@ def test_dict_observations_and_actions_are_trees(launched):
 
 
 class Echo(ActorEnv):
-    """Takes nested actions with tuples, also one in a dict."""
+    """An env whose actions have tuples, also in a dict."""
 
     def __init__(self):
         super().__init__()
@@ -127,8 +127,8 @@ def as_treetensors(actions):
 
 
 @pytest.mark.parametrize("form", [as_stack, as_dict, as_treetensors])
-def test_tuples_reach_the_env_as_tuples(launched, form):
-    """They were dicts with the keys '_0' and '_1' there."""
+def test_tuple_actions_reach_the_env_as_tuples(launched, form):
+    """Regression: the env got dicts with the keys '_0' and '_1'."""
     manager = launched([Echo] * 2)
     actions = [manager.action_space.sample() for _ in range(2)]
     manager.step(form(actions))
@@ -146,33 +146,33 @@ def test_info_keys_are_identifiers(launched):
     assert tree.info.TimeLimit_truncated.item() is False and tree.info.eval_episode_return.item() == 1.0
 
 
-# ---- of what library trees are ----------------------------------------------------------------------------
+# ---- the option `trees` -----------------------------------------------------------------------------------
 
 V2 = [BaseEnvManagerV2, SubprocessEnvManagerV2]
 SPACE = gymnasium.spaces.Dict(a=gymnasium.spaces.Box(0, 1, (2,), np.float32), b=gymnasium.spaces.Discrete(3))
 
 
 @pytest.mark.parametrize("manager_cls", V2)
-def test_trees_are_ours_or_treetensors(manager_cls):
+def test_trees_option_is_checked(manager_cls):
     assert manager_cls.default_config().trees == "vecenv"
     with pytest.raises(ConfigError, match=r"trees: expected one of \('vecenv', 'treetensor'\), got 'torch'"):
         manager_cls(actors(1), {"trees": "torch"})
 
 
 @pytest.mark.parametrize("manager_cls", V2)
-def test_without_treetensor_a_manager_that_is_to_give_its_trees_is_refused(manager_cls, monkeypatch):
+def test_trees_option_needs_treetensor(manager_cls, monkeypatch):
     monkeypatch.setitem(sys.modules, "treetensor.numpy", None)
     with pytest.raises(DependencyError, match=r'pip install "vecenv\[treetensor\]"'):
         manager_cls(actors(1), {"trees": "treetensor"})
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, AsyncSubprocessEnvManager])
-def test_a_config_for_managers_of_trees_is_no_mistake_elsewhere(manager_cls, recwarn):
+def test_trees_option_is_accepted_by_other_managers(manager_cls, recwarn):
     manager_cls(actors(1), {"trees": "treetensor"})
     assert not recwarn.list
 
 
-def test_trees_of_treetensor(launched):
+def test_treetensor_trees_have_the_same_values(launched):
     treetensor_torch = pytest.importorskip("treetensor.torch")
     import treetensor.numpy
 

@@ -1,4 +1,4 @@
-"""Videos of envs whose worker is killed: one file per episode, with every frame of it once."""
+"""Videos of envs whose worker is killed: one file per episode, with each frame once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LENGTH, EPISODES = 5, 3
 
 
 class DiesOnce(Painted):
-    """Kills its process at a moment of its second episode, if no other of its kind has done so before."""
+    """An env that kills its process once, at a moment of its second episode."""
 
     def __init__(self, moment: str, mark: str) -> None:
         super().__init__(LENGTH)
@@ -72,7 +72,7 @@ def play(manager, inject=lambda: None):
 
 
 def check(folder, num_envs):
-    """One file per episode of each env, and nothing else; each with the frames of one episode, in their order."""
+    """Assert that the folder has one file per episode of each env, with the frames of the episode in order."""
     files = sorted(folder.iterdir())
     assert len(files) == num_envs * EPISODES and all(file.suffix == ".mp4" for file in files), files
     for file in files:
@@ -84,7 +84,7 @@ def check(folder, num_envs):
 @pytest.mark.parametrize(
     "manager_cls", [SyncSubprocessEnvManager, AsyncSubprocessEnvManager, SubprocessEnvManagerV2, GymVectorEnvManager]
 )
-def test_a_killed_worker_costs_and_doubles_no_video(manager_cls, dialect, tmp_path):
+def test_killed_worker_neither_loses_nor_doubles_a_video(manager_cls, dialect, tmp_path):
     env_fn = functools.partial(Painted, LENGTH)
     env_fns = [functools.partial(ding, env_fn) if dialect == "ding" else env_fn] * 2
     with manager_cls(env_fns, {"episode_num": EPISODES, "num_workers": 1}) as manager:
@@ -96,7 +96,7 @@ def test_a_killed_worker_costs_and_doubles_no_video(manager_cls, dialect, tmp_pa
 
 @pytest.mark.parametrize("moment", ["amid the episode", "before the last frame", "after the file was written"])
 @pytest.mark.parametrize("dialect", ["gymnasium", "ding"])
-def test_whenever_it_dies_there_is_one_video_of_the_episode(dialect, moment, tmp_path):
+def test_killed_worker_at_any_moment_leaves_one_video(dialect, moment, tmp_path):
     env_fn = functools.partial(DiesOnce, moment, str(tmp_path / "mark"))
     env_fns = [functools.partial(ding, env_fn) if dialect == "ding" else env_fn]
     with SyncSubprocessEnvManager(env_fns, {"episode_num": EPISODES}) as manager:
@@ -107,7 +107,7 @@ def test_whenever_it_dies_there_is_one_video_of_the_episode(dialect, moment, tmp
     check(tmp_path / "videos", 1)
 
 
-def test_a_second_folder_takes_the_place_of_the_first(tmp_path):
+def test_second_folder_replaces_the_first(tmp_path):
     for dialect in ("gymnasium", "ding"):
         env_fn = functools.partial(Painted, LENGTH)
         env_fns = [functools.partial(ding, env_fn) if dialect == "ding" else env_fn]
@@ -129,8 +129,8 @@ def recorded(folder, name=None):
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_a_recorder_whose_name_is_new_in_each_worker_doubles_no_video(mode, tmp_path):
-    """Each episode that was repeated, those that had ended before among them, got a second file."""
+def test_recorder_with_a_new_name_per_worker_doubles_no_video(mode, tmp_path):
+    """Regression: each repeated episode got a second file."""
     env_fns = [functools.partial(recorded, tmp_path)] * 2
     with VectorEnv(env_fns, num_workers=1, autoreset_mode=mode) as envs:
         envs.reset(seed=1)
@@ -144,8 +144,8 @@ def test_a_recorder_whose_name_is_new_in_each_worker_doubles_no_video(mode, tmp_
     check(tmp_path, 2)
 
 
-def test_repeating_an_episode_by_hand_leaves_its_video_alone(tmp_path):
-    """The env's close wrote the part that had been repeated over the whole."""
+def test_reproducer_leaves_the_video_of_its_episode(tmp_path):
+    """Regression: the env's close replaced the video by the part that had been repeated."""
     folder = tmp_path / "videos"
     with VectorEnv([functools.partial(recorded, folder, "mine")], failures={"reproducer_dir": tmp_path}) as envs:
         envs.reset(seed=1)

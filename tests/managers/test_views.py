@@ -1,6 +1,6 @@
-"""copy_on_get=False: what a step returns and what `ready_obs` shows is good, however many batches the step received.
+"""copy_on_get=False: the views that `step` and `ready_obs` return are valid, also if a step receives many batches.
 
-The pools fill views with garbage as soon as they have expired.
+The pools run in debug mode, which fills expired views with garbage.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def steps_of(manager, actions):
 
 
 class Stubborn(ActorEnv):
-    """Some resets and some steps raise."""
+    """An env some of whose resets and steps raise."""
 
     failing_resets = 0
     failing_steps = 0
@@ -72,27 +72,27 @@ def stubborn(number, length, *, resets=0, steps=0):
 @pytest.mark.parametrize("manager_cls", [*IN_PROCESS, *WITH_WORKERS])
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("num_failing", [0, 1, 6])
-def test_a_step_that_waits_for_resets_returns_what_was_stepped(manager_cls, inplace, num_failing):
-    """It showed what the answers to the resets had overwritten."""
+def test_step_that_waits_for_resets_returns_unchanged_views(manager_cls, inplace, num_failing):
+    """Regression: the answers to the resets had overwritten the views."""
     cfg = {"reset_inplace": inplace} if manager_cls in WITH_WORKERS else {}
     inplace = inplace and manager_cls in WITH_WORKERS
     env_fn = [*actors(2, length=9), stubborn(2, 2, resets=num_failing)]
     with launched(manager_cls, env_fn, max_retry=8, **cfg) as manager:
         steps_of(manager, {0: 0, 1: 0, 2: 0})
         timesteps = steps_of(manager, {0: 0, 1: 0, 2: 0})
-        while 2 not in timesteps:  # asynchronous and inplace: it waits for its next observation
+        while 2 not in timesteps:  # asynchronous with reset_inplace: it waits for the next episode's observation
             timesteps.update(steps_of(manager, {}))
         last = timesteps[2]
         assert last.done and last.obs.tolist() == ([2, 0, 2] if inplace else [2, 2, 1])
         if inplace:
             assert last.info["final_obs"].tolist() == [2, 2, 1]
-        if manager_cls is not AsyncSubprocessEnvManager or not inplace:  # else theirs were returned by an earlier call
+        if manager_cls is not AsyncSubprocessEnvManager or not inplace:  # else an earlier call returned theirs
             assert [timesteps[env_id].obs.tolist() for env_id in (0, 1)] == [[0, 2, 1], [1, 2, 1]]
 
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS)
 @pytest.mark.parametrize("last_fails", [False, True])
-def test_a_repeated_step_returns_what_the_first_attempt_gave(manager_cls, last_fails):
+def test_step_retry_returns_timesteps_of_the_first_attempt(manager_cls, last_fails):
     env_fn = [*actors(2, length=9), stubborn(2, 9, steps=9 if last_fails else 3)]
     with launched(manager_cls, env_fn, max_retry=4) as manager:
         steps_of(manager, {0: 0, 1: 0, 2: 0})
@@ -109,14 +109,14 @@ def test_a_repeated_step_returns_what_the_first_attempt_gave(manager_cls, last_f
         }
 
 
-def test_the_end_of_an_episode_waits_with_its_observation_after_its_reset(tmp_path):
-    """Nobody watched the view once the first observation of the next episode was there."""
+def test_last_timestep_keeps_its_observation_after_the_reset(tmp_path):
+    """Regression: the view expired once the first observation of the next episode had arrived."""
     gates = [str(tmp_path / f"gate {number}") for number in range(5)]
     for gate in gates:
         os.mkfifo(gate)
 
     class Opens(ActorEnv):
-        """Its second reset, and the steps of the others, let the next env's step end."""
+        """An env whose second reset opens a gate; steps of the other envs open further gates."""
 
         def reset(self, stat=None):
             if self.episodes:
@@ -141,7 +141,7 @@ def test_the_end_of_an_episode_waits_with_its_observation_after_its_reset(tmp_pa
 
 
 @pytest.mark.parametrize("depth", [2, 3])
-def test_an_env_goes_on_after_an_abnormal_timestep_with_what_it_showed_before(depth):
+def test_ready_obs_after_an_abnormal_timestep_is_a_valid_copy(depth):
     with launched(BaseEnvManager, actors(2, length=99), depth=depth) as manager:
         manager.step({0: 0, 1: 0})
         for _ in range(depth - 2):
@@ -150,7 +150,7 @@ def test_an_env_goes_on_after_an_abnormal_timestep_with_what_it_showed_before(de
         assert [obs.tolist() for obs in manager.ready_obs.values()] == [[0, 1, 1], [1, depth - 1, 1]]
 
 
-def test_what_a_step_received_is_let_go_when_it_returns():
+def test_step_releases_its_buffers():
     with launched(SyncSubprocessEnvManager, actors(2)) as manager:
         timestep = manager.step({0: 0, 1: 0})[0]
         assert not timestep.obs.flags.owndata and np.asarray(timestep.obs).tolist() == [0, 1, 1]

@@ -137,7 +137,7 @@ class BaseEnvManager(EnvManager):
 
     @_max_retry.setter
     def _max_retry(self, value: int) -> None:
-        self._retry.max_retry = value
+        self._retry.change(max_retry=value)
 
     @property
     def _retry_type(self) -> str:
@@ -145,7 +145,7 @@ class BaseEnvManager(EnvManager):
 
     @_retry_type.setter
     def _retry_type(self, value: str) -> None:
-        self._retry.retry_type = value
+        self._retry.change(retry_type=value)
 
     def _set_limit(self, key: str, seconds: float | None) -> None:
         check_limit(key, seconds, type(self).__name__)

@@ -29,6 +29,11 @@ class RetryPolicy:
         """Read the policy from a manager's config."""
         return cls(max(1, int(cfg["max_retry"])), cfg["retry_type"], cfg["retry_waiting_time"])
 
+    def change(self, **values: Any) -> None:
+        """Change attributes."""
+        for name, value in values.items():
+            setattr(self, name, value)
+
     def wait(self) -> None:
         """Sleep before another attempt."""
         time.sleep(self.waiting_time)

@@ -1,4 +1,4 @@
-"""Calls of envs' methods with objects that the caller keeps: what the env does to them is seen, or written back."""
+"""Calls of envs' methods: an env's edits of the caller's list are written back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANAGERS = [*IN_PROCESS, *WITH_WORKERS]
 
 
 class Shaper(ActorEnv):
-    """Shapes rewards as `cfg['how']` says; DI-engine's collectors look at their own list, not at the result."""
+    """An env that shapes rewards as `cfg['how']` says. DI-engine's collectors use their own list, not the result."""
 
     def reward_shaping(self, transitions):
         how = self._cfg["how"]
@@ -41,8 +41,8 @@ def transitions():
 
 @pytest.mark.parametrize("how", ["in place", "nothing"])
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_shaped_rewards_are_in_the_callers_list(manager_cls, how):
-    """They were in the result only: the env had a copy."""
+def test_reward_shaping_edits_the_callers_list(manager_cls, how):
+    """Regression: only the result had the new rewards, since the env edited a copy."""
     with launch(manager_cls, how) as manager:
         mine = transitions()
         result = manager.reward_shaping(1, mine)
@@ -50,7 +50,7 @@ def test_shaped_rewards_are_in_the_callers_list(manager_cls, how):
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_a_list_of_another_length_or_no_list_is_left_alone(manager_cls):
+def test_reward_shaping_keeps_a_list_of_another_length_and_a_tuple(manager_cls):
     with launch(manager_cls, "longer") as manager:
         mine = transitions()
         assert len(manager.reward_shaping(0, mine)) == 3 and mine == transitions()
@@ -59,7 +59,7 @@ def test_a_list_of_another_length_or_no_list_is_left_alone(manager_cls):
         assert manager.reward_shaping(0, fixed) == ({"reward": 9.0},) * 2 and fixed == tuple(transitions())
 
 
-def test_a_new_list_is_the_result():
+def test_reward_shaping_returns_a_new_list():
     with launch(BaseEnvManager, "new") as manager:
         mine = transitions()
         assert manager.reward_shaping(0, mine) == [{"reward": 9.0}] * 2 and mine == transitions()
@@ -70,7 +70,7 @@ def test_a_new_list_is_the_result():
 
 
 @pytest.mark.parametrize("manager_cls", WITH_WORKERS)
-def test_after_a_crash_they_are_written_back_too(manager_cls):
+def test_reward_shaping_after_a_crash_edits_the_callers_list(manager_cls):
     with launch(manager_cls, "in place") as manager:
         os.kill(manager.worker_pids[0], signal.SIGKILL)
         mine = transitions()
@@ -79,7 +79,7 @@ def test_after_a_crash_they_are_written_back_too(manager_cls):
 
 
 class Holder(ActorEnv):
-    """Keeps what it is given, and gives it back."""
+    """An env with a method that keeps its argument and returns it."""
 
     def hold(self, thing):
         self.held = thing
@@ -87,7 +87,7 @@ class Holder(ActorEnv):
 
 
 @pytest.mark.parametrize("manager_cls", IN_PROCESS)
-def test_in_this_process_methods_get_and_give_the_very_objects(manager_cls):
+def test_methods_in_process_take_and_return_the_same_objects(manager_cls):
     class Holds(manager_cls):
         @property
         def method_name_list(self):
@@ -95,13 +95,13 @@ def test_in_this_process_methods_get_and_give_the_very_objects(manager_cls):
 
     with Holds([Holder] * 2) as manager:
         manager.launch()
-        lock = threading.Lock()  # which no pickle takes along
+        lock = threading.Lock()  # it cannot be pickled
         results = manager.hold(lock)
         assert all(result is lock for result in results) and all(held is lock for held in manager.held)
 
 
 @pytest.mark.parametrize("manager_cls", MANAGERS)
-def test_what_a_method_raises_is_raised(manager_cls):
+def test_method_errors_are_raised(manager_cls):
     with manager_cls(actors(2)) as manager:
         manager.launch()
         with pytest.raises(TypeError, match="not iterable"):

@@ -1,4 +1,4 @@
-"""In this process nothing has to be pickled: what cannot be is passed on as it is, and all else is copied."""
+"""In this process values are copied, and values that cannot be copied are passed by reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def implementation(request, monkeypatch):
 
 
 class Locks(ActorEnv):
-    """Passes on what it is given; its infos have a lock and an array of its own."""
+    """An env that keeps its reset parameters; its infos have a lock and an array that it keeps."""
 
     def __init__(self):
         super().__init__()
@@ -37,24 +37,24 @@ class Locks(ActorEnv):
 
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("max_retry", [1, 2])
-def test_infos_actions_and_parameters_may_be_what_cannot_be_pickled(max_retry):
-    """Infos were an error of an env that had stepped, and actions a bare TypeError."""
+def test_unpicklable_parts_pass_by_reference(max_retry):
+    """Regression: such infos were an error of the env's step, and such actions a TypeError."""
     lock, array = threading.Lock(), np.zeros(2)
     with BaseEnvManager([Locks, Locks], {"max_retry": max_retry}) as manager:
         manager.launch({0: {"lock": lock}, 1: None})
-        for _ in range(6):  # beyond the end of an episode
+        for _ in range(6):  # more steps than an episode has
             timesteps = manager.step({0: {"lock": lock, "array": array}, 1: 0})
             for env_id, timestep in timesteps.items():
                 nested = timestep.info["nested"]
                 assert nested["lock"] is manager.lock[env_id]
-                assert nested["array"] is not manager.array[env_id]  # copied as ever
+                assert nested["array"] is not manager.array[env_id]
         assert [params["lock"] is lock for params in manager.params[0]] == [True, True]
         kept = manager.kept[0][0]
         assert kept["lock"] is lock and np.array_equal(kept["array"], array) and kept["array"] is not array
 
 
 class WritesOn(gymnasium.Env):
-    """Gives the same info each time, and goes on writing into its arrays: a few numbers, many, and nested ones."""
+    """An env that returns the same info each time, and writes to its arrays: small, large, and nested ones."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -75,7 +75,7 @@ class WritesOn(gymnasium.Env):
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, SyncSubprocessEnvManager])
 @pytest.mark.parametrize("shared_memory", [True, False])
-def test_infos_are_the_callers_own_also_where_the_env_writes_on(manager_cls, shared_memory):
+def test_infos_do_not_change_when_the_env_writes_to_them(manager_cls, shared_memory):
     with manager_cls([lambda: DingEnvWrapper(WritesOn())], {"shared_memory": shared_memory}) as manager:
         manager.launch()
         infos = [manager.step({0: np.array(0)})[0].info for _ in range(7)]
@@ -85,13 +85,13 @@ def test_infos_are_the_callers_own_also_where_the_env_writes_on(manager_cls, sha
 
 
 class LockedObs(ActorEnv):
-    """Observes a lock."""
+    """An env whose observation is a lock."""
 
     def _obs(self):
         return {"lock": self.__dict__.setdefault("lock", threading.Lock())}
 
 
-def test_observations_without_a_layout_too():
+def test_unpicklable_observations_pass_by_reference():
     with BaseEnvManager([LockedObs], {"shared_memory": False}) as manager:
         manager.launch()
         obs = manager.step({0: 0})[0].obs
@@ -99,7 +99,7 @@ def test_observations_without_a_layout_too():
 
 
 @pytest.mark.parametrize("manager_cls", [BaseEnvManager, BaseEnvManagerV2])
-def test_a_gymnasium_env_whose_info_has_a_lock_is_not_in_error(manager_cls):
+def test_info_with_a_lock_is_not_an_error(manager_cls):
     with manager_cls([lambda: gymnasium.wrappers.TimeLimit(UnpicklableInfo(at=1), 3)]) as manager:
         manager.launch()
         for _ in range(4):
