@@ -1,4 +1,4 @@
-"""Home: the core that a worker wakes up on, or its threads stay on; `native/shm/affinity.h` says why."""
+"""Pin a worker to its preferred core; `native/shm/affinity.h` gives the reasons."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 __all__ = ["pin"]
 
-#: Events of Python's that come before a process is started, in the thread that starts it.
+#: Audit events that Python raises before it starts a process, in the thread that starts it.
 _START_EVENTS = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn", "subprocess.Popen"})
 
 
 def pin(core: int, slots: Sequence[Any]) -> None:
-    """Give the threads of this worker that serve these slots (`_native.Slot`) a home.
+    """Set the preferred core of the threads of this worker that serve these slots (`_native.Slot`).
 
-    With several of them this process cannot go back: what its threads start, such as a game server amid a step, is
-    not to inherit their home, so each start is listened for.
+    With several slots the threads stay pinned. A process that such a thread starts, for example a game server during
+    a step, must not inherit the pinning. So an audit hook removes it before each start.
     """
     allowed = os.sched_getaffinity(0)
     for slot in slots:
@@ -26,7 +26,7 @@ def pin(core: int, slots: Sequence[Any]) -> None:
 
     def unpin(event: str, _: object) -> None:
         if event in _START_EVENTS and os.sched_getaffinity(0) == {core}:
-            with contextlib.suppress(OSError):  # the system has taken some of these cores away meanwhile
+            with contextlib.suppress(OSError):  # the system may have taken away some of these cores
                 os.sched_setaffinity(0, allowed)
 
     if len(slots) > 1 and allowed != {core}:

@@ -1,8 +1,8 @@
-"""Threads: keeps the numeric libraries inside a worker to few threads of their own.
+"""Limit the threads that numeric libraries start inside a worker.
 
-Workers already fill the cores; a BLAS that starts a thread per core in each of them makes
-every env slower. Environment variables only help before a library is loaded, so libraries
-that came in by fork or preload are told at run time as well.
+Workers already fill the cores. A BLAS that starts one thread per core in each worker slows down every env.
+Environment variables work only before a library is loaded, so libraries that are already loaded (by fork or by the
+preload of the fork server) are limited by a call.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
 )
 
-#: Part of a library's file name -> its functions that take a number of threads. NumPy and
-#: SciPy ship OpenBLAS under prefixed names.
+#: Part of a library's file name -> its functions that set the number of threads. NumPy and
+#: SciPy ship OpenBLAS with prefixed names.
 _SETTERS = {
     "openblas": (
         "openblas_set_num_threads",
@@ -41,13 +41,13 @@ _SETTERS = {
 
 
 def cap_environment(num_threads: int) -> None:
-    """Set the variables that numeric libraries read when they are loaded."""
+    """Set the environment variables that numeric libraries read when they are loaded."""
     for name in THREAD_VARIABLES:
         os.environ[name] = str(num_threads)
 
 
 def cap_loaded_libraries(num_threads: int) -> None:
-    """Tell every numeric library that this process has loaded already."""
+    """Limit the threads of every numeric library that this process has already loaded."""
     for path in _loaded_libraries():
         name = os.path.basename(path)
         for part, setters in _SETTERS.items():

@@ -1,7 +1,7 @@
-"""Imports: where the caller has modules from that no search path leads to, for workers to import them by name.
+"""Find loaded modules that are not on any search path, so that workers can import them by name.
 
-Plugins are loaded so, by `importlib.util.spec_from_file_location`, and pytest's test modules with
-`--import-mode=importlib`. Classes of such modules travel by name, as all that a module has.
+Plugins loaded by `importlib.util.spec_from_file_location` are such modules, and so are pytest's test modules with
+`--import-mode=importlib`. Workers need them because pickle refers to a module's classes and functions by name.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["find_sources", "import_from"]
 
 
 def find_sources() -> dict[str, str]:
-    """Return the files of the loaded modules that `sys.path` does not lead to, by the modules' names."""
+    """Return {module name: absolute file} of the loaded modules that `sys.path` does not lead to."""
     folders = set(_search_path())
-    is_importable: dict[str, bool] = {}  # by the name of the outermost package, which leads to what is in it
+    is_importable: dict[str, bool] = {}  # by the name of the outermost package, which decides for all of its modules
     found = {}
     for name in list(sys.modules):
         outermost = name.partition(".")[0]
@@ -31,14 +31,15 @@ def find_sources() -> dict[str, str]:
         if not is_importable[outermost]:
             spec = _spec_of(name)
             if spec is not None and spec.name == name and spec.has_location and spec.origin:
-                with contextlib.suppress(FileNotFoundError):  # relative to a folder that was removed
+                with contextlib.suppress(FileNotFoundError):  # a relative path in a folder that was removed
                     found[name] = os.path.abspath(spec.origin)
     return found
 
 
 def _search_path() -> Iterator[str]:
     for entry in sys.path:
-        with contextlib.suppress(OSError, TypeError):  # relative to a folder that was removed; or no path at all
+        # a relative path in a removed folder, or an entry that is not a path
+        with contextlib.suppress(OSError, TypeError):
             yield os.path.abspath(os.fsdecode(entry))
 
 
@@ -47,7 +48,8 @@ def _is_importable(name: str, folders: set[str]) -> bool:
     if spec is None:
         return False
     locations = [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or ())
-    return all(_leads_to(name, location, folders) for location in locations)  # none: it is built in
+    # without a location, the module is built in
+    return all(_leads_to(name, location, folders) for location in locations)
 
 
 def _leads_to(name: str, location: str, folders: set[str]) -> bool:
@@ -59,15 +61,19 @@ def _leads_to(name: str, location: str, folders: set[str]) -> bool:
 
 def _spec_of(name: str) -> ModuleSpec | None:
     try:
-        names = object.__getattribute__(sys.modules.get(name), "__dict__")  # asked itself, a lazy module would load
-    except AttributeError:  # None, or what stands in the place of a module
+        names = object.__getattribute__(sys.modules.get(name), "__dict__")  # a plain getattr would load a lazy module
+    except AttributeError:  # None, or an object that replaces the module
         return None
     spec = names.get("__spec__")
     return spec if isinstance(spec, ModuleSpec) else None
 
 
 def import_from(sources: Mapping[str, str]) -> None:
-    """Have this process import these modules from their files where it does not find them otherwise."""
+    """Make this process import these modules from their files if it does not find them otherwise.
+
+    Args:
+        sources: {module name: file}, as `find_sources` returns it.
+    """
     if sources:
         sys.meta_path.append(_Finder(sources))
 
@@ -82,6 +88,6 @@ class _Finder(MetaPathFinder):
         source = self._sources.get(fullname)
         if source is not None and os.path.isfile(source):
             return importlib.util.spec_from_file_location(fullname, source)
-        if any(name.startswith(f"{fullname}.") for name in self._sources):  # the package around one of them
+        if any(name.startswith(f"{fullname}.") for name in self._sources):  # a package that contains one of the modules
             return ModuleSpec(fullname, None, is_package=True)
         return None

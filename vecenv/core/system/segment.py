@@ -1,11 +1,10 @@
-"""Segments: the memory that rows and actions lie in, from creation to the last view.
+"""Create the shared memory segment of rows and actions, and keep it until the last view is gone.
 
-A segment has a name only for the moment in which it is opened; then its pages are reserved,
-and workers get the descriptor over their control socket. So nothing is left in /dev/shm, and a
-shortage shows here and not later as SIGBUS. The mapping belongs to the `mmap` object, which every
-numpy view keeps alive; nobody unmaps it by hand.
+A segment has a name only while it is being opened. Then its pages are reserved, and workers receive the descriptor
+over their control socket. So no file is left in /dev/shm, and a shortage of memory raises an error here instead of
+SIGBUS later. The mapping belongs to the `mmap` object, which every NumPy view keeps alive; there is no explicit unmap.
 
-Not a memfd: that counts against no mount, so a container's limit on /dev/shm would not be seen, nor kept.
+A memfd is not used: it counts against no mount, so it would bypass a container's limit on /dev/shm.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ __all__ = ["Segment", "private_segment"]
 
 _SHM_FOLDER = "/dev/shm"
 _MIB = 2**20
-#: What the making of a name meets where /dev/shm is missing, read-only or another's, or has no names left.
+#: Errors of creating a name: /dev/shm is missing, read-only or not accessible, or has no free names.
 _NO_NAMES = (errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC)
 
 
 class Segment:
-    """A mapping shared with the processes that are handed `fd`.
+    """A mapping shared with the processes that receive `fd`.
 
     Attributes:
         memory: the writable mapping, `nbytes` long and page aligned.
@@ -40,14 +39,14 @@ class Segment:
 
     @classmethod
     def create(cls, nbytes: int) -> Segment:
-        """Create a nameless segment with all its pages reserved.
+        """Create a nameless segment with all of its pages reserved.
 
         Raises:
-            ConfigError: /dev/shm has not that much room, is missing, or cannot be written; or no file may be so large.
+            ConfigError: /dev/shm is too small, missing or not writable; or the limit on file sizes is too low.
         """
-        # The tracker, which removes what a killed process leaves, else starts only when there is a name already.
+        # The tracker removes the segment of a killed process. Otherwise it would start only after the name exists.
         resource_tracker.ensure_running()
-        # Named after its process, for whoever finds it after a kill at this very moment.
+        # The name contains the pid, so that a segment left by a kill right now can be attributed.
         name = f"vecenv-{os.getpid()}-{os.urandom(4).hex()}"
         try:
             named = shared_memory.SharedMemory(name, create=True, size=nbytes)
@@ -67,10 +66,11 @@ class Segment:
         try:
             fd = os.open(f"{_SHM_FOLDER}/{named.name.lstrip('/')}", os.O_RDWR | os.O_CLOEXEC)
         finally:
-            named.unlink()  # before the pages are reserved, which takes a while
+            named.unlink()  # before the pages are reserved, which takes some time
             named.close()
         try:
-            os.posix_fallocate(fd, 0, nbytes)  # in one go: pieces would take all memory before one is refused
+            # in one call: reserving in parts would use up all memory before one part is refused
+            os.posix_fallocate(fd, 0, nbytes)
             return cls(fd, nbytes)
         except OSError as error:
             os.close(fd)
@@ -86,7 +86,7 @@ class Segment:
 
 
 def private_segment(nbytes: int) -> mmap.mmap:
-    """Return zeroed memory laid out like a segment but seen by this process only."""
+    """Return zeroed memory with the layout of a segment, private to this process."""
     return mmap.mmap(-1, nbytes)
 
 

@@ -1,11 +1,11 @@
-"""Signals: short pieces of work that no handler interrupts half way.
+"""Defer signal handlers during short sections that must not be interrupted half way.
 
-A handler that raises, as that of Ctrl-C does, can do so between any two lines: when a process has been
-started, and nobody knows of it yet. Blocking the signal does not help in a process with other threads
-(a BLAS has some): one of those takes it, and the handler runs in the main thread all the same.
+A handler that raises, such as Python's for Ctrl-C, can run between any two lines, for example after a process was
+started and before it is recorded. Blocking the signal does not help in a process with other threads (a BLAS has
+some): one of them receives it, and the handler still runs in the main thread.
 
-What the process itself does at a signal stays as it is: `signal.signal` would put Python's own action in the
-place of one that `faulthandler.register` or a simulator has put in front of it, and end `signal.siginterrupt`.
+The C-level action of each signal is preserved. `signal.signal` alone would replace an action that
+`faulthandler.register` or a simulator has installed, and would undo `signal.siginterrupt`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from typing import Any
 
 __all__ = ["signals_deferred"]
 
-#: The handlers that wait, by signal, while those of this module stand in their places; which signals have come.
+#: Deferred handlers by signal number, while `_record_signal` is in their places; and the signals that have come.
 _deferred_handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
 _pending_signals: list[int] = []
 
-# `signal` puts these into words, enums, which takes 0.1 ms for all signals; a pool asks at every reset.
+# `signal` converts these numbers to enums, which takes 0.1 ms for all signals; a pool defers signals at every reset.
 _c: Any = importlib.import_module("_signal")
 _NUMBERS = sorted(map(int, signal.valid_signals()))
 
 _sigaction = ctypes.CDLL(None).sigaction if os.name == "posix" else None
-#: More than any system's struct sigaction takes (152 with glibc); it is given back as it came.
+#: More than struct sigaction takes on any system (152 bytes with glibc). The bytes are restored unchanged.
 _ACTION_NBYTES = 1024
 
 
-class signals_deferred:  # reads as `with signals_deferred():`
-    """Context in which handlers of signals wait until its end; where there are no handlers, it does nothing.
+class signals_deferred:  # used as `with signals_deferred():`
+    """Context manager that defers Python's signal handlers until its end.
 
-    Handlers run in the main thread only, so elsewhere there is nothing to hold. What is done inside is short:
-    nobody hears a Ctrl-C before its end. May be nested.
+    Handlers run only in the main thread, so in other threads it does nothing. The section must be short, because
+    Ctrl-C has no effect before its end. May be nested.
     """
 
     def __enter__(self) -> None:
@@ -52,7 +52,7 @@ class signals_deferred:  # reads as `with signals_deferred():`
                 if callable(handler):
                     _deferred_handlers[signum] = handler
                     _set_handler(signum, _record_signal)
-        except BaseException:  # of a handler that was not held yet
+        except BaseException:  # raised by a handler that was not deferred yet
             _restore_handlers()
             raise
 
@@ -60,24 +60,24 @@ class signals_deferred:  # reads as `with signals_deferred():`
         if self._is_outermost:
             try:
                 _restore_handlers()
-            finally:  # a signal that comes now is heard at once, and those before it are not left for the next pool
+            finally:  # a signal that comes now is handled at once, and earlier ones do not wait for the next section
                 _deliver_pending()
 
 
 def _restore_handlers() -> None:
-    """Give the handlers their places back."""
+    """Put the deferred handlers back into their places."""
     try:
         while _deferred_handlers:
             signum, handler = next(iter(_deferred_handlers.items()))
             _set_handler(signum, handler)
             _deferred_handlers.pop(signum, None)
-    except BaseException:  # of a handler that is back already; the others are to follow
+    except BaseException:  # raised by a handler that is already back; the others follow
         _restore_handlers()
         raise
 
 
 def _set_handler(signum: int, handler: Callable[[int, FrameType | None], object]) -> None:
-    """Have Python call this handler, and leave what the process itself does at the signal as it is."""
+    """Set Python's handler of a signal, but keep the C-level action of the process."""
     action = ctypes.create_string_buffer(_ACTION_NBYTES)
     is_known = _sigaction is not None and _sigaction(signum, None, action) == 0
     try:
@@ -98,15 +98,15 @@ def _deliver_pending() -> None:
             handler = signal.getsignal(signum)
             if callable(handler):
                 handler(signum, sys._getframe())
-            elif handler == signal.SIG_DFL:  # the handler of an earlier one has left the next one to the system
+            elif handler == signal.SIG_DFL:  # the handler of an earlier signal has restored the default action
                 signal.raise_signal(signum)
-    finally:  # a handler that raises leaves the rest of them to be heard too
+    finally:  # if a handler raises, the remaining signals are still handled
         if _pending_signals:
             _deliver_pending()
 
 
 def _reset_in_child() -> None:
-    """In a child: what came was meant for its parent, and what was being done there is not done here."""
+    """In a forked child: drop pending signals, which were meant for the parent, and restore the handlers."""
     _pending_signals.clear()
     _restore_handlers()
 

@@ -1,8 +1,8 @@
-"""Stacks: what a worker was doing when it crashed or hung, as its Python stack.
+"""Get the Python stack of a worker that crashed or hangs.
 
-`faulthandler` writes it in C, into a file in memory that the parent made and keeps: on SIGSEGV
-and its like by itself, and when the parent asks with a signal, even if the worker holds the
-interpreter's lock in a loop of C. A stopped process writes nothing; then its state is told.
+`faulthandler` writes the stack, in C, into a memory file that the parent created and keeps. It writes on SIGSEGV and
+similar signals, and whenever the parent sends a signal, even if the worker holds the GIL in a loop in C. A stopped
+process cannot write; the parent then reports its process state instead.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from .clock import Deadline, now_ns
 
 __all__ = ["PhaseNote", "StackFile", "enable_stack_dumps", "note_phase"]
 
-#: The parent asks with this signal; simulators have no use for the last real-time signals.
+#: Signal by which the parent requests a stack; simulators do not use the last real-time signals.
 _DUMP_SIGNAL = signal.SIGRTMAX - 2 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
-#: How long the parent waits for the answer, and for how long it sleeps in between.
+#: How long the parent waits for the stack, and how long it sleeps between two checks.
 _REPLY_SECONDS, _POLL_SECONDS = 0.005, 0.0005
-#: The same for a process that is waiting for a core: it writes as soon as it has one.
+#: How long the parent waits if the process is runnable but has no core: it writes as soon as it gets one.
 _QUEUE_SECONDS = 0.1
 _MOST_NBYTES = 1 << 16
-#: Lines of a file that are no stack begin with this.
+#: Prefix of the lines of a stack file that are notes of phases.
 _MARK = "# vecenv "
 _dump_fd = -1
-#: Where the frames of the engine begin in a stack; those below are of no use to anybody.
+#: Start of the frames of the engine in a stack. These frames and those below are cut off.
 _OUR_FRAMES = f'File "{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}'
 _STATES = {
     "T": "stopped by a signal",
@@ -38,7 +38,10 @@ _STATES = {
 
 
 class PhaseNote(NamedTuple):
-    """What a worker was last known to begin outside of the commands that its slots show."""
+    """The last phase that a worker began outside of commands; the state of its slots shows commands.
+
+    `began_ns` is the time on the monotonic clock, in nanoseconds.
+    """
 
     phase: str
     env_id: int
@@ -46,7 +49,7 @@ class PhaseNote(NamedTuple):
 
 
 def enable_stack_dumps(fd: int) -> None:
-    """Worker: write stacks to this file from now on."""
+    """Worker: write stacks to this file descriptor from now on."""
     global _dump_fd
     _dump_fd = fd
     faulthandler.enable(file=fd, all_threads=True)
@@ -55,13 +58,13 @@ def enable_stack_dumps(fd: int) -> None:
 
 
 def note_phase(phase: str, env_id: int) -> None:
-    """Worker: say that `phase` ('construct' or 'close') of an env begins now."""
+    """Worker: write a note that `phase` ('construct' or 'close') of an env begins now."""
     if _dump_fd >= 0:
         os.write(_dump_fd, f"{_MARK}{phase} {env_id} {now_ns()}\n".encode())
 
 
 class StackFile:
-    """Parent: the file of one worker."""
+    """The parent's end of the stack file of one worker."""
 
     def __init__(self, name: str) -> None:
         self.fd = os.memfd_create(name, os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else -1
@@ -73,13 +76,13 @@ class StackFile:
             self.fd = -1
 
     def read(self) -> str:
-        """Return what has been written, '' for nothing."""
+        """Return everything written so far as text, '' if nothing was."""
         if self.fd < 0:
             return ""
         return _readable(os.pread(self.fd, _MOST_NBYTES, 0))
 
     def last_note(self) -> PhaseNote | None:
-        """Return what the worker began last; None: nothing yet, or the file is closed."""
+        """Return the last phase that the worker began; None if it began none or the file is closed."""
         if self.fd < 0:
             return None
         written = os.pread(self.fd, _MOST_NBYTES, 0).decode(errors="replace")
@@ -90,10 +93,10 @@ class StackFile:
         return PhaseNote(phase, int(env_id), int(began_ns))
 
     def request(self, pid: int) -> str:
-        """Return the present stack of a process, or why it has none.
+        """Return the present stack of a process, or the reason why it has none.
 
-        Waits at most 5 ms; 100 ms where more processes want to run than there are cores. The
-        process is alive or has ended a moment ago, so that the pid is nobody else's yet.
+        Waits at most 5 ms, or 100 ms if more processes want to run than there are cores. The process must be alive or
+        have ended just now, so that its pid is not in use by another process.
         """
         state = _state_of(pid)
         if state in _STATES:
@@ -110,7 +113,7 @@ class StackFile:
         while not reply_deadline.is_over() or (_state_of(pid) == "R" and not core_deadline.is_over()):
             time.sleep(_POLL_SECONDS)
             now = os.fstat(self.fd).st_size
-            if now == size and now > before:  # it has grown, and come to rest
+            if now == size and now > before:  # it has grown since the request, and then stopped growing
                 break
             size = now
         return _readable(os.pread(self.fd, _MOST_NBYTES, before))

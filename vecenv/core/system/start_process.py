@@ -1,11 +1,12 @@
-"""Spawning: processes by every start method, none of which imports the caller's `__main__`.
+"""Start processes by every start method, without importing the caller's `__main__`.
 
-`multiprocessing` sends the path of the main script to spawned children, which run it again
-under another name: a script without a main guard then starts workers in its workers. What
-our workers need travels by value, so that part of the preparation is left out. Fork
-servers are our own, because the list of modules that one has loaded is fixed when it starts
-and the program may use the common one for something else. A program that uses one kind of
-env has one; who needs more modules than the last one has starts another.
+`multiprocessing` sends the path of the main script to spawned children, and they run it again under another name. So a
+script without a main guard would start workers inside its workers. Workers of vecenv receive everything by value, so
+this part of the preparation is left out.
+
+The fork servers are separate from the program's: the modules that a fork server has loaded are fixed when it starts,
+and the program may use the default one for another purpose. A program with one kind of env has one fork server. If
+workers need more modules than the last server has, another server is started.
 """
 
 from __future__ import annotations
@@ -30,36 +31,36 @@ from ...errors import ConfigError
 
 __all__ = ["ForkServerTimeout", "make_process", "modules_of", "standard_descriptors"]
 
-# The standard Popen classes are extended below; their inner parts have no published types.
+# The standard Popen classes are extended below; their internal parts have no published types.
 popen_forkserver: Any = importlib.import_module("multiprocessing.popen_forkserver")
 popen_spawn: Any = importlib.import_module("multiprocessing.popen_spawn_posix")
 util: Any = importlib.import_module("multiprocessing.util")
 
 _PRELOAD = "vecenv.core.processes.preload"
-#: How long a fork server may take to answer, in seconds; a new one imports all that it is to have loaded. One that
-#: takes longer has been stopped, or hangs in an import. Nobody hears a Ctrl-C meanwhile.
+#: How long a fork server may take to reply, in seconds. A new one first imports all modules of its preload. A
+#: server that takes longer was stopped, or hangs in an import. Ctrl-C has no effect during this time.
 _REPLY_SECONDS = 30.0
-#: What asking a server for a process raises that was killed, here or by others; the last where someone else has waited
-#: for it.
+#: Errors of requesting a process from a server that was killed, by this process or another one. The last one
+#: occurs if another part of the program has already waited for the server.
 _SERVER_DIED_ERRORS = (ConnectionError, EOFError, ChildProcessError)
-#: How the program of a fork server begins.
+#: Start of the command line of a fork server.
 _SERVER = "from multiprocessing.forkserver import main;"
 _MAIN_KEYS = ("init_main_from_path", "init_main_from_name")
 
 read_signed: Callable[[int], int] = getattr(forkserver, "read_signed")  # noqa: B009
 _standard_preparation, _standard_start = spawn.get_preparation_data, util.spawnv_passfds
-#: The fork servers of this process, and which modules each has loaded beside the engine's: all that those before it
-#: have, and more.
+#: The fork servers of this process, each with the modules it has loaded beside the engine's. Each has all modules
+#: of those before it, and more.
 _servers: list[tuple[frozenset[str], ForkServer]] = []
-_start_lock = threading.Lock()  # one thread starts at a time: what a dead server leaves is cleared up once
+_start_lock = threading.Lock()  # one thread starts at a time, so that a dead server is cleaned up only once
 
 
 class ForkServerTimeout(ConnectionError):
-    """A fork server did not answer in time, and has been killed."""
+    """A fork server did not reply in time, and has been killed."""
 
 
 def _fork_server(modules: frozenset[str]) -> ForkServer:
-    """Return a fork server that has these modules loaded; it starts with the first worker that is asked of it."""
+    """Return a fork server that has these modules loaded; it starts with the first worker that is requested."""
     for loaded, server in _servers:
         if modules <= loaded:
             return server
@@ -72,11 +73,11 @@ def _fork_server(modules: frozenset[str]) -> ForkServer:
 
 
 def _reset_in_child() -> None:
-    """In a forked child: leave its parent's processes and servers alone, and let servers end with the parent."""
+    """In a forked child: forget the parent's processes and servers, so that servers still end with the parent."""
     global _start_lock
     children = getattr(mp_process, "_children")  # noqa: B009
     for process in [one for one in children if hasattr(one, "of_pool")]:
-        children.discard(process)  # else the child's exit waits for it, and fails
+        children.discard(process)  # otherwise the child's exit would wait for it and fail
     _start_lock = threading.Lock()
     for _, server in _servers:
         alive = getattr(server, "_forkserver_alive_fd")  # noqa: B009
@@ -93,21 +94,21 @@ def _preparation(name: str) -> dict[str, Any]:
     try:
         data: dict[str, Any] = _standard_preparation(name)
     except (FileNotFoundError, AttributeError):
-        # The working directory was removed; or this is under the debugger pdb, which leaves `__main__` without a
-        # `__spec__`. Our workers are told the rest in another way.
+        # The working directory was removed; or the debugger pdb runs, which leaves `__main__` without a
+        # `__spec__`. Workers receive the rest of the data in another way.
         data = {"name": name, "authkey": mp_process.current_process().authkey, "sys_path": list(sys.path)}
     for key in _MAIN_KEYS:
         data.pop(key, None)
-    # A server has them on its command line, and imports look at nothing else.
+    # A server receives the entries on its command line; imports ignore entries that are not strings.
     data["sys_path"] = [entry for entry in data["sys_path"] if isinstance(entry, str)]
-    if data.get("start_method") not in multiprocessing.get_all_start_methods():  # as loky's, unknown to ours
+    if data.get("start_method") not in multiprocessing.get_all_start_methods():  # such as loky's start method
         data.pop("start_method", None)
     return data
 
 
 @contextlib.contextmanager
 def _our_preparation() -> Iterator[None]:
-    """Prepare what this thread starts as `_preparation` does, not what others start meanwhile; one thread at a time."""
+    """Use `_preparation` for processes that this thread starts, but not for other threads; one thread at a time."""
     thread = threading.get_ident()
 
     def prepare(name: str) -> dict[str, Any]:
@@ -115,8 +116,8 @@ def _our_preparation() -> Iterator[None]:
 
     def start(path: Any, args: list[Any], descriptors: list[int]) -> int:
         if threading.get_ident() == thread and str(args[-1]).startswith(_SERVER):
-            # It is told where the program finds modules, but does not use it: it had those of another installation
-            # loaded, or none, where the program has changed its path.
+            # A fork server receives sys.path but does not apply it. If the program has changed its sys.path, the server
+            # would load modules of another installation, or find none.
             args = [*args[:-1], f"import sys; sys.path[:] = {_preparation('server')['sys_path']!r}; {args[-1]}"]
         return int(_standard_start(path, args, descriptors))
 
@@ -129,18 +130,18 @@ def _our_preparation() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _start_method_left_open() -> Iterator[None]:
-    """Leave the program's start method for the program to set: `multiprocessing` settles it as it starts a process."""
+    """Keep the program's start method unset if it is unset; `multiprocessing` fixes it when it starts a process."""
     is_open = multiprocessing.get_start_method(allow_none=True) is None
     try:
         yield
     finally:
-        # not one that another thread of the program has set meanwhile
+        # leave a method that another thread of the program has set meanwhile
         if is_open and multiprocessing.get_start_method(allow_none=True) == multiprocessing.get_all_start_methods()[0]:
             multiprocessing.set_start_method(None, force=True)
 
 
 class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
-    """As the standard one, with a server of ours and without the main script."""
+    """The standard Popen, with one of vecenv's fork servers and without the main script."""
 
     def _launch(self, process_obj: Any) -> None:
         with _start_lock, _start_method_left_open():
@@ -153,39 +154,39 @@ class _ForkServerPopen(popen_forkserver.Popen):  # type: ignore[misc]
             file.write(data)
 
     def _fork(self, modules: frozenset[str]) -> int:
-        """Have a process forked, which waits for what it is to do; return the descriptor that it reads that from."""
+        """Request a forked process, which waits for its data; return the descriptor to write that data to."""
         server = _fork_server(modules)
         try:
-            with _our_preparation():  # of the server itself, where it is not running yet
+            with _our_preparation():  # for the server itself, if it is not running yet
                 self.sentinel, writer = server.connect_to_new_process(self._fds)
-            # The child watches the second end to know that its parent lives.
+            # The child watches the second end to detect the death of its parent.
             self.finalizer = util.Finalize(self, util.close_fds, (os.dup(writer), self.sentinel))
             try:
                 if not wait([self.sentinel], _REPLY_SECONDS):
                     _kill(server)
                     raise ForkServerTimeout(f"its fork server did not answer within {_REPLY_SECONDS:g} s")
                 self.pid = read_signed(self.sentinel)
-            except BaseException:  # above all of a server that is dead
+            except BaseException:  # mostly because the server is dead
                 os.close(writer)
                 self.finalizer()
                 raise
         except _SERVER_DIED_ERRORS:
             _servers[:] = [known for known in _servers if known[1] is not server]
-            with contextlib.suppress(ChildProcessError):  # where someone else waits for all children
-                getattr(server, "_stop")()  # noqa: B009  # its descriptors here, and its exit status
+            with contextlib.suppress(ChildProcessError):  # another part of the program waits for all children
+                getattr(server, "_stop")()  # noqa: B009  # closes its descriptors here, and takes its exit status
             raise
         return int(writer)
 
 
 def _kill(server: ForkServer) -> None:
-    """End a server that does not answer; asked to stop it would not hear of it."""
+    """Kill a server that does not reply; it would not process a request to stop."""
     pid = getattr(server, "_forkserver_pid")  # noqa: B009
-    with contextlib.suppress(ProcessLookupError):  # where someone else has waited for it
+    with contextlib.suppress(ProcessLookupError):  # another part of the program has waited for it
         os.kill(pid, signal.SIGKILL)
 
 
 class _SpawnPopen(popen_spawn.Popen):  # type: ignore[misc]
-    """As the standard one without the main script."""
+    """The standard Popen without the main script."""
 
     def _launch(self, process_obj: Any) -> None:
         with _start_lock, _start_method_left_open(), _our_preparation():
@@ -222,11 +223,11 @@ class _SpawnProcess(mp_process.BaseProcess):
 
 @contextlib.contextmanager
 def standard_descriptors() -> Iterator[None]:
-    """See that descriptors 0 to 2 are open meanwhile, and so no others of ours: the null device where they are closed.
+    """Keep descriptors 0 to 2 open during the context; closed ones are opened on the null device.
 
-    A program may have closed them, as daemons do. What the pool then opened would come to stand there, and what
-    writes to standard output or error regardless, an env or a library in C, would write into its sockets and
-    batches. Processes that are started meanwhile keep the null device.
+    A program may have closed them, as daemons do. Otherwise the pool's own files would get these numbers. An env or a C
+    library that writes to standard output or error would then write into the pool's sockets and batches. Processes that
+    are started during the context keep the null device.
     """
     opened: list[int] = []
     try:
@@ -234,7 +235,7 @@ def standard_descriptors() -> Iterator[None]:
             try:
                 os.fstat(standard)
             except OSError:
-                opened.append(os.open(os.devnull, os.O_RDWR))  # the lowest number that is free: this one
+                opened.append(os.open(os.devnull, os.O_RDWR))  # the lowest free number, which is this one
                 os.set_inheritable(opened[-1], True)
         yield
     finally:
@@ -243,9 +244,9 @@ def standard_descriptors() -> Iterator[None]:
 
 
 def modules_of(*values: Any) -> frozenset[str]:
-    """Return the modules of this package that unpickling these objects imports; a fork server may have them loaded.
+    """Return the modules of this package that are imported to unpickle these objects, for a fork server's preload.
 
-    Modules of others are left alone: who knows what they start or open when they are imported.
+    Modules outside this package are left out: they may start threads or open files when they are imported.
     """
     found = {getattr(value, "__module__", None) or "" for value in values}
     return frozenset(name for name in found if name.partition(".")[0] == _PRELOAD.partition(".")[0])
@@ -258,19 +259,19 @@ def make_process(
     name: str,
     modules: frozenset[str] = frozenset(),
 ) -> Any:
-    """Return a process object, not started.
+    """Return a process object that is not started yet.
 
     Args:
         context: 'forkserver', 'spawn' or 'fork'.
-        target, args: what it calls.
-        name: of the process.
-        modules: what its fork server is to have loaded.
+        target, args: the function to call, and its arguments.
+        name: name of the process.
+        modules: modules that its fork server must have loaded.
 
     Raises:
         ConfigError: a fork with CUDA initialised.
     """
     process = _make(context, target, args, name, modules)
-    process.of_pool = True  # by this they are told from others' in a forked child
+    process.of_pool = True  # marks the pool's processes, so that a forked child can tell them from the program's own
     return process
 
 

@@ -1,10 +1,11 @@
-"""ControlSocket: the parent's end of the socket to a worker, which never keeps the parent waiting.
+"""The parent's end of the socket to a worker; it never blocks the parent.
 
-A worker can be stopped, or hang, between any two bytes of what it reads or writes. So the parent writes what the
-socket has room for and reads what is there; it sleeps in one place only, which hears of deadlines and of ends.
+A worker can stop or hang between any two bytes that it reads or writes. So the parent writes only as much as the
+socket has room for, and reads only data that has arrived. It sleeps only in `poll_briefly`, which also watches
+deadlines and the ends of processes.
 
-    parent -> worker   frames and descriptors; without C commands too
-    worker -> parent   frames, as `multiprocessing.connection.Connection` makes them: a length, then so many bytes
+    parent -> worker   frames and descriptors; without the C extension also commands
+    worker -> parent   frames in the format of `multiprocessing.connection.Connection`: a length, then the bytes
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from .signals import signals_deferred
 
 __all__ = ["ControlSocket", "poll_briefly"]
 
-#: What stands before a frame: its length; -1: it is longer, and a longer number follows.
+#: Header of a frame: its length, or -1 if a longer number with the length follows.
 _LENGTH, _LONG_LENGTH = struct.Struct("!i"), struct.Struct("!Q")
 _LONGEST = 2**31 - 1
-#: Some more than a socket holds.
+#: A little more than a socket buffer holds.
 _READ_NBYTES = 1 << 18
-#: How long waits for workers sleep between two looks at their deadline. One that takes twice as long was stopped.
+#: Longest sleep between two checks of a deadline. If a sleep takes twice as long, this process was stopped.
 _POLL_SECONDS = 0.1
 
 
@@ -38,13 +39,14 @@ class ControlSocket:
     """The parent's end of the socket to one worker.
 
     Args:
-        connection: this end of a pair of sockets; closed with this object. The other end may wait, this one does not.
+        connection: this end of a socket pair; set to non-blocking, and closed with this object. The other end may
+            block.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         os.set_blocking(connection.fileno(), False)
-        self._unsent: deque[memoryview | int] = deque()  # bytes, and descriptors
+        self._unsent: deque[memoryview | int] = deque()  # bytes, and file descriptors as ints
         self._received = bytearray()
         self._is_at_eof = False
 
@@ -54,30 +56,30 @@ class ControlSocket:
 
     @property
     def closed(self) -> bool:
-        """Whether this end has been closed: its worker has been reaped."""
+        """Whether this end is closed, because its worker has been reaped."""
         return self._connection.closed
 
     def close(self) -> None:
-        """Close this end; what has not been written or taken is dropped."""
+        """Close this end, and drop data that was not yet written or taken."""
         self._connection.close()
         self._unsent.clear()
         self._received.clear()
 
     def poll_events(self) -> int:
-        """Return what a poll is to wait for here: words, and room for what is unsent."""
+        """Return the poll events to wait for: readable, and writable if data is unsent."""
         return select.POLLIN | (select.POLLOUT if self._unsent else 0)
 
     # ---- to the worker ----------------------------------------------------------------------
 
     def has_unsent(self) -> bool:
-        """Whether the socket had no room for all so far."""
+        """Return whether the socket had too little room for all data so far."""
         return bool(self._unsent)
 
     def send_frame(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send a frame, and descriptors behind it; they stay open until they have been written.
+        """Send a frame and then descriptors. The descriptors must stay open until they have been written.
 
         Raises:
-            OSError: the system passes no descriptor on.
+            OSError: the system refuses to pass a descriptor.
         """
         length = len(message)
         head = _LENGTH.pack(length) if length <= _LONGEST else _LENGTH.pack(-1) + _LONG_LENGTH.pack(length)
@@ -86,11 +88,14 @@ class ControlSocket:
             self.pump()
 
     def queue_bytes(self, data: bytes) -> None:
-        """Have the next `pump` send bytes as they are."""
+        """Append raw bytes, which the next `pump` sends without a header."""
         self._unsent.append(memoryview(data))
 
     def pump(self) -> bool:
-        """Write what the socket has room for, all of it if nobody will ever read; tell whether that was something."""
+        """Write as much as the socket has room for; return whether anything was written.
+
+        If the worker is dead or this end is closed, all unsent data is dropped.
+        """
         with signals_deferred():
             written = False
             if self._unsent and self.closed:
@@ -107,13 +112,14 @@ class ControlSocket:
         try:
             if isinstance(first, int):
                 rights = array("i", [first])
-                end.sendmsg([b"\x01"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], flags)  # how many: read there
+                # the byte is their number, which the receiver checks
+                end.sendmsg([b"\x01"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], flags)
                 rest = memoryview(b"")
             else:
                 rest = first[end.send(first, flags) :]
         except BlockingIOError:
             return False
-        except ConnectionError:  # the worker is dead; its pidfd tells of that
+        except ConnectionError:  # the worker is dead, which its pidfd reports
             self._unsent.clear()
             return False
         if rest:
@@ -123,18 +129,18 @@ class ControlSocket:
         return True
 
     def shut_down_write(self) -> None:
-        """Tell the worker that nothing more will come; what has not been written is dropped."""
+        """Signal the worker that no more data will come; drop unsent data."""
         self._unsent.clear()
         with self._as_socket() as end, contextlib.suppress(OSError):  # the worker is dead
             end.shutdown(socket.SHUT_WR)
 
     @contextlib.contextmanager
     def _as_socket(self) -> Iterator[socket.socket]:
-        """Use the connection as the socket that it is; the descriptor stays the connection's, whoever interrupts."""
+        """Use the connection as a socket. The connection keeps its descriptor even if a signal handler interrupts."""
         with signals_deferred():
             end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self.fileno())
             try:
-                end.settimeout(0)  # whatever `socket.setdefaulttimeout` says
+                end.settimeout(0)  # `socket.setdefaulttimeout` may have set another timeout
                 yield end
             finally:
                 end.detach()
@@ -142,11 +148,11 @@ class ControlSocket:
     # ---- from the worker --------------------------------------------------------------------
 
     def is_at_eof(self) -> bool:
-        """Whether nothing more will come: the worker has closed its end, which it does when it ends."""
+        """Return whether the worker has closed its end, as it does when it ends; no more data will come."""
         return self._is_at_eof
 
     def is_readable(self) -> bool:
-        """Whether something has come that has not been taken."""
+        """Return whether data has arrived that was not taken yet. Does not block."""
         if self.has_buffered_frame():
             return True
         poll = select.poll()
@@ -154,7 +160,7 @@ class ControlSocket:
         return bool(poll.poll(0))
 
     def take_frame(self) -> bytes | None:
-        """Return the next frame, if the whole of it has come."""
+        """Return the next frame, or None if it has not arrived completely. Does not block."""
         with signals_deferred():
             found = self._find()
             if found is None:
@@ -164,16 +170,16 @@ class ControlSocket:
             return frame
 
     def has_buffered_frame(self) -> bool:
-        """Whether the next frame is here already, as after an interrupt between two: no poll tells of that."""
+        """Return whether a complete frame is buffered here, as after an interrupt; a poll does not report it."""
         return self._frame_at() is not None
 
     def has_frame(self) -> bool:
-        """Read what has come, and tell whether `take_frame` would return a frame."""
+        """Read the data that has arrived, and return whether `take_frame` would return a frame."""
         with signals_deferred():
             return self._find() is not None
 
     def _find(self) -> slice | None:
-        """Return where the bytes of the first frame stand, if the whole of it has come by now."""
+        """Read until the first frame is complete; return its position in the buffer, or None if data is missing."""
         while (found := self._frame_at()) is None and self._read():
             pass
         return found
@@ -192,7 +198,7 @@ class ControlSocket:
         return not self._is_at_eof
 
     def _frame_at(self) -> slice | None:
-        """Return the same of what has been read."""
+        """Return the position of the first complete frame in the buffer, without reading; None if there is none."""
         start = _LENGTH.size
         if len(self._received) < start:
             return None
@@ -207,12 +213,13 @@ class ControlSocket:
 
 
 def poll_briefly(ends: Sequence[ControlSocket | int], deadline: Deadline) -> set[ControlSocket | int]:
-    """Wait until a descriptor is readable, a worker says something or has room for what is unsent, but not for long.
+    """Wait at most 0.1 s until a descriptor is readable or a worker's socket is ready.
 
-    The deadline is extended if this process was itself stopped meanwhile (SIGSTOP, a debugger, a suspended container).
+    A socket is ready if the worker has sent data, or if there is room for unsent data. If this process was stopped
+    meanwhile (SIGSTOP, a debugger, a suspended container), the deadline is extended by that time.
 
     Returns:
-        Those of `ends` that this is so of. One that turned out to be closed at the other end is not waited for again.
+        The elements of `ends` that are ready. A socket whose other end is known to be closed is not waited for.
     """
     here: set[ControlSocket | int] = {
         end for end in ends if isinstance(end, ControlSocket) and end.has_buffered_frame()
