@@ -1,4 +1,4 @@
-"""Arena: where everything lies in the one segment of a pool.
+"""Compute the layout of the arena, the one shared segment of a pool.
 
     byte 0     header        int64 words, the table of all offsets below
                control       open row | parent's wait | stop | number of info keys
@@ -7,11 +7,11 @@
                queues        per slot, commands of 32 bytes
                newest        per env, the newest step_id sent to it
                mail          per slot, one byte ring up and one down
-               records       per env, two lines about the answers it gave last
+               records       per env, two 64-byte records of its latest replies
                actions       one column per action leaf, one row per env
                blocks        num_blocks times one column per quantity, `rows` rows each
 
-The same picture with the rules of who writes what is native/shm/layout.h. Every group starts on
+native/shm/layout.h has the same drawing, with the rules that say which side writes each part. Every group starts on
 a cache line, every block on a page.
 """
 
@@ -38,18 +38,18 @@ CONTROL_NBYTES = 4 * LINE
 SLOT_NBYTES = 3 * LINE
 COMMAND_NBYTES = 32
 BYTE_RING_NBYTES = 1 << 16
-#: No block of the arena.
+#: Number of the block of saved rows, which is outside the arena.
 SAVED_ROWS = -1
-#: Open blocks that are linked ahead of the parent (native/shm/ring.h).
+#: Number of open blocks that are linked ahead of the parent (native/shm/ring.h).
 CHAIN = 3
-#: Blocks beyond those the caller holds: the chain and its next link, one ordered request,
-#: one being put together from pieces, one partly delivered, and two for stragglers.
+#: Blocks beyond those that the caller holds: the chain and its next link, one ordered request,
+#: one assembled from row ranges, one partly delivered, and two for stragglers.
 SPARE_BLOCKS = CHAIN + 1 + 1 + 1 + 1 + 2
 
-#: What fits into the bits of a row_ref (native/shm/layout.h).
+#: Limits set by the bits of a row_ref (native/shm/layout.h).
 MAX_ROWS, MAX_BLOCKS, MAX_SLOTS = 65535, 255, 65533
 
-#: Names of the header's words, in the order of the enum in native/shm/layout.h.
+#: Names of the words of the header, in the order of the enum in native/shm/layout.h.
 HEADER_WORDS = (
     "magic", "abi", "total_nbytes", "num_envs", "num_slots", "num_blocks", "rows", "queue_size", "byte_ring_nbytes",
     "reward_size", "has_final", "control", "info_keys", "slots", "queues", "newest", "byte_rings_up", "byte_rings_down",
@@ -59,10 +59,10 @@ HEADER_WORDS = (
     "final_values",
 )  # fmt: skip
 
-#: A row's place in its episode, as in native/shm/layout.h; each field is a column of its own to readers.
+#: Episode counters of a row, as in native/shm/layout.h; readers see each field as a column.
 _EPISODE_COUNTERS = np.dtype([("episode", "<i8"), ("length", "<i8"), ("seed", "<i8"), ("return", "<f8")])
 
-#: One of an env's two records, as in native/shm/layout.h.
+#: One of the two records of an env, as in native/shm/layout.h.
 _RECORD = np.dtype(
     {
         "names": ["step_id", "digest", "episode", "length", "seed", "return", "is_over"],
@@ -72,14 +72,14 @@ _RECORD = np.dtype(
     }
 )
 
-#: Columns of every row beside observations: name -> dtype and values per row. `reward` is widened by the plan.
+#: Columns of every row beside observations: name -> dtype and values per row. The plan widens `reward`.
 _COLUMNS: dict[str, tuple[Any, int]] = {
     "owner": ("<u8", 1), "cell": ("<u8", 1), "step_id": ("<u8", 1), "env_id": ("<i8", 1), "reward": ("<f8", 1),
     "terminated": ("?", 1), "truncated": ("?", 1), "flags": ("<u4", 1), "episode_counters": (_EPISODE_COUNTERS, 1),
     "info_tags": ("u1", INFO_KEYS), "info_values": ("<u8", INFO_KEYS), "seconds": ("<f8", 1),
 }  # fmt: skip
 
-#: The same, of arenas that keep final observations: cells of the infos that came with those.
+#: Further columns of arenas with final observations: the cells of the infos that belong to those.
 _FINAL_COLUMNS: dict[str, tuple[Any, int]] = {
     "final_tags": ("u1", INFO_KEYS),
     "final_values": ("<u8", INFO_KEYS),
@@ -92,12 +92,15 @@ def _align(value: int, step: int) -> int:
 
 @dataclass
 class ArenaPlan:
-    """Sizes and offsets of an arena; the same in the parent and in every worker.
+    """Sizes and offsets of an arena; equal in the parent and in every worker.
 
     Attributes:
-        depth: batches that a caller may hold at once; a view of a batch is valid until
+        depth: number of batches that a caller may hold at once; a view of a batch is valid until
             `depth - 1` later ones have been received.
-        leases: blocks beyond those, which may be lent to the caller (`leases.Leases`).
+        leases: number of additional blocks, which may be lent to the caller (`leases.Leases`).
+        words: the words of the header: sizes and byte offsets by name.
+        obs_offsets, final_offsets: byte offset of each observation leaf within a block.
+        action_offsets: byte offset of each action leaf in the arena.
     """
 
     num_envs: int
@@ -120,7 +123,7 @@ class ArenaPlan:
         num_blocks = self.depth + SPARE_BLOCKS + self.leases
         words.update(rows=self.num_envs, num_blocks=num_blocks, byte_ring_nbytes=BYTE_RING_NBYTES)
         words.update(reward_size=self.reward_size, has_final=int(self.has_final))
-        # a step, the reset that supersedes it and calls may wait for each env of a slot
+        # for each env of a slot, a step, the reset that supersedes it and calls may be queued
         words["queue_size"] = 1 << (8 * self.envs_per_slot + 8).bit_length()
         for name, most in (("num_envs", MAX_ROWS), ("num_slots", MAX_SLOTS), ("num_blocks", MAX_BLOCKS)):
             if words[name] > most:
@@ -132,17 +135,17 @@ class ArenaPlan:
 
     @property
     def reward_size(self) -> int:
-        """Float64 values of one reward."""
+        """Number of float64 values of one reward."""
         return int(np.prod(self.reward_shape, dtype=np.int64))
 
     @property
     def columns(self) -> dict[str, tuple[Any, int]]:
-        """Dtype and values per row of each column beside observations."""
+        """{name: (dtype, values per row)} of each column beside observations."""
         return {**_COLUMNS, **_FINAL_COLUMNS} if self.has_final else _COLUMNS
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole arena."""
+        """Size of the whole arena in bytes."""
         return self.words["total_nbytes"]
 
     def _place_groups(self) -> None:
@@ -191,7 +194,7 @@ class ArenaPlan:
         header[:] = [self.words[name] for name in HEADER_WORDS]
 
     def row_columns(self) -> tuple[tuple[int, int], ...]:
-        """Return (offset, bytes per row) of all that moves with a row: not owner and cell."""
+        """Return (offset, bytes per row) of every column that is copied with a row: all but owner and cell."""
         named = [
             (self.words[name], np.dtype(dtype).itemsize * (self.reward_size if name == "reward" else size))
             for name, (dtype, size) in self.columns.items()
@@ -202,7 +205,7 @@ class ArenaPlan:
         return tuple(pair for pair in named + leaves + finals if pair[1] > 0)
 
     def saved_columns(self) -> tuple[tuple[int, int], ...]:
-        """The same of what is kept of the row that was shown last of an env: who, of which episode, and what."""
+        """Return (offset, bytes per row) of each column of a saved row: step_id, env_id, episode counters, obs."""
         names = ("step_id", "env_id", "episode_counters")
         named = [(self.words[name], np.dtype(_COLUMNS[name][0]).itemsize) for name in names]
         leaves = [(offset, leaf.nbytes) for offset, leaf in zip(self.obs_offsets, self.obs.leaves)]
@@ -213,7 +216,7 @@ class ArenaPlan:
         return tuple((offset, leaf.nbytes) for offset, leaf in zip(self.action_offsets, self.action.leaves))
 
     def view(self, memory: Any, offset: int, dtype: Any, shape: tuple[int, ...]) -> Array:
-        """Return an array over `memory`; it keeps the mapping alive."""
+        """Return an array over `memory` at a byte offset; the array keeps the mapping alive."""
         count = int(np.prod(shape, dtype=np.int64))
         return np.frombuffer(memory, dtype, count, offset).reshape(shape)
 
@@ -225,7 +228,7 @@ class ArenaPlan:
         ]
 
     def records(self, memory: Any) -> Array:
-        """Return the two records of each env, (num_envs, 2): step_id, digest and the fields of `episode_counters`."""
+        """Return the two records of each env, (num_envs, 2), with the fields of `_RECORD`."""
         return self.view(memory, self.words["records"], _RECORD, (self.num_envs, 2))
 
 
@@ -233,9 +236,9 @@ class BlockViews:
     """All columns of one block as arrays of `rows` rows.
 
     Attributes:
-        number: of the block; `SAVED_ROWS`: one that is in no arena, but fills `memory`.
-        data: its bytes, uint8; all other arrays are views of this one, as are views of them.
-        columns: name -> array (rows, ...), as in `HEADER_WORDS`, and the fields of `episode_counters`.
+        number: number of the block; `SAVED_ROWS` for the saved rows, which fill `memory` and are outside the arena.
+        data: the bytes of the block, uint8; every other array is a view of this one, and so are views of them.
+        columns: name -> array (rows, ...) as in `HEADER_WORDS`, plus the fields of `episode_counters`.
         obs, final: one array (rows, *S) per observation leaf.
     """
 

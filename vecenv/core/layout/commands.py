@@ -1,8 +1,8 @@
-"""History: the way of one env to where it is, for another worker to go it again.
+"""Describe the commands that bring one env back to its state, so that another worker can repeat them.
 
-    RestorePoint ---- Entry, Entry, ... ----> where the env is          a RestorePlan; several make a History
+    RestorePoint ---- Entry, Entry, ... ----> present state         a RestorePlan; several make a History
 
-The journal has all of it, worker and reproducer get what they need.
+The journal in the parent creates them; workers and reproducers use them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Entry(NamedTuple):
 
 
 class RestorePoint(NamedTuple):
-    """A point from which an env can be brought to where it was.
+    """A point from which an env can be restored.
 
     Attributes:
-        step_id: the first command to repeat. With a state, of this command only the reset.
-        state: what `Snapshotter.capture` returned between two episodes; None: a new env, or one
-            that this command resets with a seed, is enough.
-        is_complete: whether the state is known to be all that the env carries on.
-        is_mid_episode: the state is one amid an episode, and what comes next a step.
+        step_id: the first command to repeat. If there is a state, only the reset of this command is repeated.
+        state: a snapshot of the env from `Snapshotter.capture`. None if a new env is enough, or a reset with a seed by
+            this command.
+        is_complete: whether the state is known to contain everything that the env depends on.
+        is_mid_episode: whether the state was taken during an episode, so that the next command is a step.
     """
 
     step_id: int
@@ -41,12 +41,12 @@ class RestorePoint(NamedTuple):
 
 
 class RestorePlan(NamedTuple):
-    """One way to bring an env to where it was.
+    """One way to restore an env.
 
     Attributes:
         restore_point: where to begin.
-        entries: what to repeat after it.
-        persistent_calls: calls from before it whose effect lasts: per name the last one, in their order.
+        entries: commands to repeat after it.
+        persistent_calls: earlier calls with a lasting effect: the last one of each name, in call order.
     """
 
     restore_point: RestorePoint
@@ -56,13 +56,13 @@ class RestorePlan(NamedTuple):
 
 @dataclass
 class History:
-    """How to bring one env to where it was.
+    """All ways to restore one env.
 
     Attributes:
-        attempts: to be tried in this order: from a start that is surely all there is, as far back as
-            that lies, before a later one that may lack something. None: there is no way.
-        persistent_calls: the last call of each name, wherever it stands: what an env has to be told
-            that begins anew.
+        attempts: restore plans, in the order in which to try them. Plans with a complete restore point come first,
+            even if they begin earlier. Empty if the env cannot be restored.
+        persistent_calls: the last call of each name, from the whole run. They are repeated in an env that
+            begins a new episode because it cannot be restored.
     """
 
     attempts: list[RestorePlan] = field(default_factory=list)

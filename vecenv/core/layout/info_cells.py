@@ -1,11 +1,12 @@
-"""Infos: which values of an info dict travel in cells of its row, and how they are read back.
+"""Store the values of an info dict in the cells of its row, and read them back.
 
     {"lives": 3, "pos": array([.5, 1]), "at": {"x": 7}}
             |              |                   |
     cells   0            1   2                 3          each 8 bytes and a type tag
 
-Cells are found from what envs return: the first info that could have gone without mail teaches
-its keys to the pool's table, at which workers look. What has no cells goes by mail.
+The pool's table of keys is built from the infos that envs return. If an info arrives as a message although all of
+its values fit into cells, its keys are added to the table, and workers use these cells from then on. Values without
+cells travel in messages.
 """
 
 from __future__ import annotations
@@ -29,28 +30,28 @@ _PYTHON_TYPES = {_PY_FLOAT: float, _PY_INT: int, _PY_BOOL: bool}
 _NUMPY_KINDS = {_FLOAT: "f", _INT: "i", _UINT: "u", _BOOL: "b"}
 _INT64 = range(-(2**63), 2**63)
 
-#: Marks a dict among the shapes of what is known.
+#: Stands for a dict in the map from paths to shapes.
 _DICT = (-1,)
 
 Shape = tuple[int, ...]
 
 
 class Infos(IntEnum):
-    """Which infos travel to the parent."""
+    """Selects which infos workers send to the parent."""
 
     ALL = 0  #: all of them
-    COLUMNS = 1  #: values that can have cells: numbers, small arrays, dicts of those
-    DONE = 2  #: those of steps that end an episode
+    COLUMNS = 1  #: only values that fit into cells: numbers, small arrays, dicts of those
+    DONE = 2  #: only infos of steps that end an episode
     NONE = 3
 
 
 def is_wanted(infos: Infos, is_end: bool) -> bool:
-    """Tell whether the info of a step or reset travels; `is_end`: of a step that ends an episode."""
+    """Return whether the info of a step or reset is sent; `is_end`: it is a step that ends an episode."""
     return infos <= Infos.COLUMNS or (infos == Infos.DONE and is_end)
 
 
 def fitting(info: dict[Any, Any], depth: int = 1) -> dict[str, Any]:
-    """Return an info without the values that can have no cells, and without dicts that are empty then."""
+    """Return an info without the values that cannot have cells, and without dicts that become empty by this."""
     result = {}
     for key, value in info.items():
         if isinstance(value, dict):
@@ -63,7 +64,7 @@ def fitting(info: dict[Any, Any], depth: int = 1) -> dict[str, Any]:
 
 
 def dtype_of(tag: int) -> np.dtype[Any]:
-    """Return the dtype that a tag's cell holds."""
+    """Return the dtype of the value in a cell with this type tag."""
     kind, nbytes = tag >> 4, tag & 15
     if kind in _PYTHON_TYPES:
         return np.dtype(_PYTHON_TYPES[kind])
@@ -71,21 +72,21 @@ def dtype_of(tag: int) -> np.dtype[Any]:
 
 
 class Column(NamedTuple):
-    """The cells of one key: path of keys, first cell, and for an array its shape, () for a number."""
+    """The cells of one key: its path of keys, its first cell, and the shape of its array, () for a number."""
 
     path: tuple[str, ...]
     first: int
     shape: Shape
 
     def read(self, cells: Array, tag: int) -> Array:
-        """Return the values in rows of cells (B, ...) as (B, *shape) of the tag's dtype, copied."""
+        """Return the values in cells (B, ...) as a copied array (B, *shape) with the dtype of the tag."""
         dtype = dtype_of(tag)
         own = cells[:, self.first : self.first + _size_of(self.shape)]
-        # a cell holds its value in its first bytes, which are the low ones where extensions are built
+        # A value is in the first bytes of its cell. These are the low bytes on the platforms with an extension.
         return own.astype(f"<u{dtype.itemsize}").view(dtype).reshape(len(cells), *self.shape)
 
     def objects(self, cells: Array, tag: int) -> list[Any]:
-        """Return the same as the objects that the envs put into their infos."""
+        """Return the values as B objects of the types that the envs put into their infos."""
         values = self.read(cells, tag)
         if self.shape:
             return [part.copy() for part in values]
@@ -93,10 +94,10 @@ class Column(NamedTuple):
 
 
 class InfoColumns:
-    """The pool's table of cells, as the parent knows it.
+    """The pool's table of info cells, in the parent.
 
     Attributes:
-        columns: in the order in which they were learnt.
+        columns: in the order in which they were added.
     """
 
     def __init__(self) -> None:
@@ -105,11 +106,11 @@ class InfoColumns:
         self._is_full = False
 
     def learn(self, info: dict[str, Any] | None, add_key: Callable[[str], int]) -> None:
-        """Give cells to what an info holds, if all of it can have some.
+        """Add the keys of an info to the table, if all of its values can have cells.
 
         Args:
-            info: came by mail.
-            add_key: names the next cell; returns its index, -1 if it cannot.
+            info: an info that arrived as a message.
+            add_key: adds a name for the next cell; returns the cell's index, or -1 if it cannot.
         """
         if not info or self._is_full:
             return
@@ -121,7 +122,10 @@ class InfoColumns:
                 self._add(path, shape, add_key)
 
     def _is_new(self, path: tuple[str, ...]) -> bool:
-        """Tell whether a path may have cells: not known, no other thing under its keys, fit to be named."""
+        """Return whether a path may get cells.
+
+        It must be unknown, consist of valid names, and have no known path that is not a dict above it.
+        """
         if path in self._shapes or len(path) > MAX_DEPTH or "final_obs" in path:
             return False
         inner = (path[:depth] for depth in range(1, len(path)))
@@ -131,23 +135,23 @@ class InfoColumns:
         name = _INNER.join(path) + (_SHAPE + ",".join(map(str, shape)) if shape else "")
         first = add_key(name)
         if first < 0:
-            return  # too long a name, or no cell is left
+            return  # the name is too long, or all cells are in use
         more = [add_key(_MORE) for _ in range(_size_of(shape) - 1)]
         self._shapes.update({path[:depth]: _DICT for depth in range(1, len(path))})
         self._shapes[path] = shape
-        if -1 in more:  # workers do not use an array whose last cells have no name
+        if -1 in more:  # workers do not use an array if its last cells have no name
             self._is_full = True
         else:
             self.columns.append(Column(path, first, shape))
 
 
 def is_mask(key: Any, infos: Mapping[Any, Any]) -> bool:
-    """Tell whether a key of batched infos says who has another one; '_0' does so for 0."""
+    """Return whether a key of batched infos marks the envs that have another key; '_0' belongs to key 0."""
     return isinstance(key, str) and key.startswith("_") and (key[1:] in infos or key[1:] in map(str, infos))
 
 
 def _leaves(info: dict[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Shape | None]]:
-    """Yield the path and the shape of each value, None for one that can have no cells."""
+    """Yield the path and the shape of each value; the shape is None if the value cannot have cells."""
     for key, value in info.items():
         path = (*above, key)
         if isinstance(value, dict) and value and len(path) < MAX_DEPTH:
@@ -157,7 +161,7 @@ def _leaves(info: dict[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tupl
 
 
 def _shape_of(value: Any) -> Shape | None:
-    """Return an array's shape, () of a number, None of what can have no cells."""
+    """Return the shape of an array, () for a number, None for values that cannot have cells."""
     kind = type(value)
     if kind is np.ndarray:
         dims, size = value.ndim, value.size
@@ -181,6 +185,6 @@ def _size_of(shape: Sequence[int]) -> int:
 
 def _can_be_named(key: str) -> bool:
     try:
-        return min(key.encode(), default=32) >= 32  # control characters mark what a name means
+        return min(key.encode(), default=32) >= 32  # control characters have a special meaning in names
     except UnicodeEncodeError:
         return False

@@ -1,17 +1,16 @@
-"""Mail: what rare messages say, and how exceptions cross from a worker to the caller.
+"""Pickle rare messages between the parent and a worker, and carry exceptions from a worker to the caller.
 
-A message is one pickle (protocol 5). Upwards it belongs to a step_id: infos without columns,
-observations without layout, exceptions, results of calls. Downwards it belongs to a command:
-options of a reset, odd actions, calls. Bytes travel in the rings of
-native/shm/byte_ring.h, without C over the control socket.
+A message is one pickle (protocol 5). A message up belongs to a step_id: infos without columns, observations without
+fixed layout, exceptions, results of calls. A message down belongs to a command: options of a reset, actions without
+fixed layout, calls. The bytes travel in the rings of native/shm/byte_ring.h, or without C over the control socket.
 
     up      step_id, env_id (int64 each) | pickle of a Reply
     down    pickle of a Payload
 
-What stands before a reply says whose it is, should its pickle be one that cannot be read here.
+The two numbers before a reply identify its command and env even if the pickle cannot be read here.
 
-In a pool within one process a message is passed as an object: `copy_payload` and `copy_reply` take the place of
-`dump` and `dump_reply`, and `load` and `load_reply` return it unchanged.
+A pool within one process passes messages as objects. There `copy_payload` and `copy_reply` take the place of `dump`
+and `dump_reply`, and `load` and `load_reply` return the object unchanged.
 """
 
 from __future__ import annotations
@@ -43,20 +42,26 @@ __all__ = [
     "unpack_error",
 ]
 
-#: What stands before a reply: step_id and env_id.
+#: Header of a reply: step_id and env_id.
 _HEAD = struct.Struct("<qq")
-#: Names of the main script mean something else in a worker.
+#: Names from the main script refer to another module in a worker.
 _MAIN = b"__main__"
 
 
 @dataclass
 class Reply:
-    """One message up: everything about step `step_id` of an env that has no column.
+    """One message up: all parts of the reply to command `step_id` of an env that have no column.
 
-    `value` is the result of a call; `warnings` are (key, text) to be shown once per key; `snapshot`
-    is (state, whether it is complete, whether amid an episode) of the env before the reset that this step makes, or
-    before this call; `outcome` says how an env was brought to where it was before its worker died; `is_unread`: the
-    `error` is of this side, which could not make sense of the reply.
+    Attributes:
+        info, final_info: the values of the info that did not travel in cells.
+        objects, final_objects: values of the observation without a column, by their index in the spec.
+        error: an exception, as `pack_error` describes it.
+        value: result of a call.
+        snapshot: (state, is_complete, is_mid_episode) of the env, taken before this call or before the reset that this
+            command makes; see `commands.RestorePoint`.
+        outcome: how the env was restored after the death of its worker.
+        warnings: (key, text) pairs, to be shown once per key.
+        is_unread: whether the `error` was made on this side because the reply could not be unpickled.
     """
 
     step_id: int
@@ -75,13 +80,16 @@ class Reply:
 
 @dataclass
 class Outcome:
-    """How bringing an env to where it was ended.
+    """The result of restoring one env after the failure of its worker.
 
     Attributes:
-        kind: 'replayed'; 'unproven', from a state that may lack something, though all replies agree;
-            'truncated'; 'restarted': the same, but the episode was over; or 'fresh': nothing was to be repeated.
-        num_steps: commands repeated.
-        reason: why it was truncated or restarted, in words.
+        kind: 'replayed'; 'unproven': restored from a state that may be incomplete, but all replies agreed;
+            'truncated': not restored, the episode ends here; 'restarted': not restored, but the episode had already
+            ended;
+            'fresh': there were no commands to repeat.
+        num_steps: number of commands repeated.
+        seconds: how long restoring took.
+        reason: text that explains 'truncated' or 'restarted'.
     """
 
     kind: str
@@ -92,9 +100,9 @@ class Outcome:
 
 @dataclass
 class Payload:
-    """One message down, the payload of a command.
+    """One message down: the payload of a command.
 
-    A reset has `kwargs`, a step an `action`, a call a function of the env.
+    A reset has `kwargs`, a step an `action`, and a call a function of the env.
     """
 
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -103,7 +111,7 @@ class Payload:
 
 
 class RemoteTraceback(Exception):
-    """The traceback of a worker as text; the cause of the exception that is raised here."""
+    """The traceback of a worker as text; the cause of the exception that is raised in the parent."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -114,19 +122,19 @@ class RemoteTraceback(Exception):
 
 
 def dump(message: Any) -> bytes:
-    """Pickle a message, or what a worker and its parent tell each other; what is `__main__`'s travels by value."""
+    """Pickle a message with protocol 5; classes and functions of `__main__` are pickled by value."""
     try:
         data = pickle.dumps(message, protocol=5)
         if _MAIN not in data:
             return data
-    except Exception:  # lambdas and local classes: the slower pickler knows them
+    except Exception:  # lambdas and local classes need the slower pickler
         pass
     by_value: bytes = cloudpickle.dumps(message, protocol=5)
     return by_value
 
 
 def load(data: bytes | bytearray | Payload) -> Any:
-    """Undo `dump`; return a payload that was not pickled as it is."""
+    """Undo `dump`; return a payload that was not pickled unchanged."""
     return data if isinstance(data, Payload) else pickle.loads(data)
 
 
@@ -136,7 +144,7 @@ def copy_payload(payload: Payload) -> Payload:
 
 
 def copy_reply(reply: Reply) -> Reply:
-    """Copy a message up from an env in this process; the value that a call returned is shared."""
+    """Copy a message up from an env in this process; the result of a call is shared."""
     return replace(
         reply,
         info=copy_value(reply.info),
@@ -147,21 +155,21 @@ def copy_reply(reply: Reply) -> Reply:
 
 
 def dump_reply(reply: Reply) -> bytes:
-    """Pickle a message up."""
+    """Pickle a message up, with its header of step_id and env_id."""
     return _HEAD.pack(reply.step_id, reply.env_id) + dump(reply)
 
 
 def load_reply(data: bytes | bytearray | Reply) -> Reply:
-    """Undo `dump_reply`; return a reply that was not pickled as it is.
+    """Undo `dump_reply`; return a reply that was not pickled unchanged.
 
-    If the pickle cannot be read in this process, the reply has an error that says so.
+    If the pickle cannot be read in this process, the returned reply has `error` and `is_unread` set.
     """
     if isinstance(data, Reply):
         return data
     step_id, env_id = _HEAD.unpack_from(data)
     try:
         reply: Reply = pickle.loads(memoryview(data)[_HEAD.size :])
-    except Exception as error:  # of a class that cannot be made again here, say
+    except Exception as error:  # for example, its class cannot be unpickled here
         what = f"{type(error).__name__}: {error}"
         told = EnvError(f"what env {env_id} answered to command {step_id} cannot be unpickled in this process: {what}")
         told.__cause__ = error
@@ -171,9 +179,9 @@ def load_reply(data: bytes | bytearray | Reply) -> Reply:
 
 
 def pack_error(error: BaseException) -> tuple[bytes | None, str, str, str]:
-    """Describe an exception for another process: (pickle or None, class, text, traceback).
+    """Describe an exception for another process: (pickle or None, class name, text, traceback).
 
-    The pickle is tried out here, so that rebuilding it there cannot fail by surprise.
+    The pickle is tested here, so that rebuilding the exception in the other process cannot fail unexpectedly.
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     name = f"{type(error).__module__}.{type(error).__qualname__}"
@@ -182,17 +190,24 @@ def pack_error(error: BaseException) -> tuple[bytes | None, str, str, str]:
         rebuilt = pickle.loads(data or b"")
         if type(rebuilt).__qualname__ != type(error).__qualname__:
             data = None
-    except Exception:  # whatever a foreign class does when it is copied: it cannot travel
+    except Exception:  # pickling may raise anything for a foreign class; the exception is then described by text only
         data = None
     try:
         message = str(error)
-    except Exception as other:  # nor can one that fails when it is to be printed, as everybody there would do
+    except Exception as other:  # printing it fails, and would fail in the parent too
         data, message = None, f"(its text cannot be had: {type(other).__name__})"
     return data, name, message, text
 
 
 def unpack_error(packed: tuple[bytes | None, str, str, str], **where: Any) -> Exception:
-    """Rebuild an exception with the remote traceback as its cause; `EnvError` if it cannot be."""
+    """Rebuild an exception from `pack_error`, with the remote traceback as its cause.
+
+    Args:
+        where: 'op', 'env_ids' and 'step_id' of the command, for the text and fields of an `EnvError`.
+
+    Returns:
+        The original exception; an `EnvError` if it cannot be rebuilt or is not an `Exception`.
+    """
     data, name, message, text = packed
     error: BaseException | None = None
     if data is not None:

@@ -1,7 +1,7 @@
-"""Native: says which implementation of the rows runs, C or its Python twin.
+"""Choose the implementation of the rows: the C extension or the pure-Python fallback.
 
-`VECENV_IMPLEMENTATION=python` chooses the twin also where the extension is built; a worker
-always uses what its parent uses.
+`VECENV_IMPLEMENTATION=python` selects the fallback even if the extension was built. A worker always uses the
+implementation of its parent.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["IMPLEMENTATIONS", "implementation", "load", "suppress_missing_warnin
 
 IMPLEMENTATIONS = ("native", "python")
 _VARIABLE = "VECENV_IMPLEMENTATION"
-_has_warned = False  # that the extension is missing; said once in a process
+_has_warned = False  # whether this process has logged that the extension is missing
 
 
 def load() -> Any:
-    """Return the extension module (`vecenv._native`), or None where it was not built.
+    """Return the extension module (`vecenv._native`), or None if it was not built.
 
     Raises:
         ConfigError: it was built from other sources than these.
@@ -40,17 +40,17 @@ def load() -> Any:
 
 
 def implementation() -> str:
-    """Name what new pools of this process use: 'native' or 'python'.
+    """Return the implementation that new pools of this process use: 'native' or 'python'.
 
-    The first time that it is the twin only because the extension is missing, the log says so.
+    Logs a warning the first time that the fallback is used only because the extension is missing.
 
     Raises:
-        ConfigError: the environment variable names none of them, or C that was not built.
+        ConfigError: the environment variable has an unknown value, or requires an extension that was not built.
     """
     wanted = os.environ.get(_VARIABLE, "")
     if wanted and wanted not in IMPLEMENTATIONS:
         raise ConfigError(f"{_VARIABLE}: expected one of {IMPLEMENTATIONS}, got {wanted!r}")
-    if not sys.platform.startswith("linux") or not hasattr(select, "epoll"):  # which gevent takes away
+    if not sys.platform.startswith("linux") or not hasattr(select, "epoll"):  # gevent removes `select.epoll`
         return "python"
     built = load() is not None
     if wanted == "native" and not built:
@@ -61,13 +61,13 @@ def implementation() -> str:
 
 
 def suppress_missing_warning() -> None:
-    """Log nothing about a missing extension in this process: it is a worker, and its caller has been told."""
+    """Do not log a missing extension in this process: it is a worker, and the parent has already logged it."""
     global _has_warned
     _has_warned = True
 
 
 def _warn_missing() -> None:
-    import logging  # which few workers need
+    import logging  # few workers need it
 
     if not _has_warned:
         suppress_missing_warning()

@@ -1,4 +1,4 @@
-"""Rows: the words that both ends of a row agree on, and a run of rows as the parent sees it."""
+"""Define the flags and operations of rows, which both ends share, and views of a range of rows in the parent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Autoreset", "Column", "CommandFlag", "FORM_MASK", "Form", "Op", "Row
 
 
 class Op(IntEnum):
-    """What a command asks of an env; 0 is no command."""
+    """The operation of a command; NONE means that there is no command."""
 
     NONE = 0
     STEP = 1
@@ -20,7 +20,7 @@ class Op(IntEnum):
 
 
 class Autoreset(IntEnum):
-    """What happens when an episode ends; the names are Gymnasium's `AutoresetMode`."""
+    """The action at the end of an episode; the names are those of Gymnasium's `AutoresetMode`."""
 
     DISABLED = 0
     NEXT_STEP = 1
@@ -28,29 +28,29 @@ class Autoreset(IntEnum):
 
 
 class RowFlag:
-    """What a row is beside the result of a step (native/shm/layout.h): bits of an int.
+    """Bits of the `flags` column of a row (native/shm/layout.h); a plain step has 0.
 
-    Plain ints, since an operator of `enum.IntFlag` takes a microsecond and every batch has its flags looked at.
+    Plain ints: an operator of `enum.IntFlag` takes a microsecond, and the flags of every batch are tested.
     """
 
-    RESET = 0x01  #: the answer to a reset
+    RESET = 0x01  #: the reply to a reset
     AUTORESET = 0x02  #: NEXT_STEP: the first observation of a new episode
-    FINAL = 0x04  #: SAME_STEP: there is the observation that ended the episode, too
-    MESSAGE = 0x08  #: mail with this step_id was written before
-    ERROR = 0x10  #: the env raised; the mail holds the exception
+    FINAL = 0x04  #: SAME_STEP: the row also has the observation that ended the episode
+    MESSAGE = 0x08  #: a message with this step_id was written before the row
+    ERROR = 0x10  #: the env raised; the message contains the exception
     INFO = 0x20  #: cells hold values of the info
-    VOID = 0x40  #: superseded: nobody waits for this row
+    VOID = 0x40  #: superseded: the row is dropped
     FINAL_INFO = 0x80  #: with FINAL: cells hold values of the info that ended the episode
 
 
 class CommandFlag:
-    """What comes with a command beside the form of its action: bits of an int."""
+    """Bits of the flags of a command, beside the form of its action."""
 
-    PAYLOAD = 0x10  #: further values come by mail
+    PAYLOAD = 0x10  #: further values come in a message
     SEED = 0x20  #: the argument is a seed
-    SNAPSHOT = 0x40  #: a reset superseded a step: look at the env's state before it
-    CANCELLED = 0x100  #: in a journal only: cancelled, so it was made and answered, or not
-    NEW_DIGEST = 0x80  #: in a journal only: the checksum of the env's answers starts anew
+    SNAPSHOT = 0x40  #: a reset that superseded a step: take a snapshot of the env before it
+    CANCELLED = 0x100  #: only in a journal: cancelled, so it may have been executed or not
+    NEW_DIGEST = 0x80  #: only in a journal: the digest of the env's replies starts again here
 
 
 #: The bits of a command's flags that hold the `Form` of its action.
@@ -58,9 +58,9 @@ FORM_MASK = 0x0F
 
 
 class Form(IntEnum):
-    """The object that an action of shape () arrives as in the env."""
+    """The type of object in which an env receives an action of shape ()."""
 
-    NATIVE = 0  #: what `gymnasium.vector.utils.iterate` gives
+    NATIVE = 0  #: the type that `gymnasium.vector.utils.iterate` yields
     INT = 1  #: a Python int
     VECTOR = 2  #: an array of shape (1,)
     ARRAY0 = 3  #: an array of shape ()
@@ -74,20 +74,20 @@ class Rows(Protocol):
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """Number of rows."""
 
     def column(self, name: Column) -> Array:
         """Return a column, (B,) or (B, ...)."""
 
     def obs(self, leaf: int) -> Array:
-        """Return an observation leaf."""
+        """Return an observation leaf, (B, *S)."""
 
     def final(self, leaf: int) -> Array:
-        """Return a leaf of the observations that ended episodes (where flagged FINAL)."""
+        """Return a leaf of final observations, (B, *S); only rows flagged FINAL are meaningful."""
 
 
 class RowRange:
-    """Rows start .. stop of one block, as views."""
+    """The rows start .. stop of one block, as views."""
 
     __slots__ = ("_views", "count", "start", "stop")
 
@@ -107,16 +107,16 @@ class RowRange:
         return self._views.columns[name][self.start : self.stop]
 
     def obs(self, leaf: int) -> Array:
-        """Return an observation leaf."""
+        """Return an observation leaf, (B, *S)."""
         return self._views.obs[leaf][self.start : self.stop]
 
     def final(self, leaf: int) -> Array:
-        """Return a leaf of the observations that ended episodes."""
+        """Return a leaf of final observations, (B, *S)."""
         return self._views.final[leaf][self.start : self.stop]
 
 
 class BlockArrays(Protocol):
-    """What `RowRange` needs of a block; `arena.BlockViews` has it."""
+    """The part of a block that `RowRange` needs; `arena.BlockViews` implements it."""
 
     number: int
     columns: dict[str, Array]

@@ -1,15 +1,15 @@
-"""Spec: what a row holds. Turns a Gymnasium space into leaves, each one column of the arena.
+"""Turn a Gymnasium space into leaves; each leaf is one column of the arena.
 
     Dict(camera=Box(3, 64, 64), speed=Discrete(4), note=Text(8))
 
     Spec "obs"
       leaf 0   obs/camera   uint8 (3, 64, 64)
       leaf 1   obs/speed    int64 ()
-      object   obs/note     (no column: such values travel as mail)
+      object   obs/note     (no column: such values travel in messages)
 
-A leaf needs a dtype and a shape that never change: Box, Discrete, MultiDiscrete and
-MultiBinary, nested in Dict and Tuple to any depth. Every other space becomes an object,
-except one that says `holds_only_none`: None needs neither a column nor mail.
+A leaf needs a constant dtype and shape: Box, Discrete, MultiDiscrete and MultiBinary, nested in Dict and Tuple to
+any depth. Every other space becomes an object. An exception is a space with a true `holds_only_none`: its only value
+is None, which needs neither a column nor a message.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of a nested value: a column of rows of `dtype` and `shape`."""
+    """One array of a nested value: a column of rows with `dtype` and `shape`."""
 
     path: str
     index: int
@@ -69,7 +69,7 @@ class ObjectNode:
 
 @dataclass(frozen=True)
 class NoneNode(ObjectNode):
-    """A value that is always None, so that nothing of it travels; it has no place among the objects."""
+    """A value that is always None and never sent; it is not counted among the objects."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,20 @@ _LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiB
 
 
 class Spec:
-    """The leaves of one space and the ways between nested values and flat lists of leaves.
+    """The leaves of one space, and the conversions between nested values and flat lists of leaves.
+
+    Args:
+        space: the space.
+        name: first part of the paths in messages, such as 'obs'.
+        strict: refuse values that need a conversion of their dtype.
+        ignores_extra: leave out keys of a dict that are not in the space, with a warning, instead of refusing them.
 
     Attributes:
         root: the nested structure.
         leaves: every `Leaf`, in the order of the space.
-        num_objects: how many values per row have no column.
-        is_all_arrays: whether every part has a column; parts without are objects, or always None.
-        warn: called with (path, text) the first time that a leaf is converted.
+        num_objects: number of values per row that have no column.
+        is_all_arrays: whether every part has a column; parts without one are objects, or always None.
+        warn: called with (path, text) the first time that a leaf is converted or keys are left out.
     """
 
     def __init__(self, space: Space[Any], name: str, *, strict: bool = False, ignores_extra: bool = False) -> None:
@@ -122,7 +128,7 @@ class Spec:
         if isinstance(space, spaces.Tuple):
             return TupleNode(path, tuple(self._build(part, f"{path}/{i}") for i, part in enumerate(space.spaces)))
         if isinstance(space, _LEAF_SPACES) and space.dtype is not None and space.shape is not None:
-            dtype = np.dtype(space.dtype).newbyteorder("=")  # columns have the machine's own byte order
+            dtype = np.dtype(space.dtype).newbyteorder("=")  # columns have the native byte order
             leaf = Leaf(path, len(self.leaves), dtype, tuple(space.shape))
             self.leaves.append(leaf)
             return leaf
@@ -137,9 +143,9 @@ class Spec:
     def conform(self, value: Any) -> Any:
         """Return `value` with every leaf an array of exactly its dtype and shape.
 
-        Objects are replaced by None, and None where the space allows nothing else by (), which is what
-        the extension expects there. Array-likes and casts of the same kind are converted,
-        with one warning per leaf when an array's dtype had to change.
+        Objects are replaced by None. A value of a space that allows only None is replaced by (), as the C extension
+        expects. Array-likes and casts of the same kind are converted, with one warning per leaf if the dtype of an
+        array had to change.
 
         Raises:
             SpaceError: wrong structure, shape or kind; with `strict`, any conversion.
@@ -187,14 +193,16 @@ class Spec:
     # ---- a batch --------------------------------------------------------------------
 
     def batch(self, columns: Callable[[Leaf], Array], objects: Callable[[ObjectNode], Any]) -> Any:
-        """Nest a batch's columns as the space is nested: leaves (B, *S), objects as tuples."""
+        """Nest the columns of a batch like the space: leaves (B, *S), objects as tuples of B values."""
         return nest_columns(self.root, columns, objects)
 
     def flatten_batch(self, values: Any, count: int) -> tuple[Array, ...]:
         """Return one contiguous array (count, *S) per leaf from a nested batch of values.
 
+        The arrays may share memory with `values`.
+
         Raises:
-            SpaceError: wrong number of rows, structure, shape or kind.
+            SpaceError: wrong number of rows, structure, shape or kind; or a part without fixed layout.
         """
         root = self.root
         if isinstance(root, Leaf):  # the common case, kept short
@@ -213,10 +221,15 @@ class Spec:
             found.append(self._conform_leaf(node, part, (count, *node.shape)))
         return tuple(found)
 
-    # ---- what C needs to know ---------------------------------------------------------
+    # ---- for the C extension ----------------------------------------------------------
 
     def describe(self, offsets: list[int], *, scratch: bool = False) -> Any:
-        """Return the tree as nested tuples for `_native.Slot`, leaf i at `offsets[i]`."""
+        """Return the tree as nested tuples for `_native.Slot`.
+
+        Args:
+            offsets: byte offset of each leaf, by its index.
+            scratch: whether each leaf gets a private array of its dtype and shape.
+        """
 
         def node_of(node: Node) -> Any:
             if isinstance(node, Leaf):
@@ -227,7 +240,7 @@ class Spec:
                 return ("dict", node.keys, tuple(node_of(child) for child in node.children))
             if isinstance(node, TupleNode):
                 return ("tuple", tuple(node_of(child) for child in node.children))
-            # None itself would be refused there: a row with it takes the path through `conform`.
+            # C would refuse None itself: a row with None is checked by `conform` instead.
             return ("tuple", ()) if isinstance(node, NoneNode) else ("object",)
 
         return node_of(self.root)
@@ -293,8 +306,9 @@ def _warn(path: str, text: str) -> None:
 
 
 def nest_columns(node: Node, columns: Callable[[Leaf], Any], objects: Callable[[ObjectNode], Any]) -> Any:
-    """Return the results of two functions, of leaves and of objects, nested as their space is."""
-    # not a function within `Spec.batch`: one that calls itself stays until it is collected, and batches with it
+    """Build a value nested like the space, from a function of leaves and a function of objects."""
+    # Not a closure in `Spec.batch`: a closure that calls itself lives until the garbage collector runs, and so would
+    # the batches that it refers to.
     if isinstance(node, Leaf):
         return columns(node)
     if isinstance(node, DictNode):
@@ -305,11 +319,11 @@ def nest_columns(node: Node, columns: Callable[[Leaf], Any], objects: Callable[[
 
 
 def pick_rows(node: Node, nested: Any, rows: Array) -> Any:
-    """Return some rows of a batch that is nested as its space is."""
+    """Return the rows with these indices of a nested batch, copied."""
     return map_columns(
         node,
         nested,
-        lambda column: column.take(rows, 0),  # an index does the same in eight times the time
+        lambda column: column.take(rows, 0),  # an index takes eight times as long
         lambda objects: tuple(objects[row] for row in rows.tolist()),
     )
 
@@ -330,7 +344,7 @@ def map_columns(
     """
     if isinstance(node, Leaf):
         return change(nested)
-    if isinstance(node, DictNode):  # most children are leaves: a call less for each
+    if isinstance(node, DictNode):  # most children are leaves, so this saves one call for each
         return {
             key: change(nested[key]) if type(child) is Leaf else map_columns(child, nested[key], change, change_objects)
             for key, child in zip(node.keys, node.children)
@@ -341,7 +355,7 @@ def map_columns(
 
 
 def can_convert(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Tell whether a cast keeps the kind of number; whole numbers must fit by value."""
+    """Return whether a cast keeps the kind of number; integers are compared by value."""
     if array.dtype.kind not in "iu" or dtype.kind not in "iu":
         return np.can_cast(array.dtype, dtype, casting="same_kind")
     if not array.size or np.can_cast(array.dtype, dtype):
@@ -351,7 +365,7 @@ def can_convert(array: Array, dtype: np.dtype[Any]) -> bool:
 
 
 def _describe(value: Any, array: Array) -> str:
-    """Say what stands in a leaf's place."""
+    """Describe, for an error, a value that was found in place of a leaf."""
     if value is None:
         return "None"
     if isinstance(value, Mapping):
@@ -362,9 +376,9 @@ def _describe(value: Any, array: Array) -> str:
     return f"{array.dtype} {array.shape}{limits}"
 
 
-# ---- Gymnasium's own notions, kept to this file -----------------------------------------
+# ---- conventions of Gymnasium, only used here ----------------------------------------
 
 
 def split_batch(space: Space[Any], values: Any, count: int) -> list[Any]:
-    """Return the `count` values of a batch one by one, as Gymnasium's vector envs hand them out."""
+    """Return the `count` values of a batch as a list, as Gymnasium's vector envs pass them to their envs."""
     return list(iterate(batch_space(space, count), values))
