@@ -1,7 +1,7 @@
-"""Batch: what one receive hands out, as arrays nested like the spaces.
+"""Present the rows of one receive as arrays that are nested like the spaces.
 
-Stands at the end of the data path: rows of a block seen as observations, rewards and flags,
-with mail (infos, exceptions, values without layout) put where it belongs.
+The last stage of the data path: rows of a block become observations, rewards and flags, and messages (infos,
+exceptions, values without layout) are added.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["FINAL_CELLS", "INFO_CELLS", "Batch", "CellColumns", "raise_first"]
 
 
 class CellColumns(NamedTuple):
-    """One of the two sets of cells of a row: the flag of rows that have it, its columns of tags and of values."""
+    """One of the two sets of cells of a row: the flag of rows that have it, and its columns of tags and values."""
 
     flag: int
     tags: str
@@ -31,19 +31,19 @@ class CellColumns(NamedTuple):
 INFO_CELLS = CellColumns(RowFlag.INFO, "info_tags", "info_values")
 FINAL_CELLS = CellColumns(RowFlag.FINAL_INFO, "final_tags", "final_values")
 
-#: Byte that expired observations are filled with.
+#: Value of the bytes in expired observations.
 _GARBAGE = 0xA5
 
 
 class Batch:
     """B rows of results.
 
-    Arrays are views of the ring while `is_valid()`; `copy()` gives a batch that stays.
-    Rows stand in request order if the request was ordered, else in finish order.
+    Arrays are views of the ring while `is_valid()`; `copy()` returns a batch that stays valid.
+    Rows are in request order if the request was ordered, else in the order in which they finished.
 
     Attributes:
-        rows: the columns themselves.
-        flags: union of the flags of all rows; 0 means nothing but plain steps.
+        rows: the columns.
+        flags: union of the flags of all rows; 0 means that all rows are plain steps.
     """
 
     __slots__ = ("_expired", "_infos", "_replies", "_spec", "flags", "rows")
@@ -71,10 +71,10 @@ class Batch:
 
     @property
     def final_obs(self) -> Any:
-        """Observations that ended episodes; meaningful where flagged FINAL only.
+        """Observations that ended episodes; meaningful only in rows flagged FINAL.
 
         Raises:
-            IndexError: rows of this pool have no room for them: `options.final_obs`.
+            IndexError: the rows of this pool have no final observations; see `options.final_obs`.
         """
         return self._spec.batch(lambda leaf: self.rows.final(leaf.index), self._objects("final_objects"))
 
@@ -85,27 +85,27 @@ class Batch:
 
     @property
     def terminated(self) -> Array:
-        """Bool (B,)."""
+        """Bool (B,): Gymnasium's terminated."""
         return self.rows.column("terminated")
 
     @property
     def truncated(self) -> Array:
-        """Bool (B,)."""
+        """Bool (B,): Gymnasium's truncated."""
         return self.rows.column("truncated")
 
     @property
     def env_ids(self) -> Array:
-        """Int64 (B,)."""
+        """Int64 (B,): env id of each row."""
         return self.rows.column("env_id")
 
     @property
     def step_ids(self) -> Array:
-        """Uint64 (B,): the commands answered."""
+        """Uint64 (B,): the answered commands."""
         return self.rows.column("step_id")
 
     @property
     def row_flags(self) -> Array:
-        """Uint32 (B,): `RowFlag` of each row."""
+        """Uint32 (B,): `RowFlag` bits of each row."""
         return self.rows.column("flags")
 
     @property
@@ -120,7 +120,7 @@ class Batch:
 
     @property
     def returns(self) -> Array:
-        """Float64 (B,): sum of the episode's rewards so far (of its first component)."""
+        """Float64 (B,): sum of the episode's rewards so far (of their first component)."""
         return self.rows.column("return")
 
     @property
@@ -130,7 +130,7 @@ class Batch:
 
     @property
     def seconds(self) -> Array:
-        """Float64 (B,): how long the episode took; of rows that end one only."""
+        """Float64 (B,): duration of the episode in seconds; only in rows that end one."""
         return self.rows.column("seconds")
 
     def _objects(self, name: str) -> Callable[[ObjectNode], tuple[Any, ...]]:
@@ -150,7 +150,7 @@ class Batch:
 
     @property
     def info_table(self) -> list[Column]:
-        """What the cells of infos mean."""
+        """The table of info cells."""
         return self._infos.columns
 
     def infos(self) -> list[dict[str, Any]]:
@@ -162,7 +162,7 @@ class Batch:
         return result
 
     def final_infos(self) -> list[dict[str, Any]]:
-        """Return the info of the step that ended an episode for each row flagged FINAL, {} for others."""
+        """Return, for each row flagged FINAL, the info of the step that ended the episode; {} for other rows."""
         result = self._read_cells(FINAL_CELLS)
         for row, reply in self.replies().items():
             if reply.final_info:
@@ -184,7 +184,7 @@ class Batch:
         return result
 
     def replies(self) -> dict[int, Reply]:
-        """Return {row: mail} of the rows that have any."""
+        """Return {row: message} of the rows that have a message."""
         if not self.flags & RowFlag.MESSAGE:
             return {}
         with_message = np.flatnonzero(self.row_flags & RowFlag.MESSAGE).tolist()
@@ -192,7 +192,7 @@ class Batch:
         return {row: self._replies[int(step_ids[row])] for row in with_message}
 
     def errors(self) -> dict[int, Exception]:
-        """Return {env_id: exception} of the envs that raised; their other columns mean nothing."""
+        """Return {env_id: exception} of the envs that raised; the other columns of their rows are meaningless."""
         if not self.flags & RowFlag.ERROR:
             return {}
         found = {}
@@ -204,13 +204,13 @@ class Batch:
         return found
 
     def raise_errors(self) -> None:
-        """Raise what the lowest env raised; the others are listed in its notes."""
+        """Raise the exception of the env with the lowest id, if any; its notes list the others."""
         errors = self.errors()
         if errors:
             raise_first(errors)
 
     def take(self, index: Array) -> Batch:
-        """Return a batch of some rows, by their indices, with arrays of its own."""
+        """Return a batch of the rows with these indices, with arrays of its own."""
         rows = PickedRows(self.rows, index)
         flags = int(np.bitwise_or.reduce(rows.column("flags"))) if len(index) else 0
         return Batch(rows, flags, self._spec, self._infos, self._replies)
@@ -218,11 +218,11 @@ class Batch:
     # ---- validity -----------------------------------------------------------------------
 
     def is_valid(self) -> bool:
-        """Tell whether the views still show this batch; always True outside debug mode."""
+        """Return whether the views still contain this batch; always True outside debug mode."""
         return not self._expired
 
     def expire(self) -> None:
-        """Debug mode: fill the rows with garbage, so that a late look at them is noticed."""
+        """Debug mode: fill the rows with garbage, so that a later use is noticed."""
         self._expired = True
         for leaf in self._spec.leaves:
             obs = self.rows.obs(leaf.index)
@@ -231,7 +231,11 @@ class Batch:
         self.env_ids[...] = -1
 
     def copy(self) -> Batch:
-        """Return a batch with arrays of its own."""
+        """Return a batch with arrays of its own.
+
+        Raises:
+            StateError: debug mode, and the batch has expired.
+        """
         if not self.is_valid():
             raise StateError("the batch has expired: copy it before `depth - 1` more batches are received")
         return Batch(CopiedRows(self.rows, self._spec), self.flags, self._spec, self._infos, self._replies)
@@ -259,15 +263,15 @@ class CopiedRows:
         self._final = [rows.final(leaf.index).copy() for leaf in spec.leaves] if has_final else []
 
     def column(self, name: str) -> Array:
-        """Return a column."""
+        """Return a column, (B,) or (B, ...)."""
         return self._columns[name]
 
     def obs(self, leaf: int) -> Array:
-        """Return an observation leaf."""
+        """Return an observation leaf, (B, *S)."""
         return self._obs[leaf]
 
     def final(self, leaf: int) -> Array:
-        """Return a leaf of final observations."""
+        """Return a leaf of final observations, (B, *S)."""
         return self._final[leaf]
 
 
@@ -282,7 +286,7 @@ def raise_first(errors: dict[int, Exception]) -> NoReturn:
 
 
 class PickedRows:
-    """Some rows of others, copied as they are read."""
+    """A selection of other rows; each column is copied when it is read."""
 
     def __init__(self, rows: Rows, index: Array) -> None:
         self.count = len(index)
@@ -290,13 +294,13 @@ class PickedRows:
         self._index = index
 
     def column(self, name: str) -> Array:
-        """Return a column."""
+        """Return a column, (B,) or (B, ...)."""
         return self._rows.column(name)[self._index]
 
     def obs(self, leaf: int) -> Array:
-        """Return an observation leaf."""
+        """Return an observation leaf, (B, *S)."""
         return self._rows.obs(leaf)[self._index]
 
     def final(self, leaf: int) -> Array:
-        """Return a leaf of final observations."""
+        """Return a leaf of final observations, (B, *S)."""
         return self._rows.final(leaf)[self._index]

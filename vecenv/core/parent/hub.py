@@ -1,7 +1,7 @@
-"""Hub: the parent's end of the rows. Actions go in, runs of rows come out.
+"""The parent's end of the rows: actions go out to workers, and ranges of rows come in.
 
-`NativeHub` adds to `_native.Hub` what is easier in Python: payloads larger than their ring, which are written in parts,
-and messages that came in parts. Without C `fallback.hub.FallbackHub` stands in its place.
+`NativeHub` adds to `_native.Hub` the parts that are easier in Python: payloads larger than their ring, which are
+written in parts, and messages that arrive in parts. Without C, `fallback.hub.FallbackHub` takes its place.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["Event", "Hub", "NativeHub", "Refusal", "SlotState"]
 
 
 class Refusal(NamedTuple):
-    """Why a request was not sent: 'bad_env', 'busy', 'mixed', 'no_block' or 'no_room', and the env."""
+    """The reason why a request was not sent: 'bad_env', 'busy', 'mixed', 'no_block' or 'no_room'; and the env."""
 
     reason: str
     env_id: int
 
 
 class Event(NamedTuple):
-    """What ended a wait without rows: 'timeout', 'descriptor', 'message' or 'no_block'.
+    """The reason why a wait ended without rows: 'timeout', 'descriptor', 'message' or 'no_block'.
 
-    `late_ns`: how long after its deadline a wait that timed out has ended.
+    `late_ns`: nanoseconds between the deadline and the end of a wait that timed out.
     """
 
     kind: str
@@ -41,10 +41,10 @@ class Event(NamedTuple):
 
 
 class SlotState(NamedTuple):
-    """What a slot is doing; `op` is NONE between commands.
+    """The present operation of a slot; `op` is NONE between commands. Times are monotonic nanoseconds.
 
-    `blocked`: it waits for room for its mail, or for the rest of a payload; `unblocked_ns`: when the
-    parent last made such room or wrote such a rest, 0: never.
+    `blocked`: whether the slot waits for room for its messages, or for the rest of a payload; `unblocked_ns`: when the
+    parent last made such room or wrote such a rest, 0 for never.
     """
 
     op: int
@@ -57,92 +57,111 @@ class SlotState(NamedTuple):
 
 
 class Hub(Protocol):
-    """The parent's end: `NativeHub` and `fallback.hub.FallbackHub`. One thread uses it at a time."""
+    """The parent's end, implemented by `NativeHub` and `fallback.hub.FallbackHub`. One thread uses it at a time."""
 
     def send(
         self, leaves: tuple[Array, ...], env_ids: Array | None, ordered: bool, form: Form, /
     ) -> tuple[str, int] | None:
-        """Step envs (None: all) with one array (n, *S) per action leaf; return why not, as in a `Refusal`."""
+        """Send a step to each env; does not block.
+
+        Args:
+            leaves: one array (n, *S) per action leaf.
+            env_ids: int64 (n,); None for all envs.
+            ordered: whether the rows are delivered in the order of this request.
+            form: the type in which envs receive actions of shape ().
+
+        Returns:
+            None if the request was sent, else the fields of a `Refusal`.
+        """
 
     def command(
         self, op: Op, env_ids: Array, seeds: Array, flags: Array, payloads: Sequence[bytes | None], ordered: bool
     ) -> int | Refusal:
-        """Queue one operation per env; return the step_id of the first, they count up."""
+        """Queue one operation per env.
+
+        Returns:
+            The step_id of the first command; those of the next ones count up from it. A `Refusal` if nothing was
+            queued.
+        """
 
     def recv(self, min_count: int, max_count: int, deadline_ns: int, /) -> tuple[Rows, int] | Event:
-        """Wait for at least min_count rows; return them and the union of their flags.
+        """Wait for at least `min_count` rows; return them and the union of their flags.
 
-        A negative deadline_ns counts nanoseconds from now.
+        Args:
+            min_count, max_count: how many rows to return.
+            deadline_ns: on the monotonic clock; a negative value counts nanoseconds from now.
         """
 
     def pump(self) -> bool:
-        """Go on writing payloads larger than their ring; tell whether some are left."""
+        """Continue writing payloads larger than their ring; return whether some are left."""
 
     def wait(self, deadline_ns: int, /) -> Event:
-        """Sleep until anything happens."""
+        """Sleep until any event occurs."""
 
     def take_messages(self, slot: int) -> list[bytes]:
         """Return the messages that have arrived from a slot."""
 
     def outstanding(self) -> int:
-        """Return how many envs owe an answer."""
+        """Return the number of envs that owe an answer."""
 
     def owed(self, env_id: int, /) -> tuple[int, int]:
-        """Return (op, step_id) that an env owes; op NONE when nothing."""
+        """Return (op, step_id) of the answer that an env owes; op is NONE if it owes none."""
 
     def cancel(self, env_id: int, /) -> None:
-        """Forget what an env owes: its slot drops the command, or the answer if it has begun."""
+        """Cancel the outstanding command of an env: its slot drops the command, or its answer if it has begun."""
 
     def reap(self, slot: int) -> None:
-        """Clear up after the process of a slot has ended."""
+        """Clean up the state of a slot after its process has ended."""
 
     def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
-        """As `reap`, for a successor: keep and return what is left to do (op, env_id, step_id, flags).
+        """Reap a slot for a successor: keep its commands, and return them as (op, env_id, step_id, flags).
 
-        `unanswered`: step_ids of the calls whose answers are not in; of any slot.
+        Args:
+            slot: the slot.
+            unanswered: step_ids of the calls, of any slot, whose replies have not arrived.
         """
 
     def resend_payloads(self, slot: int, payloads: Sequence[bytes | None]) -> None:
-        """Give the successor of a slot the payloads of what `requeue` returned; None: has none."""
+        """Send to a slot's successor the payloads of the commands that `requeue` returned; None: no payload."""
 
     def move(self, env_id: int, slot: int) -> None:
-        """Serve an env by another slot from now on; both are between two processes."""
+        """Move an env to another slot; both slots must be without a process."""
 
     def last_delivered_obs(self, env_id: int, before: int) -> list[Array] | None:
-        """Return a copy of the newest observation of an env before a step_id; None: there was none."""
+        """Return a copy of the newest observation of an env before a step_id (0: no limit); None if there is none."""
 
     def last_delivered_seed(self, env_id: int, before: int) -> int | None:
-        """Return the seed of the episode of that observation; None: it had none, or nobody knows."""
+        """Return the seed of that observation's episode; None if it had none or if it is unknown."""
 
     def save_rows(self, rows: Rows) -> None:
-        """Keep what `last_delivered_obs` needs of rows that debug mode is about to overwrite."""
+        """Save the parts of rows that `last_delivered_obs` needs, before debug mode overwrites them."""
 
     def attach_worker(self, worker: Any) -> None:
-        """Take over a replacement of a worker, or one more, before anything is sent to it."""
+        """Connect a new or replacement worker, before anything is sent to it."""
 
     def state(self, slot: int) -> SlotState:
-        """Return what a slot is doing."""
+        """Return the present operation of a slot."""
 
     def pending(self, slot: int, /) -> tuple[int, int, int]:
-        """Return (op, env_id, step_id) of the first command that a slot has to deal with; op NONE: none."""
+        """Return (op, env_id, step_id) of the first command in a slot's queue; op is NONE if it is empty."""
 
     def stop(self) -> None:
-        """Tell all slots to end."""
+        """Signal all slots to end."""
 
     def add_info_key(self, name: str, /) -> int:
-        """Give an info key a column; return its index, -1 when there is none left."""
+        """Give an info key a cell; return its index, or -1 if all cells are in use."""
 
 
 class NativeHub:
-    """The parent's end over shared memory, see `Hub` for its methods.
+    """The parent's end over shared memory; see `Hub` for its methods.
 
     Args:
-        plan, memory: the arena, its header written.
+        plan, memory: the arena, with its header written.
         slots: the slot of each env.
-        event_fd: what workers write to wake the parent, never read.
-        epoll_fd: watches that, edge-triggered, and one pidfd per worker.
-        spin_ns: longest time that a wait may spin before it sleeps.
-        soon_spin_ns: the same once a worker on this core has done its share, and the others are about to.
+        event_fd: written by workers to wake the parent, never read.
+        epoll_fd: watches `event_fd`, edge-triggered, and one pidfd per worker.
+        spin_ns: longest time that a wait may spin before it sleeps, in nanoseconds.
+        soon_spin_ns: the same once a worker on this core has finished its share, and the others are about to.
     """
 
     def __init__(
@@ -158,7 +177,7 @@ class NativeHub:
         native: Any = load()
         self._slots = list(slots)
         self._views = tuple(BlockViews(plan, memory, block) for block in range(plan.words["num_blocks"]))
-        saved_rows = np.zeros(plan.words["block_stride"], np.uint8)  # costs memory once it is used
+        saved_rows = np.zeros(plan.words["block_stride"], np.uint8)  # takes memory only when it is used
         self._saved_rows = BlockViews(plan, saved_rows, SAVED_ROWS)
         self._hub = native.Hub(
             memory,
@@ -179,7 +198,7 @@ class NativeHub:
         )
         self._fragments: dict[int, bytearray] = {}
         self._payloads: dict[int, deque[memoryview]] = {}
-        self._delayed: set[int] = set()  # slots whose ring had no room for all of their payloads
+        self._delayed: set[int] = set()  # slots whose ring had too little room for all of their payloads
         self._unblocked_ns = [0] * plan.num_slots
         self.send = self._hub.send
         self.recv = self._hub.recv
@@ -209,7 +228,7 @@ class NativeHub:
         self.pump()
 
     def pump(self) -> bool:
-        """Write what fits of the payloads that are under way; tell whether some are left.
+        """Write as much of the pending payloads as fits; return whether some are left.
 
         A worker that waits for the rest of a payload is blocked, not late.
         """
@@ -248,12 +267,12 @@ class NativeHub:
                 messages.append(bytes(self._fragments.pop(slot) + data))
             else:
                 messages.append(data)
-        if nbytes > BYTE_RING_NBYTES // 2:  # the ring was full, perhaps, and the slot waited
+        if nbytes > BYTE_RING_NBYTES // 2:  # the ring may have been full, so that the slot waited
             self._unblocked_ns[slot] = now_ns()
         return messages
 
     def attach_worker(self, worker: Any) -> None:
-        """Nothing to do: a replacement maps the same arena."""
+        """Do nothing: a replacement maps the same arena."""
 
     def reap(self, slot: int) -> None:
         self._fragments.pop(slot, None)
@@ -262,7 +281,7 @@ class NativeHub:
         self._hub.reap(slot)
 
     def requeue(self, slot: int, unanswered: Collection[int]) -> list[tuple[int, int, int, int]]:
-        op, _, step_id = self._hub.pending(slot)  # only the first may have been answered
+        op, _, step_id = self._hub.pending(slot)  # only the first command may have been answered
         is_answered = op == Op.CALL and step_id not in unanswered
         self._fragments.pop(slot, None)
         self._payloads.pop(slot, None)
@@ -290,9 +309,11 @@ class NativeHub:
 
     def _newest_row(self, env_id: int, before: int) -> tuple[BlockViews, int] | None:
         best, found = 0, None
-        for views in (self._saved_rows, *self._views):  # first, since a row in the ring may be half written over
+        # saved rows first: the same row in the ring may be half overwritten
+        for views in (self._saved_rows, *self._views):
             step_ids, env_ids = views.columns["step_id"], views.columns["env_id"]
-            has_obs = views.columns["flags"] & RowFlag.ERROR == 0  # else what another row has left there
+            # a row with an error has the observation of an older row
+            has_obs = views.columns["flags"] & RowFlag.ERROR == 0
             for row in np.flatnonzero((env_ids == env_id) & (step_ids != 0) & has_obs).tolist():
                 if best < int(step_ids[row]) < (before or 1 << 63):
                     best, found = int(step_ids[row]), (views, row)
@@ -301,7 +322,7 @@ class NativeHub:
     def save_rows(self, rows: Rows) -> None:
         step_ids, env_ids = rows.column("step_id").tolist(), rows.column("env_id").tolist()
         for row, (step_id, env_id) in enumerate(zip(step_ids, env_ids)):
-            # They are the caller's by now, whatever it wrote there.
+            # The rows belong to the caller, and it may have changed these values.
             if not 0 <= env_id < len(self._slots) or step_id == 0 or step_id != self._hub.last_delivered(env_id):
                 continue
             for name in ("step_id", "env_id", "episode_counters"):

@@ -1,4 +1,4 @@
-"""Inbox: rare mail on its way from the hub to the batch or call that it belongs to."""
+"""Collect the messages of workers, and pass each to the row or call that it belongs to."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ __all__ = ["Inbox", "Listener"]
 
 
 class Listener(Protocol):
-    """Who wants to hear what workers say about recovery."""
+    """Receives the reports of workers about restore points and restored envs."""
 
     def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
-        """An env was looked at before the reset of a command."""
+        """Note the state of an env before the reset of a command, and whether that command was answered."""
 
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
-        """An env was brought back, or not."""
+        """Note how restoring an env has ended."""
 
 
 class Inbox:
-    """Keeps mail until its row or call is delivered, and forgets what nobody waits for.
+    """Keeps each message until its row or call is delivered, and drops messages that are not awaited.
 
     Attributes:
-        infos: the cells that infos have; new ones are given here.
-        num_slots: how many slots, from 0 on, may send mail.
-        payloads: of each call that has not been answered, by step_id, also of those given up: its env and its
-            payload. Empty without a listener: nobody is told twice then.
+        infos: the table of info cells, to which new keys are added here.
+        num_slots: number of slots that may send messages, from slot 0 on.
+        payloads: step_id -> (env_id, payload) of every call that is not answered yet, abandoned ones included.
+            Empty without a listener, because calls are then never sent again.
     """
 
     def __init__(self, hub: Hub, num_slots: int, listener: Listener | None = None) -> None:
@@ -44,9 +44,9 @@ class Inbox:
         self._listener = listener
         self.num_slots = num_slots
         self._replies: dict[int, Reply] = {}
-        # Replies with observations that have no column, as they came, since the caller may write into his:
+        # Pickled replies whose observations have values without a column; the caller may change unpickled ones.
         self._packed: dict[int, bytes] = {}  # of rows, by step_id
-        self._last_delivered: dict[int, bytes] = {}  # of the last row of each env that was delivered
+        self._last_delivered: dict[int, bytes] = {}  # by env, of its last delivered row
         self._calls: range = range(0)
         self.payloads: dict[int, tuple[int, bytes]] = {}
         self._queued_warnings: list[tuple[str, str]] = []
@@ -58,12 +58,15 @@ class Inbox:
         self.num_slots += 1
 
     def poll(self, delivered: Collection[int] = ()) -> None:
-        """Take all mail that has arrived, for what is owed, called for, or just `delivered`.
+        """Take all messages that have arrived; keep those that are owed, registered as calls, or `delivered`.
 
-        Raises nothing, since it is called when workers are being replaced and when rows have been delivered:
-        what cannot be unpickled is an error of its env, and warnings wait for `emit_warnings`.
+        Raises nothing, because it runs while workers are being replaced and after rows were delivered. A message that
+        cannot be unpickled becomes an error of its env, and warnings wait for `emit_warnings`.
+
+        Args:
+            delivered: step_ids of rows that are being delivered.
         """
-        with signals_deferred():  # what has been taken is to be kept
+        with signals_deferred():  # a message that was taken must not be lost
             for slot in range(self.num_slots):
                 for data in self._hub.take_messages(slot):
                     self._take(data, delivered)
@@ -83,7 +86,10 @@ class Inbox:
             self.infos.learn(reply.final_info, self._hub.add_info_key)
 
     def emit_warnings(self) -> None:
-        """Show the warnings that came with the mail; they may be errors to the caller, so what is lost then is one."""
+        """Emit the queued warnings.
+
+        Each warning leaves the queue first. So if `-W error` turns one into an exception, the others are kept.
+        """
         while self._queued_warnings:
             key, text = self._queued_warnings.pop(0)
             self.warn_once(key, text, UserWarning)
@@ -102,7 +108,7 @@ class Inbox:
             self._listener.note_outcome(reply.env_id, reply.outcome)
 
     def register_calls(self, step_ids: range, env_ids: Sequence[int], payloads: Sequence[bytes | None]) -> None:
-        """Keep the replies to these calls when they come, and until then their payloads."""
+        """Keep the replies to these calls when they arrive, and until then keep the payloads of the calls."""
         self._calls = step_ids
         if self._listener is not None:
             self.payloads.update(
@@ -110,43 +116,43 @@ class Inbox:
             )
 
     def forget_payloads(self, env_ids: Collection[int]) -> None:
-        """Drop the payloads of all calls of these envs: they will not be made."""
+        """Drop the payloads of all calls of these envs, because the calls will not be made."""
         for step_id in [step_id for step_id, (env_id, _) in self.payloads.items() if env_id in env_ids]:
             del self.payloads[step_id]
 
     def has_call(self, step_id: int) -> bool:
-        """Tell whether an expected call has been answered."""
+        """Return whether a registered call has been answered."""
         return step_id in self._calls and step_id in self._replies
 
     def reply_to_call(self, reply: Reply) -> None:
-        """Answer an expected call in the place of a worker."""
+        """Answer a registered call on behalf of a worker."""
         self._replies[reply.step_id] = reply
 
     def has_all_calls(self) -> bool:
-        """Tell whether every expected call has been answered."""
+        """Return whether every registered call has been answered."""
         return all(step_id in self._replies for step_id in self._calls)
 
     def take_calls(self) -> list[Reply]:
-        """Return the replies to the expected calls, in their order."""
+        """Return the replies to the registered calls, in their order, and unregister the calls."""
         replies = [self._replies.pop(step_id) for step_id in self._calls]
         self._calls = range(0)
         return replies
 
     def forget_calls(self) -> None:
-        """Drop what has come of calls that were given up; later replies are dropped on arrival."""
+        """Drop the replies to abandoned calls; later ones are dropped when they arrive."""
         for step_id in self._calls:
             self._replies.pop(step_id, None)
         self._calls = range(0)
 
     def forget(self, step_id: int) -> None:
-        """Drop the mail of an operation that was superseded or cancelled."""
+        """Drop the message of an operation that was superseded or cancelled."""
         self._replies.pop(step_id, None)
         self._packed.pop(step_id, None)
 
     def take_rows(self, rows: Rows) -> dict[int, Reply]:
-        """Return {step_id: mail} of the rows flagged MESSAGE; their mail was written before them.
+        """Return {step_id: message} of the rows flagged MESSAGE; their messages were written before them.
 
-        A row whose mail could not be read is flagged ERROR.
+        A row whose message could not be read is flagged ERROR.
         """
         step_ids = _step_ids_with_message(rows)
         self.poll(set(step_ids))
@@ -162,14 +168,15 @@ class Inbox:
         return replies
 
     def last_delivered_message(self, env_id: int) -> bytes | None:
-        """Return the mail with what has no column in the last delivered observation of an env; None: there is none.
+        """Return the message of the last delivered observation of an env, or None if it had none.
 
-        As it came: what can be read here is not always something that can be sent back.
+        It contains the values without a column. It is returned as received: an unpickled message cannot always be
+        pickled again.
         """
         return self._last_delivered.get(env_id)
 
     def warn_once(self, key: str, text: str, category: type[Warning]) -> None:
-        """Warn the first time that `key` is seen."""
+        """Warn the first time that `key` is used."""
         if key not in self._warned:
             self._warned.add(key)
             warn_caller(text, category)

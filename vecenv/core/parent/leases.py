@@ -1,12 +1,12 @@
-"""Leases: blocks of the ring that the caller keeps, instead of a copy of what is in them.
+"""Lend blocks of the ring to the caller instead of copying a batch.
 
-A batch that is to stay when the next ones arrive is copied, or its block is left out of the ring's rotation for as
-long as anybody looks at it. NumPy tells: a view of an array holds a reference to it, and so does a view of a view,
-as it is made one of the first array. So a block is free when its one array of bytes has no other references than
-those of the views that are remembered here. What a forked child looks at, nobody can tell: blocks that somebody
-looked at when it was forked are not used again. (It shares their memory, where it would have had copies of its own.)
+A batch that the caller keeps beyond the next ones must be copied, or its block must leave the ring's rotation while
+references to it exist. NumPy shows whether they exist: a view of an array holds a reference to it, and a view of a
+view refers to the first array. So a block is free when its one array of bytes has no other references than those of
+the views that this module keeps. References in a forked child cannot be counted. Blocks that were referenced during a
+fork are therefore never used again. (The child shares their memory, where it would have had its own copies.)
 
-Stands behind the batch on the data path, beside `Batch.copy`.
+Stands after the batch on the data path, beside `Batch.copy`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ..layout.rows import RowRange, Rows
 
 __all__ = ["Leases", "MIN_NBYTES"]
 
-#: Smaller observations of a batch are copied in less time than it takes to lend them.
+#: If the observations of a batch have fewer bytes, copying them is faster than lending.
 MIN_NBYTES = 16 << 10
 
 _Views = TypeVar("_Views")
 
 
 class Lender(Protocol):
-    """What is needed of a hub."""
+    """The part of a hub that `Leases` needs."""
 
     def lend(self, block: int, /) -> bool:
-        """Leave the block of a valid batch out of the rotation; False: it is free."""
+        """Take the block of a valid batch out of the rotation; return False if the block is free."""
 
     def take_back(self, block: int, /) -> None:
-        """Give it back to the rotation."""
+        """Return a lent block to the rotation."""
 
 
 class _Lease(Generic[_Views]):
@@ -48,23 +48,23 @@ class _Lease(Generic[_Views]):
     def __init__(self, block: BlockViews, make_views: Callable[[Rows], _Views]) -> None:
         self.number = block.number
         self.views = make_views(RowRange(block, 0, len(block.columns["env_id"])))
-        self._block = block  # all that was there while references were counted stays
+        self._block = block  # keeps every reference that is counted on the next line
         self._num_references = getrefcount(block.data)
 
     def is_over(self) -> bool:
-        """Tell whether nobody looks at the block any more."""
+        """Return whether the caller has no more references to the block."""
         return getrefcount(self._block.data) == self._num_references
 
 
 class Leases(Generic[_Views]):
     """Lends blocks to the caller; one thread uses it at a time.
 
-    If the caller writes into what was lent and a worker dies then, an episode that is given up shows what the caller
-    wrote as its last observation.
+    If the caller writes into a lent block and the worker of an env then dies, an episode that is abandoned may end with
+    the written values as its last observation.
 
     Args:
-        hub: of the pool whose batches these are.
-        plan, memory: its arena; `plan.leases` blocks may be lent at the same time.
+        hub: the hub of the pool whose batches are lent.
+        plan, memory: the pool's arena; `plan.leases` blocks may be lent at the same time.
         make_views: makes views of the rows of a block; called once per block.
     """
 
@@ -76,19 +76,19 @@ class Leases(Generic[_Views]):
         self._min_count = -(-MIN_NBYTES // max(1, sum(leaf.nbytes for leaf in plan.obs.leaves)))
         self._known: dict[int, _Lease[_Views]] = {}
         self._lent: list[_Lease[_Views]] = []
-        self._shared: set[int] = set()  # numbers of blocks that a forked child may look at
+        self._shared: set[int] = set()  # numbers of blocks that a forked child may refer to
         _all.add(self)
 
     def take(self, rows: Rows) -> _Views | None:
-        """Lend the block that these rows lie in.
+        """Lend the block that contains these rows.
 
         Args:
-            rows: of a batch that is valid.
+            rows: rows of a valid batch.
 
         Returns:
-            What `make_views` made of the whole block, the same whenever it is the turn of this one. The caller gets
-            views of that, and the lease is over when they go. None: rows are too few, not in a block, or too many are
-            lent.
+            The result of `make_views` for the whole block, the same object each time that this block is lent. The
+            caller must use views of it; the lease ends when they are gone. None if there are too few rows, if they are
+            not in a block, or if too many blocks are lent.
         """
         for over in [lease for lease in self._lent if lease.is_over() and lease.number not in self._shared]:
             self._lent.remove(over)
@@ -99,19 +99,19 @@ class Leases(Generic[_Views]):
         if lease is None:
             lease = self._known[rows.block] = _Lease(BlockViews(self._plan, self._memory, rows.block), self._make_views)
         if not self._hub.lend(lease.number):
-            return None  # the batch is not valid any more
+            return None  # the batch is no longer valid
         self._lent.append(lease)
         return lease.views
 
     def share(self) -> None:
-        """Remember what is looked at now: this process is being forked, perhaps by another thread."""
+        """Record the blocks in use now, because this process is being forked, perhaps by another thread."""
         self._shared.update(lease.number for lease in tuple(self._lent) if not lease.is_over())
 
     def end(self) -> None:
-        """If some block is still looked at, give the memory of those that are free back to the system at once.
+        """If a block is still in use, return the memory of the free blocks to the system at once.
 
-        Else one observation kept from each of many pools would keep all of their memory. To be called once the workers
-        are gone; another thread may be about to look at the batch that it received last.
+        Without this, one observation kept from each of many pools would keep all of their memory. Call it after the
+        workers have ended. Another thread may still be using the batch that it received last.
         """
         if all(lease.is_over() for lease in self._lent) and not self._shared:
             return
@@ -122,10 +122,11 @@ class Leases(Generic[_Views]):
                 self._free(start, start + words["block_stride"])
 
     def _free(self, start: int, stop: int) -> None:
-        page = mmap.PAGESIZE  # may be larger than what blocks are aligned to
+        page = mmap.PAGESIZE  # may be larger than the alignment of blocks
         start, stop = -(-start // page) * page, stop // page * page
         if start < stop:
-            with contextlib.suppress(OSError):  # locked, or a system that cannot: it stays until the last view goes
+            # if the memory is locked or the system cannot free it, it stays until the last view is gone
+            with contextlib.suppress(OSError):
                 self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
 
 

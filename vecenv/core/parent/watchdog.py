@@ -1,10 +1,10 @@
-"""Watchdog: looks at running operations and says which are over their limit.
+"""Watch running operations, and raise an error for those that exceed their time limit.
 
-The parent judges, by its own monotonic clock and the times that slots publish: that works for
-code that holds the GIL and for stopped processes. An operation's clock starts when its slot
-starts it, and several envs in one worker are timed one by one. It starts anew when the parent has
-taken mail or written payloads that the slot had to wait for. What a slot does not even begin, as
-in a process that is stopped, is timed from when the parent has seen it waiting.
+The parent judges by its own monotonic clock and by the times that slots publish. This also works for code that holds
+the GIL and for stopped processes. The clock of an operation starts when its slot begins it, so several envs in one
+worker are timed one by one. It restarts when the parent has taken messages, or written payloads, that the slot was
+waiting for. If a slot does not begin its next operation, for example because its process is stopped, the clock starts
+when the parent first sees the operation waiting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .inbox import Inbox
 __all__ = ["POLL_NS", "Watchdog", "WorkerDirectory"]
 
 _NS = 1_000_000_000
-#: Longest sleep between two looks while any limit is set, and without limits.
+#: Longest sleep between two checks, with and without a limit.
 POLL_NS = 50_000_000
 _LAZY_POLL_NS = 5 * _NS
 #: Without a limit, warn once about an operation that has run this long (seconds).
@@ -29,24 +29,24 @@ OVERDUE_WARNING = 60.0
 
 
 class WorkerDirectory(Protocol):
-    """Names of slots for messages."""
+    """Describes the workers of slots, for messages."""
 
     def describe_worker(self, slot: int) -> str:
-        """Name a slot's worker, such as 'worker 3 (envs 12-15)'."""
+        """Return the name of a slot's worker, such as 'worker 3 (envs 12-15)'."""
 
     def worker_of(self, slot: int) -> int | None:
-        """Return a slot's worker_id, None where there are no workers."""
+        """Return a slot's worker_id, or None if the pool has no workers."""
 
     def is_alive(self, slot: int) -> bool:
-        """Tell whether a slot has a worker that is not known to be dead."""
+        """Return whether a slot has a worker that is not known to be dead."""
 
 
 class Watchdog:
-    """Deadlines of one pool.
+    """The time limits of one pool, and the checks of its slots.
 
     Attributes:
-        poll_interval_ns: longest time that a wait may sleep before it calls `check`.
-        num_slots: how many slots, from 0 on, are looked at.
+        poll_interval_ns: longest time that a wait may sleep before it calls `check`, in nanoseconds.
+        num_slots: number of slots that are checked, from slot 0 on.
     """
 
     def __init__(self, hub: Hub, num_slots: int, limits: Limits, workers: WorkerDirectory, inbox: Inbox) -> None:
@@ -55,12 +55,13 @@ class Watchdog:
         self._workers = workers
         self._inbox = inbox
         self._grace: dict[int, int] = {}
-        self._waiting: dict[int, tuple[int, int]] = {}  # slot -> step_id not begun yet, since when we know
+        # slot -> step_id not begun yet, and the time when we first saw it
+        self._waiting: dict[int, tuple[int, int]] = {}
         self._checked_ns = 0
         self.set_limits(limits)
 
     def set_limits(self, limits: Limits) -> None:
-        """Judge by these limits from now on."""
+        """Use these limits from now on."""
         self._limits = limits
         self.poll_interval_ns = POLL_NS if limits.has_any() else _LAZY_POLL_NS
 
@@ -69,10 +70,10 @@ class Watchdog:
         self.num_slots += 1
 
     def notice_gap(self, late_ns: int, deadline: Deadline) -> None:
-        """Extend every deadline if this process woke much later than planned, by so many nanoseconds.
+        """Extend every deadline by `late_ns` if this process woke much later than planned.
 
-        Then it was itself stopped (SIGSTOP, a debugger, a suspended machine), and what its
-        workers owe says nothing about them.
+        Such a gap means that this process itself was stopped (SIGSTOP, a debugger, a suspended machine), so its workers
+        must not be blamed for the delay. `deadline` is extended too.
         """
         if late_ns > 2 * POLL_NS:
             deadline.extend(late_ns)
@@ -81,18 +82,18 @@ class Watchdog:
             self._waiting.clear()
 
     def check(self) -> int:
-        """Return when to look again (nanoseconds on the monotonic clock).
+        """Check all slots; return when to check again (nanoseconds on the monotonic clock).
 
         Raises:
-            WorkerTimeoutError: an operation is over its limit.
+            WorkerTimeoutError: an operation exceeds its limit.
         """
         now = now_ns()
         next_poll = now + self.poll_interval_ns
         running = self._running()
         late: list[WorkerTimeoutError] = []
         for slot, state in running:
-            # A slot that was blocked has been waiting for us. It is our turn no more once its mail
-            # is taken and its payload written, which waits do before they look here.
+            # A blocked slot waited for the parent. It waits no longer once its messages are taken and its payload
+            # is written, and waits do both before they call `check`.
             began_ns = max(state.started_ns, state.unblocked_ns)
             next_poll = min(next_poll, self._judge(slot, state, now - began_ns, now, "did not finish", late))
         for slot, state in self._not_begun(running, now):
@@ -106,7 +107,10 @@ class Watchdog:
     def _judge(
         self, slot: int, state: SlotState, age: int, now: int, verdict: str, late: list[WorkerTimeoutError]
     ) -> int:
-        """Return when an operation of this age, in nanoseconds, will be late; add to `late`, or warn, if it is now."""
+        """Return when an operation will be late; if it is late now, add an error to `late`.
+
+        `age` is in nanoseconds. Without a limit, warn once if the operation runs for more than `OVERDUE_WARNING`.
+        """
         age -= self._grace.get(state.step_id, 0)
         limit = self._limits.of(state.op)
         if limit is None:
@@ -118,13 +122,13 @@ class Watchdog:
         return now + int(limit * _NS) - age
 
     def _not_begun(self, running: list[tuple[int, SlotState]], now: int) -> list[tuple[int, SlotState]]:
-        """Return the slots that do not begin what waits for them, as if they were at it since we know.
+        """Return slots that do not begin their next command, each as if it had been running since we first saw it.
 
-        A process that is stopped between two operations runs none that would be late. Where
-        another thread of the same worker is at work, that one is judged.
+        A process that was stopped between two operations runs none that could be late. If another thread of the
+        same worker runs an operation, only that operation is judged.
         """
         if now - self._checked_ns > 4 * self.poll_interval_ns:
-            self._waiting.clear()  # nobody has looked for a while: that one did not begin since is no news
+            self._waiting.clear()  # there was no check for some time, so the recorded times are too old
         busy = {self._workers.worker_of(slot) for slot, _ in running}
         slots = {slot for slot, _ in running}
         found = []
@@ -142,7 +146,7 @@ class Watchdog:
         return found
 
     def describe(self) -> str:
-        """Say what every slot is doing."""
+        """Describe in words what every slot is doing."""
         busy = []
         for slot, state in self._running():
             seconds = (now_ns() - state.started_ns) / _NS
