@@ -1,7 +1,7 @@
-"""Registrations: what the caller has registered with Gymnasium, by value, for a process that makes envs by their ids.
+"""Send the caller's Gymnasium registrations by value to processes that build envs by their ids.
 
-Entry points may be named as text, "__main__:MyEnv" too: what the caller's `__main__` has under such a name goes
-along, since a worker's own `__main__` is another one.
+An entry point may be text such as "__main__:MyEnv". A worker has another `__main__` than the caller, so the objects
+with such names are sent too.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MAIN = "__main__"
 
 
 def pickle_registrations() -> bytes:
-    """Pickle the registered env specs that a fresh process would lack, as far as they pickle."""
+    """Pickle the registered env specs that a fresh process lacks; leave out those that cannot be pickled."""
     specs = [spec for spec in gymnasium.registry.values() if not _is_builtin(spec)]
     named = dict(item for spec in specs for item in _named_in_main(spec))
     try:
         data: bytes = cloudpickle.dumps((specs, named), protocol=5)
-    except Exception:  # whatever does not pickle: who makes such an env must make it in env_fn
+    except Exception:  # some specs cannot be pickled: such envs must be created in env_fn
         specs = [spec for spec in specs if _can_travel(spec)]
         named = {name: value for name, value in named.items() if _can_travel(value)}
         data = cloudpickle.dumps((specs, named), protocol=5)
@@ -33,13 +33,13 @@ def pickle_registrations() -> bytes:
 
 
 def register_missing(pickled: bytes) -> None:
-    """Register what this process lacks, of what `pickle_registrations` gave."""
+    """Register the env specs from `pickle_registrations` that this process lacks."""
     specs, named = pickle.loads(pickled)
     main = sys.modules[_MAIN]
     for name, value in named.items():
         if not hasattr(main, name):
             setattr(main, name, value)
-    if specs:  # a package that is imported later, to make one of these, registers them again
+    if specs:  # a package that is imported later to create one of these envs registers it again
         warnings.filterwarnings("ignore", ".*Overriding environment .* already in registry", UserWarning)
     for spec in specs:
         gymnasium.registry.setdefault(spec.id, spec)
@@ -61,6 +61,6 @@ def _named_in_main(spec: Any) -> list[tuple[str, Any]]:
 def _can_travel(value: Any) -> bool:
     try:
         cloudpickle.dumps(value, protocol=5)
-    except Exception:  # an open file or a lock, say
+    except Exception:  # for example, it refers to an open file or a lock
         return False
     return True

@@ -1,7 +1,7 @@
-"""Supervise: starts worker processes, hears their deaths, ends them with all they started.
+"""Start worker processes, detect their end, and kill them with all processes that they started.
 
-Mechanism only: when to restart a worker is for those above to say. One path starts the
-first workers and their replacements.
+This module is mechanism only: the caller decides when to restart a worker. First workers and their replacements are
+started by the same code.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ __all__ = ["Worker", "kill_tree", "start_worker", "usable_cores"]
 _Error = TypeVar("_Error", bound=WorkerError)
 
 _LOG = logging.getLogger("vecenv")
-#: How long the end of a process that has been killed, and news of it, may take. It takes longer only where the system
-#: does not let go of it, as of one that waits for a dead file server, or where its fork server has been stopped.
+#: How long a killed process may take to end, and its parent to learn of it, in seconds. It takes longer only if the
+#: system keeps the process, for example while it waits for a dead file server, or if its fork server was stopped.
 _END_SECONDS = 5.0
-#: Descriptors that the start of one process may take at once, that of its fork server included.
+#: Number of descriptors that the start of one process may need, including the start of its fork server.
 _START_DESCRIPTORS = 10
-#: What a fork server meets that has no place for its socket. A name that is too long has no number: Python refuses it.
+#: Errors of a fork server that finds no folder for its socket. A name that is too long has no errno: Python itself
+#: refuses it.
 _NO_FOLDER_ERRNOS = (None, errno.ENOENT, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG)
-#: Libraries whose monkey patches the start of workers does not work with -> what puts them in.
+#: Libraries whose monkey patches break the start of workers -> the function that installs the patches.
 _PATCHES = {"gevent": "gevent.monkey.patch_all", "eventlet": "eventlet.monkey_patch"}
 _SOCKET_FOLDER_HINT = (
     "the fork server's socket needs a folder for temporary files that can be written and whose name is short (some 70 "
@@ -54,18 +55,23 @@ _SOCKET_FOLDER_HINT = (
 
 @dataclass
 class Worker:
-    """One worker process as its parent sees it.
+    """One worker process, seen from its parent.
 
     Attributes:
-        pid: process id, also of its session and process group.
-        started: when it started, as `started_at` says; '': it had ended before anybody looked.
-        pidfd: readable once the process has exited; -1 where the system has none.
         slots: indices of its slots.
-        stack: where it writes its Python stack when it crashes or is asked to.
-        is_dead: it has been found dead and reaped; then `exitcode` says how it ended, and
-            `last_stack` what it was doing, if it could write that, and `last_note` which env
-            it was constructing or closing.
-        start_failure: why it could not be started in the place of another one, which it is dead for; '': it was.
+        process: the `multiprocessing` process object.
+        control: the parent's end of its control socket.
+        pid: process id, also the id of its session and process group.
+        pidfd: readable once the process has exited; -1 after `release`.
+        stack: file to which it writes its Python stack when it crashes or receives a request.
+        is_dead: whether it was found dead and reaped.
+        exitcode: how it ended, if it is dead; None if that is unknown.
+        last_stack: its Python stack at its death; '' if it could not write one.
+        last_note: the env that it was constructing or closing last, if it is dead.
+        exit_report: its last message, once that has arrived.
+        start_failure: why this replacement could not be started, in which case `is_dead` is set; '' if it started.
+        boot: the description of its envs.
+        started: start time, as `started_at` returns it; '' if it had ended before it could be read.
     """
 
     worker_id: int
@@ -90,7 +96,7 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """How messages name it: worker 3 (envs 12-15)."""
+        """Its name in messages, such as 'worker 3 (envs 12-15)'."""
         ids = self.env_ids
         if len(ids) == 1:
             return f"worker {self.worker_id} (env {ids[0]})"
@@ -99,16 +105,18 @@ class Worker:
         return f"worker {self.worker_id} (envs {', '.join(map(str, ids))})"
 
     def locate(self, error: _Error, op: str | None, env_id: int | None = None, step_id: int | None = None) -> _Error:
-        """Attach this worker to an error, and what was under way; return the error.
+        """Add this worker and its present operation to an error; return the error.
 
         Args:
-            env_id: the env concerned; None: all envs of the worker.
+            error: the error to change.
+            op, step_id: operation and number of the command; None if unknown.
+            env_id: the env of the command; None for all envs of the worker.
         """
         env_ids = self.env_ids if env_id is None else [env_id]
         return locate(error, worker_id=self.worker_id, env_ids=env_ids, op=op, step_id=step_id)
 
     def send_boot(self) -> None:
-        """Tell a new worker its first word: what it is to build, and where it writes its stack.
+        """Send the first message to a new worker: the envs to build, and the descriptor of its stack file.
 
         Raises:
             ConfigError: the system has no descriptor left.
@@ -118,48 +126,53 @@ class Worker:
         self._send(pickle.dumps(self.boot), [self.stack.fd] if self.boot.has_stack_file else [])
 
     def send_attach(self, attach: Attach, descriptors: Sequence[int]) -> None:
-        """Tell the plan, and pass on the descriptors it is mapped from."""
-        self._send(messages.dump(attach), descriptors)  # keys of a Dict may be of a class of the caller's script
+        """Send the plan of the arena, and the descriptors that the worker maps it from."""
+        self._send(messages.dump(attach), descriptors)  # keys of a Dict space may be of a class of the caller's script
 
     def _send(self, message: bytes, descriptors: Sequence[int]) -> None:
         with self._start_errors():
             self.control.send_frame(message, descriptors)
 
     def has_message(self) -> bool:
-        """Go on telling it what it had no room for; tell whether it has sent a whole word, or never will."""
+        """Continue sending pending data; return whether a complete message has arrived or none will come.
+
+        Does not block.
+        """
         with self._start_errors():
             self.control.pump()
         return self.control.has_frame() or self.control.is_at_eof()
 
     @contextlib.contextmanager
     def _start_errors(self) -> Iterator[None]:
-        with signals_deferred():  # what a handler raises, an alarm's TimeoutError, is none of these errors
+        # an exception of a signal handler, such as an alarm's TimeoutError, must not be converted
+        with signals_deferred():
             try:
                 yield
             except OSError as error:
                 raise _start_error(self.worker_id, error) from error
 
     def next_message(self) -> Any:
-        """Return what the worker has sent, or, as it has ended, was to send.
+        """Return the worker's next message.
 
         Raises:
-            EOFError: it died before it could send that.
-            WorkerError: it cannot be read here.
+            EOFError: the worker ended before it sent a complete message.
+            WorkerError: the message cannot be unpickled here.
         """
         frame = self.control.take_frame()
         if frame is None:
             raise EOFError
         try:
             return pickle.loads(frame)
-        except Exception as error:  # a space of a class that is not to be had here, say
+        except Exception as error:  # for example, the class of a space is missing here
             text = f"{self.name} has sent what cannot be read here: {error!r}"
             raise locate(WorkerError(text), worker_id=self.worker_id) from error
 
     def reap(self, deadline: Deadline) -> bool:
-        """Wait for the process to end and release what the parent holds; False at the deadline."""
+        """Wait for the process to end, and release the parent's descriptors; return False at the deadline."""
         if self.is_dead:
             return True
-        if self.process.is_alive():  # which reaps; `join` hears a pipe that what a forked worker has forked holds open
+        # `is_alive` reaps. `join` waits on a pipe that processes forked by a forked worker keep open.
+        if self.process.is_alive():
             self.process.join(deadline.seconds_left())
         if self.process.is_alive() and not self._was_reaped_elsewhere():
             return False
@@ -172,27 +185,27 @@ class Worker:
             self.exitcode = self.process.exitcode
             try:
                 self.release()
-            finally:  # behind it: looking for them takes a descriptor
-                self._kill_tree()  # what its envs started outlives it otherwise
+            finally:  # after the release, because finding the processes needs a free descriptor
+                self._kill_tree()  # otherwise the processes that its envs started would outlive it
 
     def _was_reaped_elsewhere(self) -> bool:
-        """Tell whether the process has ended although it seems to run: someone else has waited for it."""
+        """Return whether the process has ended although it seems to run, because other code has waited for it."""
         return self.pidfd >= 0 and bool(any_ready([self.pidfd], 0.0))
 
     def note_failure(self, why: str) -> None:
-        """Note why this worker could not be started in the place of another one."""
+        """Record why this replacement could not be started."""
         self.start_failure = why
 
     def reap_or_kill(self) -> None:
-        """Reap a process that has ended, as far as one can know; one that has not after all is killed."""
+        """Reap a process that seems to have ended; kill it if it has not."""
         if not self.reap(Deadline(_END_SECONDS)):
             self.kill()
 
     def kill(self, deadline: Deadline | None = None) -> None:
-        """End the process and everything in its session at once, then reap it.
+        """Kill the process and everything in its session at once, then reap it.
 
-        A process that the system does not let go of until the deadline (None: some seconds) is left to it: it has
-        been killed, so it does nothing any more.
+        If the system does not end the process before the deadline (None: 5 s), the process is left to the system. It
+        has been killed, so it does nothing more.
         """
         if self.is_dead:
             return
@@ -210,12 +223,12 @@ class Worker:
                 self.process.kill()
 
     def _kill_tree(self) -> None:
-        """Kill what the process has started; not if its id is another one's by now, which it has been free for."""
+        """Kill the processes that the worker has started, unless its pid now belongs to another process."""
         if self.started and started_at(self.pid) in ("", self.started):
             kill_tree(self.pid)
 
     def release(self) -> None:
-        """Close the parent's descriptors of this worker."""
+        """Close the parent's descriptors of this worker, after its last stack was read."""
         self.last_stack = self.last_stack or self.stack.read()
         self.last_note = self.last_note or self.stack.last_note()
         self.stack.close()
@@ -223,19 +236,19 @@ class Worker:
             os.close(self.pidfd)
             self.pidfd = -1
         self.control.close()
-        if self.exitcode is None and self.is_dead:  # lost: nobody will ever learn how it ended
+        if self.exitcode is None and self.is_dead:  # its exit status is lost, but `close` needs one
             self.process._popen.returncode = -1
         self.process.close()
 
     def at_work(self, phase: str) -> tuple[str, float]:
-        """Say which env's `phase` it is at, in words for a message, and since how many seconds."""
+        """Return, for a message, the env whose `phase` runs, and for how many seconds it has been running."""
         found = self.last_note or self.stack.last_note()
         if found is None or found.phase != phase:
             return f"{phase} of its envs", 0.0
         return f"{phase} of env {found.env_id}", (now_ns() - found.began_ns) / 1e9
 
     def take_exit_report(self) -> None:
-        """Take the worker's last word if it is there."""
+        """Store the worker's exit report if it has arrived. Does not block."""
         with contextlib.suppress(EOFError, pickle.UnpicklingError):
             while self.exit_report is None and (frame := self.control.take_frame()) is not None:
                 message = pickle.loads(frame)
@@ -243,12 +256,12 @@ class Worker:
 
 
 def end_deadline() -> Deadline:
-    """Return until when processes that are killed now should have ended."""
+    """Return the deadline for the end of processes that are killed now."""
     return Deadline(_END_SECONDS)
 
 
 def kill_tree(leader: int) -> None:
-    """Kill every process of the session and of the process group that `leader` leads."""
+    """Kill every process in the session and in the process group that `leader` leads."""
     for pid in [pid for pid in _session_members(leader) if pid != os.getpid()]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
@@ -261,13 +274,13 @@ def _session_members(session: int) -> list[int]:
     members: list[int] = []
     try:
         names = os.listdir("/proc")
-    except OSError:  # no descriptor is left: the process group has most of them
+    except OSError:  # no descriptor is left; the process group has most of them
         return members
     for name in names:
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 with open(f"/proc/{name}/stat") as stat:
-                    # after the name in brackets: state, parent, group, session
+                    # fields after the name in brackets: state, parent, group, session
                     fields = stat.read().rpartition(")")[2].split()
                 if int(fields[3]) == session:
                     members.append(int(name))
@@ -275,13 +288,13 @@ def _session_members(session: int) -> list[int]:
 
 
 def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int, ...]) -> Worker:
-    """Start the process of one worker. Called with handlers of signals held; it is to be briefed next.
+    """Start the process of one worker. Signal handlers must be deferred; the caller then sends the `Boot` message.
 
     Args:
-        boot: what it is to build.
+        boot: the envs that it builds.
         slots: indices of its slots.
         context: 'fork', 'forkserver' or 'spawn'.
-        siblings: descriptors of this process that a forked worker must not keep.
+        siblings: descriptors of this process that a forked worker must close.
 
     Raises:
         ConfigError: the system has no process or descriptor left, or no place for the fork server's socket.
@@ -295,9 +308,10 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
             process = make_process(context, worker_main, (theirs, inherited), name, boot.modules)
             stack = StackFile(name)
             if context != "fork":
-                resource_tracker.ensure_running()  # which else starts in there, and takes signals again
+                # otherwise it would start in `process.start`, and unblock signals there
+                resource_tracker.ensure_running()
             _check_descriptors()
-            # A Ctrl-C between fork and setsid would reach the child too, which takes these signals again.
+            # A Ctrl-C between fork and setsid would reach the child too. The child unblocks these signals itself.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
             try:
                 process.start()
@@ -310,7 +324,7 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
             )
     except BaseException as error:
         _discard(process, stack, ours)
-        if isinstance(error, (OSError, EOFError)):  # a fork server that cannot fork ends
+        if isinstance(error, (OSError, EOFError)):  # EOFError: a fork server ends if it cannot fork
             raise _start_error(boot.worker_id, error, context) from error
         raise
     finally:
@@ -319,9 +333,10 @@ def start_worker(boot: Boot, slots: list[int], context: str, siblings: tuple[int
 
 
 def _check_descriptors() -> None:
-    """Raise OSError unless a process can be started with the descriptors that are left.
+    """Raise OSError if too few descriptors are left to start a process.
 
-    `multiprocessing` leaves pipes open where it finds that amid a start, and its fork server ends with a traceback.
+    If `multiprocessing` runs out of them during a start, it leaves pipes open, and its fork server ends with a
+    traceback.
     """
     spare: list[int] = []
     try:
@@ -333,7 +348,7 @@ def _check_descriptors() -> None:
 
 
 def _start_error(worker_id: int, error: OSError | EOFError, context: str = "") -> ConfigError:
-    if isinstance(error, ForkServerTimeout):  # stopped, or hung in an import: nothing has run out
+    if isinstance(error, ForkServerTimeout):  # it was stopped or hangs in an import; no limit was reached
         remedy = "context='spawn' does without one"
     else:
         remedy = _SOCKET_FOLDER_HINT if _has_no_folder(context, error) else _limits()
@@ -341,12 +356,12 @@ def _start_error(worker_id: int, error: OSError | EOFError, context: str = "") -
 
 
 def _has_no_folder(context: str, error: OSError | EOFError) -> bool:
-    """Tell whether a fork server found no place for its socket, rather than that something has run out."""
+    """Return whether a fork server found no place for its socket, as opposed to an exhausted limit."""
     return context == "forkserver" and isinstance(error, OSError) and error.errno in _NO_FOLDER_ERRNOS
 
 
 def _discard(process: Any, stack: StackFile | None, control: Connection | None) -> None:
-    """Let go of the parts of a worker that came to nothing."""
+    """Release the parts of a worker whose start has failed."""
     if control is not None:
         control.close()
     if stack is not None:
@@ -357,7 +372,7 @@ def _discard(process: Any, stack: StackFile | None, control: Connection | None) 
 
 
 def check_may_start() -> None:
-    """Raise ConfigError if this process may have no children, cannot talk to them, or would have them without end."""
+    """Raise ConfigError if this process cannot start workers, or would start them without end."""
     if multiprocessing.current_process().daemon:
         raise ConfigError(
             f"{multiprocessing.current_process().name} is a daemonic process, as those of multiprocessing.Pool and of "
@@ -392,7 +407,7 @@ def _limits() -> str:
 
 
 def usable_cores() -> int:
-    """Count the cores this process may use: its affinity mask, capped by the cgroup's quota."""
+    """Count the cores that this process may use: its affinity mask, capped by the quota of its cgroup."""
     cores = len(os.sched_getaffinity(0)) if sys.platform.startswith("linux") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
         with open("/sys/fs/cgroup/cpu.max") as file:
@@ -403,9 +418,9 @@ def usable_cores() -> int:
 
 
 def preferred_core(worker_id: int, num_workers: int) -> int | None:
-    """Return the core that a worker has to itself where there is one worker for each; None elsewhere.
+    """Return a core for one worker alone if there is exactly one worker per core; else None.
 
-    With fewer workers the system finds a free core for each, and two pools must not both choose the first ones.
+    With fewer workers, the system finds a free core for each. Two pools must not both choose the first cores.
     """
     if not sys.platform.startswith("linux") or num_workers < 2:
         return None
@@ -415,5 +430,5 @@ def preferred_core(worker_id: int, num_workers: int) -> int | None:
 
 
 def any_ready(connections: list[Any], timeout: float | None) -> list[Any]:
-    """Wait until a connection or descriptor is readable; empty at the timeout."""
+    """Wait until one of the connections or descriptors is readable; return those, or [] at the timeout in seconds."""
     return multiprocessing.connection.wait(connections, timeout)

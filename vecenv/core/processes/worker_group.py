@@ -1,6 +1,6 @@
-"""WorkerGroup: the processes, descriptors and memory of one ProcessPool, and how they end.
+"""The processes, descriptors and memory of one ProcessPool, and their end.
 
-Apart from the pool, so that a finalizer can hold it: whatever happens to the pool, this ends.
+They are separate from the pool so that a finalizer can refer to them: they are released even if the pool is not closed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ _LOG = logging.getLogger("vecenv")
 
 
 class WorkerGroup:
-    """Workers of one pool, and the descriptors and the memory that end with them.
+    """The workers of one pool, and the descriptors and memory that are released with them.
+
+    It is separate from the pool, so that a finalizer can refer to it.
 
     Args:
-        close_seconds: seconds that workers have to close their envs; None: as long as that takes.
+        close_seconds: seconds that workers have to close their envs; None for no limit.
 
     Attributes:
-        workers: by worker_id; a worker that is replaced gives its place to the new one.
-        segment: shared memory of the arena, once there is one.
-        epoll: watches the pidfds of the workers, and with C the event fd.
-        event_fd: wakes the parent; -1 before the arena is there and after the end.
+        workers: in the order of worker_id; a replacement takes the position of the old worker.
+        segment: shared memory of the arena; None before it is created.
+        epoll: watches the pidfds of the workers, and with C also `event_fd`.
+        event_fd: wakes the parent; -1 before `watch_all` and after `end`.
     """
 
     def __init__(self, close_seconds: float | None = 5.0) -> None:
@@ -46,14 +48,14 @@ class WorkerGroup:
         self.epoll: select.epoll | None = None
         self.close_seconds = close_seconds
         self.has_ended = False
-        self._wake_lock = threading.RLock()  # entered again by a signal handler that rings during a ring
+        self._wake_lock = threading.RLock()  # reentrant: a signal handler may call `wake` while `wake` runs
 
     def put(self, worker: Worker) -> None:
-        """Add a worker, or put it in the place of the last one with its worker_id."""
+        """Add a worker; it replaces an earlier one with the same worker_id."""
         self.workers[worker.worker_id : worker.worker_id + 1] = [worker]
 
     def descriptors(self) -> tuple[int, ...]:
-        """Return the descriptors that a forked worker must close: those of the other workers, and of waits."""
+        """Return the descriptors that a forked worker must close: those of the other workers and of `epoll`."""
         found = [worker.control.fileno() for worker in self.workers if not worker.control.closed]
         found += [worker.pidfd for worker in self.workers if worker.pidfd >= 0]
         if self.epoll is not None:
@@ -64,13 +66,13 @@ class WorkerGroup:
         """Create the shared memory of the arena.
 
         Raises:
-            ConfigError: there is not enough of it.
+            ConfigError: there is too little shared memory; see `Segment.create`.
         """
         self.segment = Segment.create(nbytes)
         return self.segment
 
     def watch_all(self) -> select.epoll:
-        """Make the descriptors of waits, and watch the end of all workers."""
+        """Create `epoll` and `event_fd`, and watch for the end of all workers; return `epoll`."""
         self.epoll = select.epoll()
         for worker in self.workers:
             self.watch(worker)
@@ -78,12 +80,12 @@ class WorkerGroup:
         return self.epoll
 
     def watch_event_fd(self) -> None:
-        """Have waits end when the event fd is written, by C code of workers or by `ring`."""
+        """Make waits end when `event_fd` is written, by the C code of workers or by `wake`."""
         assert self.epoll is not None
         self.epoll.register(self.event_fd, select.EPOLLIN | select.EPOLLET)
 
     def watch(self, worker: Worker) -> None:
-        """Have waits end when this worker exits."""
+        """Make waits end when this worker exits."""
         assert self.epoll is not None
         self.epoll.register(worker.pidfd, select.EPOLLIN)
 
@@ -94,14 +96,16 @@ class WorkerGroup:
                 self.epoll.unregister(worker.pidfd)
 
     def serve(self, hub: Hub) -> None:
-        """From now on `end` lets the workers finish: they serve this hub."""
+        """Set the hub that the workers serve; from now on `end` lets them finish."""
         self.hub = hub
 
     def end(self, timeout: float | None = None) -> None:
-        """Stop all workers, kill those that do not end in time, close all descriptors.
+        """Stop all workers, kill those that do not end in time, and close all descriptors.
+
+        May be repeated. Does nothing in a forked child.
 
         Args:
-            timeout: in the place of `close_seconds`; None: these.
+            timeout: new value of `close_seconds`; None leaves that as it is.
         """
         if self.has_ended or os.getpid() != self.owner_pid:
             return
@@ -111,7 +115,7 @@ class WorkerGroup:
         try:
             if self.hub is not None:
                 self.hub.stop()
-            else:  # still starting: there is nothing to wait for
+            else:  # still starting: do not wait
                 deadline = Deadline(0.0)
             for worker in self.workers:
                 with contextlib.suppress(OSError):
@@ -135,10 +139,10 @@ class WorkerGroup:
         is_reaped = worker.reap(deadline)
         note = worker.last_note or worker.stack.last_note()
         if note is None or note.phase != "close":
-            return  # it never came to closing: what it is at was given up with the pool
+            return  # it did not begin to close its envs: its operation was abandoned with the pool
         stack = "" if is_reaped else worker.stack.request(worker.pid)
-        if not is_reaped and not worker.reap(Deadline(0.0)):  # else it has ended meanwhile
-            if self.close_seconds == 0:  # nobody wanted to wait
+        if not is_reaped and not worker.reap(Deadline(0.0)):  # otherwise it has ended meanwhile
+            if self.close_seconds == 0:  # the caller does not want to wait
                 return
             what = (
                 f"finish {worker.at_work('close')[0]}" if worker.exit_report is None else "end when its envs had closed"
@@ -151,7 +155,7 @@ class WorkerGroup:
             _LOG.warning("%s died during %s: %s%s", worker.name, worker.at_work("close")[0], how, stack)
 
     def wake(self) -> None:
-        """Wake the pool's wait, from another thread or a signal handler; does nothing once that is over."""
+        """Wake the pool's wait, from another thread or a signal handler; does nothing once the pool has ended."""
         with self._wake_lock:
             if self.event_fd >= 0:
                 os.eventfd_write(self.event_fd, 1)
@@ -165,4 +169,4 @@ class WorkerGroup:
                 os.close(event_fd)
         if self.segment is not None:
             self.segment.close_fd()
-        self.hub = self.segment = None  # the mapping goes with the caller's last view
+        self.hub = self.segment = None  # the mapping is released with the caller's last view

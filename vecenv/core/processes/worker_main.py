@@ -1,17 +1,17 @@
-"""Worker: the process around the hosts. Builds envs, maps the arena, serves, closes.
+"""The main function of a worker process: build envs, map the arena, serve commands, close the envs.
 
-The life of a worker over its control socket:
+The messages over the control socket of a worker:
 
-    parent -> worker   Boot (environment, what to build), then the descriptor of a file for stacks
-    worker -> parent   Report (spaces, or what went wrong)
-    parent -> worker   Attach, then the descriptors of the segment and, for C, of the parent's bell
+    parent -> worker   Boot (environment, envs to build), then the descriptor of a file for stacks
+    worker -> parent   Report (spaces, or the error)
+    parent -> worker   Attach, then the descriptors of the segment and, for C, of the parent's eventfd
     worker -> parent   "ready"
     ...                commands and rows through the arena (without C: through the socket)
-    worker -> parent   ExitReport (what closing the envs raised)
+    worker -> parent   ExitReport (the error of closing the envs)
 
-A worker leads a session of its own, so that Ctrl-C in the terminal does not reach it and
-its whole process tree can be killed; a thread that watches the parent ends it with that. It never
-imports the caller's `__main__`: everything it needs travels by value.
+A worker leads its own session, so that Ctrl-C in the terminal does not reach it and its whole process tree can be
+killed. A thread that watches the parent ends the worker when the parent ends. A worker never imports the caller's
+`__main__`: everything that it needs is sent by value.
 """
 
 from __future__ import annotations
@@ -62,25 +62,30 @@ __all__ = [
     "worker_main",
 ]
 
-#: In a worker, the modules whose own code was making its pool.
+#: In a worker: the modules whose top-level code was creating its pool.
 _modules_of_pool: frozenset[str] = frozenset()
 
 
 @dataclass
 class Boot:
-    """What a worker is told first.
+    """The first message to a worker.
 
     Attributes:
-        env_fns: pickle of {env_id: constructor}; those of `env_ids` are built.
-        adapt: makes whatever a constructor returns speak Gymnasium's calls.
-        registrations: what a fresh process lacks in Gymnasium's registry, as `pickle_registrations` gives it.
-        env_ids_by_thread: the ids of `env_ids`, one list per thread that will serve them.
+        env_ids: ids of the envs to build.
+        env_ids_by_thread: the same ids, one list per thread that will serve them.
+        env_fns: pickle of {env_id: env factory}; it may contain further envs.
+        adapt: pickled function that wraps the env of a factory so that it has Gymnasium's methods.
+        registrations: Gymnasium registrations that a fresh process lacks, as `pickle_registrations` returns them.
+        environ, cwd, path: environment variables, working directory (None: it was removed) and sys.path of the parent.
+        num_threads: limit for the threads of numeric libraries.
+        parent_pid, parent_started: identify the parent process; see `started_at`.
+        implementation: 'native' or 'python'.
         snapshotter: pickled `replay.Snapshotter` or None.
-        keeps_records: whether records and states are kept, so that a crash can be made good.
+        keeps_records: whether records and states are kept, so that the envs can be restored after a crash.
         has_stack_file: whether the descriptor of a file for stacks follows.
-        modules: which it will import to build its envs, so that a fork server has them loaded.
-        pool_modules: `running_modules` where the pool was made.
-        sources: files of modules that `path` does not lead to.
+        modules: modules that it imports to build its envs, so that a fork server can load them before.
+        pool_modules: result of `running_modules` in the process that created the pool.
+        sources: files of modules that `path` does not lead to, as `find_sources` returns them.
     """
 
     worker_id: int
@@ -106,9 +111,12 @@ class Boot:
 
 @dataclass
 class Report:
-    """What a worker found: spaces and properties of its first env, or an error.
+    """Spaces and properties of the first env of a worker, or an error.
 
-    `mismatch` is the first env whose spaces differ from those, with the name of one that does and both in words.
+    Attributes:
+        properties: see `properties_of`.
+        mismatch: the first env with other spaces, the name of a space that differs, and a text with both spaces.
+        error: the env that could not be built, and its packed exception.
     """
 
     observation_space: Any = None
@@ -121,10 +129,13 @@ class Report:
 
 @dataclass
 class Attach:
-    """How to serve: the arena's plan and one slot per thread, with the envs of each.
+    """The arena to serve: its plan, and one slot per thread with the envs of each.
 
-    `restore_jobs` says of envs of a worker that died how to bring them to where they were; `preferred_core` is
-    where the worker wakes up, where it has one of its own.
+    Attributes:
+        slots: (slot, env ids) of each thread.
+        spin_ns: longest time to spin before a slot sleeps, in nanoseconds.
+        restore_jobs: how to restore each env of a worker that failed.
+        preferred_core: the core to pin the worker to; None for no pinning.
     """
 
     plan: ArenaPlan
@@ -138,7 +149,7 @@ class Attach:
 
 @dataclass
 class ExitReport:
-    """The last word: what `close` of an env raised, if anything, and of which."""
+    """The last message of a worker: the first exception raised by `close` of an env, and its env id, if any."""
 
     error: tuple[bytes | None, str, str, str] | None = None
     env_id: int | None = None
@@ -148,7 +159,7 @@ class ExitReport:
 
 
 def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], env_rngs: EnvRngs) -> Any:
-    """Build one env, with global random generators of its own."""
+    """Build one env with global random generators of its own."""
     with env_rngs:
         return adapt(env_fn())
 
@@ -156,20 +167,21 @@ def build_env(env_fn: Callable[[], Any], adapt: Callable[[Any], Any], env_rngs: 
 def reward_shape_of(reward_space: Any) -> tuple[int, ...]:
     """Return the shape of one reward: that of the env's reward space, () without one.
 
-    A space of one number, shape (1,), is a scalar too: faces give it its shape.
+    A space of one number, shape (1,), counts as a scalar too; front ends restore its shape.
     """
-    shape = getattr(reward_space, "shape", None) if hasattr(reward_space, "contains") else None  # else it is no space
+    # otherwise it is not a space
+    shape = getattr(reward_space, "shape", None) if hasattr(reward_space, "contains") else None
     return shape if isinstance(shape, tuple) and shape != (1,) else ()
 
 
 def properties_of(env: Any) -> dict[str, Any]:
-    """Return what faces show of env 0, as far as it pickles."""
+    """Return the attributes of an env that front ends show, as far as they can be pickled."""
     found: dict[str, Any] = {}
     for name in ("metadata", "spec", "render_mode"):
         value = getattr(env, name, None)
         try:
             pickle.dumps(value)
-        except Exception:  # a spec with a lambda in it stays in the worker
+        except Exception:  # for example, a spec that contains a lambda stays in the worker
             continue
         found[name] = value
     return found
@@ -179,7 +191,7 @@ def find_difference(first: Any, other: Any, first_id: int) -> tuple[str, str] | 
     """Compare the spaces of an env with those of env `first_id`.
 
     Returns:
-        The name of one that differs, and that in words; None: they are equal.
+        The name of a space that differs, and a text about the difference; None if they are equal.
     """
     for name in ("observation_space", "action_space"):
         ours, theirs = getattr(first, name), getattr(other, name)
@@ -211,7 +223,7 @@ def _construct(boot: Boot, threads: list[EnvThread], rngs: GlobalRngs, envs: dic
                 note_phase("construct", env_id)
                 envs[env_id] = thread.submit(build_env, env_fns[env_id], adapt, rngs.of(env_id))()
         return _report_on(boot.env_ids, envs)
-    except BaseException as error:  # the parent raises it; SystemExit of a constructor too
+    except BaseException as error:  # the parent raises it, even SystemExit of a constructor
         return Report(error=(env_id, messages.pack_error(error)))
 
 
@@ -219,27 +231,30 @@ def _construct(boot: Boot, threads: list[EnvThread], rngs: GlobalRngs, envs: dic
 
 
 class EnvThread:
-    """The one thread in which every operation of some envs runs, from construction to close.
+    """The one thread that runs every operation of some envs, from construction to close.
 
-    The first one of a worker is its main thread, where many a library insists to be.
+    Thread 0 of a worker is its main thread, which many libraries require.
     """
 
     def __init__(self, number: int) -> None:
         self._executor: Executor | None = None
         if number:
-            from concurrent.futures import ThreadPoolExecutor  # brings logging along, which few workers need
+            from concurrent.futures import ThreadPoolExecutor  # it imports logging, which few workers need
 
             self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"slot {number}")
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
-        """Start a call; what is returned waits for it and gives its result. The main thread starts it there."""
+        """Start a call; return a function that waits for its result.
+
+        In the main thread, the call runs only when that function is called.
+        """
         if self._executor is None:
             return functools.partial(function, *args)
         return self._executor.submit(function, *args).result
 
 
 def _set_up_process(boot: Boot) -> None:
-    """Become like the parent where envs can tell: environment, folder, search path."""
+    """Copy the parent's environment variables, working directory and search path, and limit library threads."""
     global _modules_of_pool
     _modules_of_pool = boot.pool_modules
     suppress_missing_warning()
@@ -249,38 +264,42 @@ def _set_up_process(boot: Boot) -> None:
     cap_loaded_libraries(boot.num_threads)
     sys.path[:] = boot.path
     import_from(boot.sources)
-    if boot.cwd is None:  # the parent's own is gone
+    if boot.cwd is None:  # the parent's own was removed
         return
     try:
         os.chdir(boot.cwd)
-    except OSError:  # removed since: envs that need it will say so themselves
+    except OSError:  # removed since; an env that needs it will raise its own error
         sys.stderr.write(f"vecenv worker {boot.worker_id}: no folder {boot.cwd}\n")
 
 
 def running_modules() -> frozenset[str]:
-    """Return the modules whose own code this thread runs, as they are imported; in a worker, those that it imports."""
+    """Return the modules whose top-level code this thread is running; in a worker, only those that it imports."""
     found = set()
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not worker_main.__code__:  # below a forked worker is its parent's stack
+    # the frames below belong to the parent of a forked worker
+    while frame is not None and frame.f_code is not worker_main.__code__:
         if frame.f_code.co_name == "<module>":
-            spec = frame.f_globals.get("__spec__")  # has the name of a main module, too, if others can import it
+            spec = frame.f_globals.get("__spec__")  # it has the name of a main module too, if that can be imported
             found.add(getattr(spec, "name", "") or frame.f_globals.get("__name__", ""))
         frame = frame.f_back
     return frozenset(found - {"", "__main__"})
 
 
 def find_endless_import() -> str:
-    """Name a module that this worker imports and that makes a pool by that, as it made this worker's; else ''."""
+    """Return a module that this worker is importing and whose import created its pool; '' if there is none."""
     return min(_modules_of_pool & running_modules(), default="")
 
 
 def _watch_parent(boot: Boot, control: Connection) -> None:
-    """Die when the parent dies or becomes another program; at once if it is dead and its pid is somebody else's."""
+    """End this worker when the parent dies or executes another program.
+
+    If the parent is already dead, and its pid free or in use by another process, kill the worker at once.
+    """
     if not hasattr(os, "pidfd_open"):
         return
     try:
         pidfd = os.pidfd_open(boot.parent_pid)
-    except ProcessLookupError:  # an end like any other, of which nobody is to read
+    except ProcessLookupError:  # silently, as at any other end of the parent
         os.killpg(0, signal.SIGKILL)
     if started_at(boot.parent_pid) != boot.parent_started:
         os.killpg(0, signal.SIGKILL)
@@ -362,11 +381,12 @@ def _enable_recovery(hosts: list[Host], boot: Boot, attach: Attach, rngs: Global
 def _serve(threads: list[EnvThread], hosts: list[Host]) -> None:
     """Serve every host in its thread until the pool stops."""
     if len(hosts) > 1:
-        # Envs that sleep share the interpreter: a short interval lets the next one on soon. Not a shorter one: a
-        # thread that waits in line wakes up at every interval, and 32 sleepers were a tenth slower with 0.1 ms.
+        # Envs that sleep share the GIL, and a short switch interval lets the next one run soon. It is not shorter,
+        # because a
+        # thread that waits for the GIL wakes up at every interval: 32 sleeping envs were 10 % slower with 0.1 ms.
         sys.setswitchinterval(1e-3)
     running = [thread.submit(host.serve) for thread, host in zip(threads[::-1], hosts[::-1])]
-    for wait in running[::-1]:  # the main thread's first, which serves only now
+    for wait in running[::-1]:  # the main thread's call first, which runs only now
         wait()
 
 
@@ -375,17 +395,18 @@ def _close(threads: list[EnvThread], hosts: list[Host]) -> ExitReport:
     for thread, host in zip(threads, hosts):
         try:
             thread.submit(host.close)()
-        except BaseException as error:  # told to the parent; the other envs are closed as well
+        except BaseException as error:  # sent to the parent; the other envs are closed as well
             if exit_report.error is None:
                 exit_report.error, exit_report.env_id = messages.pack_error(error), host.failed_to_close
     return exit_report
 
 
 def _let_fork_server_end() -> None:
-    """Let go of the end of a pipe that keeps the fork server alive, so that it ends with the parent.
+    """Close the end of a pipe that keeps the fork server alive, so that the server ends with the parent.
 
-    The end of the fork server continues a stopped worker (native/shm/parent_watch.c). Processes of the env are not
-    forked by that server, although `multiprocessing` hands the pipe on: another fork server is started for them.
+    The end of the fork server continues a stopped worker (native/shm/parent_watch.c). Processes that an env starts do
+    not
+    need that server, although `multiprocessing` passes the pipe on: another fork server is started for them.
     """
     module = sys.modules.get("multiprocessing.forkserver")
     server = getattr(module, "_forkserver", None)
@@ -395,7 +416,12 @@ def _let_fork_server_end() -> None:
 
 
 def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
-    """Run one worker from its first word to its last; `inherited` descriptors are closed."""
+    """Run one worker from its `Boot` message to its `ExitReport`.
+
+    Args:
+        control: the worker's end of the control socket.
+        inherited: descriptors of the parent, which are closed.
+    """
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -413,11 +439,11 @@ def worker_main(control: Connection, inherited: tuple[int, ...] = ()) -> None:
         with GlobalRngs() as rngs:
             _run(boot, threads, rngs, control)
     except (EOFError, ConnectionError, BrokenPipeError):
-        return  # the parent gave this worker up, or is gone: nobody is left to tell
+        return  # the parent has dropped this worker or is gone, so no message can be sent
 
 
 def _run(boot: Boot, threads: list[EnvThread], rngs: GlobalRngs, control: Connection) -> None:
-    """Build envs, serve, close."""
+    """Build the envs, serve commands, close the envs."""
     envs: dict[int, Any] = {}
     report = _construct(boot, threads, rngs, envs)
     control.send_bytes(messages.dump(report))
