@@ -1,13 +1,13 @@
-"""Pages: the actions of many steps, as the journal keeps them.
+"""Store the actions of many steps for the journal.
 
     columns     one array (capacity, *S) per action leaf
-    starts      of each request, its first row
-    firsts      the step_id of that row; those of the next rows count up from there
-    env_ids     of each row, where requests do not ask all envs
-    step_ids    of each row, where it was kept when others were dropped; then nothing of requests
+    starts      the first row of each request
+    firsts      the step_id of that row; those of the next rows count up from it
+    env_ids     the env of each row, if requests are for some envs only
+    step_ids    the step_id of each row, in a page of selected rows; such a page has no requests
 
-Requests share a page, so that noting one is a copy into memory that is there already:
-no objects are made, and the collector of cycles has nothing to look at.
+Requests share a page, so recording one is a copy into existing memory. It creates no objects that the garbage
+collector would have to visit.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from ..layout.spec import Array
 
 __all__ = ["Page"]
 
-#: What a page costs beside its arrays.
+#: Size of a page beside its arrays.
 _OVERHEAD_NBYTES = 600
-#: What a request costs beside its rows.
+#: Size of a request beside its rows.
 _REQUEST_NBYTES = 16
 
 
 class Page:
-    """Steps of some requests.
+    """The actions of the steps of some requests.
 
     Attributes:
-        form: the object that an action of shape () arrives as.
-        nbytes: memory, rows not written yet included.
+        columns: one array (capacity, *S) per action leaf.
+        form: the type in which envs receive actions of shape ().
+        nbytes: memory of the page, including rows that are not written yet.
         is_whole: whether each request has a row of every env.
     """
 
@@ -45,13 +46,13 @@ class Page:
         self, num_envs: int, columns: tuple[Array, ...], form: int, env_ids: Array | None, step_ids: Array | None
     ) -> None:
         self._num_envs = num_envs
-        self._first_rows = array("q")  # of each request for some envs: its first row
-        self._first_step_ids = array("q")  # of each request: the step_id of that
+        self._first_rows = array("q")  # the first row of each request for some envs
+        self._first_step_ids = array("q")  # the step_id of the first row of each request
         self._env_ids, self._step_ids = env_ids, step_ids
         self.columns = columns
         self.form = form
-        self._num_rows = 0 if step_ids is None else len(step_ids)  # of requests for some envs
-        # By request, where all envs have a row in each: one index is quicker than a slice.
+        self._num_rows = 0 if step_ids is None else len(step_ids)  # rows of requests for some envs
+        # One view per request if every request is for all envs: one index is faster than a slice.
         self.is_whole = env_ids is None
         self._requests: list[Array] = []
         if self.is_whole:
@@ -66,9 +67,9 @@ class Page:
 
     @classmethod
     def blank(cls, num_envs: int, like: tuple[Array, ...], form: int, nbytes: int) -> Page:
-        """Return an empty page of so many bytes for requests of all envs, whose actions look like these.
+        """Return an empty page of about `nbytes` for requests to all envs.
 
-        `like`: one array (num_envs, *S) per leaf. A page holds one request at least and 1024 at most.
+        `like`: an example of the actions, one array (num_envs, *S) per leaf. A page holds 1 to 1024 requests.
         """
         row_nbytes = max(1, sum(leaf.nbytes for leaf in like))
         capacity = num_envs * max(1, min(1024, nbytes // row_nbytes))
@@ -77,7 +78,7 @@ class Page:
 
     @classmethod
     def blank_rows(cls, num_envs: int, like: tuple[Array, ...], form: int, nbytes: int) -> Page:
-        """Return an empty page of so many bytes for requests of some envs, at least one of all of them."""
+        """Return an empty page of about `nbytes` for requests to some envs; it holds at least one row per env."""
         row_nbytes = 8 + _REQUEST_NBYTES + sum(leaf.nbytes // len(leaf) for leaf in like)
         capacity = max(num_envs, min(1 << 14, nbytes // row_nbytes))
         columns = tuple(np.empty((capacity, *leaf.shape[1:]), leaf.dtype) for leaf in like)
@@ -85,11 +86,11 @@ class Page:
 
     @classmethod
     def of(cls, num_envs: int, leaves: tuple[Array, ...], form: int, env_ids: Array, step_ids: Array) -> Page:
-        """Return a full page of these rows, copied."""
+        """Return a full page with a copy of these rows."""
         return cls(num_envs, tuple(leaf.copy() for leaf in leaves), form, env_ids.copy(), step_ids.copy())
 
     def add(self, first: int, leaves: tuple[Array, ...]) -> bool:
-        """Note a request of all envs, copied; tell whether there is room for another one."""
+        """Record a request to all envs, copied; return whether there is room for another one."""
         number = len(self._first_step_ids)
         for requests, leaf in zip(self._requests, leaves):
             requests[number] = leaf
@@ -97,7 +98,7 @@ class Page:
         return number + 1 < self._most_requests
 
     def clear(self, like: tuple[Array, ...], form: int) -> bool:
-        """Begin a whole page anew, if its columns are made for such leaves; tell whether they are."""
+        """Empty a page of requests to all envs for reuse; return False if its columns do not fit such leaves."""
         fits = len(like) == len(self.columns) and all(
             column.dtype == leaf.dtype and column.shape[1:] == leaf.shape[1:]
             for column, leaf in zip(self.columns, like)
@@ -108,7 +109,7 @@ class Page:
         return fits
 
     def add_rows(self, first: int, leaves: tuple[Array, ...], env_ids: Array) -> bool:
-        """Note a request of some envs, copied, if there is room for it; tell whether there was."""
+        """Record a request to some envs, copied; return False, and record nothing, if there is no room."""
         assert self._env_ids is not None
         start = self._num_rows
         stop = start + len(env_ids)
@@ -124,12 +125,12 @@ class Page:
 
     @property
     def num_rows(self) -> int:
-        """Rows written."""
+        """Number of rows written."""
         return len(self._first_step_ids) * self._num_envs if self.is_whole else self._num_rows
 
     @property
     def stop(self) -> int:
-        """The step_id behind the last one."""
+        """The step_id after that of the last row."""
         return self.step_id(self.num_rows - 1) + 1
 
     def step_id(self, row: int) -> int:
@@ -142,7 +143,7 @@ class Page:
         return self._first_step_ids[request] + row - self._first_rows[request]
 
     def step_ids(self) -> Array:
-        """Return the step_id of each row written; they increase."""
+        """Return the step_id of each written row, int64 (num_rows,), in increasing order."""
         if self._step_ids is not None:
             return self._step_ids
         if self.is_whole:
@@ -153,7 +154,7 @@ class Page:
         return np.arange(self.num_rows) + np.repeat(offsets, counts)
 
     def envs(self) -> Array:
-        """Return the env of each row written."""
+        """Return the env id of each written row, int64 (num_rows,)."""
         if self._env_ids is None:
             return np.arange(self.num_rows) % self._num_envs
         return self._env_ids[: self.num_rows]
@@ -170,8 +171,11 @@ class Page:
         return tuple(column[row].tobytes() for column in self.columns)
 
     def select(self, wanted: Array) -> Page:
-        """Return a page of the rows that are wanted alone; this one if that would not be smaller."""
-        ids_nbytes = 8 + 8  # a row has its env_id and its step_id then
+        """Return a page of only the wanted rows; this page if the copy would not be smaller.
+
+        `wanted`: bool (num_rows,).
+        """
+        ids_nbytes = 8 + 8  # each row of the copy has its own env_id and step_id
         row_nbytes = ids_nbytes + sum(column.nbytes // max(1, len(column)) for column in self.columns)
         if _OVERHEAD_NBYTES + np.count_nonzero(wanted) * row_nbytes >= self.nbytes:
             return self

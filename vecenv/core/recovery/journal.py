@@ -1,13 +1,13 @@
-"""Journal: what each env was asked since the newest point from which it can be built again.
+"""Record the commands of each env since the newest point from which it can be restored.
 
-Kept by the parent, outside the workers, so that it survives them:
+The journal is in the parent, outside the workers, so that it survives them:
 
-    steps                  pages of actions (`pages`), one row per step
+    steps                  pages of actions (`action_pages`), one row per step
     resets, calls          one entry each, in the list of its env
-    starts                 per env: a seeded reset, or a snapshot of its state, mostly between episodes
+    restore points         per env: a seeded reset, or a snapshot of its state, mostly between episodes
 
-Noting a request of steps is one copy per action leaf, whatever the number of envs. Pages that every
-env's start has left behind are dropped; a crash gathers what one env needs from those that are left.
+Recording a request of steps takes one copy per action leaf, for any number of envs. Pages that precede the
+restore points of all envs are dropped. After a crash, the rows of one env are gathered from the remaining pages.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .action_pages import Page
 
 __all__ = ["Journal"]
 
-#: Pages and requests of other kinds between two looks at what can be dropped.
+#: Number of new pages, and of requests of other kinds, between two checks for data that can be dropped.
 _PRUNE_EVERY = 8
-#: Bytes of actions in a page, more or less, and into how many pages the room is divided at least.
+#: Approximate bytes of actions in a page, and the least number of pages that fit into the journal.
 _PAGE_NBYTES, _LEAST_PAGES = 1 << 16, 16
-#: Requests of all envs in a page at least, if there is room: a new page takes longer than to note one.
+#: Least number of requests to all envs in a page, if there is room: a new page takes longer than recording one.
 _LEAST_REQUESTS = 32
-#: What an entry costs beside its payload, as `sys.getsizeof` adds it up.
+#: Size of an entry beside its payload, as `sys.getsizeof` adds it up.
 _ENTRY_NBYTES = 200
-#: Of what may be kept, the part that is left when something had to go: each time costs a look at every row.
+#: Part of `max_nbytes` that is left after data had to be dropped. Each time, every row must be read.
 _TARGET_FILL = 0.75
 _NEVER = np.iinfo(np.int64).max
 
@@ -41,13 +41,13 @@ class Journal:
     """The journal of one pool.
 
     Args:
-        num_envs: how many envs.
-        max_nbytes: most bytes to keep; what goes beyond costs the envs with the longest
-            histories theirs, until they have a new start.
-        gather_restore_points: called before old entries are dropped: messages that wait may hold newer starts.
+        num_envs: number of envs.
+        max_nbytes: most bytes to keep. Beyond that, the envs with the longest histories lose theirs, and cannot be
+            restored until they have a new restore point.
+        gather_restore_points: called before old entries are dropped: unread messages may contain newer restore points.
 
     Attributes:
-        nbytes: kept now.
+        nbytes: bytes kept now.
     """
 
     def __init__(self, num_envs: int, max_nbytes: int, gather_restore_points: Callable[[], None] | None = None) -> None:
@@ -55,31 +55,37 @@ class Journal:
         self._max_nbytes = max_nbytes
         self._most_page_nbytes = max_nbytes // _LEAST_PAGES
         self._pages: deque[Page] = deque()
-        self._open_page: Page | None = None  # the last of requests for all envs, while it has room
-        self._open_mixed_page: Page | None = None  # the same of requests for some
-        self._rare_entries: list[list[Entry]] = [[] for _ in range(num_envs)]  # all but plain steps
-        #: by name: the last call before the oldest start, and all after it
+        self._open_page: Page | None = None  # last page of requests to all envs, while it has room
+        self._open_mixed_page: Page | None = None  # the same for requests to some envs
+        self._rare_entries: list[list[Entry]] = [[] for _ in range(num_envs)]  # all commands but plain steps
+        #: by name: the last call before the oldest restore point, and all calls after it
         self._persistent_calls: list[dict[str, list[Entry]]] = [{} for _ in range(num_envs)]
         self._restore_points = [RestorePoint(0)] * num_envs
-        self._older_points: dict[int, RestorePoint] = {}  # the start before those that may not be complete
-        self._incomplete: dict[int, list[int]] = {}  # step_ids of those, since then
-        self._pending_restore_points: dict[int, RestorePoint] = {}  # starts whose command has not been answered yet
-        self._cancelled: dict[int, set[int]] = {}  # by env: step_ids that were cancelled, made or not
+        self._older_points: dict[int, RestorePoint] = {}  # the complete restore point before incomplete ones
+        self._incomplete: dict[int, list[int]] = {}  # step_ids of the incomplete ones since then
+        self._pending_restore_points: dict[int, RestorePoint] = {}  # restore points whose command is not answered yet
+        self._cancelled: dict[int, set[int]] = {}  # by env: step_ids of cancelled commands, executed or not
         self._first_needed = np.zeros(num_envs, np.int64)  # first step_id still needed, per env
-        #: by env: step_id and payload of the last reset or step that had one; kept whatever else is given up
+        #: by env: step_id and payload of its last reset or step with a payload; never dropped
         self._payloads: dict[int, tuple[int, bytes]] = {}
         self._next_step_id = 1
-        self._dropped_before = 0  # commands below to envs without a start may have been dropped
-        self._free_pages: list[Page] = []  # dropped, to be written again: new memory costs a fault per 4 KiB
+        self._dropped_before = 0  # for envs without a restore point, earlier commands may have been dropped
+        self._free_pages: list[Page] = []  # dropped pages to reuse: new memory costs a page fault per 4 KiB
         self._until_prune = _PRUNE_EVERY
-        self._is_noting = False  # True after an interrupt amid that
+        self._is_noting = False  # still True if `note_steps` was interrupted
         self.nbytes = 0
         self.gather_restore_points = gather_restore_points or _do_nothing
 
     # ---- writing -------------------------------------------------------------------------
 
     def note_steps(self, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
-        """Note a request of steps that has just been sent."""
+        """Record a request of steps that has just been sent.
+
+        Args:
+            leaves: the actions, one array (n, *S) per leaf; copied.
+            env_ids: int64 (n,); None for all envs.
+            form: the type in which envs receive actions of shape ().
+        """
         self._is_noting = True
         if self._pending_restore_points:
             self._confirm(env_ids)
@@ -99,10 +105,11 @@ class Journal:
         self._is_noting = False
 
     def note_interrupted(self, step_id: int, leaves: tuple[Array, ...], env_ids: Array | None, form: int) -> None:
-        """Note a request of steps, if it was sent, that an interrupt has come amid.
+        """Record a step request that was interrupted by a signal handler, if it had already been sent.
 
         Args:
-            step_id: of the last command that its first env was sent; all else is as for `note_steps`.
+            step_id: the last command that was sent to the request's first env; the other arguments are those of
+                `note_steps`.
         """
         if self._is_noting:
             self._next_step_id = step_id + (self._num_envs if env_ids is None else len(env_ids))
@@ -111,7 +118,10 @@ class Journal:
             self.note_steps(leaves, env_ids, form)
 
     def _drop_transient(self) -> None:
-        """Keep only what lasts: what is noted is whole again as soon as an env has a new start."""
+        """Drop everything but persistent calls and payloads, because the last record is incomplete.
+
+        An env can be restored again as soon as it has a new restore point.
+        """
         self._pending_restore_points.clear()
         self._older_points.clear()
         self._incomplete.clear()
@@ -161,14 +171,17 @@ class Journal:
         names: Sequence[str | None],
         seeded: Sequence[bool],
     ) -> None:
-        """Note a request of resets, calls or steps by payload.
+        """Record a request of resets, calls, or steps with payloads. Each sequence has one element per command.
 
         Args:
-            op: one operation for all.
-            first: step_id of the first; they count up.
-            names: of calls whose effect lasts: only the last of a name is kept, for good. ''
-                for a call without effect, which is not noted at all.
-            seeded: of resets: whether the reset itself brings a new env to this point.
+            op: the operation of all commands.
+            first: step_id of the first command; those of the next ones count up from it.
+            arguments: seeds of resets.
+            flags: `CommandFlag` bits.
+            payloads: pickled payloads or None.
+            names: for a call with a lasting effect, a name, of which the last call is kept permanently; '' for a call
+                without an effect, which is not recorded; else None.
+            seeded: for a reset, whether it brings a new env to the same state by itself.
         """
         self._next_step_id = first + len(env_ids)
         for i, env_id in enumerate(env_ids):
@@ -191,16 +204,21 @@ class Journal:
             self._prune()
 
     def note_restore_point(self, env_id: int, point: RestorePoint, is_answered: bool) -> None:
-        """Note the state that an env had before the reset of command `point.step_id`."""
+        """Record the state that an env had before the reset of command `point.step_id`.
+
+        `is_answered`: whether that command has been answered.
+        """
         has_restore_point = self._restore_points[env_id].step_id != _NEVER
         if point.step_id < (self._restore_points[env_id].step_id if has_restore_point else self._dropped_before):
             return
         if point.step_id in self._cancelled.get(env_id, ()):
             return
         if not has_restore_point:
-            self._first_needed[env_id] = min(point.step_id, self._first_needed[env_id])  # what follows is needed again
+            # commands from here on are needed again
+            self._first_needed[env_id] = min(point.step_id, self._first_needed[env_id])
         later = self._pending_restore_points.get(env_id)
-        if later is not None and point.step_id < later.step_id:  # the news were read after the env was asked again
+        # the message was read after the env's next command was sent
+        if later is not None and point.step_id < later.step_id:
             del self._pending_restore_points[env_id]
             self.note_restore_point(env_id, point, True)
             self._pending_restore_points[env_id] = later
@@ -213,18 +231,18 @@ class Journal:
             self._confirm_one(env_id)
 
     def note_cancelled(self, env_id: int, step_id: int) -> None:
-        """Note that a command was cancelled: it may have been made or not, so nothing can begin with it."""
+        """Record that a command was cancelled: it may have been executed or not, so it cannot be a restore point."""
         self._cancelled.setdefault(env_id, set()).add(step_id)
         pending = self._pending_restore_points.get(env_id)
         if pending is not None and pending.step_id == step_id:
             self._drop_pending(env_id)
 
     def has_cancelled(self, env_id: int) -> bool:
-        """Tell whether something was cancelled since the env's start: the next reset had better be one."""
+        """Return whether a command was cancelled since the env's restore point; a new restore point is then useful."""
         return env_id in self._cancelled
 
     def forget(self, env_id: int) -> None:
-        """Begin anew with an env that has been built anew and is told everything again."""
+        """Start the journal of an env again, because it was built again and will receive all of its calls again."""
         self._pending_restore_points.pop(env_id, None)
         self._drop_older(env_id)
         self._set_restore_point(env_id, RestorePoint(self._next_step_id))
@@ -235,7 +253,10 @@ class Journal:
             self._confirm_one(env_id)
 
     def _confirm_one(self, env_id: int) -> None:
-        """The env is asked again, so the command of its candidate has been answered: it is the start from here on."""
+        """Make an env's pending restore point its restore point.
+
+        Called before the env's next command, when the command of that point must have been answered.
+        """
         point = self._pending_restore_points.pop(env_id, None)
         if point is None:
             return
@@ -251,8 +272,9 @@ class Journal:
         self._restore_points[env_id] = point
 
     def _is_barrier(self, env_id: int, point: RestorePoint) -> bool:
-        """Tell whether a start is a reset that superseded a step: nobody knows whether that step was made, so nothing
-        before it can be repeated.
+        """Return whether a restore point is a reset that superseded a step.
+
+        It is unknown whether that step was executed, so commands before it cannot be repeated.
         """
         resets = [entry for entry in self._rare_entries[env_id] if entry.flags & CommandFlag.SNAPSHOT]
         return any(entry.step_id == point.step_id for entry in resets)
@@ -264,7 +286,7 @@ class Journal:
             self.nbytes -= len(older.state or b"")
 
     def _set_restore_point(self, env_id: int, point: RestorePoint, first_needed: int | None = None) -> None:
-        """Have an env begin at a start, and drop what came before it, or before `first_needed`."""
+        """Set the restore point of an env, and drop its commands before that, or before `first_needed`."""
         first_needed = point.step_id if first_needed is None else first_needed
         self.nbytes -= len(self._restore_points[env_id].state or b"")
         self._restore_points[env_id] = point
@@ -280,10 +302,10 @@ class Journal:
             while len(calls) > 1 and calls[1].step_id < first_needed:
                 del calls[0]
 
-    # ---- keeping it small ----------------------------------------------------------------
+    # ---- limiting the size ---------------------------------------------------------------
 
     def is_half_full(self) -> bool:
-        """Tell whether new starts would be welcome."""
+        """Return whether the journal is more than half full, so that new restore points are useful."""
         return self.nbytes > self._max_nbytes // 2
 
     def _prune(self) -> None:
@@ -292,7 +314,7 @@ class Journal:
         self._drop_unreachable()
         pages = self._pages
         first_needed = int(self._first_needed.min())
-        # The last page has room for what comes next; one before it that has, too, is not to hold up the others.
+        # The last page has room for the next requests, so it stays. An earlier page with room must not keep the others.
         while len(pages) > 1 and pages[0].stop <= first_needed:
             page = pages.popleft()
             self._open_page = None if page is self._open_page else self._open_page
@@ -310,7 +332,7 @@ class Journal:
         self._dropped_before = self._next_step_id
 
     def _drop_unreachable(self) -> None:
-        """Drop what envs without a start were asked, but for what may yet begin with one."""
+        """Drop the commands of envs without a restore point, except those from a pending one on."""
         for env_id in np.flatnonzero(self._first_needed == _NEVER).tolist():
             if self._rare_entries[env_id]:
                 pending = self._pending_restore_points.get(env_id)
@@ -318,10 +340,10 @@ class Journal:
                 self._set_restore_point(env_id, self._restore_points[env_id], first_needed)
 
     def _compact(self) -> None:
-        """Keep only those rows of the pages that some env still needs."""
+        """Keep only the rows of pages that an env still needs."""
         self._open_page = self._open_mixed_page = None
         kept: deque[Page] = deque()
-        while self._pages:  # each goes once it has been copied: both together would take twice the room
+        while self._pages:  # each page is freed once it is copied; copying all first would need twice the memory
             page = self._pages.popleft()
             wanted = page.step_ids() >= self._first_needed[page.envs()]
             if wanted.any():
@@ -333,9 +355,10 @@ class Journal:
             self.nbytes += len(point.state or b"")
 
     def _drop_oldest_restore_points(self) -> bool:
-        """Give up the oldest starts, all that lie half as far back as the oldest or more; False if none is left.
+        """Drop every restore point in the older half of the journal. Return False if there was none.
 
-        Envs in lockstep whose episodes do not end are all as far back: then whole pages go, and nothing is copied.
+        If episodes do not end and all envs are in lockstep, their restore points are equally old. Then whole pages are
+        dropped, and no rows are copied.
         """
         oldest = int(self._first_needed.min())
         if oldest == _NEVER:
@@ -344,12 +367,12 @@ class Journal:
             self._drop_older(env_id)
             point, pending = self._restore_points[env_id], self._pending_restore_points.get(env_id)
             if not point.is_complete and self._first_needed[env_id] < point.step_id:
-                self._set_restore_point(env_id, point)  # what came before an uncertain start goes first
+                self._set_restore_point(env_id, point)  # first, drop commands before an incomplete restore point
             elif pending is not None and self._first_needed[env_id] < pending.step_id:
                 self._set_restore_point(
                     env_id, RestorePoint(int(_NEVER)), pending.step_id
-                )  # what may become a start goes last
-            else:  # with its command, which goes now, goes what would begin with it
+                )  # the pending restore point is kept until last
+            else:  # its command is dropped now, so the pending restore point is useless
                 self._drop_pending(env_id)
                 self._set_restore_point(env_id, RestorePoint(int(_NEVER)))
         return True
@@ -365,7 +388,10 @@ class Journal:
     # ---- reading -------------------------------------------------------------------------
 
     def history(self, env_id: int, queued: Collection[int]) -> History:
-        """Return how to bring an env to where its `queued` commands find it."""
+        """Return the restore points and commands that bring an env to the state before its first queued command.
+
+        `queued`: step_ids of the commands that will be executed again.
+        """
         points = [self._restore_points[env_id]]
         if env_id in self._older_points:
             points.append(self._older_points[env_id])
@@ -373,7 +399,7 @@ class Journal:
         if pending is not None and pending.step_id not in queued:
             points = [pending] if self._is_barrier(env_id, pending) else [pending, *points]
         elif pending is not None and pending.state is not None:
-            # Its command will be done again, with or without another look at the state: only with one is it a start.
+            # Its command will be executed again, and is a restore point only if a new snapshot is taken then.
             self._drop_pending(env_id)
         points = [point for point in points if point.step_id != _NEVER]
         points.sort(key=lambda point: not point.is_complete)
@@ -400,7 +426,7 @@ class Journal:
         return history
 
     def _persistent_calls_before(self, env_id: int, step_id: int, queued: Collection[int]) -> list[Entry]:
-        """Return the last call of each name before a command."""
+        """Return the last call of each name before a command, except queued ones."""
         found = []
         for calls in self._persistent_calls[env_id].values():
             before = [entry for entry in calls if entry.step_id < step_id and entry.step_id not in queued]
@@ -408,12 +434,12 @@ class Journal:
         return sorted(found)
 
     def forget_call(self, env_id: int, step_id: int) -> None:
-        """Drop a call that raised: it has no effect that lasts."""
+        """Drop a call that raised, because it has no lasting effect."""
         for calls in self._persistent_calls[env_id].values():
             calls[:] = [entry for entry in calls if entry.step_id != step_id]
 
     def payload(self, env_id: int, step_id: int) -> bytes | None:
-        """Return the payload of a reset or step; None where it has been given up, which the env's last one never is."""
+        """Return the payload of a reset or step; None if it was dropped. An env's last payload is never dropped."""
         known, payload = self._payloads.get(env_id, (0, b""))
         if known == step_id:
             return payload
@@ -423,7 +449,7 @@ class Journal:
         return None
 
     def _entries(self, env_id: int, first_needed: int) -> list[Entry]:
-        """Return the commands to an env from `first_needed` on, in their order."""
+        """Return the commands to an env from `first_needed` on, in order."""
         found = [entry for entry in self._rare_entries[env_id] if entry.step_id >= first_needed]
         for page in self._pages:
             if page.stop > first_needed:
@@ -435,7 +461,7 @@ class Journal:
 
 
 def _first_answer(point: RestorePoint, entries: list[Entry]) -> int:
-    """Return the step_id with whose answer an env's digest began anew."""
+    """Return the step_id of the command at whose answer the digest of an env restarts."""
     if not point.is_mid_episode:
         return point.step_id
     asked = (entry.step_id for entry in entries if entry.step_id >= point.step_id and entry.op != Op.CALL)
@@ -443,7 +469,7 @@ def _first_answer(point: RestorePoint, entries: list[Entry]) -> int:
 
 
 def _do_nothing() -> None:
-    """Gather nothing."""
+    """Do nothing: the default of `gather_restore_points`."""
 
 
 def _nbytes_of(entry: Entry) -> int:

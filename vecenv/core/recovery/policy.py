@@ -1,12 +1,11 @@
-"""Recovery: what a ProcessPool does about workers that died or hang, so that nothing is lost.
+"""Decide how a ProcessPool recovers from workers that died or hang, without losing answers.
 
-    death, or limit -> reap -> what its slots had left to do, what its envs had done
-                    -> a new worker on the same slots, told both -> it goes on in the old queue
+    death, or limit -> reap -> the commands left in its slots, and the commands that its envs have executed
+                    -> a new worker on the same slots receives both -> it continues with the old queue
 
-The new worker repeats each env's commands before the first one that is new (`replay`). Rows that
-were committed stay, rows that were claimed are void, rows that were assigned wait for their new
-writer: the caller's batch comes out as if nothing had happened. Mechanism is the pool's; here
-are the books: who is to blame, how often, and what it cost.
+The new worker repeats the commands of each env before the first new one (`replay`). Committed rows stay. Claimed rows
+are void. Assigned rows wait for their new writer. So the caller's batch has the same contents as without a failure. The
+pool replaces the workers; this module records which env is to blame, how often, and the cost.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ __all__ = ["COUNTS", "Queued", "Recovery", "append_message"]
 
 _LOG = logging.getLogger("vecenv")
 _NS = 1_000_000_000
-#: Failures in one call of an env before it is given up: those of its own making, and those by a signal from outside,
-#: which the env need not have anything to do with.
+#: Failures in one command of an env before that command is abandoned: those caused by its process, and those by a
+#: signal from outside, to which the env may be unrelated.
 _MAX_FAILURES, _MAX_OUTSIDE_FAILURES = 2, 8
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT)
 _UNPROVEN = (
@@ -43,9 +42,9 @@ _UNPROVEN = (
     "unknown or cannot be looked into, and what it did since its last seeded reset is too long to be repeated or not "
     "kept. `vecenv check ENV --determinism` names what is not covered"
 )
-#: What is counted, see `Pool.statistics`.
+#: Names of the counters; see `Pool.statistics`.
 COUNTS = ("restarts", "recycled", "workers_added", "replayed", "unproven", "truncated", "steps_replayed")
-#: Failures that no env is to blame for, over `max_restarts`, before the pool gives up.
+#: The limit of failures that no env is to blame for, as a multiple of `max_restarts`.
 _POOL_FACTOR = 10
 
 #: (op, env_id, step_id, flags) of a command that a dead slot has left.
@@ -54,7 +53,7 @@ Queued = tuple[int, int, int, int]
 
 @dataclass
 class _RestoreProgress:
-    """Envs that are still on their way back, for the line that says how it ended."""
+    """Envs of one worker that are still being restored, for the log line about the result."""
 
     what: str
     began_ns: int
@@ -64,13 +63,13 @@ class _RestoreProgress:
 
 
 class Recovery:
-    """The books of one pool's failures.
+    """The state of one pool's failures and recoveries.
 
     Args:
-        policy: what users want.
-        journal: what envs were asked.
-        limits: of operations.
-        reproduce: tells what an env was asked until it failed, by (env_id, op, step_id).
+        policy: the user's options.
+        journal: the commands of the envs.
+        limits: time limits of operations.
+        reproduce: returns the last commands of an env that failed, given (env_id, op, step_id).
     """
 
     def __init__(
@@ -85,20 +84,21 @@ class Recovery:
         self.limits = limits
         self._reproduce = reproduce
         self._failure_counts: Counter[tuple[int, int]] = Counter()  # by (env_id, step_id)
-        self._abandoned: dict[tuple[int, int], str] = {}  # why no episode is brought back for these
-        self._suspects: set[int] = set()  # of several threads' envs at work in repeated failures
-        self._failure_weights: Counter[int] = Counter()  # per env: what its failures weigh; one from outside weighs 1
-        self._failure_times: dict[int, deque[int]] = {}  # times of failures; -1: nobody's
+        self._abandoned: dict[tuple[int, int], str] = {}  # by (env_id, step_id): why its episode is abandoned
+        self._suspects: set[int] = set()  # envs that ran in several threads during repeated failures
+        # by env_id: total weight of its failures; one from outside weighs 1
+        self._failure_weights: Counter[int] = Counter()
+        self._failure_times: dict[int, deque[int]] = {}  # by env_id: times of failures; -1: no env is to blame
         self._progress_of: dict[int, _RestoreProgress] = {}  # by env_id
         self._counts = Counter[str]()
         self._replay_seconds = 0.0
-        self._restore_seconds: dict[int, float] = {}  # by env_id, of the last time
+        self._restore_seconds: dict[int, float] = {}  # by env_id: duration of its last restoring
 
     def set_limits(self, limits: Limits) -> None:
-        """Repeat operations within these limits from now on."""
+        """Use these time limits from now on, also for repeated operations."""
         self.limits = limits
 
-    # ---- judging ---------------------------------------------------------------------------
+    # ---- after a failure --------------------------------------------------------------------
 
     def judge(
         self,
@@ -107,59 +107,59 @@ class Recovery:
         states: Sequence[SlotState],
         can_isolate: Callable[[int], bool] = lambda env_id: False,
     ) -> None:
-        """Decide about a failed worker: whether another one is to try, and with which episodes not (see `plan`).
+        """Decide whether a failed worker is replaced, and which episodes are abandoned (see `plan`).
 
         Args:
-            error: what would be raised without recovery.
-            exitcode: of the process; None: it hangs.
-            states: of its slots as it left them.
-            can_isolate: tells whether an env of this worker could have one to itself.
+            error: the error to be raised without recovery.
+            exitcode: exit code of the process; None if it hangs.
+            states: states of its slots at the failure.
+            can_isolate: returns whether an env of this worker could get a worker to itself.
 
         Raises:
-            WorkerError: the policy allows no recovery. If an env is to blame, it says what that was
-                asked last; if for one call, it names a reproducer file.
+            WorkerError: the policy allows no recovery. If an env is to blame, the text contains its last actions; if it
+                failed repeatedly in one command, the text names a reproducer file.
         """
         running = [state for state in states if state.op != Op.NONE]
-        if exitcode is None and error.env_ids:  # those of other threads are within their limits
+        if exitcode is None and error.env_ids:  # the operations of other threads are within their limits
             running = [state for state in running if state.env_id in error.env_ids]
         limit = _limit_of(exitcode)
         suspects = [state.env_id for state in running]
-        if len(suspects) == 1:  # of several threads' envs nobody knows which one it was
+        if len(suspects) == 1:  # if several threads ran envs, the cause is unknown
             self._failure_weights[suspects[0]] += _MAX_OUTSIDE_FAILURES // limit
         self._count_failure(running, error)
         for state in running:
             key = (state.env_id, state.step_id)
             for old in [other for other in self._failure_counts if other[0] == key[0] and other != key]:
-                del self._failure_counts[old]  # that call was answered in the end
+                del self._failure_counts[old]  # that command was answered in the end
                 self._abandoned.pop(old, None)
             self._failure_counts[key] += 1
             if self._failure_counts[key] < limit:
                 continue
             if len(suspects) > 1 and can_isolate(state.env_id):
-                self._suspects.add(state.env_id)  # alone it shows whether it is to blame
+                self._suspects.add(state.env_id)  # alone, it shows whether it is to blame
                 continue
             self._suspects.clear()
             asked, file = self._add_context(error, state)
             times = f"it is the {_ordinal(self._failure_counts[key])} time in this call"
             again = ", its old episode given up" if key in self._abandoned else ""
             message = _insert(error, f"{asked}; {times}{again}{file}")
-            # What kills it may be an old reset or call that is only repeated: an episode given up has none. And where
-            # that has been of no use nothing else can be tried, unless another thread's env may be to blame.
+            # The cause may be an old reset or call that is only repeated; an abandoned episode repeats none. If that
+            # did not help, there is no other remedy, unless the env of another thread may be to blame.
             may_help = state.op == Op.STEP or state.env_id in self._progress_of
             is_untried = key not in self._abandoned or len(suspects) > 1
             if self.policy.on_repeat == "raise" or not (may_help and is_untried):
                 error.args = (message, *error.args[1:])
                 raise error
-            # Whether an episode ends by that, or had ended before, its new worker finds out: see `note_outcome`.
+            # The new worker finds out whether this ends an episode or whether it had already ended: see `note_outcome`.
             _LOG.warning("what env %d was asked is not tried again: %s", state.env_id, message)
             self._abandoned[key] = str(error).partition("\n")[0]
             self._failure_counts[key] = 0
 
     def env_to_isolate(self, env_ids: Sequence[int]) -> int | None:
-        """Return which of the envs of a failed worker is to have the next one to itself; None: none.
+        """Return the env of a failed worker that gets the next worker to itself, or None.
 
-        It is one that two failures have been traced to, or eight by signals from outside; or one of several that were
-        at work in as many failures of the same call.
+        It is an env to which two failures were traced, or eight by signals from outside. Or it is one of several envs
+        that ran during as many failures of the same command.
         """
         if len(env_ids) == 1:
             return None
@@ -168,49 +168,55 @@ class Recovery:
         return found[0] if found else None
 
     def note_worker_added(self) -> None:
-        """Count a worker that was added for an env of its own."""
+        """Count a worker that was added for an isolated env."""
         self._counts["workers_added"] += 1
 
     def judge_start(self, error: WorkerDiedError | WorkerTimeoutError, failures: int) -> None:
-        """Decide about a successor that died or hung before it served, the `failures`-th in a row: raise or try again.
+        """Decide whether to replace a successor that died or hung before it served; return if so.
+
+        Args:
+            error: its failure.
+            failures: number of such failures in a row.
 
         Raises:
-            WorkerDiedError, WorkerTimeoutError: the policy allows no other one.
+            WorkerDiedError, WorkerTimeoutError: the policy allows no further attempt.
         """
         if failures >= _limit_of(error.exitcode if isinstance(error, WorkerDiedError) else None):
             raise error
         self._count_failure([], error)
-        _LOG.warning("%s; another one is started", str(error))  # a kept record must not keep the pool
+        # as text: a log record that is kept must not keep the pool alive
+        _LOG.warning("%s; another one is started", str(error))
 
     def append_last_actions(self, error: WorkerError, state: SlotState) -> None:
-        """Have an error that is raised at once say what its env was asked last."""
+        """Append the last actions of an env to an error that is raised at once."""
         append_message(error, self._add_context(error, state, write=False)[0])
 
     def _add_context(self, error: WorkerError, state: SlotState, *, write: bool = True) -> tuple[str, str]:
-        """Have an error know what its env was asked last, and write the reproducer file.
+        """Set the seed and last actions of an env in an error, and write the reproducer file.
 
         Returns:
-            Both in words, for the error's text: what was asked, and where the file is or why there is none.
+            Two texts for the error: the seed and last actions, and the path of the file or the reason why there is
+                none.
         """
         asked = ""
         try:
             context = self._reproduce(state.env_id, state.op, state.step_id)
             error.seed, error.actions = context.seed, context.actions
             asked = describe(context.seed, context.actions)
-            if error.env_ids != (state.env_id,) and asked:  # of several that were at work the error names one
+            if error.env_ids != (state.env_id,) and asked:  # if several envs were running, the text must name this one
                 asked = f"; env {state.env_id}: {asked}"
             elif asked:
                 asked = f"; {asked}"
             if not write:
                 return asked, ""
             error.reproducer = context.save(_insert(error, asked))
-        except Exception as trouble:  # a full disk, say: whether the run goes on is not to depend on it
+        except Exception as trouble:  # for example, a full disk: it must not end the run
             why = " ".join(f"{type(trouble).__name__}: {trouble}".split())
             return asked, f"; no reproducer file could be written: {why}"
         return asked, f". `vecenv replay {error.reproducer}` repeats it"
 
     def _count_failure(self, running: Sequence[SlotState], error: WorkerError) -> None:
-        """Note a failure; raise if there have been too many lately."""
+        """Record a failure; raise the error if there were too many within `restart_window`."""
         now = now_ns()
         oldest = now - int(min(self.policy.restart_window, MOST_SECONDS) * _NS)
         blamed: list[SlotState | None] = [*running] or [None]
@@ -231,7 +237,7 @@ class Recovery:
                 )
                 raise error
 
-    # ---- telling the new worker --------------------------------------------------------------
+    # ---- restoring by the new worker ---------------------------------------------------------
 
     def plan(
         self,
@@ -243,15 +249,16 @@ class Recovery:
         fresh_seed: Callable[[int], int | None] = lambda env_id: None,
         marks_recovery: bool = True,
     ) -> dict[int, RestoreJob]:
-        """Return how each env is to be brought back, by env_id.
+        """Return how the new worker restores each env, by env_id.
 
         Args:
-            env_ids: the worker's.
-            queued: what its slots have left to do.
-            last_delivered: newest observation that the caller has of an env, before a step_id.
-            last_delivered_message: the mail with what of an env's newest observation has no column.
-            fresh_seed: draws a seed for an env that begins without one of its episodes; None: it had no seed so far.
-            marks_recovery: whether rows are to say that their env was recovered.
+            env_ids: the envs of the worker.
+            queued: the commands left in its slots.
+            last_delivered: returns the newest observation of an env that was delivered before a step_id.
+            last_delivered_message: returns the message with the values of an env's newest observation that have no
+                column.
+            fresh_seed: draws a seed for an env that starts a new episode instead; None if it has had no seed so far.
+            marks_recovery: whether rows are marked when their env was recovered.
         """
         step = self.limits.step
         seconds = self.policy.recovery_timeout or max(60.0, 10 * (step or 0.0))
@@ -276,28 +283,35 @@ class Recovery:
         return restore_jobs
 
     def abandon_reason(self, env_id: int, step_ids: Sequence[int]) -> str:
-        """Return why an env is not to be brought back for one of these commands; '': it is."""
+        """Return why an env is not restored before one of these commands; '' if it is."""
         return next(
             (why for (one, step_id), why in self._abandoned.items() if one == env_id and step_id in step_ids), ""
         )
 
-    # ---- what came of it ---------------------------------------------------------------------
+    # ---- results -----------------------------------------------------------------------------
 
     def begin_restoring(
         self, what: str, began_ns: int, restore_jobs: dict[int, RestoreJob], *, is_failure: bool = True
     ) -> None:
-        """Note that these envs are on their way back."""
+        """Record that these envs are being restored.
+
+        Args:
+            what: start of the log line about the result.
+            began_ns: when the failure was noticed, on the monotonic clock.
+            restore_jobs: the result of `plan`.
+            is_failure: False if a healthy worker was recycled.
+        """
         progress = _RestoreProgress(what, began_ns, logging.WARNING if is_failure else logging.INFO, set(restore_jobs))
         for env_id in restore_jobs:
             self._progress_of[env_id] = progress
         self._counts["restarts" if is_failure else "recycled"] += 1
 
     def note_restore_point(self, env_id: int, restore_point: RestorePoint, is_answered: bool) -> None:
-        """Note a point from which an env can be brought back."""
+        """Record a point from which an env can be restored."""
         self.journal.note_restore_point(env_id, restore_point, is_answered)
 
     def note_outcome(self, env_id: int, outcome: Outcome) -> None:
-        """Note how an env came back; the last one of its worker ends the story with a line."""
+        """Record the result of restoring an env; after the last env of its worker, log a summary."""
         self._counts[outcome.kind] += 1
         self._counts["steps_replayed"] += outcome.num_steps
         self._replay_seconds += outcome.seconds
@@ -317,11 +331,11 @@ class Recovery:
             _LOG.log(progress.level, "%s", _summary(progress))
 
     def restore_seconds(self, env_ids: Sequence[int]) -> float:
-        """Return how long it took to bring these envs back the last time, together; 0: they have always been there."""
+        """Return how long restoring these envs took together the last time, in seconds; 0 if they never were."""
         return sum(self._restore_seconds.get(env_id, 0.0) for env_id in env_ids)
 
     def statistics(self) -> dict[str, Any]:
-        """Return counts since the start; see `Pool.statistics`."""
+        """Return the counters since the start; see `Pool.statistics`."""
         counts = {name: self._counts[name] for name in COUNTS}
         return {**counts, "replay_seconds": self._replay_seconds, "log_nbytes": self.journal.nbytes}
 
@@ -344,13 +358,13 @@ def _summary(progress: _RestoreProgress) -> str:
 
 
 def _insert(error: WorkerError, addition: str) -> str:
-    """Return an error's text with more behind its first line; what follows is a stack."""
+    """Return the text of an error with an addition after its first line; a stack may follow that line."""
     first, newline, rest = str(error).partition("\n")
     return f"{first}{addition}{newline}{rest}"
 
 
 def append_message(error: WorkerError, addition: str) -> None:
-    """Put words behind the first line of an error's text."""
+    """Append text to the first line of an error's message."""
     error.args = (_insert(error, addition), *error.args[1:])
 
 

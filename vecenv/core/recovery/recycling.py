@@ -1,7 +1,7 @@
-"""Recycling: which workers have lived long enough, for simulators that leak.
+"""Decide which workers to replace because of their age or memory, for simulators that leak.
 
-A worker is looked at between two requests, at most once a second; what it hosts goes on in its
-successor as after a crash, so that nobody but the memory notices.
+Workers are checked between two requests, at most once a second. The successor of a worker restores its envs as after a
+crash, so the caller notices only the lower memory use.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ __all__ = ["Recycler"]
 
 _LOG = logging.getLogger("vecenv")
 _POLL_NS = 1_000_000_000
-#: How long a worker lives at least over the time that bringing its envs back took, however large it is: where what they
-#: leak is repeated with them, its successors would do nothing else.
+#: Least lifetime of a worker, as a multiple of the time that restoring its envs took; its memory use does not
+#: matter. If the repeated commands leak too, its successors would otherwise only restore envs.
 _MIN_LIFETIME_FACTOR = 20
-#: A worker whose envs always owe answers, as in asynchronous use, is not waited for longer than this.
+#: A worker whose envs always owe answers, as in asynchronous use, is replaced after this many checks.
 _MAX_BUSY_POLLS = 5
 _MIB = 1 << 20
 
 
 class Recycler:
-    """Looks at the workers of one pool.
+    """Decides which workers of one pool are due for replacement.
 
     Args:
-        limits: 'episodes' that an env may play in one worker, 'rss_mb' that a worker may use (MiB).
-        plan, memory: of the arena, whose records count episodes.
-        restore_seconds: how long it took to bring these envs back the last time, together.
+        limits: 'episodes' that an env may play in one worker, and 'rss_mb', the memory that a worker may use (MiB).
+        plan, memory: the arena, whose records count episodes.
+        restore_seconds: returns how long restoring these envs took together the last time, in seconds.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Recycler:
     ) -> None:
         self._limits = dict(limits)
         self._restore_seconds = restore_seconds
-        self._started_ns: dict[int, int] = {}  # of successors
+        self._started_ns: dict[int, int] = {}  # of successors, by worker_id
         self._has_warned = False
         self._episodes = plan.records(memory)["episode"]
         self._start_episodes = np.zeros(plan.num_envs, np.int64)
@@ -58,8 +58,8 @@ class Recycler:
         """Return the workers to replace now, each with the reason.
 
         Args:
-            workers: all of them.
-            busy: whether envs of each owe answers.
+            workers: all workers of the pool.
+            busy: for each worker, whether its envs owe answers.
         """
         now = now_ns()
         if now < self._next_poll_ns:
@@ -76,7 +76,7 @@ class Recycler:
         return found
 
     def note_worker_started(self, worker: Worker) -> None:
-        """Count from here for a new worker."""
+        """Restart the counts of a worker_id for its new process."""
         self._busy_polls.pop(worker.worker_id, None)
         self._started_ns[worker.worker_id] = now_ns()
         self._start_episodes[worker.env_ids] = self._episodes[worker.env_ids].max(1)
@@ -91,7 +91,7 @@ class Recycler:
         if rss_mb is not None:
             try:
                 used = psutil.Process(worker.pid).memory_info().rss / _MIB
-            except psutil.Error:  # it has died since: its pidfd tells of that
+            except psutil.Error:  # it has died since, which its pidfd reports
                 return ""
             if used >= rss_mb and not self._is_too_young(worker, used, rss_mb):
                 return f"at {used:.0f} MiB"
@@ -107,9 +107,9 @@ class Recycler:
         if not self._has_warned:
             self._has_warned = True
             _LOG.warning(
-                "%s has %.0f MiB, more than rss_mb=%g, soon after it was replaced; bringing its envs back took %.3g s, "
-                "so it stays for %.3g s. What envs leak they leak again where all they were asked is repeated: give "
-                "them get_state() and set_state(state), or reset them with a seed now and then",
+                "%s uses %.0f MiB, more than rss_mb=%g, soon after it was replaced; restoring its envs took %.3g s, "
+                "so it is kept for %.3g s. Envs that leak do so again when their commands are repeated: give them "
+                "get_state() and set_state(state), or reset them with a seed now and then",
                 *(worker.name, used, rss_mb, seconds, left_ns / 1e9),
             )
         return True

@@ -1,8 +1,8 @@
-"""Reproducer: one env's episode in a file, to be run again in one process until it fails.
+"""Save the episode of one env in a file, so that it can be run again in one process until it fails.
 
-Written when an env fails a second time in the same call. Holds the constructor by value, the
-newest start, and every command since, the one that failed included; where to find the modules that
-travel by name, but nothing of the environment, which may hold secrets.
+A file is written when an env fails a second time in the same command. It contains the env factory by value, the newest
+restore point, and every command since, including the one that failed. It lists the folders of modules that are pickled
+by name, but no environment variables, which may contain secrets.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ from ..processes.worker_main import build_env
 
 __all__ = ["FailureContext", "Event", "Reproducer", "failure_context", "describe", "load", "shorten", "write"]
 
-#: 4: other names of the fields; 3: registrations as `pickle_registrations` gives them; 2: constructors as the
-#: worker got them, sys.path and the working directory.
+#: Version of the file format. 4: other names of the fields; 3: registrations as `pickle_registrations` returns
+#: them; 2: env factories as the worker received them, sys.path and the working directory.
 _FORMAT = 4
 _SUFFIX = ".vecenv-episode"
-#: Actions that an error carries, the characters that its text has for them, and for each.
+#: Most actions in an error; the characters for all of them in its text, and for each.
 _MOST_ACTIONS, _ACTIONS_WIDTH, _ACTION_WIDTH = 8, 100, 60
 
 
 class Event(NamedTuple):
-    """What one repeated command gave; `op` is 'step', 'reset', 'autoreset', 'call' or 'error'.
+    """The result of one repeated command; `op` is 'step', 'reset', 'autoreset', 'call' or 'error'.
 
-    A step has its `action`, a reset its `seed` if it had one. An 'error' is what the env answered: `info["error"]`.
+    A step has its `action`, and a reset its `seed` if it had one. An 'error' is an exception that the env raised, as
+    text in `info["error"]`.
     """
 
     step_id: int
@@ -61,9 +62,9 @@ class Event(NamedTuple):
 
 
 class FailureContext(NamedTuple):
-    """What an error tells of an env: see `errors.WorkerError`.
+    """The seed and last actions of an env that failed, for the error; see `errors.WorkerError`.
 
-    `save` writes the reproducer file, given the error's text, and returns its path.
+    `save` writes the reproducer file, given the text of the error, and returns its path.
     """
 
     seed: int | None
@@ -76,12 +77,12 @@ class Reproducer:
     """An episode that can be run again.
 
     Attributes:
-        env_fns, adapt, snapshotter, registrations: pickled by value, as workers get them.
-        env_id, step_id: who failed, in which command.
-        why: the error's text.
-        restore_point, entries, persistent_calls: as in `history.RestorePlan`; the last entry is the one that failed.
-        path, cwd: sys.path and working directory of the workers; None: they had none that exists.
-        versions: of Python and of NumPy where the file was written.
+        env_fns, adapt, snapshotter, registrations: pickled by value, as workers receive them.
+        env_id, step_id: the env that failed, and its command.
+        why: text of the error.
+        restore_point, entries, persistent_calls: as in `commands.RestorePlan`; the last entry is the one that failed.
+        path, cwd: sys.path and working directory of the workers; `cwd` is None if it did not exist.
+        versions: versions of Python and NumPy where the file was written.
     """
 
     env_fns: bytes
@@ -102,20 +103,20 @@ class Reproducer:
     )
 
     def run(self, until: int | None = None, pause: Callable[[], object] | None = None) -> Iterator[Event]:
-        """Build the env and repeat its commands, one per item; whatever it does, it does here.
+        """Build the env and repeat its commands in this process, one per item of the iterator.
 
-        Until the iterator is closed this process works in `cwd`, if that is still there, and also finds
-        the modules of `path`.
+        Until the iterator is closed, this process works in `cwd`, if that still exists, and can import the modules of
+        `path`.
 
         Args:
-            until: stop before the command with this step_id; None: go through to the end.
-            pause: called there instead, right before the env is called; then it goes on. A debugger
-                that traces from here on, and skips vecenv.core, stops in the env's code.
+            until: stop before the command with this step_id; None: run to the end.
+            pause: if given, it is called at that point, right before the env is called, and the run continues. A
+                debugger that traces from there on, and skips vecenv.core, stops in the env's code.
 
         Raises:
             DependencyError: a module that the env needs cannot be imported.
-            ConfigError: such a module lacks what it had.
-            Exception: what the env raises.
+            ConfigError: such a module lacks an object that it had.
+            Exception: any exception of the env.
         """
         with self._original_cwd_and_path():
             calls = _Calls(self.env_id)
@@ -128,18 +129,19 @@ class Reproducer:
                         snapshotter.restore(env, calls.rngs.unpack_state(self.env_id, self.restore_point.state))
                     yield from self._repeat(env, calls, until, pause)
             finally:
-                with replaying():  # what was cut short there is so here, too
+                with replaying():  # an episode that was stopped early stops inside `replaying` too
                     calls.call_swapped(env.close)
 
     @contextlib.contextmanager
     def _original_cwd_and_path(self) -> Iterator[None]:
-        """Have the folder and the modules of the program that wrote the file; what this process had stays first."""
+        """Use the working directory and modules of the program that wrote the file, after those of this process."""
         added = self._extend_path()
         try:
             before: str | None = os.getcwd()
-        except OSError:  # it has been removed
+        except OSError:  # it was removed
             before = None
-        with contextlib.suppress(OSError):  # moved or removed since: an env that needs it will say so itself
+        # it was moved or removed since; an env that needs it will raise its own error
+        with contextlib.suppress(OSError):
             if self.cwd is not None:
                 os.chdir(self.cwd)
         try:
@@ -152,15 +154,15 @@ class Reproducer:
                 os.chdir(before)
 
     def _extend_path(self) -> list[str]:
-        """Add what sys.path lacks, each entry before the one it stood before; return what was added.
+        """Add the missing entries of `path` to sys.path, in their old order; return the added ones.
 
-        So a project's modules come before those of site-packages, as they did, while the standard library
-        of another Python, where no entry is the same, comes last.
+        So a project's modules precede those of site-packages, as before. The standard library of another Python, of
+        which no entry is the same, comes last.
         """
         added = []
         position = len(sys.path)
         for entry in reversed(self.path):
-            if entry not in sys.path and self.cwd is not None:  # '' and other relative ones mean a folder in `cwd`
+            if entry not in sys.path and self.cwd is not None:  # '' and other relative entries mean a folder in `cwd`
                 entry = os.path.normpath(os.path.join(self.cwd, entry))
             if entry in sys.path:
                 position = sys.path.index(entry)
@@ -176,7 +178,7 @@ class Reproducer:
                 register_missing(self.registrations)
                 env_fn = pickle.loads(self.env_fns)[self.env_id]
                 adapt, snapshotter = pickle.loads(self.adapt), pickle.loads(self.snapshotter)
-            except AttributeError as error:  # of a module that has changed; later ones are the env's own
+            except AttributeError as error:  # a module has changed; later AttributeErrors are the env's own
                 raise ConfigError(f"{prefix}: {error}", key="file") from error
             return calls.build(env_fn, adapt), snapshotter
         except ImportError as error:
@@ -196,9 +198,10 @@ class Reproducer:
             try:
                 yield from self._events_of(entry, env, calls, spec)
             except Exception as error:
-                if entry.step_id == self.step_id or isinstance(error, bdb.BdbQuit):  # the user's, amid an earlier one
+                # the last failure, or the user quits the debugger
+                if entry.step_id == self.step_id or isinstance(error, bdb.BdbQuit):
                     raise
-                # What an env raised before was its answer; an autoreset that raised is tried again by the next step.
+                # An earlier exception of the env was its answer. If an autoreset raised, the next step tries it again.
                 is_next = self.autoreset == Autoreset.NEXT_STEP
                 calls.needs_reset = calls.needs_reset and (entry.op == Op.CALL or (entry.op == Op.STEP and is_next))
                 message = f"{type(error).__name__}: {error}"
@@ -219,7 +222,7 @@ class Reproducer:
             yield Event(entry.step_id, "autoreset", obs, 0.0, False, False, info)
         else:
             action = _action(spec, entry)
-            untouched = _action(spec, entry)  # not what the env may write into
+            untouched = _action(spec, entry)  # a copy, because the env may change its action
             obs, reward, terminated, truncated, info = calls.call_lazily(env.step, action)
             calls.needs_reset = bool(terminated or truncated) and self.autoreset != Autoreset.DISABLED
             yield Event(entry.step_id, "step", obs, reward, bool(terminated), bool(truncated), info, untouched)
@@ -230,7 +233,7 @@ class Reproducer:
 
 
 class _Calls:
-    """Calls into the env with its global random generators; between calls the process has its own.
+    """Calls the env with its global random generators; between calls the process has its own.
 
     Attributes:
         pause: called once, before the next call.
@@ -288,13 +291,14 @@ def _action(spec: Spec, entry: Entry) -> Any:
 
 
 def failure_context(episode: Reproducer, op: int, spec: Spec, records: Array, folder: str | None) -> FailureContext:
-    """Return what an error tells of the env of an episode.
+    """Return the seed and last actions of an env that failed, and the function that saves its episode.
 
     Args:
-        op: of the command that failed.
-        spec: of actions.
-        records: the env's, from the arena: of its last answers.
-        folder: for the file, as for `write`.
+        episode: the episode; its cancelled commands that were not answered are removed.
+        op: operation of the command that failed.
+        spec: the spec of actions.
+        records: the env's records in the arena, which describe its last answers.
+        folder: folder of the file; see `write`.
     """
 
     answered = (*records["step_id"].tolist(), episode.step_id)
@@ -304,7 +308,7 @@ def failure_context(episode: Reproducer, op: int, spec: Spec, records: Array, fo
 
     def save(why: str) -> str:
         if not episode.entries:
-            raise ValueError("what the env was asked is more than max_log_bytes keeps")
+            raise ValueError("the commands of the env were dropped, because they exceed max_log_bytes")
         episode.why = why
         return write(episode, folder)
 
@@ -312,9 +316,10 @@ def failure_context(episode: Reproducer, op: int, spec: Spec, records: Array, fo
 
 
 def _last_asked(episode: Reproducer, op: int, spec: Spec, records: Array) -> tuple[int | None, tuple[Any, ...]]:
-    """Return the seed of an env's running episode, and the newest actions since that began.
+    """Return the seed of an env's present episode, and its newest actions.
 
-    The journal alone does not know where autoresets lie, but each answer left a record of its place.
+    The journal does not contain the positions of autoresets, but the record of each answer has its place in the
+    episode.
     """
     if op == Op.RESET:
         failed = next((entry for entry in reversed(episode.entries) if entry.step_id == episode.step_id), None)
@@ -348,7 +353,7 @@ _SHORTENER = _Shortener()
 
 
 def shorten(action: Any) -> str:
-    """Return an action in one short line.
+    """Return an action as one short line of text.
 
     >>> shorten(np.int64(3)), shorten(np.zeros((2, 100)))
     ('3', '[[0., 0., ..., 0., 0.], [0., 0., ..., 0., 0.]]')
@@ -358,7 +363,7 @@ def shorten(action: Any) -> str:
 
 
 def describe(seed: int | None, actions: tuple[Any, ...]) -> str:
-    """Say what an env was asked last, as far as it is known.
+    """Return a text with the seed and the last actions of an env, as far as they are known.
 
     >>> describe(5, (0, 1, 1)), describe(None, ())
     ('seed 5, last actions [0, 1, 1]', '')
@@ -379,32 +384,39 @@ def describe(seed: int | None, actions: tuple[Any, ...]) -> str:
 
 
 def write(episode: Reproducer, folder: str | None) -> str:
-    """Write an episode to a new file; return its path, whose second number is that of the command that failed.
+    """Write an episode to a new file; return its path.
+
+    The name of the file contains the env id and the step_id of the command that failed.
+
+    Args:
+        folder: folder of the file; None: the system's folder for temporary files.
 
     Raises:
-        OSError: the file cannot be written; then there is none.
+        OSError: the file cannot be written; an incomplete file is removed.
     """
     data = pickle.dumps((_FORMAT, episode), protocol=5)
     handle, path = tempfile.mkstemp(_SUFFIX, f"env{episode.env_id}-step{episode.step_id}-", folder)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-    except OSError:  # half a file is none
+    except OSError:  # remove an incomplete file
         os.unlink(path)
         raise
     return path
 
 
 def load(path: str | os.PathLike[str]) -> Reproducer:
-    """Read an episode. Like every pickle it can run any code: load your own files only.
+    """Read an episode from a file.
+
+    Like every pickle, the file can run any code: load only your own files.
 
     Raises:
-        ValueError: the file is no episode, or one of another version of vecenv.
+        ValueError: the file is not an episode, or was written by another version of vecenv.
     """
     with open(path, "rb") as file:
         try:
             version, episode = pickle.load(file)
-        except Exception as error:  # bytes that are no pickle, or one of classes that are gone, raise anything
+        except Exception as error:  # other bytes, or a pickle of missing classes, may raise anything
             raise ValueError(f"{path}: not an episode that vecenv has written ({error})") from error
     if version != _FORMAT or not isinstance(episode, Reproducer):
         raise ValueError(
