@@ -54,7 +54,7 @@ class Inbox:
         self.infos = InfoColumns()
 
     def add_slot(self) -> None:
-        """Take messages of one more slot, the next one."""
+        """Take messages from one more slot, the next one."""
         self.num_slots += 1
 
     def poll(self, delivered: Collection[int] = ()) -> None:

@@ -66,7 +66,7 @@ class Watchdog:
         self.poll_interval_ns = POLL_NS if limits.has_any() else _LAZY_POLL_NS
 
     def add_slot(self) -> None:
-        """Look at one more slot, the next one."""
+        """Check one more slot, the next one."""
         self.num_slots += 1
 
     def notice_gap(self, late_ns: int, deadline: Deadline) -> None:
