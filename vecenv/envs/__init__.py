@@ -1,1 +1,1 @@
-"""What runs inside the workers: env classes, their translation to Gymnasium's calls, seeds, checks and toys."""
+"""The code that runs in the workers: env classes, their adapters to Gymnasium's calls, seeds, checks and toys."""

@@ -1,11 +1,12 @@
-"""The one place of translation: every env dialect becomes Gymnasium's calls here, before a worker or a wrapper sees it.
+"""Adapters that give every env Gymnasium's calls, applied before a worker or a wrapper uses the env.
 
-    dialect                              recognised by                     becomes
-    gymnasium.Env                        its type                          itself, untouched
+    env                                  recognised by                     becomes
+    gymnasium.Env                        its type                          itself, unchanged
     BaseEnv, AllinObsWrapper             class attribute uses_old_calls    AdaptedEnv
     plain object, old Gym calls          anything else                     AdaptedEnv, by the form of its first results
 
-Inside, everything is the five-tuple; `step_formats` converts results of old calls, and back to DI-engine's surface.
+The rest of the engine uses five-tuples only. `step_formats` converts the results of old calls to five-tuples, and
+five-tuples to DI-engine's timesteps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from vecenv.envs.seeding import EpisodeSeeds, check_seed
 from vecenv.envs.step_formats import FiveTuple, split_reset, step_reader
 from vecenv.errors import SpaceError, StateError
 
-#: What `AdaptedEnv` has in the place of its env's own.
+#: Attributes that `AdaptedEnv` defines itself, in place of its env's.
 _TRANSLATED = frozenset(
     ("reset", "step", "seed", "close", "render", "observation_space", "action_space", "reward_space")
     + ("render_mode", "metadata", "spec", "np_random", "unwrapped")
@@ -32,10 +33,10 @@ _TRANSLATED = frozenset(
 
 
 def adapt(env: Any) -> gymnasium.Env[Any, Any]:
-    """Give an object with Gymnasium's calls: `reset(seed=, options=)`, five-tuple `step`, `close`, spaces.
+    """Return an env with Gymnasium's calls: `reset(seed=, options=)`, five-tuple `step`, `close`, spaces.
 
-    A Gymnasium env, wrapped or not, comes back as it is, so it pays nothing. Of anything else only `reset`
-    and `step` are required.
+    A Gymnasium env, wrapped or not, is returned unchanged, at no cost. Any other object must have `reset` and
+    `step`; the rest is optional.
 
     Example:
         >>> class Old:
@@ -50,7 +51,7 @@ def adapt(env: Any) -> gymnasium.Env[Any, Any]:
         (False, True)
 
     Raises:
-        TypeError: the object has no `reset` or no `step`, or is a vector env.
+        TypeError: the object lacks `reset` or `step`, or is a vector env.
     """
     if isinstance(env, gymnasium.Env) and not has_old_calls(env):
         return env
@@ -60,16 +61,17 @@ def adapt(env: Any) -> gymnasium.Env[Any, Any]:
 
 
 def adapt_and_build(env: Any, *, needed: bool = True) -> gymnasium.Env[Any, Any]:
-    """Adapt, and have an env that builds itself lazily build itself now: what a worker needs to know its spaces.
+    """Adapt an env, and reset it once if it has no spaces before its first reset.
 
-    If that fails the env is closed, for nobody else has it; what closing it raises is not heard.
+    If this fails the env is closed, because the caller has no other reference to it. Exceptions of that `close`
+    are dropped.
 
     Args:
         needed: as for `ensure_spaces`.
 
     Raises:
-        TypeError: no env.
-        SpaceError: there are no spaces, also after a reset.
+        TypeError: the object is not an env.
+        SpaceError: the env has no spaces, even after a reset.
     """
     try:
         adapted = adapt(env)
@@ -82,28 +84,27 @@ def adapt_and_build(env: Any, *, needed: bool = True) -> gymnasium.Env[Any, Any]
 
 
 def has_old_calls(env: Any) -> bool:
-    """Tell whether the env speaks the old dialect, by its type; results are looked at later."""
+    """Return whether the env has old calls (DI-engine's or old Gym's), judged by its type only."""
     if getattr(type(env), "uses_old_calls", False) or not isinstance(env, gymnasium.Env):
         return True
     return not _accepts(type(env).reset, "seed")
 
 
 def original(env: Any) -> Any:
-    """Give the env that was passed to `adapt`: the object whose attributes a manager's users mean."""
+    """Return the env that was passed to `adapt`, whose attributes the users of a manager expect."""
     return env.env if isinstance(env, AdaptedEnv) else env
 
 
 def ensure_spaces(env: gymnasium.Env[Any, Any], *, needed: bool = True) -> None:
-    """Make the env's spaces readable: one that builds itself lazily is reset once.
+    """Reset the env once if a space is missing or None, as in an env that is built at its first reset.
 
-    Only a missing or None space leads to the reset; whatever else reading raises is the caller's to see. May
-    block as long as the env's reset does.
+    Blocks for as long as the env's reset does. Other exceptions raised when a space is read are passed on.
 
     Args:
-        needed: False lets an env without spaces pass.
+        needed: False accepts an env that has no spaces after the reset.
 
     Raises:
-        SpaceError: there are still no spaces after a reset.
+        SpaceError: a space is still missing after the reset.
     """
     if not _has_spaces(env):
         env.reset()
@@ -116,14 +117,15 @@ def _has_spaces(env: Any) -> bool:
 
 
 def reward_space_of(env: Any) -> spaces.Space[Any] | None:
-    """Give the reward space the env or any layer under it declares, or None."""
+    """Return the reward space that the env or a layer under it declares, or None."""
     return _named_space("reward_space", find_attr(env, "reward_space"))
 
 
 def find_attr(env: Any, name: str, default: Any = None) -> Any:
-    """Look a name up in an env and the layers under it, outermost first (Gymnasium's wrappers do not forward).
+    """Look up an attribute in an env and the layers under it, outermost first; return `default` if none has it.
 
-    What `AdaptedEnv` has for itself is passed over: the env in it may have attributes of these names.
+    Gymnasium's wrappers do not forward attributes. Private attributes of an `AdaptedEnv` are skipped, because the
+    env in it may have attributes of the same names.
     """
     while env is not None:
         if isinstance(env, AdaptedEnv) and name not in _TRANSLATED:
@@ -137,26 +139,27 @@ def find_attr(env: Any, name: str, default: Any = None) -> Any:
 
 
 def has_generator(env: Any) -> bool:
-    """Tell whether the env has made or been given its generator already, as by a reset in its env_fn."""
+    """Return whether the env's generator exists already, for example because its env_fn called reset."""
     return get_own_attr(getattr(env, "unwrapped", env), "_np_random") is not None
 
 
 class AdaptedEnv(gymnasium.Env[Any, Any]):
-    """An env of another dialect behind Gymnasium's calls.
+    """An env with old calls (DI-engine's or old Gym's) behind Gymnasium's calls.
 
-    The form of the results is found out at the first `reset` and the first `step` and kept. Other attributes
-    are the original's, which is in `env`. Rewards are passed on as the env gives them: `reward_space` tells.
+    The first `reset` and the first `step` determine the form of the results; later results are read in that form.
+    All other attributes are read from the original env, which is in `env`. Rewards are passed on unchanged;
+    `reward_space` describes them.
 
     Attributes:
-        notes_agents: whether infos say by the key `AGENTS` that they were a sequence, one per agent; to be set
-            before the first step.
+        notes_agents: if True, an info that was a sequence with one dict per agent is marked by the key `AGENTS`.
+            Set it before the first step.
     """
 
     def __init__(self, env: Any) -> None:
-        """Wrap; calls nothing of the env.
+        """Wrap an env without calling it.
 
         Raises:
-            TypeError: the object has no `reset` or no `step`.
+            TypeError: the object lacks `reset` or `step`.
         """
         for name in ("reset", "step"):
             if not callable(getattr(env, name, None)):
@@ -171,21 +174,22 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         seed_method = getattr(env, "seed", None)
         self._has_seed = callable(seed_method)
         self._seed_takes_dynamic = self._has_seed and _accepts(seed_method, "dynamic_seed")
-        # For envs whose own seed() knows nothing of episodes: seeds wait here for the next reset.
+        # Seeds for the coming resets, for envs whose seed() does not handle episodes.
         self._seeds: EpisodeSeeds | None = None
         self._offered_seed: int | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None, **reset_param: Any) -> Any:
-        """Start an episode; blocks as long as the env does.
+        """Start an episode; blocks as long as the env's reset does.
 
         Args:
-            seed: passed on if the env's reset names it; a sequence begun by `seed` then goes on with the next
-                episode. Else it is given to the env's `seed` first. None leaves its generators as they are.
-            options: passed on if the env's reset takes it, else ignored as unknown options are anywhere.
-            **reset_param: passed on as they are.
+            seed: passed on if `seed` is a named parameter of the env's reset; a sequence begun by the `seed`
+                method then continues at the next episode. Otherwise the `seed` method is called with it first.
+                None leaves the generators unchanged.
+            options: passed on if the env's reset takes it, else ignored.
+            **reset_param: passed on unchanged.
 
         Returns:
-            (obs, info); info is empty unless the env gives one, by its result or as `reset_info`.
+            (obs, info); info is empty unless the env returns one or has it in `reset_info`.
         """
         if seed is not None:
             if self._reset_names_seed:
@@ -213,14 +217,14 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
             return self.env.reset(**reset_param)
 
     def step(self, action: Any) -> Any:
-        """Advance the env and give the five-tuple.
+        """Apply one action and return the five-tuple.
 
-        Of an env with four values, `info` also has `terminated`, `truncated` and `TimeLimit.truncated`, and
-        `abnormal` if the observation is None.
+        If the env returns four values, `terminated`, `truncated` and `TimeLimit.truncated` are added to `info`,
+        and `abnormal` if the observation is None.
 
         Raises:
-            StateError: called before any reset.
-            TypeError: the result is no known form, or its info no dict.
+            StateError: called before the first reset.
+            TypeError: the form of the result is unknown, or its info is not a dict.
         """
         result = self.env.step(action)
         if self._read_step is None:
@@ -230,12 +234,13 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         return self._read_step(result)
 
     def seed(self, seed: int, dynamic_seed: bool | None = None) -> None:
-        """Seed the env for the resets to come.
+        """Seed the env for the coming resets, and its action space if it is not a `BaseEnv`.
 
         Args:
             seed: at least 0.
-            dynamic_seed: True for a seed of its own for each episode, False for the same for each, None for
-                the env's default (an env with the old `seed(seed)` is then seeded once and runs on).
+            dynamic_seed: True gives each episode a seed of its own, False gives all the same seed. None is the
+                env's default; an env with the old `seed(seed)` is then seeded once, and later episodes continue
+                its random numbers.
 
         Raises:
             ConfigError: the seed is not an integer >= 0.
@@ -255,54 +260,54 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
             action_space.seed(seed)
 
     def offer_seed(self, seed: int) -> None:
-        """Have the next reset seeded with this if the env's `reset` names a seed; its `seed` is not called."""
+        """Use this seed at the next reset, if `seed` is a named parameter of the env's reset; else do nothing."""
         self._offered_seed = seed
 
     def close(self) -> None:
-        """Close the env if it has a `close`."""
+        """Close the env if it has a `close` method."""
         close = getattr(self.env, "close", None)
         if callable(close):
             close()
 
     def render(self) -> Any:
-        """Render by the env's own method; one that still wants a mode is asked for an RGB array."""
+        """Return the env's rendering; a `render` that requires a mode is called with mode 'rgb_array'."""
         render = self.env.render
         return render(mode="rgb_array") if _requires(render, "mode") else render()
 
     @property
     def observation_space(self) -> Any:  # type: ignore[override]  # read live: lazy envs set it at reset
-        """The env's own, in Gymnasium's classes; None as long as a lazy env has none."""
+        """The env's observation space as a Gymnasium space; None before an env built at its first reset has one."""
         return _named_space("observation_space", getattr(self.env, "observation_space", None))
 
     @property
     def action_space(self) -> Any:  # type: ignore[override]
-        """As `observation_space`."""
+        """The env's action space as a Gymnasium space; None before an env built at its first reset has one."""
         return _named_space("action_space", getattr(self.env, "action_space", None))
 
     @property
     def reward_space(self) -> Any:
-        """The env's own, or None if it declares none."""
+        """The env's reward space as a Gymnasium space, or None if it declares none."""
         return _named_space("reward_space", getattr(self.env, "reward_space", None))
 
     @property
     def render_mode(self) -> Any:  # type: ignore[override]
-        """The env's own, or None."""
+        """The env's render mode, or None."""
         return getattr(self.env, "render_mode", None)
 
     @property
     def metadata(self) -> Any:  # type: ignore[override]
-        """The env's own, or an empty dict in the place of what is no mapping."""
+        """The env's metadata, or an empty dict if they are missing or not a mapping."""
         metadata = getattr(self.env, "metadata", None)
         return metadata if isinstance(metadata, Mapping) else {}
 
     @property
     def spec(self) -> Any:  # type: ignore[override]
-        """The env's own, or None."""
+        """The env's spec, or None."""
         return getattr(self.env, "spec", None)
 
     @property
     def np_random(self) -> Any:
-        """The env's own generator; AttributeError if it has none."""
+        """The env's generator; AttributeError if it has none."""
         return self.env.np_random
 
     @np_random.setter
@@ -315,7 +320,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         return getattr(self.env, "unwrapped", self.env)
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only for names this class lacks. `env` itself is absent while an unpickler builds the object.
+        # Called only for names that this class lacks. `env` itself is missing while pickle builds the object.
         if name == "env" or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(name)
         return getattr(self.env, name)
@@ -325,7 +330,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
 
 
 class _OneSeed(EpisodeSeeds):
-    """A seed for the next reset only; later ones leave the env's generators running, as Gymnasium's do."""
+    """A seed for the next reset only; later resets continue the env's generators, as in Gymnasium."""
 
     def advance(self) -> int | None:
         seed, self.base = self.base, None
@@ -341,7 +346,11 @@ def _named_space(name: str, space: Any) -> spaces.Space[Any] | None:
 
 
 def convert_space(space: Any) -> Any:
-    """Give a space of the old `gym` package as Gymnasium's; Gymnasium's own and None pass unchanged."""
+    """Convert a space of the old `gym` package to Gymnasium's; Gymnasium spaces and None are returned unchanged.
+
+    Raises:
+        TypeError: the object is not a known space.
+    """
     if space is None or isinstance(space, spaces.Space):
         return space
     kind = type(space).__name__
@@ -373,10 +382,10 @@ def _reset_reader(result: Any, adapted: AdaptedEnv) -> Callable[[Any], tuple[Any
 
 
 def _accepts(function: Any, name: str, *, by_name: bool = False) -> bool:
-    """Tell whether a call may carry this keyword; True for what cannot be inspected.
+    """Return whether a function accepts this keyword; True if its signature cannot be read.
 
     Args:
-        by_name: only as a parameter of its own, not among others' `**kwargs`.
+        by_name: True requires a parameter of that name; `**kwargs` does not count.
     """
     try:
         parameters = inspect.signature(function).parameters.values()

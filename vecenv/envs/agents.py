@@ -1,4 +1,4 @@
-"""Two toys for unusual spaces: two agents in one env, and actions that are a choice with parameters."""
+"""Two toy envs with unusual spaces: two agents in one env, and actions that are a choice with parameters."""
 
 from __future__ import annotations
 
@@ -30,13 +30,17 @@ STEP_COST = 0.01
 class TwoAgentEnv(BaseEnv):
     """Two agents walk to a flag between them; the first to arrive gets 1, each step costs 0.01.
 
-    An agent sees float32 (3,): its distance to the flag, the other's, and whether it has arrived. Its actions
-    are 0 away, 1 stay, 2 towards. An agent that has arrived stays; `info['agent_done']` says which have, bool
-    (2,), and the episode ends when both have, or is truncated after `max_steps`.
+    Each agent observes float32 (3,): its own distance to the flag, the other agent's, and whether it has
+    arrived. The actions are 0 (away), 1 (stay) and 2 (towards). An agent that has arrived stays there.
+    `info['agent_done']`, bool (2,), contains True for each agent that has arrived. The episode terminates when
+    both have arrived, and is truncated after `max_steps`.
 
-    Config: `mode` 'double' (both are controlled; reward (2,)) or 'single' (only 'left' is, the other walks by
-    itself; plain obs and action, reward (1,)); `form`, how a double's observations and actions come: 'tuple',
-    'dict' by agent name, or 'stack' (obs (2, 3), actions MultiDiscrete); `size`, largest distance; `max_steps`.
+    Config keys:
+    `mode`: 'double' (both agents are controlled; reward (2,)) or 'single' (only 'left' is controlled and 'right'
+    always walks towards the flag; the observation and action of one agent, reward (1,)).
+    `form`, the form of observations and actions in mode 'double': 'tuple', 'dict' by agent name, or 'stack'
+    (obs (2, 3), actions MultiDiscrete).
+    `size`: the largest distance. `max_steps`: steps per episode.
 
     Example:
         >>> env = TwoAgentEnv({"form": "dict"})
@@ -53,7 +57,7 @@ class TwoAgentEnv(BaseEnv):
         """Store the configuration.
 
         Raises:
-            ConfigError: an unknown mode or form, or a size below 2.
+            ConfigError: the mode or form is unknown, or the size is below 2.
         """
         self._cfg = deep_merge_dicts(self.config, dict(cfg or {}))
         if self._cfg.mode not in ("single", "double"):
@@ -88,12 +92,12 @@ class TwoAgentEnv(BaseEnv):
             self.action_space = spaces.MultiDiscrete([3, 3])
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
-        """Set the seed the episodes' seeds are made from."""
+        """Set the seed from which the episode seeds are computed."""
         super().seed(seed, dynamic_seed)
         self._seeds.seed(seed, dynamic_seed)
 
     def reset(self) -> Any:  # type: ignore[override]  # BaseEnv's dialect
-        """Put both agents at random distances from the flag."""
+        """Place both agents at random distances from the flag; return the observation."""
         seed = self._seeds.advance()
         if seed is not None:
             self._generator = np.random.default_rng(seed)
@@ -106,7 +110,7 @@ class TwoAgentEnv(BaseEnv):
         """Move both agents.
 
         Raises:
-            StateError: before a reset.
+            StateError: called before a reset.
         """
         if self._distances is None:
             raise StateError("step of TwoAgentEnv before a reset")
@@ -145,7 +149,7 @@ class TwoAgentEnv(BaseEnv):
         return (left, right) if self._cfg.form == "tuple" else np.stack([left, right])
 
     def random_action(self) -> Any:
-        """Draw an action in the env's own form, as arrays."""
+        """Return a random action in the env's form; each part is int64 of shape (1,)."""
         action = self.action_space.sample()
         if isinstance(action, tuple):
             return tuple(np.array([part], np.int64) for part in action)
@@ -154,16 +158,16 @@ class TwoAgentEnv(BaseEnv):
         return np.atleast_1d(np.asarray(action, np.int64))
 
     def close(self) -> None:
-        """Forget the game."""
+        """Drop the current episode."""
         self._distances = None
 
 
 class HybridEnv(gymnasium.Env[Any, Any]):
-    """A point drives to the origin; each action is a choice (accelerate, turn, brake) with its two parameters.
+    """A point drives to the origin; each action is a choice (accelerate, turn, brake) with two parameters.
 
-    Actions are Tuple(Discrete(3), Box [0, 1] x [-1, 1]): accelerating uses the first parameter, turning the
-    second, braking neither. Observations are float32 (5,): x, y, speed, cosine and sine of the heading. The
-    reward is the distance won, with 1 more on arrival; truncated after `max_steps`.
+    Actions are Tuple(Discrete(3), Box [0, 1] x [-1, 1]). Accelerate uses the first parameter, turn uses the
+    second, brake uses neither. Observations are float32 (5,): x, y, speed, cosine and sine of the heading. The
+    reward is the decrease of the distance to the origin, plus 1 on arrival. Truncated after `max_steps`.
 
     Example:
         >>> env = HybridEnv()
@@ -186,7 +190,7 @@ class HybridEnv(gymnasium.Env[Any, Any]):
         self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Put the point somewhere, standing, with any heading."""
+        """Place the point at a random position with a random heading and speed 0."""
         super().reset(seed=seed)
         self._place = self.np_random.uniform(-2.0, 2.0, size=2)
         self._heading = float(self.np_random.uniform(-np.pi, np.pi))
@@ -195,7 +199,7 @@ class HybridEnv(gymnasium.Env[Any, Any]):
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Apply a choice, then drive on for a tenth of a second."""
+        """Apply the action, then move for 0.1 seconds."""
         choice, parameters = int(action[0]), np.asarray(action[1], np.float64)
         if choice == 0:
             self._speed = min(1.0, self._speed + 0.2 * float(parameters[0]))

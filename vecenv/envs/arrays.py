@@ -1,4 +1,4 @@
-"""Between an env's own values and the arrays the managers exchange: conversion, scaling, action forms."""
+"""Conversion between an env's own values and the arrays that managers exchange; scaling and forms of actions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ __all__ = [
 def to_ndarray(item: Any, dtype: Any = None) -> Any:
     """Turn numbers, sequences and containers of them into arrays.
 
-    Containers (dict, tuple, list, named tuple) keep their shape and are converted leaf by leaf; a list or
-    tuple of plain numbers becomes one array. `None`, bool and str come back as they are. An array that has
-    the wanted dtype already is not copied. Anything with a `numpy()` method (a torch tensor) is asked for it.
+    Containers (dict, tuple, list, named tuple) keep their structure and are converted leaf by leaf. A list or
+    tuple of plain numbers becomes one array, and an empty one becomes None. `None`, bool and str are returned
+    unchanged. An array that already has the dtype is not copied. For an object with a `numpy()` method (a torch
+    tensor) that method is called.
 
     Args:
         item: the value to convert.
-        dtype: dtype of every array made; None keeps what each value has.
+        dtype: dtype of every array in the result; None keeps each value's own.
 
     Raises:
-        TypeError: a leaf that is none of these.
+        TypeError: a leaf has another type.
     """
     if isinstance(item, np.ndarray):
         return item if dtype is None else item.astype(dtype, copy=False)
@@ -60,7 +61,7 @@ def _sequence_to_ndarray(item: list[Any] | tuple[Any, ...], dtype: Any) -> Any:
 
 
 def copy_obs(obs: Any) -> Any:
-    """Return an observation with memory of its own, so that the env may write to its arrays; dicts become plain."""
+    """Return a copy of an observation, so that the env may reuse its arrays; mappings become plain dicts."""
     return obs.copy() if isinstance(obs, np.ndarray) else map_structure(_copy_array, obs)
 
 
@@ -81,13 +82,13 @@ def affine_transform(
     Args:
         data: a number or array, nominally in [-1, 1].
         action_clip: clip to [-1, 1] first.
-        alpha: scale; worked out from the two bounds if these are given.
-        beta: shift, 0 if absent.
-        min_val: where -1 goes.
-        max_val: where 1 goes.
+        alpha: scale; computed from the two bounds if these are given.
+        beta: shift; None means 0.
+        min_val: the result for -1.
+        max_val: the result for 1.
 
     Raises:
-        ConfigError: only one of the two bounds, or neither a scale nor bounds.
+        ConfigError: only one of the two bounds is given, or neither a scale nor bounds.
     """
     if action_clip:
         data = np.clip(data, -1, 1)
@@ -102,13 +103,13 @@ def affine_transform(
 
 
 def present_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """Give the space with float64 and float16 boxes as float32; the space passed in is never changed.
+    """Return the space with float64 and float16 boxes as float32; the argument is not changed.
 
-    A space without such a box comes back as the same object.
+    A space without such a box is returned as the same object.
     """
     if isinstance(space, spaces.Box):
         if np.issubdtype(space.dtype, np.floating) and space.dtype != np.float32:
-            # A float64 bound may lie beyond float32's range: it becomes infinity, which is what it means.
+            # A float64 bound outside float32's range becomes infinity, which is correct: there is no bound.
             with np.errstate(over="ignore"):
                 low, high = space.low.astype(np.float32), space.high.astype(np.float32)
             return spaces.Box(low, high, space.shape, np.float32)
@@ -125,9 +126,9 @@ def present_space(space: spaces.Space[Any]) -> spaces.Space[Any]:
 
 
 def present_obs(obs: Any, space: spaces.Space[Any] | None) -> Any:
-    """Give the observation as arrays, float leaves as float32, by the env's (unconverted) space.
+    """Return the observation as new arrays, with float leaves as float32, according to the env's own space.
 
-    Every array is a fresh one: an env may write its next observation where this one lies.
+    All arrays are copies, because an env may write its next observation into the same memory.
     """
     if isinstance(space, spaces.Box):
         if np.issubdtype(space.dtype, np.floating):
@@ -142,14 +143,15 @@ def present_obs(obs: Any, space: spaces.Space[Any] | None) -> Any:
 
 
 def normalise_action(action: Any, space: spaces.Space[Any] | None) -> Any:
-    """Bring an action into the form the env's space asks for; the argument is never changed.
+    """Convert an action to the form that the env's space requires; the argument is not changed.
 
-    Integers of any width, 0-d arrays, and one-element integer arrays where the space is Discrete (or
-    unknown) become int; other arrays pass as they are; dicts go key by key, tuples and lists element by
-    element where the space is a Tuple. A tree array is taken by its `json()`.
+    Integers of any width and 0-d arrays become Python numbers. So do integer arrays of shape (1,) if the space
+    is Discrete or unknown; other arrays are returned unchanged. Dicts are converted key by key, and tuples and
+    lists element by element if the space is a Tuple. For an object with a `json()` method (a tree of arrays)
+    its result is converted.
 
     Raises:
-        TypeError: none of these.
+        TypeError: the action has another form.
     """
     if isinstance(action, (bool, np.bool_)):
         return int(action)
@@ -177,10 +179,10 @@ def normalise_action(action: Any, space: spaces.Space[Any] | None) -> Any:
 
 
 def action_to_ndarray(action: Any) -> Any:
-    """Give a sampled action as arrays: an int becomes int64 of shape (1,), a dict a dict of arrays.
+    """Return a sampled action as arrays: an int becomes int64 of shape (1,), a dict becomes a dict of arrays.
 
     Raises:
-        TypeError: neither an array, an int nor a dict of them.
+        TypeError: the action is not an array, an int or a dict of them.
     """
     return map_structure(_number_to_array, action, is_leaf=is_sequence)
 
@@ -194,7 +196,7 @@ def _number_to_array(action: Any) -> Any:
 
 
 def scale_action(action: Any, space: spaces.Space[Any]) -> Any:
-    """Map an action from [-1, 1] onto the bounds of a Box space, also within Dict and Tuple; others pass unchanged."""
+    """Map actions from [-1, 1] to the bounds of Box spaces, also in a Dict or Tuple; others are returned unchanged."""
     if isinstance(space, spaces.Dict) and isinstance(action, Mapping):
         return {key: scale_action(part, space[key]) if key in space.spaces else part for key, part in action.items()}
     if isinstance(space, spaces.Tuple) and isinstance(action, (tuple, list)) and len(action) == len(space):

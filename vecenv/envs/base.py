@@ -1,4 +1,4 @@
-"""What the managers drive: `BaseEnv`, the timestep it returns, and the way from a config to an env class."""
+"""`BaseEnv`, the env class of the managers, with its timestep type and the lookup of env classes by config."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
 
 
 class BaseEnvTimestep(NamedTuple):
-    """What one step gives: four values, in this order. Immutable; `_replace` makes a changed copy.
+    """The result of one step: four values, in this order. Immutable; `_replace` returns a changed copy.
 
-    `done` is `terminated or truncated`; which of the two is in `info['terminated']`, `info['truncated']` and
-    `info['TimeLimit.truncated']`. An abnormal timestep (`info['abnormal']` true) may have None elsewhere.
+    `done` is `terminated or truncated`. The two flags are in `info['terminated']`, `info['truncated']` and
+    `info['TimeLimit.truncated']`. In an abnormal timestep (`info['abnormal']` is true) `obs` and `reward` may be None.
 
     Example:
         >>> obs, reward, done, info = BaseEnvTimestep([0.0], [1.0], True, {"eval_episode_return": 1.0})
@@ -41,12 +41,13 @@ class BaseEnvTimestep(NamedTuple):
 
 
 class BaseEnv(gymnasium.Env[Any, Any], ABC):
-    """An env in DI-engine's dialect: configured by a dict, built at the first reset, bare observations.
+    """Base class of envs with DI-engine's calls: configured by a dict, built at the first reset.
 
-    Subclasses write `__init__`, `reset`, `step` and `close`, and should have the three attributes
-    `observation_space`, `action_space` and `reward_space`. Data are arrays (int64, float32, uint8 for images),
-    the reward has shape (1,), `done` is a Python bool, and the last timestep of an episode has
-    `info['eval_episode_return']`, a Python number.
+    `reset` returns the observation alone and `step` returns a `BaseEnvTimestep`. Subclasses implement
+    `__init__`, `reset`, `step` and `close`. They should have the three attributes `observation_space`,
+    `action_space` and `reward_space`. Data are arrays (int64, float32, uint8 for images), the reward has
+    shape (1,), and `done` is a Python bool. The info of an episode's last timestep contains
+    `eval_episode_return`, a Python number.
 
     Example:
         >>> import numpy as np
@@ -67,7 +68,7 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
     timestep = BaseEnvTimestep
 
     uses_old_calls: ClassVar[bool] = True
-    """Bare observations from reset, done instead of terminated and truncated; read by `envs.adapt`."""
+    """True: `reset` returns a bare observation, and `step` returns `done`. `envs.adapt` reads it."""
 
     reward_space: Any
     _seed: int | None
@@ -75,27 +76,27 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
 
     @abstractmethod
     def __init__(self, cfg: dict[str, Any]) -> None:
-        """Store the configuration only; the real env is built by the first `reset`."""
+        """Store the configuration only; the first `reset` builds the real env."""
 
     @abstractmethod
     def reset(self) -> Any:  # type: ignore[override]  # DI-engine's dialect, translated in envs.adapt
-        """Start an episode and return its first observation, not a tuple."""
+        """Start an episode and return its first observation alone, without an info."""
 
     @abstractmethod
     def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # as reset
-        """Advance by one action."""
+        """Apply one action and return the timestep."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release everything held; may be called more than once."""
+        """Release all resources; may be called more than once."""
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
-        """Remember the seed for the resets to come.
+        """Store the seed for the coming resets.
 
         Args:
             seed: at least 0.
-            dynamic_seed: True gives every episode its own seed (`seeding.episode_seed` makes one), False
-                starts every episode alike.
+            dynamic_seed: True gives each episode a seed of its own (see `seeding.episode_seed`). False gives
+                all episodes the same seed.
         """
         self._seed = seed
         self._dynamic_seed = dynamic_seed
@@ -110,7 +111,7 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
 
     @staticmethod
     def create_collector_env_cfg(cfg: dict[str, Any]) -> list[dict[str, Any]]:
-        """Give one config per collecting env: `cfg['collector_env_num']` independent copies without that key.
+        """Return one config per collector env: `cfg['collector_env_num']` independent copies without that key.
 
         Raises:
             ConfigError: the count is missing or negative.
@@ -119,7 +120,7 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
 
     @staticmethod
     def create_evaluator_env_cfg(cfg: dict[str, Any]) -> list[dict[str, Any]]:
-        """Give one config per evaluating env, by `cfg['evaluator_env_num']`.
+        """Return one config per evaluator env: `cfg['evaluator_env_num']` independent copies without that key.
 
         Raises:
             ConfigError: the count is missing or negative.
@@ -127,33 +128,35 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
         return copy_env_cfg(cfg, "evaluator_env_num")
 
     def enable_save_replay(self, replay_path: str | None = None) -> None:
-        """Ask for a video of each episode; call after `seed` and before `reset`.
+        """Record a video of each episode; call it after `seed` and before `reset`.
+
+        Args:
+            replay_path: the folder of the videos; None means the env's default.
 
         Raises:
-            NotImplementedError: this env cannot.
+            NotImplementedError: this env cannot record videos.
         """
         raise NotImplementedError(f"{type(self).__name__} has no enable_save_replay")
 
     def random_action(self) -> Any:
-        """Give a random action as an array; None where an env offers none."""
+        """Return a random action as an array; this default returns None."""
         return None
 
     @classmethod
     def default_config(cls) -> Config:
-        """Give a copy of the class's `config`, with `cfg_type` naming the class."""
+        """Return a deep copy of the class's `config`, in which `cfg_type` is '<class name>Dict'."""
         config = Config(copy.deepcopy(dict(getattr(cls, "config", {}))))
         config["cfg_type"] = f"{cls.__name__}Dict"
         return config
 
 
 def copy_env_cfg(cfg: Mapping[str, Any], count_key: str, **extra: Any) -> list[Any]:
-    """Give `cfg[count_key]` deep copies of the config without that key, with `extra` set in each.
+    """Return `cfg[count_key]` deep copies of the config without that key, with `extra` set in each.
 
-    The argument stays as it is, and no two copies share anything mutable. A plain dict becomes a `Config`,
-    other mappings (EasyDict) keep their type.
+    The argument is not changed. A plain dict becomes a `Config`; other mappings (EasyDict) keep their type.
 
     Raises:
-        ConfigError: the count is missing or no integer >= 0.
+        ConfigError: the count is missing or is not an integer >= 0.
     """
     if count_key not in cfg:
         raise ConfigError(f"env config lacks {count_key!r}; it has {sorted(map(str, cfg))}")
@@ -174,8 +177,8 @@ def get_env_cls(cfg: Mapping[str, Any]) -> type:
     """Look up the env class named by `cfg['type']`, after importing the modules in `cfg['import_names']`.
 
     Raises:
-        ConfigError: no `type` in the config.
-        UnknownNameError: nothing is registered under that name.
+        ConfigError: the config lacks `type`.
+        UnknownNameError: no class is registered under that name.
     """
     if "type" not in cfg:
         raise ConfigError(f"env config lacks 'type'; it has {sorted(map(str, cfg))}")
@@ -186,19 +189,19 @@ def get_env_cls(cfg: Mapping[str, Any]) -> type:
 def get_vec_env_setting(
     cfg: Mapping[str, Any], collect: bool = True, eval_: bool = True
 ) -> tuple[type, list[Any] | None, list[Any] | None]:
-    """Give (env class, configs of the collecting envs, configs of the evaluating envs); cfg stays as it is.
+    """Return (env class, configs of the collector envs, configs of the evaluator envs); cfg is not changed.
 
     Args:
-        cfg: needs `type`; `collector_env_num` and `evaluator_env_num` as far as asked for.
-        collect: False gives None in the second place.
-        eval_: False gives None in the third place.
+        cfg: must contain `type`, and `collector_env_num` and `evaluator_env_num` for the lists that are returned.
+        collect: False returns None in place of the collector configs.
+        eval_: False returns None in place of the evaluator configs.
 
     Raises:
         ConfigError: a key is missing.
-        UnknownNameError: nothing is registered under `cfg['type']`.
+        UnknownNameError: no class is registered under `cfg['type']`.
     """
     env_cls: Any = get_env_cls(cfg)
-    # An env's own factory may pop from what it gets, as the original ones do: each gets a copy.
+    # Like DI-engine's own, an env's `create_..._env_cfg` may remove keys from its argument: each gets a copy.
     collector_cfgs = env_cls.create_collector_env_cfg(_own_copy(cfg)) if collect else None
     evaluator_cfgs = env_cls.create_evaluator_env_cfg(_own_copy(cfg)) if eval_ else None
     return env_cls, collector_cfgs, evaluator_cfgs

@@ -1,11 +1,12 @@
-"""Batched envs: a `gymnasium.vector.VectorEnv` of k envs becomes one env, k of them in each of its rows.
+"""Batched envs: a `gymnasium.vector.VectorEnv` of k envs becomes one env of the engine; each row contains all k.
 
     inner step   obs (k, *S), rewards (k,), terminations (k,), truncations (k,), infos
                       |               |          |    |                            |
     row          obs leaves           reward     two more leaves, bool (k,)        info
 
-So the engine steps k envs by one call, and each of the inner env's arrays is copied into the row once. Episodes
-within the batch are the inner env's own: to the engine such an env never ends. `vector/batched.py` is the way back.
+So the engine steps k envs by one call and copies each array of the inner vector env into the row once. The inner
+vector env manages the episodes of its envs; for the engine the episode of a batched env never ends. `vector/batched.py`
+converts the rows back.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class VectorEnvDescription:
-    """What the faces must know of a vector env in a worker."""
+    """The properties of a vector env in a worker that front ends need."""
 
     num_envs: int
     observation_space: spaces.Space[Any]
@@ -41,10 +42,10 @@ class VectorEnvDescription:
 
 
 def adapt_batched(env: Any) -> BatchedEnv:
-    """Give a vector env the calls of one env.
+    """Adapt a vector env to the calls of one env.
 
     Raises:
-        TypeError: it is no `gymnasium.vector.VectorEnv`.
+        TypeError: the argument is not a `gymnasium.vector.VectorEnv`.
     """
     if not isinstance(env, gymnasium.vector.VectorEnv):
         raise TypeError(
@@ -56,8 +57,8 @@ def adapt_batched(env: Any) -> BatchedEnv:
 class BatchedEnv(gymnasium.Env[Any, Any]):
     """A vector env of k envs behind the calls of one env.
 
-    Observations are (obs, terminations, truncations), rewards (k,), and no step ends an episode. Seeds,
-    options and infos are the vector env's own, and so is the rewards' dtype up to here.
+    Observations are (obs, terminations, truncations), rewards have shape (k,), and a step never ends an episode.
+    Seeds, options, infos and the dtype of rewards are passed on unchanged.
 
     Example:
         >>> env = BatchedEnv(gymnasium.make_vec("CartPole-v1", 3, "sync"))
@@ -69,16 +70,16 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
 
     Attributes:
         env: the vector env.
-        inner: its number of envs and their spaces.
-        has_begun: whether all its envs have been reset; until then there is no reset of some of them.
+        inner: number and spaces of its envs.
+        has_begun: whether all its envs have been reset; until then a reset always resets all of them.
     """
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
         count = env.num_envs
-        self.env = env  # by this name the state of a stack is looked for
+        self.env = env  # `envs.state` looks for the inner layer under this name
         mode = (env.metadata or {}).get("autoreset_mode")
         self.inner = VectorEnvDescription(count, env.single_observation_space, env.single_action_space, mode)
-        flag: Any = np.bool_  # Gymnasium's types know floats only
+        flag: Any = np.bool_  # Gymnasium's type hints allow floats only
         flags = spaces.Box(0, 1, (count,), flag)
         self.observation_space = spaces.Tuple((env.observation_space, flags, flags))
         self.action_space = env.action_space
@@ -98,11 +99,11 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
         """Reset the vector env.
 
         Args:
-            seed: for all, or a list with one for each of its envs, if it takes lists. What they do from here on
-                depends on nothing else.
-            options: the vector env's own. A `reset_mask` is left out where this env stands in for one whose episodes
-                are lost, all of them: so all begin anew.
-            seed_of_some: in its place where some envs get no seed, or are not reset.
+            seed: one seed for all envs, or a list with one for each, if the vector env takes lists. All later
+                results depend on it only.
+            options: passed to the vector env. A `reset_mask` is dropped before the first reset: then this env
+                replaces one whose episodes were all lost, so all of its envs must start.
+            seed_of_some: used instead of `seed` if some envs get no seed or are not reset.
         """
         given: Any = seed if seed_of_some is None else seed_of_some
         if options and "reset_mask" in options and not self.has_begun:
@@ -126,16 +127,16 @@ class BatchedEnv(gymnasium.Env[Any, Any]):
         self.env.close()
 
 
-# ---- what the face asks of it ------------------------------------------------------------------
+# ---- functions that the front end runs by Pool.call ---------------------------------------------
 
 
 def describe_vector_env(env: BatchedEnv) -> VectorEnvDescription:
-    """Return what there is to know of the vector env."""
+    """Return the description of the vector env."""
     return env.inner
 
 
 def have_generators(env: BatchedEnv) -> list[bool]:
-    """Tell of each env whether it has made or been given its generator already; of some vector envs all share one."""
+    """Return for each env whether its generator exists already; in some vector envs all envs share one."""
     inside = getattr(env.env.unwrapped, "envs", None)
     if isinstance(inside, list | tuple) and len(inside) == env.inner.num_envs:
         return [has_generator(one) for one in inside]
@@ -146,9 +147,9 @@ def have_generators(env: BatchedEnv) -> list[bool]:
 
 
 def as_arrays(value: Any) -> Any:
-    """Give nested batches as arrays, those of a device copied to this machine's memory."""
+    """Convert nested batches to NumPy arrays; tensors are copied from their device to main memory."""
     if isinstance(value, np.ndarray):
-        return value  # in whatever order: the copy into the row sees to it
+        return value  # in any memory order: the copy into the row handles it
     return map_structure(_from_device, value, is_leaf=_is_list)
 
 
@@ -157,18 +158,18 @@ def _from_device(value: Any) -> Any:
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, list)  # of numbers, or of one object for each env
+    return isinstance(value, list)  # a list of numbers, or of one object for each env
 
 
 def as_array(value: Any, dtype: Any = None) -> NDArray[Any]:
-    """Give one batch as a contiguous array; tensors of a device are fetched."""
+    """Convert one batch to a contiguous array; a tensor is copied from its device."""
     return np.ascontiguousarray(_fetch(value), dtype)
 
 
 def fetch_infos(value: Any) -> Any:
-    """Give infos with arrays, or numbers, in place of tensors, so that each env is told its own row.
+    """Return infos in which tensors are replaced by NumPy arrays or numbers, so that they can be split by env.
 
-    What else there is in infos stays as it is: only arrays of other libraries have `__dlpack__`.
+    Only arrays of other libraries have `__dlpack__`; all other values are kept.
     """
     return map_structure(_fetch_info, value, is_leaf=is_sequence)
 
@@ -180,6 +181,6 @@ def _fetch_info(value: Any) -> Any:
 
 
 def _fetch(value: Any) -> Any:
-    """Return a tensor of a device in this machine's memory, anything else as it is."""
+    """Copy a tensor from its device to main memory; return any other value unchanged."""
     fetch = getattr(value, "cpu", None)
     return value if fetch is None else fetch()

@@ -1,4 +1,4 @@
-"""Helpers by which programs moved observations between processes themselves; vecenv's pools have no use for them."""
+"""DI-engine's shared-memory helpers, for programs that use them directly; vecenv's pools do not."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ __all__ = [
 
 
 class ShmBuffer:
-    """One array in memory that child processes share; give it to them as an argument of `Process`.
+    """One array in memory shared with child processes; pass it to them as an argument of `Process`.
 
-    Any dtype of fixed size and any shape. Nothing guards it: who reads while another fills may see both.
+    Any dtype of fixed size and any shape are allowed. There is no lock: a `get` during a `fill` may return a mix of
+    old and new values.
 
     Example:
         >>> buffer = ShmBuffer(np.float32, (2,), copy_on_get=False)
@@ -34,13 +35,13 @@ class ShmBuffer:
     """
 
     def __init__(self, dtype: Any, shape: tuple[int, ...], copy_on_get: bool = True, ctype: Any = None) -> None:
-        """Allocate, filled with zeros.
+        """Allocate the array, filled with zeros.
 
         Args:
-            dtype: NumPy's.
-            shape: of the array.
-            copy_on_get: False has `get` give views of the shared memory.
-            ctype: accepted; the dtype says it all.
+            dtype: any NumPy dtype of fixed size.
+            shape: shape of the array.
+            copy_on_get: False: `get` returns a view of the shared memory.
+            ctype: accepted for compatibility and ignored.
         """
         self.dtype = np.dtype(dtype)
         self.shape = tuple(shape)
@@ -48,17 +49,17 @@ class ShmBuffer:
         self.buffer = RawArray("b", max(1, self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))))
 
     def fill(self, src_arr: Any) -> None:
-        """Write an array.
+        """Copy an array of the same dtype and shape into the buffer.
 
         Raises:
-            SpaceError: not an array, or of another dtype or shape: nothing is cast or broadcast.
+            SpaceError: not an array, or its dtype or shape differs. Values are not cast or broadcast.
         """
         if not isinstance(src_arr, np.ndarray) or src_arr.dtype != self.dtype or src_arr.shape != self.shape:
             raise SpaceError(f"fill: expected an array {self.dtype} {self.shape}, got {describe(src_arr)}")
         self._view()[...] = src_arr
 
     def get(self) -> Any:
-        """Give the array, a copy unless `copy_on_get` is False."""
+        """Return a copy of the array, or a view of the shared memory if `copy_on_get` is False."""
         return self._view().copy() if self.copy_on_get else self._view()
 
     def _view(self) -> Any:
@@ -67,7 +68,7 @@ class ShmBuffer:
 
 
 class ShmBufferContainer:
-    """A `ShmBuffer`, or one for each entry of a dict of shapes, nested as deep as that is.
+    """A `ShmBuffer`, or a nested dict of them, one for each entry of a nested dict of shapes.
 
     Example:
         >>> container = ShmBufferContainer(np.float32, {"a": (2,), "b": {"c": (1,)}})
@@ -77,11 +78,11 @@ class ShmBufferContainer:
     """
 
     def __init__(self, dtype: Any, shape: Any, copy_on_get: bool = True) -> None:
-        """Allocate.
+        """Allocate the arrays.
 
         Args:
-            dtype: of all arrays, or a dict of dtypes like `shape`.
-            shape: a shape, or a dict of shapes and such dicts.
+            dtype: the dtype of all arrays, or a dict of dtypes nested like `shape`.
+            shape: a shape, or a nested dict of shapes.
             copy_on_get: as for `ShmBuffer`.
         """
         self.shape = shape
@@ -94,10 +95,10 @@ class ShmBufferContainer:
             self._data = ShmBuffer(dtype, shape, copy_on_get)
 
     def fill(self, src_arr: Any) -> None:
-        """Write an array, or a dict of arrays with just these keys.
+        """Copy an array, or a nested dict of arrays with exactly these keys, into the buffers.
 
         Raises:
-            SpaceError: something does not fit; what stands before it is written.
+            SpaceError: an entry does not fit; the entries before it have been written.
         """
         if isinstance(self._data, ShmBuffer):
             self._data.fill(src_arr)
@@ -108,12 +109,12 @@ class ShmBufferContainer:
             part.fill(src_arr[key])
 
     def get(self) -> Any:
-        """Give the array, or the dict of arrays."""
+        """Return the array or the nested dict of arrays, as `ShmBuffer.get` does."""
         return self._data.get() if isinstance(self._data, ShmBuffer) else {k: v.get() for k, v in self._data.items()}
 
 
 class CloudPickleWrapper:
-    """Carries a value that plain pickle refuses, such as a lambda, through pickle; it is in `data`.
+    """Make a value that plain pickle rejects, such as a lambda, picklable; the value is in `data`.
 
     Example:
         >>> pickle.loads(pickle.dumps(CloudPickleWrapper(lambda: 3))).data()

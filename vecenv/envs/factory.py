@@ -1,4 +1,4 @@
-"""EnvFactory: builds and wraps an env wherever it is called, such as in a worker."""
+"""`EnvFactory`, a picklable constructor of a wrapped env, called in the worker that runs the env."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["EnvFactory"]
 
 @dataclass(frozen=True)
 class EnvFactory:
-    """Build an env; a constructor for `env_fns` that is picklable if its fields are.
+    """A constructor for `env_fns` that builds and wraps an env. It is picklable if its fields are.
 
     Attributes:
         build: returns a new env at each call.
         args, kwargs: arguments of `build`.
-        wrappers: applied to the env in this order; each returns an env.
+        wrappers: callables that take an env and return an env; applied in this order.
 
     Example:
         >>> import gymnasium
@@ -33,7 +33,7 @@ class EnvFactory:
         """Return a new env.
 
         Raises:
-            Exception: raised by `build` or a wrapper.
+            Exception: any exception of `build` or of a wrapper.
         """
         env = self.build(*self.args, **self.kwargs)
         for wrapper in self.wrappers:

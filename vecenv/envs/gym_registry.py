@@ -1,4 +1,4 @@
-"""Envs by their ids in Gymnasium's registry, Atari's games among them whether ale-py was imported or not."""
+"""Envs by their ids in Gymnasium's registry; Atari games are found even if ale-py was not imported."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ __all__ = ["find_spec", "make_env"]
 
 
 def make_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Make a Gymnasium env by its id.
+    """Make a Gymnasium env by its id, without Gymnasium's env checker.
 
     Raises:
-        DependencyError: one of Atari's games, and ale-py is missing.
-        gymnasium.error.UnregisteredEnv: no such id.
+        DependencyError: the id is an Atari game, and ale-py is missing.
+        gymnasium.error.UnregisteredEnv: the id is not registered.
     """
     return gymnasium.make(find_spec(env_id), disable_env_checker=True, **kwargs)
 
 
 def find_spec(env_id: str, *, is_quiet: bool = False) -> EnvSpec:
-    """Return what an id was registered with; a module before its colon is imported first.
+    """Return the spec that an id was registered with.
 
     Args:
-        env_id: the id.
-        is_quiet: say nothing of newer versions.
+        env_id: the id; in 'module:id' the module is imported first.
+        is_quiet: do not warn about newer versions.
 
     Raises:
-        DependencyError: one of Atari's games, and ale-py is missing.
-        gymnasium.error.UnregisteredEnv: no such id; the message suggests others.
+        DependencyError: the id is an Atari game, and ale-py is missing.
+        gymnasium.error.UnregisteredEnv: the id is not registered; the message suggests others.
     """
     find = _find_quietly if is_quiet else registration._find_spec
     try:
@@ -53,7 +53,7 @@ def _find_quietly(env_id: str) -> EnvSpec:
 
 
 def _register_atari(is_needed: bool) -> bool:
-    """Register ale-py's games; False if they are registered already, or ale-py is missing and not needed."""
+    """Register ale-py's games. Return False if they are registered already, or ale-py is missing and not needed."""
     if sys.modules.get("ale_py") is not None:
         return False
     try:

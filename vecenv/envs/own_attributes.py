@@ -1,9 +1,8 @@
-"""Own: the attributes of one object, read so that the object does not become slower for it.
+"""Reading the attributes of one object without making the object slower.
 
-Once `__dict__` of an object has been asked for, CPython 3.11 and 3.12 keep its attributes in a dict of
-its own instead of the array they lie in, and look them up the slow way for good: a step of CartPole
-takes 10% longer. So names are looked up one by one there; which ones there may be is read from the code
-of the object's class, which stores them.
+CPython 3.11 and 3.12 keep an object's attributes in an array. Reading its `__dict__` once moves them to a dict, and
+all later look-ups are slower: a step of CartPole takes 10% longer. So in these versions the attributes are read one
+by one. Their names are collected from the code of the object's class that assigns them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _names: dict[type, tuple[str, ...]] = {}
 
 
 def get_own_attr(layer: Any, name: str, default: Any = None) -> Any:
-    """Return an attribute of this very object, never one that it forwards to another."""
+    """Return an attribute of the object itself; its `__getattr__` is not used."""
     try:
         return object.__getattribute__(layer, name)
     except AttributeError:
@@ -30,15 +29,15 @@ def get_own_attr(layer: Any, name: str, default: Any = None) -> Any:
 
 
 def set_own_attr(layer: Any, name: str, value: Any) -> None:
-    """Set an attribute of this very object."""
+    """Set an attribute of the object itself; a `__setattr__` of its class is not used."""
     object.__setattr__(layer, name, value)
 
 
 def attributes_of(layer: Any) -> dict[str, Any]:
     """Return the attributes of an object, {name: value}.
 
-    On CPython 3.11 and 3.12 those that the code of its classes assigns to, which leaves out what others
-    have put there.
+    On CPython 3.11 and 3.12 these are only the attributes that methods of its classes assign; attributes set by
+    other code are left out.
     """
     if not _DICT_IS_SLOW:
         own: dict[str, Any] = getattr(layer, "__dict__", {})
@@ -56,7 +55,7 @@ def attributes_of(layer: Any) -> dict[str, Any]:
 
 
 def _stored_names(cls: type) -> tuple[str, ...]:
-    """Return the names that methods of a class assign to, apart from properties and the like."""
+    """Return the attribute names that methods of a class assign, except properties and other data descriptors."""
     names: dict[str, None] = {}
     for base in reversed(cls.__mro__):
         for member in vars(base).values():

@@ -1,10 +1,10 @@
-"""Functions that front ends run beside an env, in the process where it lives, and envs in a form made for them.
+"""Functions that front ends run in the process of an env through `Pool.call`, and an env adapter for them.
 
     front end -> Pool.call(one of these) -> worker -> function(hosted env) -> result
 
-All are picklable and import no front end: a worker that unpickles one does not load Stable-Baselines3 or torch for it.
-The hosted env has `get_wrapper_attr`, as Gymnasium's envs and ALF's adapters do; a manager's driver and a batched env
-have the env itself in `env`.
+All are picklable and import no front end, so a worker does not load Stable-Baselines3 or torch to unpickle one. The
+hosted env has `get_wrapper_attr`, like Gymnasium's envs and ALF's adapters. A manager's driver and a batched env have
+the env itself in `env`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class GetAttribute:
-    """Return an attribute of the env or of the first layer below that has it; methods are not called."""
+    """Return an attribute of the env, or of the first layer below that has it; methods are not called."""
 
     name: str
 
@@ -62,10 +62,10 @@ class GetAttribute:
 
 @dataclass(frozen=True)
 class HasAttribute(GetAttribute):
-    """Tell whether the env or a layer below has an attribute, without its value."""
+    """Return whether the env or a layer below has an attribute; the value itself is not sent."""
 
     def __call__(self, env: Any) -> bool:
-        """Return the answer for one env."""
+        """Return whether one env has it."""
         try:
             super().__call__(env)
         except AttributeError:
@@ -75,7 +75,7 @@ class HasAttribute(GetAttribute):
 
 @dataclass(frozen=True)
 class SetAttribute:
-    """Set an attribute where it is found among the env's layers, else on the outermost."""
+    """Set an attribute of the first layer of the env that has it, or of the outermost layer if none has."""
 
     name: str
     value: Any
@@ -96,7 +96,7 @@ class SetOuterAttribute(SetAttribute):
 
 @dataclass(frozen=True)
 class CallMethod:
-    """Call a method of the env or of the first layer below that has it."""
+    """Call a method of the env, or of the first layer below that has it."""
 
     name: str
     args: tuple[Any, ...] = ()
@@ -109,7 +109,7 @@ class CallMethod:
 
 @dataclass(frozen=True)
 class GetOrCall(CallMethod):
-    """Call a method or read an attribute, as `call` of Gymnasium's vector envs does."""
+    """Call a method, or read an attribute if it is not callable, like `call` of Gymnasium's vector envs."""
 
     def __call__(self, env: Any) -> Any:
         """Return the result for one env."""
@@ -118,13 +118,13 @@ class GetOrCall(CallMethod):
 
 
 class IsWrapped:
-    """Tell whether a layer of the env is of a class.
+    """Return whether a layer of the env is an instance of a class.
 
-    The class is known by its name and not pickled: Stable-Baselines3's Monitor, which its VecMonitor asks for, would
-    load all of Stable-Baselines3 in every worker.
+    The class is compared by its name and is not pickled. Otherwise a check for Stable-Baselines3's Monitor, which
+    VecMonitor makes, would load all of Stable-Baselines3 in every worker.
 
     Raises:
-        TypeError: not a class.
+        TypeError: the argument is not a class.
     """
 
     def __init__(self, wrapper_class: type) -> None:
@@ -133,7 +133,7 @@ class IsWrapped:
         self.module, self.name = wrapper_class.__module__, wrapper_class.__qualname__
 
     def __call__(self, env: Any) -> bool:
-        """Return the answer for one env."""
+        """Return whether one env has such a layer."""
         layer = original(env)
         innermost = getattr(layer, "unwrapped", layer)
         while layer is not None and layer is not innermost:
@@ -144,21 +144,21 @@ class IsWrapped:
 
 
 def identity_of(env: Any) -> tuple[int, int]:
-    """Return process id and address of the innermost env; equal for two envs only if they are the same object."""
+    """Return (process id, address) of the innermost env; two envs have equal pairs only if they are one object."""
     return os.getpid(), id(getattr(env, "unwrapped", env))
 
 
 def render(env: Any) -> Any:
-    """Return the result of the env's `render`; of a batched env k frames, or None."""
+    """Return the result of the env's `render`; for a batched env that is k frames, or None."""
     return env.render()
 
 
-# ---- envs of managers, in the `env` of their driver -----------------------------------------------
+# ---- envs of managers (the hosted env is a driver; its `env` is the env) --------------------------
 
 
 @dataclass(frozen=True)
 class FindAttribute:
-    """Read a name of the env or of the layers under it: ('value', v), ('method', None) or ('missing', None)."""
+    """Look up a name in the env and the layers under it: ('value', v), ('method', None) or ('missing', None)."""
 
     name: str
 
@@ -173,10 +173,10 @@ class FindAttribute:
 
 @dataclass(frozen=True)
 class CallEnvMethod(CallMethod):
-    """Call a method of the env, or of a layer under it.
+    """Call a method of the env, or of the first layer under it that has it.
 
     Raises:
-        AttributeError: there is no such method.
+        AttributeError: no layer has such a method.
     """
 
     def __call__(self, driver: Any) -> Any:
@@ -189,7 +189,7 @@ class CallEnvMethod(CallMethod):
 
 @dataclass(frozen=True)
 class ShapeRewards(CallEnvMethod):
-    """Call `reward_shaping`; return its result, and the transitions as the env has left them."""
+    """Call `reward_shaping`; return its result and the transitions, which the method may have changed."""
 
     def __call__(self, driver: Any) -> tuple[Any, Any]:
         """Return both for one env."""
@@ -198,10 +198,13 @@ class ShapeRewards(CallEnvMethod):
 
 @dataclass(frozen=True)
 class Render:
-    """Render one frame in a mode, by the env's mode, an argument of its `render`, or DI-engine's ways.
+    """Render one frame in a mode.
+
+    The mode is the env's `render_mode`, the `mode` argument of its `render`, or that of the env inside a DI-engine
+    env. An env with old calls and without a render mode renders by its own `render`.
 
     Raises:
-        StateError: the env renders in another mode.
+        StateError: the env renders in another mode only.
     """
 
     mode: str
@@ -216,7 +219,7 @@ class Render:
         if callable(with_mode) and "mode" in inspect.signature(with_mode).parameters:
             return with_mode(mode=self.mode)
         own = original(env)
-        held = get_own_attr(own, "_env")  # where DI-engine's envs keep what they are made of
+        held = get_own_attr(own, "_env")  # DI-engine's envs keep the wrapped env in this attribute
         if fixed is None and getattr(held, "render_mode", None) == self.mode:
             return held.render()
         own_render = getattr(type(own), "render", None)
@@ -229,15 +232,15 @@ class Render:
         )
 
 
-# ---- vector envs, in the `env` of a batched env ---------------------------------------------------
+# ---- vector envs (the hosted env is a batched env; its `env` is the vector env) -------------------
 
 
 @dataclass(frozen=True)
 class CallBatch(CallMethod):
-    """Call a method or read an attribute: of each env if the vector env can, else its own."""
+    """Call a method or read an attribute of each env, or of the vector env if it has no `call`."""
 
     def __call__(self, batched: Any) -> tuple[bool, Any]:
-        """Return whether these are results of each env, and the results."""
+        """Return (True, results of each env) or (False, the vector env's own result)."""
         call = getattr(batched.env, "call", None)
         if call is not None:
             return True, tuple(call(self.name, *self.args, **self.kwargs))
@@ -247,13 +250,13 @@ class CallBatch(CallMethod):
 
 @dataclass(frozen=True)
 class SetBatchAttribute(SetAttribute):
-    """Set an attribute: of each env if the vector env can, else its own.
+    """Set an attribute of each env, or of the vector env if it has no `set_attr`.
 
     Attributes:
-        is_each: `value` is a list with one value for each env.
+        is_each: True: `value` is a list with one value for each env.
 
     Raises:
-        ConfigError: there is one value for each env, and the vector env has no `set_attr`.
+        ConfigError: `is_each` is True, and the vector env has no `set_attr`.
     """
 
     is_each: bool
@@ -277,7 +280,7 @@ class SetBatchAttribute(SetAttribute):
 
 
 class ShapeOnlyEnv:
-    """An env whose observation space has no bounds, only shapes and dtypes, so that envs may differ in bounds."""
+    """An env whose observation space has shapes and dtypes but no bounds, so that envs may differ in bounds."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -290,7 +293,7 @@ class ShapeOnlyEnv:
 
 
 def without_bounds(env: Any) -> ShapeOnlyEnv:
-    """Adapt an env and leave out the bounds of its observation space."""
+    """Adapt an env and remove the bounds of its observation space."""
     return ShapeOnlyEnv(adapt_and_build(env))
 
 
@@ -308,7 +311,7 @@ def _without_bounds(space: Space[Any]) -> Space[Any]:
 
 
 class _UnboundedBox(spaces.Box):
-    """A space's shape and dtype; errors show the space itself."""
+    """A Box with a space's shape and dtype; its repr, shown in errors, is that of the space."""
 
     def __init__(self, space: Space[Any], low: float, high: float) -> None:
         assert space.shape is not None

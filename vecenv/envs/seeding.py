@@ -1,4 +1,4 @@
-"""Seeds on their way into an env: which one each episode gets."""
+"""The seed of each episode, computed from the env's seed and passed to the env at a reset."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from vecenv.errors import ConfigError
 
-SEED_BITS = 31  # what old simulators accept: a positive C int
+SEED_BITS = 31  # old simulators accept only a positive C int
 
 
 def check_seed(seed: Any) -> int:
-    """Give the seed as int.
+    """Return the seed as int.
 
     Raises:
-        ConfigError: not an integer, or negative.
+        ConfigError: the seed is not an integer, or is negative.
     """
     if isinstance(seed, bool) or not isinstance(seed, (numbers.Integral, np.integer)):
         raise ConfigError(f"seed: expected an integer >= 0, got {type(seed).__name__}: {seed!r}")
@@ -30,13 +30,13 @@ def check_seed(seed: Any) -> int:
 def episode_seed(seed: int, episode: int, dynamic: bool = True) -> int:
     """Compute the seed of one episode from the env's seed and the episode's index.
 
-    A pure function: no generator is drawn from, so any episode can be had again without the ones before
-    it, and envs in one process cannot disturb each other. Neighbouring seeds give unrelated sequences.
+    This is a pure function that uses no generator. So any episode can be repeated without the episodes before
+    it, and envs in one process do not affect each other. Neighbouring seeds give unrelated sequences.
 
     Args:
         seed: the env's seed, at least 0.
         episode: index of the episode since the env was seeded, from 0.
-        dynamic: False gives `seed` itself for every episode (evaluation).
+        dynamic: False returns `seed` itself for every episode (used for evaluation).
 
     Returns:
         An int in 0 .. 2**31 - 1 if dynamic, else `seed`.
@@ -54,7 +54,7 @@ def episode_seed(seed: int, episode: int, dynamic: bool = True) -> int:
 
 
 class EpisodeSeeds:
-    """Hands out the seed of each episode of one env: none until seeded, then by `episode_seed`.
+    """The sequence of episode seeds of one env: None until `seed` is called, then values of `episode_seed`.
 
     Example:
         >>> seeds = EpisodeSeeds()
@@ -72,7 +72,7 @@ class EpisodeSeeds:
         """Index of the next episode since `seed`."""
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
-        """Start the sequence anew.
+        """Start a new sequence at episode 0.
 
         Raises:
             ConfigError: the seed is not an integer >= 0.
@@ -82,13 +82,15 @@ class EpisodeSeeds:
         self.episode = 0
 
     def advance(self) -> int | None:
-        """Give the next episode's seed, or None if never seeded, and move on by one."""
+        """Return the next episode's seed, or None before `seed` was called, and go to the next episode."""
         episode, self.episode = self.episode, self.episode + 1
         return None if self.base is None else episode_seed(self.base, episode, self.dynamic)
 
     @contextlib.contextmanager
     def for_reset(self) -> Iterator[int | None]:
-        """As `advance`, around the reset that it is for: one that raises has not had its seed, and the next one has.
+        """Yield the next episode's seed, as `advance` does, for a reset inside the `with` block.
+
+        If the block raises, the sequence goes back by one, so the next reset gets the same seed.
 
         Example:
             >>> seeds = EpisodeSeeds()
@@ -108,9 +110,9 @@ class EpisodeSeeds:
             raise
 
     def get_state(self) -> dict[str, Any]:
-        """Give what `set_state` takes; picklable."""
+        """Return the position in the sequence, picklable, for `set_state`."""
         return {"base": self.base, "dynamic": self.dynamic, "episode": self.episode}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue the sequence where `get_state` was called."""
+        """Continue the sequence from a state that `get_state` returned."""
         self.base, self.dynamic, self.episode = state["base"], state["dynamic"], state["episode"]

@@ -11,7 +11,7 @@ __all__ = ["LooseSpace", "NoneSpace", "ObjectSpace"]
 
 
 def map_space(change: Callable[[Space[Any]], Space[Any]], space: Space[Any]) -> Space[Any]:
-    """Return a space with each part changed that is neither Dict nor Tuple; the order of keys stays.
+    """Return a space in which `change` was applied to each part that is not a Dict or Tuple; key order is kept.
 
     >>> map_space(lambda part: spaces.Discrete(part.n + 1), spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]))
     Tuple(Discrete(3), Discrete(4))
@@ -24,12 +24,12 @@ def map_space(change: Callable[[Space[Any]], Space[Any]], space: Space[Any]) -> 
 
 
 def map_by_space(change: Callable[[Space[Any], Any], Any], space: Space[Any], value: Any) -> Any:
-    """Return a value with change(part of the space, part of the value) for each part; nested as the space is.
+    """Apply change(part of the space, part of the value) to each part; return the results, nested like the space.
 
     Args:
-        change: called with each part of the space that is neither Dict nor Tuple.
-        space: the structure.
-        value: dicts with at least the keys of the space, and sequences of as many parts.
+        change: called with each part of the space that is not a Dict or Tuple.
+        space: defines the structure.
+        value: nested like the space: dicts with at least its keys, and sequences of the same length.
 
     Raises:
         KeyError, ValueError: a dict lacks a key; a sequence has another length.
@@ -42,10 +42,10 @@ def map_by_space(change: Callable[[Space[Any], Any], Any], space: Space[Any], va
 
 
 class NoneSpace(Space[None]):
-    """The space whose one value is None, such as the action mask of an env with continuous actions.
+    """A space whose only value is None, such as the action mask of an env with continuous actions.
 
-    On its way out of a worker it takes no column and no mail. In a batch of B it is a tuple of B Nones, as
-    Gymnasium batches every space without arrays.
+    Its values need no column in a row and no message. A batch of B values is a tuple of B Nones, as for all
+    spaces that Gymnasium does not batch as arrays.
 
     Example:
         >>> space = NoneSpace()
@@ -54,29 +54,29 @@ class NoneSpace(Space[None]):
     """
 
     holds_only_none: ClassVar[bool] = True
-    """Read by `core.spec`, which knows no space of ours."""
+    """Read by `core.spec`, which does not import this class."""
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__(None, None, seed)
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: there is nothing to make an array of."""
+        """False: None cannot be flattened into an array."""
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> None:
-        """Give None; the arguments are those of every space and have no effect."""
+        """Return None; the arguments have no effect."""
 
     def contains(self, x: Any) -> bool:
-        """Tell whether the value is None."""
+        """Return whether the value is None."""
         return x is None
 
     def to_jsonable(self, sample_n: Any) -> list[Any]:
-        """Give the samples as they are."""
+        """Return the samples unchanged, as a list."""
         return list(sample_n)
 
     def from_jsonable(self, sample_n: list[Any]) -> list[Any]:
-        """Give the samples as they are."""
+        """Return the samples unchanged, as a list."""
         return list(sample_n)
 
     def __eq__(self, other: object) -> bool:
@@ -90,10 +90,10 @@ class NoneSpace(Space[None]):
 
 
 class ObjectSpace(Space[Any]):
-    """Stands for a space that an env declares and its values do not keep to: they travel as objects, as they are.
+    """Replaces a declared space that the env's values do not fit; values are then sent as pickled objects.
 
     Attributes:
-        declared: the space; None if the env declares none.
+        declared: the declared space; None if the env declares none.
     """
 
     def __init__(self, declared: Space[Any] | None) -> None:
@@ -102,15 +102,15 @@ class ObjectSpace(Space[Any]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: nothing is known of what values look like."""
+        """False: the values may be any objects."""
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """Sample the declared space; None without one."""
+        """Return a sample of the declared space, or None without one."""
         return None if self.declared is None else self.declared.sample()
 
     def contains(self, x: Any) -> bool:
-        """True."""
+        """Return True: every value is allowed."""
         return True
 
     def __eq__(self, other: object) -> bool:
@@ -123,5 +123,5 @@ class ObjectSpace(Space[Any]):
         return f"ObjectSpace({self.declared!r})"
 
 
-#: The former name, for one release.
+#: The former name, kept for one release.
 LooseSpace = ObjectSpace

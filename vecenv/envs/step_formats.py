@@ -1,4 +1,4 @@
-"""Results of steps and resets in old dialects, read as five-tuples, and the way back to DI-engine's timesteps.
+"""Conversion of old `step` and `reset` results to Gymnasium's, and of five-tuples to DI-engine's timesteps.
 
 (obs, reward, done, info)      done, info['truncated'], infos of agents --> (obs, reward, terminated, truncated, info)
 obs, or (obs, info)            the observation space decides            --> (obs, info)
@@ -17,14 +17,14 @@ from vecenv.envs.base import BaseEnvTimestep
 
 FiveTuple = tuple[Any, Any, bool, bool, dict[str, Any]]
 
-#: Info key that says, where it is asked for, that the env gave a sequence of infos: True a tuple, False a list.
+#: Info key, set if requested: an env's info was a sequence with one dict per agent; True a tuple, False a list.
 AGENTS = "vecenv.agents"
 
 
 def split_reset(result: Any, space: spaces.Space[Any] | None) -> tuple[Any, dict[str, Any]] | None:
-    """Give (obs, info) if a reset's result is that pair, None if it is a bare observation.
+    """Return (obs, info) if the result of a reset is that pair, None if it is a bare observation.
 
-    A pair whose second part is a dict may be either; the observation space decides, if it holds the whole.
+    A pair whose second part is a dict may be either. It is an observation if the observation space contains it.
     """
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
         if isinstance(space, spaces.Tuple) and space.contains(result):
@@ -34,11 +34,11 @@ def split_reset(result: Any, space: spaces.Space[Any] | None) -> tuple[Any, dict
 
 
 def step_reader(result: Any, *, notes_agents: bool = False) -> Callable[[Any], FiveTuple]:
-    """Give the function that turns results of this one's form into five-tuples.
+    """Return the function that converts results of the same form as `result` to five-tuples.
 
     Args:
-        result: of a step.
-        notes_agents: as of `AdaptedEnv`.
+        result: the result of a step.
+        notes_agents: as in `AdaptedEnv`.
 
     Raises:
         TypeError: the form is unknown.
@@ -73,7 +73,7 @@ def _read_four(result: Any, notes_agents: bool = False) -> FiveTuple:
 
 
 def _info_dict(info: Any) -> dict[str, Any]:
-    """Give a dict of our own to write in; a list of infos, one per agent, goes under `agent_infos`."""
+    """Return a new dict with the info; a sequence of infos, one per agent, is put under `agent_infos`."""
     if isinstance(info, Mapping):
         return dict(info)
     if info is None:
@@ -87,7 +87,7 @@ def _info_dict(info: Any) -> dict[str, Any]:
 
 
 def _parse_flag(value: Any) -> bool | None:
-    """Read a flag, or several that count as set when all are; None for what is no flag, and for none at all."""
+    """Return a flag, or for several flags whether all are set; None if the value is not a flag or is empty."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     if isinstance(value, Mapping):
@@ -103,15 +103,15 @@ def _parse_flag(value: Any) -> bool | None:
 
 
 def read_flags(done: Any, info: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Tell (terminated, truncated) apart from an old env's done and what its info says.
+    """Compute (terminated, truncated) from the `done` and the info of an old env.
 
-    `info['truncated']` or `info['TimeLimit.truncated']` marks a time-out; without either an end is a
-    termination. Where the info itself says nothing of it, the infos of the agents do, if there are any: those
-    under `agent_infos`, or under the keys of a dict of dones. A sequence, an array or a dict of dones or flags
-    counts as set when all are, a dict with `__all__` by that; a done of None (an abnormal timestep) as not done.
+    `info['truncated']` or `info['TimeLimit.truncated']` marks a time-out; without either the episode terminated.
+    If the info lacks a flag, the infos of the agents are read instead: those under `agent_infos`, or under the keys
+    of a dict of dones. A sequence, array or dict of flags counts as set if all its flags are; in a dict with
+    `__all__` only that key counts. A `done` of None (an abnormal timestep) counts as not done.
 
     Raises:
-        TypeError: done is none of these.
+        TypeError: `done` has another form.
     """
     if not isinstance(done, bool):
         given, done = done, _is_done(done)
@@ -138,7 +138,7 @@ def _is_done(done: Any) -> bool:
 
 
 def _read_flag(info: Mapping[str, Any], key: str) -> bool | None:
-    """Give a flag as the info itself has it, else as those of the agents' infos agree that say something of it."""
+    """Return a flag of the info; if missing, whether all agents' infos that have the flag set it; else None."""
     value = _parse_flag(info.get(key))
     if value is None:
         agents = info.get("agent_infos")
@@ -149,7 +149,7 @@ def _read_flag(info: Mapping[str, Any], key: str) -> bool | None:
 
 
 def to_timestep(obs: Any, reward: Any, terminated: bool, truncated: bool, info: dict[str, Any]) -> BaseEnvTimestep:
-    """Give a five-tuple as DI-engine's timestep, with both flags in a shallow copy of info."""
+    """Convert a five-tuple to DI-engine's timestep; both flags are added to a shallow copy of the info."""
     terminated, truncated = bool(terminated), bool(truncated)
     marked = {
         **info,
@@ -161,7 +161,7 @@ def to_timestep(obs: Any, reward: Any, terminated: bool, truncated: bool, info: 
 
 
 def is_abnormal(info: Any) -> bool:
-    """Tell whether an info, or any of a list of infos (one per agent), declares its timestep abnormal."""
+    """Return whether `abnormal` is set in an info, or in any of a sequence of infos (one per agent)."""
     if isinstance(info, Mapping):
         return bool(info.get("abnormal", False))
     return isinstance(info, (list, tuple)) and any(is_abnormal(part) for part in info)

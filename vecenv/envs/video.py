@@ -1,4 +1,4 @@
-"""Videos of episodes, made beside the env in its worker: one finished file each, driven by Gymnasium's RecordVideo."""
+"""Recording of episodes as video files, one per episode, in the worker of the env; based on Gymnasium's RecordVideo."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ DEFAULT_FOLDER = "./video"
 
 if TYPE_CHECKING:
     _RecordVideo = RecordVideo[Any, Any]
-else:  # which has three type parameters in Gymnasium 1.2
+else:  # in Gymnasium 1.2 it has three type parameters
     _RecordVideo = RecordVideo
 
 
 class EpisodeRecorder(_RecordVideo):
-    """Records every episode of an env to `<folder>/<name>-episode-<k>.mp4`, one frame for the reset and each step.
+    """Record every episode of an env to `<folder>/<name>-episode-<k>.mp4`: one frame for the reset and each step.
 
-    A file appears under its name when its episode has ended and it is complete; while it is written it is a hidden
-    `.partial` file. Closing or resetting amid an episode writes what there is of it; an episode without a step
-    leaves no file. While an env only repeats what it did, in a new worker or by `vecenv replay`, no file is written.
+    A file gets its name only when its episode has ended and it is complete. While it is being written it is a hidden
+    `.partial` file. Closing or resetting the env during an episode writes the frames so far. An episode without a
+    step leaves no file. While episodes are replayed, in a new worker or by `vecenv replay`, files are not written.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], folder: str | os.PathLike[str], name: str | None = None) -> None:
@@ -43,14 +43,15 @@ class EpisodeRecorder(_RecordVideo):
 
         Args:
             env: must render RGB arrays.
-            folder: made if missing.
-            name: beginning of each file's name; by default one that no other recorder has.
+            folder: created if missing.
+            name: beginning of each file's name; None makes a unique one.
 
         Raises:
-            ConfigError: the env does not render RGB arrays, or the folder cannot be written; names the env.
+            ConfigError: the env does not render RGB arrays, or the folder cannot be written. The message names the
+                env.
             DependencyError: moviepy or its encoder is missing.
         """
-        self.recorded_frames: list[Any] = []  # Gymnasium's __del__ before 1.4 looks, also at what was never built
+        self.recorded_frames: list[Any] = []  # read by Gymnasium's __del__ before 1.4, even if __init__ failed
         folder = os.path.abspath(os.fspath(folder))
         label = _label(env)
         if env.render_mode not in ("rgb_array", "rgb_array_list"):
@@ -66,15 +67,15 @@ class EpisodeRecorder(_RecordVideo):
         if not os.access(folder, os.W_OK | os.X_OK):
             raise ConfigError(f"replay of {label}: folder {folder!r} is not writable")
         with warnings.catch_warnings():
-            # It warns that files may be overwritten; the names here are unique, and envs share the folder.
+            # Gymnasium warns that files may be overwritten, but these names are unique and envs share the folder.
             warnings.simplefilter("ignore", UserWarning)
             super().__init__(env, folder, episode_trigger=_every_episode, name_prefix=name or unique_name(env))
         self.video_paths: list[str] = []
-        """Finished files, oldest first."""
+        """Paths of the finished files, oldest first."""
         self._final_name = ""
 
-    def reset(self, **reset_param: Any) -> tuple[Any, dict[str, Any]]:  # what the env's own takes
-        """Begin an episode and its file; one that was amid is finished first."""
+    def reset(self, **reset_param: Any) -> tuple[Any, dict[str, Any]]:  # the env's own parameters
+        """Start an episode and its file; the file of an unfinished episode is written first."""
         obs, info = self.env.reset(**reset_param)
         self.episode_id += 1
         if self.recording:
@@ -85,23 +86,23 @@ class EpisodeRecorder(_RecordVideo):
         return obs, info
 
     def step(self, action: Any) -> Any:
-        """Step, record a frame, and finish the file if that ended the episode."""
+        """Step the env and record a frame; at the end of the episode, write the file."""
         result = super().step(action)
         if (result[2] or result[3]) and self.recording:
             self.stop_recording()
         return result
 
     def _capture_frame(self) -> None:
-        """Keep what the env renders now.
+        """Render the env and keep the frame.
 
         Raises:
-            ConfigError: it renders nothing, whatever its render_mode says, or no frame for a video.
+            ConfigError: the env has no `render`, or `render` did not return a frame that fits the video.
         """
         try:
             frame: Any = self.env.render()
         except NotImplementedError as error:
             raise ConfigError(f"replay of {_label(self.env)}: it has no render()") from error
-        if isinstance(frame, list):  # of mode 'rgb_array_list': everything since the last call
+        if isinstance(frame, list):  # mode 'rgb_array_list' returns all frames since the last call
             self.render_history += frame
             frame = frame[-1] if frame else None
         if not isinstance(frame, np.ndarray):
@@ -118,36 +119,36 @@ class EpisodeRecorder(_RecordVideo):
         self.recorded_frames.append(frame)
 
     def start_recording(self, video_name: str) -> None:
-        """Begin to gather frames for a file of this name."""
+        """Start collecting frames for the file `<video_name>.mp4`."""
         super().start_recording(video_name)
         self._final_name = video_name
 
     def stop_recording(self) -> None:
-        """Write the file and give it its name; one frame alone, without a step, is dropped."""
+        """Write the collected frames to the file; a single frame (an episode without a step) is dropped."""
         frames = self.recorded_frames
         self.recorded_frames = []
         self.recording = False
         self._video_name = None
         if len(frames) > 1:
             final = os.path.join(self.video_folder, f"{self._final_name}.mp4")
-            if is_replaying():  # who did this first wrote the file, maybe under another name
+            if is_replaying():  # the file was written when the episode was first played, maybe under another name
                 if not os.path.exists(final):
                     return
             else:
                 try:
                     self._write(frames, final)
-                except OSError as error:  # a full disk, say: the episode goes on without its video
+                except OSError as error:  # e.g. a full disk: the env continues without this video
                     warn_caller(f"the video {final} could not be written: {error}", RuntimeWarning)
                     return
             self.video_paths.append(final)
 
     def _write(self, frames: list[Any], final: str) -> None:
         os.makedirs(self.video_folder, exist_ok=True)
-        # Named after the process: what is left of a worker that was killed as it wrote stays another file.
+        # The process id keeps this apart from the file that a worker left when it was killed while writing.
         partial = os.path.join(self.video_folder, f".{self._final_name}.{os.getpid()}.partial.mp4")
         try:
             write_video(partial, frames, self.frames_per_sec)
-        except BaseException:  # a Ctrl-C, too
+        except BaseException:  # includes Ctrl-C
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial)
             raise
@@ -158,16 +159,16 @@ class EpisodeRecorder(_RecordVideo):
 
 
 class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Passes everything on, and begins to record at the reset after `video_folder` was set.
+    """Pass all calls on to the env, and start recording at the first reset after `video_folder` is set.
 
-    An env with an `enable_save_replay` of its own is left to record by that.
+    If the env has an `enable_save_replay` of its own, that method records the videos.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], token: str) -> None:
-        """Wrap.
+        """Wrap an env.
 
         Args:
-            token: for the names of files, see `unique_name`; the same for an env that is built again in a new
+            token: part of the file names, see `unique_name`. It stays the same when the env is built again in a new
                 worker.
         """
         super().__init__(env)
@@ -177,13 +178,13 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._num_folders = 0
 
     def reset(self, **reset_param: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode, and its file if there is to be one."""
+        """Start an episode, and its video if recording is enabled."""
         self._prepare()
         return self.env.reset(**reset_param)
 
     @property
     def reward_space(self) -> Any:
-        """The env's own, or None: Gymnasium's wrappers do not pass it on."""
+        """The env's reward space or None; Gymnasium's wrappers do not forward it."""
         return reward_space_of(self.env)
 
     def _prepare(self) -> None:
@@ -199,10 +200,10 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
                 self.env = self.env.env
                 self._records_to = None
             self.env = EpisodeRecorder(self.env, folder, unique_name(self.env, token))
-        self._records_to, self._num_folders = folder, number  # only now: what failed is tried again
+        self._records_to, self._num_folders = folder, number  # set last, so that a failed start is tried again
 
     def get_state(self) -> dict[str, Any]:
-        """Give the folders; the recorder inside has its own state."""
+        """Return the folders, picklable; the recorder inside has a state of its own."""
         return {
             "video_folder": self.video_folder,
             "records_to": self._records_to,
@@ -210,7 +211,7 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over folders of `get_state`, with a recorder inside if there was one."""
+        """Restore the folders from `get_state`, and make a recorder if there was one."""
         self._num_folders = state["num_folders"]
         self.video_folder = state["records_to"]
         self._prepare()
@@ -218,17 +219,20 @@ class Recordable(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def write_video(path: str, frames: list[Any], fps: float) -> None:
-    """Encode frames, uint8 (height, width, 3), as H.264.
+    """Encode frames, uint8 (height, width, 3), as an H.264 file at `path`.
+
+    Args:
+        fps: frames per second.
 
     Raises:
         DependencyError: imageio-ffmpeg is missing.
-        OSError: not all of them could be written.
+        OSError: not all frames could be written.
     """
-    # Not by moviepy: it works the number of frames out of duration times rate, and at 50 frames a second
-    # leaves out one of 11, 12, 13 and 14.
+    # moviepy is not used: it computes the number of frames from duration times rate, and at 50 frames per second
+    # it drops one of 11, 12, 13 and 14.
     encoder: Any = require("imageio_ffmpeg", "video")
     height, width = frames[0].shape[:2]
-    # H.264 with halved colours needs even sides; the encoder stretches an odd one by a pixel.
+    # H.264 with subsampled colours requires even sides; the encoder stretches an odd side by one pixel.
     writer = encoder.write_frames(path, (width, height), fps=fps, macro_block_size=2)
     writer.send(None)
     try:
@@ -237,19 +241,19 @@ def write_video(path: str, frames: list[Any], fps: float) -> None:
     finally:
         writer.close()
     written = _count_frames(encoder, path)
-    if written != len(frames):  # the encoder's exit code is not told
+    if written != len(frames):  # imageio-ffmpeg does not report the encoder's exit code
         raise OSError(f"{written} of {len(frames)} frames were written; is the disk full?")
 
 
 def _count_frames(encoder: Any, path: str) -> int:
     try:
         return int(encoder.count_frames_and_secs(path)[0])
-    except Exception:  # of whatever kind: there is no video in the file
+    except Exception:  # of any class: the file contains no video
         return 0
 
 
 def _as_rgb(frame: NDArray[Any], label: str) -> NDArray[np.uint8]:
-    """Return a frame as uint8 (height, width, 3), also one in grey or with an alpha channel."""
+    """Convert a frame, which may be grey or have an alpha channel, to uint8 (height, width, 3)."""
     grey = frame[..., None] if frame.ndim == 2 else frame
     if grey.ndim != 3 or grey.shape[2] not in (1, 3, 4) or not grey.size or grey.dtype.kind not in "iu":
         expected = "whole numbers from 0 to 255, (height, width), (height, width, 1), (height, width, 3 or 4)"
@@ -259,10 +263,14 @@ def _as_rgb(frame: NDArray[Any], label: str) -> NDArray[np.uint8]:
 
 
 def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs: int) -> list[str]:
-    """Give each env's folder, absolute, for one folder or one per env; None is the usual one.
+    """Return the absolute folder of each env.
+
+    Args:
+        replay_path: one folder, or one per env; None is './video'.
 
     Raises:
-        ConfigError: a wrong number of folders, no folders, or relative ones where there is no working directory.
+        ConfigError: the number of folders is wrong, the argument is not a path, or a path is relative and the
+            working directory has been removed.
     """
     path: Any = DEFAULT_FOLDER if replay_path is None else replay_path
     single = isinstance(path, str | os.PathLike)
@@ -281,10 +289,10 @@ def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs
 
 
 def enable_env_recording(env: gymnasium.Env[Any, Any], folder: str, token: str) -> bool:
-    """Have an env record by itself, if it can; tell whether it does.
+    """Start the env's own recording, if it has any, and return whether it has.
 
     Args:
-        token: passed on to an `enable_save_replay` that takes one, as `DingEnvWrapper`'s does.
+        token: passed on if `enable_save_replay` takes one, as in `DingEnvWrapper`.
     """
     enable = getattr(original(env), "enable_save_replay", None)
     if not callable(enable):
@@ -295,21 +303,21 @@ def enable_env_recording(env: gymnasium.Env[Any, Any], folder: str, token: str) 
         takes_token = False
     try:
         enable(folder, token=token) if takes_token else enable(folder)
-    except NotImplementedError:  # BaseEnv's default: the env leaves it to us
+    except NotImplementedError:  # BaseEnv's default: the env does not record by itself
         return False
     return True
 
 
 def make_token() -> str:
-    """Make a part of a name that no other recorder on any machine has."""
+    """Return a random part of a file name, unique on all machines."""
     return uuid.uuid4().hex[:12]
 
 
 def unique_name(env: gymnasium.Env[Any, Any], token: str | None = None) -> str:
-    """Give a file name that begins with the env's.
+    """Return '<name of the env>-<token>', with only characters that are safe in file names.
 
     Args:
-        token: makes it unique; None: one that no other recorder on any machine has.
+        token: makes the name unique; None makes a new one by `make_token`.
     """
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', _label(env))}-{token or make_token()}"
 
