@@ -1,7 +1,7 @@
-"""Wrappers around one env, grouped by what they touch, and their construction by name.
+"""Wrappers around one env, grouped by actions, observations, rewards and episodes, and their construction by name.
 
-Every class is a `gymnasium.Wrapper` and takes an env of any dialect (`envs.adapt`). Beside the names of
-today stand those of older programs: `NoopResetEnv` is `NoopResetWrapper`, and so on.
+Every class is a `gymnasium.Wrapper` and takes any env that `envs.adapt` accepts. The names used by older programs
+are aliases: `NoopResetEnv` is `NoopResetWrapper`, and so on.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ __all__ = [
 def update_shape(
     obs_shape: Any, act_shape: Any, rew_shape: Any, wrapper_names: Iterable[str | Mapping[str, Any]]
 ) -> tuple[Any, Any, Any]:
-    """Compute the shapes that observation, action and reward have after a row of wrappers, innermost first.
+    """Compute the shapes of observation, action and reward after several wrappers, given innermost first.
 
     Args:
-        obs_shape: shape before; a number is a vector's length.
-        act_shape: shape before.
-        rew_shape: shape before.
-        wrapper_names: registered names or class names; unknown ones are passed over. A wrapper's config,
-            as `create_env_wrapper` takes it, stands for its name where its arguments matter.
+        obs_shape: shape before the wrappers; a number is the length of a vector.
+        act_shape: shape before the wrappers.
+        rew_shape: shape before the wrappers.
+        wrapper_names: registered names or class names; unknown names are skipped. If a wrapper's arguments
+            matter, give its config, as for `create_env_wrapper`, instead of the name.
 
     Example:
         >>> update_shape((210, 160, 3), (), (1,), ["max_and_skip", "WarpFrameWrapper", "frame_stack"])
@@ -114,7 +114,7 @@ def update_shape(
 
 
 def _find_wrapper(name: str) -> Any:
-    """Find a wrapper class by registered name, by a name of this module, or by class name among the registered."""
+    """Return a wrapper class by registered name, name in this module, or class name; None if there is none."""
     if name in ENV_WRAPPER_REGISTRY:
         return ENV_WRAPPER_REGISTRY.get(name)
     if name in __all__:

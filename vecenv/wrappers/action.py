@@ -1,4 +1,4 @@
-"""Wrappers that change what an action is, and how often it is applied."""
+"""Wrappers that change the form of actions, or how often each action is applied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vecenv.wrappers.base import EnvWrapper, reward_range, summed_reward_space
 
 
 class RepeatWrapper(EnvWrapper):
-    """A wrapper that applies each action several times and sums the rewards."""
+    """Base of the wrappers that apply each action several times and sum the rewards."""
 
     repeats: int
 
@@ -26,20 +26,21 @@ class RepeatWrapper(EnvWrapper):
 
     @property
     def reward_range(self) -> tuple[float, float]:
-        """Bounds of the sum; an episode may end after one step."""
+        """Bounds of the summed reward; the sum may be of one step only, as an episode may end after it."""
         low, high = reward_range(self.env)
         return min(low, low * self.repeats), max(high, high * self.repeats)
 
     @property
     def reward_space(self) -> Any:
-        """Space of the sum, by what the env declares; None if that is nothing, or no Box."""
+        """Space of the summed reward; None if the env does not declare a Box as its reward space."""
         return summed_reward_space(self.env, self.repeats)
 
     def _repeat(self, action: Any) -> tuple[Any, Any]:
-        """Step until the last repeat, the end or an abnormal timestep.
+        """Step until the last repeat, the end of the episode or an abnormal timestep.
 
         Returns:
-            What `_keep` gave of the last observation but one, None if there is none; and the five-tuple.
+            (kept, five-tuple): the result of `_keep` for the last observation but one, or None if there was only
+            one step; and the last five-tuple with the summed reward.
         """
         before: Any = None
         total: Any = 0.0
@@ -53,19 +54,19 @@ class RepeatWrapper(EnvWrapper):
         return before, (obs, total, terminated, truncated, info)
 
     def _keep(self, obs: Any) -> Any:
-        """Give what is needed of an observation once the next one is there."""
+        """Return the data of an observation that are needed after the next step."""
         return None
 
 
 @ENV_WRAPPER_REGISTRY.register("action_repeat")
 class ActionRepeatWrapper(RepeatWrapper):
-    """Each action applied `action_repeat` times; rewards summed, None as 0; stops at an end."""
+    """Apply each action `action_repeat` times and sum the rewards (None counts as 0); stop at the episode's end."""
 
     def __init__(self, env: Any, action_repeat: int = 1) -> None:
         """Wrap.
 
         Raises:
-            ConfigError: fewer than one repeat.
+            ConfigError: `action_repeat` is below 1.
         """
         super().__init__(env)
         self.action_repeat = action_repeat
@@ -77,16 +78,17 @@ class ActionRepeatWrapper(RepeatWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("max_and_skip")
 class MaxAndSkipWrapper(RepeatWrapper):
-    """Each action applied `skip` times; the observation is the maximum of the last two frames, pixel by pixel.
+    """Apply each action `skip` times; return the maximum of the last two frames, pixel by pixel.
 
-    Of a dict or tuple of frames it is that of each part; what is no number, such as a text, is the newest.
+    For a dict or tuple of frames the maximum is computed part by part. Parts that are not numbers, such as texts,
+    are taken from the last frame. Rewards are summed.
     """
 
     def __init__(self, env: Any, skip: int = 4) -> None:
         """Wrap.
 
         Raises:
-            ConfigError: fewer than one step.
+            ConfigError: `skip` is below 1.
         """
         super().__init__(env)
         self.skip = skip
@@ -103,29 +105,30 @@ class MaxAndSkipWrapper(RepeatWrapper):
 
 
 def _maximum(before: Any, obs: Any) -> Any:
-    """Give the larger of each two numbers, nested as the observations are."""
+    """Return the element-wise maximum of two observations of the same structure."""
     if isinstance(obs, Mapping):
         return {key: _maximum(before[key], value) for key, value in obs.items()}
     if isinstance(obs, tuple):
         return tuple(_maximum(*pair) for pair in zip(before, obs, strict=True))
-    # A list is an array to be; a text of NumPy's is as little a number as one of Python's.
+    # A list is treated as an array; a NumPy string is not a number.
     is_number = isinstance(obs, (np.ndarray, np.generic, numbers.Number, list)) and not isinstance(obs, np.str_)
     return np.maximum(np.asarray(before), obs) if is_number else obs
 
 
 @ENV_WRAPPER_REGISTRY.register("gym_hybrid_dict_action")
 class GymHybridDictActionWrapper(EnvWrapper):
-    """Actions {'type', 'mask', 'args'} for an env whose actions are (choice, parameters).
+    """Accept actions {'type', 'mask', 'args'} for an env whose actions are (choice, parameters).
 
-    The spaces come from the env's Tuple(Discrete(n), Box of k): `type` Discrete(n), `mask` int64 (k,) of 0 and
-    1, `args` the Box. The mask tells a policy which parameters a choice uses; the env gets (type, args).
+    The spaces are made from the env's Tuple(Discrete(n), Box of k): `type` is Discrete(n), `mask` is int64 (k,) of
+    0 and 1, and `args` is the Box. The mask marks the parameters that a choice uses; it is for the policy only. The
+    env receives (type, args).
     """
 
     def __init__(self, env: Any) -> None:
         """Wrap.
 
         Raises:
-            SpaceError: other actions than a Discrete and a vector of parameters.
+            SpaceError: the env's action space is not a Tuple(Discrete, Box).
         """
         super().__init__(env)
         space = self.env.action_space
@@ -139,7 +142,7 @@ class GymHybridDictActionWrapper(EnvWrapper):
         return self.env.step(self.action(action))
 
     def action(self, action: Any) -> tuple[int, Any]:
-        """Give the env's form; `type` may be an int or an array of one element."""
+        """Convert a dict action to the env's form; `type` may be an int or an array of one element."""
         return int(np.asarray(action["type"]).item()), action["args"]
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Under all wrappers: they accept any env dialect, can save their state, and know how they change shapes."""
+"""Base classes of all wrappers: they adapt any env, save their state and compute how they change shapes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Env = gymnasium.Env[Any, Any]
 
 
 class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Base of vecenv's wrappers: a `gymnasium.Wrapper` around an env of any dialect.
+    """Base of vecenv's wrappers: a `gymnasium.Wrapper` around any env that `envs.adapt` accepts.
 
-    An env with old calls is translated by `envs.adapt`, so a wrapper's own calls are always Gymnasium's. One
-    exception: around a `GymToGymnasiumWrapper` the wrapper slips inside, and what comes back is that old face
-    again, so programs with old calls can go on stacking wrappers.
+    An env with old calls is adapted first, so a wrapper's own calls are always Gymnasium's. There is one
+    exception. If the env is a `GymToGymnasiumWrapper`, the new wrapper is put inside it, and the constructor
+    returns a `GymToGymnasiumWrapper`. So programs with old calls can add more wrappers.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ()
-    """Attributes that carry over from one step or episode to the next."""
+    """Names of the attributes that last from one step or episode to the next; `get_state` returns them."""
 
     def __new__(cls, env: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(env, GymToGymnasiumWrapper) and not issubclass(cls, GymToGymnasiumWrapper):
@@ -36,25 +36,25 @@ class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(adapt(env))
 
     def get_state(self) -> dict[str, Any]:
-        """Give a picklable copy of this layer's own state; the env's is not in it."""
+        """Return a picklable copy of this layer's own state, without the state of the env inside."""
         return {name: copy.deepcopy(getattr(self, name)) for name in self.state_names}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take back a state of `get_state`; the argument is not kept."""
+        """Restore a state that `get_state` returned; it is copied."""
         for name in self.state_names:
             setattr(self, name, copy.deepcopy(state[name]))
 
     @staticmethod
     def new_shape(obs_shape: Any, act_shape: Any, rew_shape: Any) -> tuple[Any, Any, Any]:
-        """Give the shapes that observation, action and reward have after this wrapper."""
+        """Return the shapes of observation, action and reward after this wrapper, given those before it."""
         return obs_shape, act_shape, rew_shape
 
 
 class ObsWrapper(EnvWrapper):
-    """A wrapper that maps each observation on its own, by `observation`."""
+    """Base of the wrappers that convert each observation by itself; subclasses implement `observation`."""
 
     def observation(self, obs: Any) -> Any:
-        """Give the changed observation; not asked for None, which an abnormal timestep has and keeps."""
+        """Convert one observation. The None of an abnormal timestep is passed on without a call."""
         raise NotImplementedError
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -70,10 +70,10 @@ class ObsWrapper(EnvWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("gym_to_gymnasium")
 class GymToGymnasiumWrapper(EnvWrapper):
-    """A Gymnasium env behind old Gym's calls: bare observation from reset, four values from step, `seed`.
+    """A Gymnasium env behind old Gym's calls: `reset` returns the observation, `step` four values; has `seed`.
 
-    The name is the original's. Infos say `terminated`, `truncated` and `TimeLimit.truncated`. Other attributes,
-    wrappers' included, are reached directly.
+    The name is DI-engine's. Infos contain `terminated`, `truncated` and `TimeLimit.truncated`. All other attributes
+    are read from the env and the wrappers around it.
 
     Example:
         >>> env = GymToGymnasiumWrapper(gymnasium.make("CartPole-v1"))
@@ -92,7 +92,7 @@ class GymToGymnasiumWrapper(EnvWrapper):
         """Wrap.
 
         Raises:
-            ConfigError: not a Gymnasium env.
+            ConfigError: `env` is not a Gymnasium env.
         """
         if not isinstance(env, gymnasium.Env):
             raise ConfigError(f"GymToGymnasiumWrapper: expected a gymnasium.Env, got {type(env).__name__}")
@@ -100,17 +100,17 @@ class GymToGymnasiumWrapper(EnvWrapper):
         self._next_seed: int | None = None
 
     def seed(self, seed: int) -> None:
-        """Seed the next reset; later ones continue its random numbers, as in old Gym."""
+        """Set the seed of the next reset; later resets continue the random numbers, as in old Gym."""
         self._next_seed = int(seed)
 
     def reset(self, options: dict[str, Any] | None = None) -> Any:  # type: ignore[override]  # old Gym's call
-        """Start an episode and give its first observation alone."""
+        """Start an episode and return its first observation alone."""
         seed, self._next_seed = self._next_seed, None
         obs, _ = self.env.reset(seed=seed, options=options)
         return obs
 
     def step(self, action: Any) -> Any:
-        """Give (obs, reward, done, info)."""
+        """Apply one action and return (obs, reward, done, info)."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         terminated, truncated = bool(terminated), bool(truncated)
         info = {**info, "terminated": terminated, "truncated": truncated}
@@ -118,7 +118,7 @@ class GymToGymnasiumWrapper(EnvWrapper):
         return obs, reward, terminated or truncated, info
 
     def wrap_inside(self, wrap: Any) -> GymToGymnasiumWrapper:
-        """Give the old face over `wrap(env)`, with a seed that waits for the next reset carried over."""
+        """Return a new `GymToGymnasiumWrapper` around `wrap(env)`; a seed set for the next reset is kept."""
         outer = GymToGymnasiumWrapper(wrap(self.env))
         outer._next_seed = self._next_seed
         return outer
@@ -130,18 +130,18 @@ class GymToGymnasiumWrapper(EnvWrapper):
 
 
 def reward_range(env: Env) -> tuple[float, float]:
-    """Give the bounds of one step's reward as far as any layer declares them, else (-inf, inf)."""
+    """Return the reward bounds of one step that the outermost declaring layer declares, else (-inf, inf)."""
     low, high = find_attr(env, "reward_range", (-np.inf, np.inf))
     return float(low), float(high)
 
 
 def summed_reward_space(env: Env, count: int, *, from_zero: bool = False) -> spaces.Space[Any] | None:
-    """Give the space of the sum of one to `count` rewards of the env; None where none is declared or it is no Box.
+    """Return the space of the sum of 1 to `count` rewards; None if the env does not declare a Box as reward space.
 
     Args:
-        env: whose rewards are summed.
-        count: 0 and 1 give the env's own space.
-        from_zero: a sum of no reward at all, 0, is possible too.
+        env: the env whose rewards are summed.
+        count: the largest number of rewards; for 0 and 1 the env's own space is returned.
+        from_zero: whether the space also contains 0, the sum of zero rewards.
     """
     declared = reward_space_of(env)
     if count <= 1:
@@ -152,15 +152,15 @@ def summed_reward_space(env: Env, count: int, *, from_zero: bool = False) -> spa
     low = np.minimum(0.0 if from_zero else low, low * count)
     high = np.maximum(0.0 if from_zero else high, high * count)
     dtype = declared.dtype if np.issubdtype(declared.dtype, np.floating) else np.dtype(np.float64)
-    with np.errstate(over="ignore"):  # beyond float32's range it is infinity, which is what it means
+    with np.errstate(over="ignore"):  # a bound outside float32's range becomes infinity
         return spaces.Box(low.astype(dtype), high.astype(dtype), declared.shape, dtype.type)
 
 
 def require_box(space: spaces.Space[Any], owner: str) -> spaces.Box:
-    """Give the space if it is a Box.
+    """Return the space, which must be a Box.
 
     Raises:
-        SpaceError: it is not.
+        SpaceError: the space is not a Box; the message names `owner`.
     """
     if not isinstance(space, spaces.Box):
         raise SpaceError(f"{owner}: expected a Box space, got {space}", expected="Box", got=type(space).__name__)
@@ -168,9 +168,10 @@ def require_box(space: spaces.Space[Any], owner: str) -> spaces.Box:
 
 
 def own_generator(seed: int | None, tag: str) -> np.random.Generator:
-    """Make a wrapper's own generator from the seed of a reset, or from fresh entropy.
+    """Make a wrapper's own generator from the seed of a reset, or from fresh entropy if the seed is None.
 
-    The tag keeps two wrappers, or a wrapper and the env, from drawing the same numbers from one seed.
+    Different tags give different random numbers for one seed, so wrappers do not draw the same numbers as each other
+    or as the env.
     """
     if seed is None:
         return np.random.default_rng()

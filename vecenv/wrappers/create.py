@@ -1,4 +1,4 @@
-"""Wrap an env by the name that a wrapper is registered under."""
+"""Construction of wrappers by their registered names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ __all__ = ["create_env_wrapper"]
 
 
 def create_env_wrapper(env: Any, env_wrapper_cfg: Mapping[str, Any]) -> Any:
-    """Wrap an env by config: `type`, and where wanted `kwargs` and `import_names`; the config stays as it is.
+    """Wrap an env by a config with the keys `type` and, optionally, `kwargs` and `import_names`.
+
+    The modules in `import_names` are imported first. The config is not changed.
 
     Example:
         >>> import gymnasium
@@ -22,8 +24,8 @@ def create_env_wrapper(env: Any, env_wrapper_cfg: Mapping[str, Any]) -> Any:
         3
 
     Raises:
-        ConfigError: no `type`, or no config at all.
-        UnknownNameError: no wrapper of that name.
+        ConfigError: the config or its `kwargs` is not a mapping, or lacks `type`.
+        UnknownNameError: `type` is not a registered wrapper.
     """
     if not isinstance(env_wrapper_cfg, Mapping):
         raise ConfigError(f"env_wrapper_cfg: expected a dict, got {env_wrapper_cfg!r}", key="env_wrapper_cfg")

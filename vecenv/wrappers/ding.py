@@ -1,4 +1,4 @@
-"""`DingEnvWrapper`: any Gymnasium or old-Gym env as a `BaseEnv`, with the usual wrappers applied by name."""
+"""`DingEnvWrapper` makes a `BaseEnv` from any Gymnasium or old-Gym env, and applies the usual wrappers by name."""
 
 from __future__ import annotations
 
@@ -32,22 +32,28 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 CALLERS = ("collector", "evaluator")
 FIRE_GAMES = ("Pong", "Qbert", "SpaceInvader", "Montezuma")
-# Keys that configs of envs have beside those in DingEnvWrapper.config.
+# Keys that configs of envs may contain in addition to those in DingEnvWrapper.config.
 OTHER_KEYS = ("render_mode", "is_train", "type", "import_names", "collector_env_num", "evaluator_env_num", "stop_value")
-REWARD_FLOOR = -10.0  # what rew_clip clips to; rewards above are left alone
+REWARD_FLOOR = -10.0  # rew_clip raises lower rewards to this value; higher rewards are not changed
 
 
 class DingEnvWrapper(BaseEnv):
-    """A `BaseEnv` around an env object, or around an id to make the env from at the first reset.
+    """A `BaseEnv` around an env object, or around an env id that is made at the first reset.
 
-    Observations are arrays, float32 where the env has floats; rewards are float32 of shape (1,) (vector
-    rewards keep their shape). Both are copies of the env's own, which it may write on in. With an id the three
-    spaces are None until the first reset, and a closed wrapper can be reset again; with an object they are there
-    at once, and `close` is final, whatever id the config names: that one only decides default wrappers then.
+    Observations are arrays, with floats as float32. Rewards are float32 of shape (1,); vector rewards keep their
+    shape. Both are copies, because the env may reuse its own arrays.
 
-    Config keys: `env_id`; `env_wrapper`, a name for `get_default_wrappers` or a list of wrapper configs and
-    callables, applied in order; `act_scale`, actions come in [-1, 1]; `rew_clip`, rewards below -10 become -10;
-    `render_mode`, passed to `gymnasium.make` unless it is None; `is_train`, False makes the caller an evaluator.
+    With an id, the three spaces are None until the first reset, and a closed wrapper can be reset again. With an
+    object, the spaces are available at once, and the wrapper cannot be used after `close`. An `env_id` in the config
+    then only selects the default wrappers.
+
+    Config keys:
+        env_id: id of the env.
+        env_wrapper: a name for `get_default_wrappers`, or a list of wrapper configs and callables, applied in order.
+        act_scale: True: actions are in [-1, 1] and are scaled to the bounds of the action space.
+        rew_clip: True: rewards below -10 become -10.
+        render_mode: passed to `gymnasium.make` unless it is None.
+        is_train: False sets the caller to 'evaluator'.
 
     Example:
         >>> env = DingEnvWrapper(cfg={"env_id": "CartPole-v1"})
@@ -70,17 +76,17 @@ class DingEnvWrapper(BaseEnv):
         caller: str = "collector",
         is_gymnasium: bool = False,
     ) -> None:
-        """Wrap the env if one is given, else only remember what to make.
+        """Wrap the env if one is given, else store the config for the first reset.
 
         Args:
-            env: an env of any dialect `envs.adapt` knows.
-            cfg: merged over the class's `config`; stays as it is.
-            seed_api: False never seeds the env.
-            caller: 'collector' or 'evaluator'; decides some default wrappers.
-            is_gymnasium: ignored, the dialect is recognised.
+            env: any env that `envs.adapt` accepts, or None.
+            cfg: merged over the class's `config`; not changed.
+            seed_api: False: the env is never seeded.
+            caller: 'collector' or 'evaluator'; selects some default wrappers.
+            is_gymnasium: ignored; the kind of env is recognised.
 
         Raises:
-            ConfigError: neither an env nor `env_id`, or an unknown caller.
+            ConfigError: there is neither an env nor `env_id`, or the caller is unknown.
         """
         if cfg is not None and not isinstance(cfg, Mapping):
             raise ConfigError(f"DingEnvWrapper: cfg: expected a dict, got {cfg!r}")
@@ -101,24 +107,24 @@ class DingEnvWrapper(BaseEnv):
         self._action_space: Any = None
         self._reward_space: Any = None
         self.reset_info: dict[str, Any] = {}
-        """What the env's last reset gave as info."""
+        """Info of the last reset."""
         if env is not None:
-            # Behind the old calls of a GymToGymnasiumWrapper is a Gymnasium env: take that.
+            # A GymToGymnasiumWrapper contains a Gymnasium env: use that directly.
             self._install(env.env if getattr(type(env), "is_old_api_adapter", False) else env)
             self.action_space.seed(0)
         elif not self._cfg.get("env_id"):
             raise ConfigError("DingEnvWrapper needs an env, or a cfg with env_id")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Make the env if there is none, seed it by `seeding.episode_seed`, and give the first observation.
+        """Make the env if there is none, seed it with the next episode seed, and return the first observation.
 
         Args:
-            seed: for this episode only, instead of the sequence begun by `seed()`.
-            options: passed on.
+            seed: seed of this episode only, instead of the one from the sequence that `seed()` began.
+            options: passed on to the env.
 
         Raises:
-            StateError: closed, and the env was given as an object, so it cannot be made again.
-            ConfigError: a replay is wanted and cannot be made, as of an env object with another render_mode.
+            StateError: the wrapper is closed and its env was given as an object, so it cannot be made again.
+            ConfigError: a video was requested and cannot be recorded, e.g. the env object has another render_mode.
         """
         self._prepare()
         assert self._env is not None
@@ -135,10 +141,10 @@ class DingEnvWrapper(BaseEnv):
         return present_obs(obs, self._env.observation_space)
 
     def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # DI-engine's dialect
-        """Advance by one action, given as int, array, or dict of them.
+        """Apply one action, given as an int, an array or a dict of them.
 
         Raises:
-            StateError: no env yet; reset first.
+            StateError: called before the first reset or after `close`.
             TypeError: the action has another form.
         """
         env = self._env
@@ -157,7 +163,7 @@ class DingEnvWrapper(BaseEnv):
         return to_timestep(obs, reward, terminated, truncated, info)
 
     def close(self) -> None:
-        """Close and drop the env; may be repeated. What the env raises is logged."""
+        """Close and drop the env; may be called more than once. Exceptions of the env's `close` are logged."""
         env, self._env, self._raw_env, self._recorder = self._env, None, None, None
         if env is not None:
             try:
@@ -166,7 +172,11 @@ class DingEnvWrapper(BaseEnv):
                 _LOG.warning("close of %r raised; it is dropped all the same", env, exc_info=True)
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
-        """Set the seed the coming episodes' seeds are made from; the next reset is episode 0.
+        """Set the seed from which episode seeds are computed; the next reset starts episode 0.
+
+        Args:
+            seed: at least 0.
+            dynamic_seed: True gives each episode a seed of its own, False gives all the same seed.
 
         Raises:
             ConfigError: the seed is not an integer >= 0.
@@ -175,31 +185,32 @@ class DingEnvWrapper(BaseEnv):
         self._seed, self._dynamic_seed = self._seeds.base, self._seeds.dynamic
 
     def random_action(self) -> Any:
-        """Draw from the action space: an array, int64 of shape (1,) for Discrete, or a dict of arrays.
+        """Return a random action: an array (int64 of shape (1,) for a Discrete space) or a dict of arrays.
 
         Raises:
-            StateError: the action space is not known before the first reset.
-            TypeError: the space's samples are none of these (a Tuple space).
+            StateError: called before the first reset of a wrapper with an env id.
+            TypeError: the action space has samples of another form (a Tuple space).
         """
         if self._action_space is None:
             raise StateError(f"random_action of {self!r} before its first reset")
         return action_to_ndarray(self._action_space.sample())
 
     def enable_save_replay(self, replay_path: str | None = None, token: str | None = None) -> None:
-        """Record a video of every episode from the next reset on; None means './video'.
+        """Record a video of every episode, starting at the next reset.
 
         Args:
-            token: part of the files' names, unique to this env; None: a new one.
+            replay_path: folder of the files; None means './video'.
+            token: part of the file names, unique to this env; None makes a new one.
         """
         self._replay_path = DEFAULT_FOLDER if replay_path is None else replay_path
         self._replay_token = token
 
     def clone(self, caller: str = "collector") -> DingEnvWrapper:
-        """Make a second wrapper with the same settings; it shares nothing with this one.
+        """Return an independent wrapper with the same settings; an env given as an object is copied by pickle.
 
         Raises:
-            ConfigError: unknown caller.
-            StateError: the env object cannot be copied, or is closed.
+            ConfigError: the caller is unknown.
+            StateError: the env object cannot be copied, or the wrapper is closed.
         """
         cfg = {key: value for key, value in self._cfg.items() if key != "is_train"}
         if not self._was_given:
@@ -219,14 +230,14 @@ class DingEnvWrapper(BaseEnv):
         """Render the env in the mode it was made with.
 
         Raises:
-            StateError: no env yet; reset first.
+            StateError: called before the first reset or after `close`.
         """
         if self._env is None:
             raise StateError(f"render of {self!r} before a reset")
         return self._env.render()
 
     def get_state(self) -> dict[str, Any]:
-        """Give what this layer itself carries into the next episode; picklable."""
+        """Return this layer's own state between two episodes, picklable, without that of the env inside."""
         return {
             "seeds": self._seeds.get_state(),
             "replay_path": self._replay_path,
@@ -234,7 +245,7 @@ class DingEnvWrapper(BaseEnv):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where `get_state` was called; makes the env if there was one."""
+        """Restore a state that `get_state` returned; makes the env if there was one."""
         self._seeds.set_state(state["seeds"])
         self._seed, self._dynamic_seed = self._seeds.base, self._seeds.dynamic
         self._replay_path = state["replay_path"]
@@ -243,37 +254,37 @@ class DingEnvWrapper(BaseEnv):
 
     @staticmethod
     def create_collector_env_cfg(cfg: dict[str, Any]) -> list[dict[str, Any]]:
-        """As `BaseEnv`'s, with `is_train` True in each."""
+        """Return one config per collector env, like `BaseEnv`, with `is_train` True in each."""
         return copy_env_cfg(cfg, "collector_env_num", is_train=True)
 
     @staticmethod
     def create_evaluator_env_cfg(cfg: dict[str, Any]) -> list[dict[str, Any]]:
-        """As `BaseEnv`'s, with `is_train` False in each."""
+        """Return one config per evaluator env, like `BaseEnv`, with `is_train` False in each."""
         return copy_env_cfg(cfg, "evaluator_env_num", is_train=False)
 
     @property
     def observation_space(self) -> Any:  # type: ignore[override]  # known only once the env is made
-        """Space of what `reset` and `step` give, floats as float32; None before the env is made."""
+        """Space of the observations, with floats as float32; None before the env is made."""
         return self._observation_space
 
     @property
     def action_space(self) -> Any:  # type: ignore[override]
-        """The env's own; None before the env is made."""
+        """The env's action space; None before the env is made."""
         return self._action_space
 
     @property
     def reward_space(self) -> Any:
-        """The env's own if it declares one, else float32 (1,) by its `reward_range`; None before the env is made."""
+        """The env's reward space, else float32 (1,) with the bounds of its `reward_range`; None before it is made."""
         return self._reward_space
 
     @property
     def render_mode(self) -> Any:  # type: ignore[override]
-        """The mode the env was, or will be, made with."""
+        """The render mode of the env, or of the env to be made at the next reset."""
         return self._cfg.get("render_mode") if self._env is None else self._env.render_mode
 
     @property
     def unwrapped(self) -> Any:
-        """The innermost env; this object before one is made."""
+        """The innermost env, or this object before the env is made."""
         return self if self._env is None else self._env.unwrapped
 
     def __repr__(self) -> str:
@@ -284,16 +295,16 @@ class DingEnvWrapper(BaseEnv):
         return f"DingEnvWrapper({name})"
 
     def _prepare(self) -> None:
-        """Have an env, recording if that is wanted."""
+        """Make the env if there is none, and start or move the video recorder if requested."""
         wants_video = self._replay_path is not None and self._recorder is None
         can_make = not self._was_given
         if can_make and self._env is not None and wants_video and self._env.render_mode != "rgb_array":
-            self.close()  # made for no rendering: make it again for it
+            self.close()  # it was made without rendering: make it again with rendering
         if self._env is None:
             if not can_make:
                 raise StateError(f"{self!r} is closed, and an env that was given cannot be made again")
             render_mode = "rgb_array" if wants_video else self._cfg.get("render_mode")
-            # There are envs whose constructors know no render_mode.
+            # Some constructors do not take a render_mode.
             options = {} if render_mode is None else {"render_mode": render_mode}
             self._install(make_env(self._cfg["env_id"], **options))
         recorder = self._recorder
@@ -331,7 +342,7 @@ class DingEnvWrapper(BaseEnv):
 
     def _find_reward_space(self, env: gymnasium.Env[Any, Any]) -> spaces.Space[Any]:
         declared = reward_space_of(env)
-        if isinstance(declared, spaces.Box) and declared.shape == ():  # `step` gives numbers as (1,)
+        if isinstance(declared, spaces.Box) and declared.shape == ():  # `step` returns numbers as shape (1,)
             declared = spaces.Box(declared.low.reshape(1), declared.high.reshape(1), (1,), declared.dtype.type)
         if declared is not None:
             return present_space(declared)
@@ -341,7 +352,7 @@ class DingEnvWrapper(BaseEnv):
         return spaces.Box(np.float32(low), np.float32(high), (1,), np.float32)
 
     def _forget_lives(self) -> None:
-        """Make an EpisodicLifeWrapper start a real game, so that a seeded episode depends on its seed alone."""
+        """Make an EpisodicLifeWrapper start a new game, so that a seeded episode depends on its seed only."""
         layer: Any = self._env
         while layer is not None:
             if get_own_attr(layer, "was_real_done") is not None:
@@ -352,19 +363,19 @@ class DingEnvWrapper(BaseEnv):
 def get_default_wrappers(
     env_wrapper_name: str, env_id: str | None = None, caller: str = "collector"
 ) -> list[dict[str, Any]]:
-    """Give the usual wrapper configs for a family of envs, innermost first; a fresh list at each call.
+    """Return the usual wrapper configs for a family of envs, innermost first; a new list at each call.
 
-    The evaluator's Atari list has neither clipped rewards nor single lives, so that scores are those of whole
-    games.
+    For the evaluator, the Atari list does not clip rewards or end episodes at a lost life, so scores are those of
+    whole games.
 
     Args:
         env_wrapper_name: 'default', 'mujoco_default', 'atari_default' or 'gym_hybrid_default'.
-        env_id: id of the env; some games need a button pressed to start.
+        env_id: id of the env; some Atari games need the FIRE action to start and get a wrapper for it.
         caller: 'collector' or 'evaluator'.
 
     Raises:
-        NotImplementedError: no such name.
-        ConfigError: no such caller.
+        NotImplementedError: the name is unknown.
+        ConfigError: the caller is unknown.
     """
     training = _check_caller(caller) == "collector"
     score: dict[str, Any] = {"type": "eval_episode_return"}

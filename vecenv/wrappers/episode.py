@@ -1,4 +1,4 @@
-"""Wrappers that decide how an episode starts and when it ends."""
+"""Wrappers that change how an episode starts or when it ends."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from vecenv.errors import ConfigError
 from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.base import Env, EnvWrapper, own_generator
 
-NOOP, FIRE = 0, 1  # actions of every Atari game that has them
+NOOP, FIRE = 0, 1  # the numbers of these actions in all Atari games that have them
 
 
 @ENV_WRAPPER_REGISTRY.register("noop_reset")
 class NoopResetWrapper(EnvWrapper):
-    """After a reset, 1 to `noop_max` times the action that does nothing; resets again where that ends the game.
+    """After a reset, apply the NOOP action 1 to `noop_max` times; reset again if that ends the game.
 
-    How many is drawn from a generator of its own, seeded by the seed of the reset.
+    The number is drawn from the wrapper's own generator, which is seeded by the seed of the reset.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("generator",)
@@ -25,7 +25,7 @@ class NoopResetWrapper(EnvWrapper):
         """Wrap.
 
         Raises:
-            ConfigError: action 0 does not mean NOOP, or noop_max is below 1.
+            ConfigError: action 0 is not NOOP, or noop_max is below 1.
         """
         super().__init__(env)
         self.noop_max = check_whole("noop_max", noop_max, 1)
@@ -46,13 +46,13 @@ class NoopResetWrapper(EnvWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("fire_reset")
 class FireResetWrapper(EnvWrapper):
-    """After a reset, the action that starts the game once; a game that this ends is reset again, unfired."""
+    """After a reset, apply the FIRE action once, which starts the game; if it ends the game, only reset again."""
 
     def __init__(self, env: Any) -> None:
         """Wrap.
 
         Raises:
-            ConfigError: action 1 does not mean FIRE, or there are fewer than three actions.
+            ConfigError: action 1 is not FIRE, or there are fewer than three actions.
         """
         super().__init__(env)
         require_meaning(self.env, FIRE, "FIRE")
@@ -69,10 +69,10 @@ class FireResetWrapper(EnvWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("episodic_life")
 class EpisodicLifeWrapper(EnvWrapper):
-    """A lost life ends the episode (terminated); the game goes on at the next reset, and starts anew only when over.
+    """A lost life ends the episode (terminated). The next reset continues the game, unless the game is over.
 
-    A reset amid a game takes one step without action instead, and its seed is not used; set `was_real_done` to
-    have the next reset start a new game. Lives are read from `env.unwrapped.ale`, from a `lives` attribute or
+    A reset during a game applies one NOOP step instead, and its seed is not used. Set `was_real_done` to True to
+    make the next reset start a new game. Lives are read from `env.unwrapped.ale`, from a `lives` attribute or
     method, or from `info['lives']`.
     """
 
@@ -98,7 +98,7 @@ class EpisodicLifeWrapper(EnvWrapper):
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.was_real_done = bool(terminated or truncated)
         lives = self._read_lives(info)
-        # At 0 lives some games go on for a few frames before they end.
+        # Some games continue for a few frames with 0 lives before they end.
         if 0 < lives < self.lives:
             terminated = True
         self.lives = lives
@@ -114,7 +114,7 @@ class EpisodicLifeWrapper(EnvWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("time_limit")
 class TimeLimitWrapper(EnvWrapper):
-    """Truncates an episode at step `max_limit`; info says `time_limit` (reached) and `time_count`."""
+    """Truncate an episode at step `max_limit`; info has `time_limit` (bool: reached) and `time_count` (steps)."""
 
     state_names: ClassVar[tuple[str, ...]] = ("time_count",)
 
@@ -122,7 +122,7 @@ class TimeLimitWrapper(EnvWrapper):
         """Wrap.
 
         Raises:
-            ConfigError: a limit below 1.
+            ConfigError: `max_limit` is below 1.
         """
         super().__init__(env)
         self.max_limit = check_whole("max_limit", max_limit, 1)
@@ -141,7 +141,7 @@ class TimeLimitWrapper(EnvWrapper):
 
 
 def action_meanings(env: Env) -> list[str]:
-    """Give the names of the actions.
+    """Return the names of the env's actions, in order.
 
     Raises:
         ConfigError: the env has no `get_action_meanings`.
@@ -153,10 +153,10 @@ def action_meanings(env: Env) -> list[str]:
 
 
 def require_meaning(env: Env, action: int, meaning: str) -> None:
-    """Check what an action means.
+    """Check that an action of the env has this meaning, such as 'NOOP'.
 
     Raises:
-        ConfigError: something else.
+        ConfigError: the action does not exist or has another meaning.
     """
     meanings = action_meanings(env)
     if len(meanings) <= action or meanings[action] != meaning:

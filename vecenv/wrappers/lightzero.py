@@ -1,4 +1,4 @@
-"""Single-player envs in LightZero's dialect: dict observations, and continuous actions made discrete."""
+"""Single-player envs in LightZero's form: dict observations, and continuous actions made discrete."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.base import EnvWrapper, require_box
 from vecenv.wrappers.ding import DingEnvWrapper
 
-#: What `to_play` is where there is one player.
+#: Value of `to_play` in games with one player.
 ONE_PLAYER = -1
-#: More product actions than this are a mistake in the number of bins.
+#: Limit of the number of discrete actions; a larger one is surely a mistake in the number of bins.
 MAX_ACTIONS = 1_000_000
 
 
 @ENV_WRAPPER_REGISTRY.register("lightzero_env_wrapper")
 class LightZeroEnvWrapper(EnvWrapper):
-    """Observations {'observation', 'action_mask', 'to_play'}; the last info has `eval_episode_return`.
+    """Make observations {'observation', 'action_mask', 'to_play'}; the last info has `eval_episode_return`.
 
-    The mask is int8 ones (n,) for Discrete actions and None for continuous ones, whose space is `NoneSpace`.
-    `to_play` is -1. The spaces say so from the start. Discrete actions count from 0, whatever the env calls its first.
+    The mask is int8 ones (n,) for Discrete actions. For continuous actions it is None, and its space `NoneSpace`.
+    `to_play` is -1. The spaces are complete before the first reset. Discrete actions always start at 0, even if the
+    env's own start at another number.
 
     Example:
         >>> env = LightZeroEnvWrapper(gymnasium.make("CartPole-v1"), {"is_train": True})
@@ -44,12 +45,12 @@ class LightZeroEnvWrapper(EnvWrapper):
         """Wrap.
 
         Args:
-            env: with Discrete or Box actions.
-            cfg: `is_train` is required, as it is elsewhere in LightZero; `continuous`, if given, must fit the env.
+            env: an env with Discrete or Box actions.
+            cfg: must contain `is_train`, as everywhere in LightZero; `continuous`, if given, must fit the env.
 
         Raises:
-            ConfigError: `is_train` is missing, or `continuous` is wrong.
-            SpaceError: other actions.
+            ConfigError: `is_train` is missing, or `continuous` does not fit the env.
+            SpaceError: the action space is not Discrete or Box.
         """
         super().__init__(env)
         if "is_train" not in cfg:
@@ -65,7 +66,7 @@ class LightZeroEnvWrapper(EnvWrapper):
         self._num_actions = 0 if isinstance(actions, spaces.Box) else int(actions.n)
         self._first_action = 0 if isinstance(actions, spaces.Box) else int(actions.start)
         if self._first_action != 0:
-            self.action_space = spaces.Discrete(self._num_actions)  # what the mask and `legal_actions` count
+            self.action_space = spaces.Discrete(self._num_actions)  # from 0, like the mask and `legal_actions`
         mask = NoneSpace() if self.continuous else spaces.Box(0, 1, (self._num_actions,), np.int8)
         parts: dict[str, Any] = {
             "observation": self.env.observation_space,
@@ -93,10 +94,10 @@ class LightZeroEnvWrapper(EnvWrapper):
 
     @property
     def legal_actions(self) -> Any:
-        """Int64 (n,): every action.
+        """All actions, int64 (n,).
 
         Raises:
-            SpaceError: continuous actions cannot be listed.
+            SpaceError: the actions are continuous and cannot be listed.
         """
         if self.continuous:
             raise SpaceError(f"legal_actions: continuous actions {self.env.action_space} cannot be listed")
@@ -110,7 +111,7 @@ class LightZeroEnvWrapper(EnvWrapper):
     def new_shape(
         obs_shape: Any, act_shape: Any, rew_shape: Any, cfg: Mapping[str, Any] | None = None
     ) -> tuple[Any, Any, Any]:
-        """As every wrapper's; the mask has a shape where the action's is a number, that of the actions, else None."""
+        """Return the shapes after this wrapper; the mask has shape (n,) if `act_shape` is a number n, else None."""
         is_count = isinstance(act_shape, (int, np.integer)) and not (cfg or {}).get("continuous", False)
         mask = (int(act_shape),) if is_count else None
         return {"observation": obs_shape, "action_mask": mask, "to_play": ()}, act_shape, rew_shape
@@ -118,10 +119,10 @@ class LightZeroEnvWrapper(EnvWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("action_discretization_env_wrapper")
 class ActionDiscretizationEnvWrapper(EnvWrapper):
-    """Discrete actions for an env with a Box of m numbers: n values each, n ** m actions in all.
+    """Make discrete actions for an env with a Box of m numbers: n values for each number, n ** m actions in all.
 
-    The values are spread evenly from the Box's low to its high, both included; with one bin it is the middle. In
-    action k the last number changes fastest.
+    The values are evenly spaced from the Box's low to its high, both included; a single value is the middle. From one
+    action to the next, the last number changes fastest.
 
     Example:
         >>> env = ActionDiscretizationEnvWrapper(gymnasium.make("Pendulum-v1"), {"each_dim_disc_size": 5})
@@ -133,12 +134,12 @@ class ActionDiscretizationEnvWrapper(EnvWrapper):
         """Wrap.
 
         Args:
-            env: with bounded Box actions.
-            cfg: `each_dim_disc_size`, values per number.
+            env: an env with bounded Box actions.
+            cfg: must contain `each_dim_disc_size`, the number of values per dimension.
 
         Raises:
-            ConfigError: no such number, or too many actions.
-            SpaceError: other actions, or a Box without bounds.
+            ConfigError: `each_dim_disc_size` is missing or below 1, or there are more than 1,000,000 actions.
+            SpaceError: the action space is not a Box, or is not bounded.
         """
         super().__init__(env)
         space = require_box(self.env.action_space, "ActionDiscretizationEnvWrapper")
@@ -160,10 +161,10 @@ class ActionDiscretizationEnvWrapper(EnvWrapper):
         return self.env.step(self.action(action))
 
     def action(self, action: Any) -> Any:
-        """Give the env's action for a discrete one, an int or an integer array of one element.
+        """Convert a discrete action, an int or an integer array of one element, to the env's action.
 
         Raises:
-            SpaceError: no such action.
+            SpaceError: the action is out of range.
         """
         index = int(np.asarray(action).item())
         if not 0 <= index < int(self.action_space.n):  # type: ignore[attr-defined]  # set above
@@ -183,7 +184,7 @@ class _LightZeroDingEnv(DingEnvWrapper):
 
     @property
     def legal_actions(self) -> Any:
-        """As `LightZeroEnvWrapper.legal_actions`.
+        """The value of `LightZeroEnvWrapper.legal_actions`.
 
         Raises:
             StateError: the env is closed.
@@ -194,11 +195,11 @@ class _LightZeroDingEnv(DingEnvWrapper):
 
 
 def get_wrappered_env(wrapper_cfg: Mapping[str, Any], env_name: str) -> Callable[[], DingEnvWrapper]:
-    """Give a constructor of envs by id in LightZero's dialect, for a manager's `env_fn`.
+    """Return a constructor of LightZero envs for a manager's `env_fn`.
 
     Args:
-        wrapper_cfg: as `LightZeroEnvWrapper` takes it; with `manually_discretization` true also
-            `each_dim_disc_size`, and the actions are made discrete first.
+        wrapper_cfg: the config of `LightZeroEnvWrapper`. If `manually_discretization` is true, the actions are made
+            discrete first, and it must also contain `each_dim_disc_size`.
         env_name: a Gymnasium id.
 
     Example:
@@ -215,7 +216,7 @@ def get_wrappered_env(wrapper_cfg: Mapping[str, Any], env_name: str) -> Callable
         return ActionDiscretizationEnvWrapper(env, cfg)
 
     def wrap_lightzero(env: gymnasium.Env[Any, Any]) -> Any:
-        # `continuous` speaks of the env; once discretised it is not.
+        # `continuous` describes the env's own actions; after discretisation they are discrete.
         return LightZeroEnvWrapper(env, {**cfg, "continuous": False} if discretises else cfg)
 
     def make() -> DingEnvWrapper:

@@ -1,4 +1,4 @@
-"""Wrappers that normalise observations and rewards, and the statistics they keep."""
+"""Wrappers that normalise observations and rewards, and the running statistics they use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from vecenv.registry import ENV_WRAPPER_REGISTRY
 from vecenv.wrappers.base import EnvWrapper, ObsWrapper, require_box
 
 CLIP_RANGE = (-3, 3)
-MIN_COUNT = 30  # statistics of no more steps than this are not applied yet
+MIN_COUNT = 30  # statistics are applied only after more steps than this
 
 
 class RunningMeanStd:
-    """Mean and standard deviation of all samples since the last reset, merged batch by batch.
+    """Mean and standard deviation of all samples since the last `reset`, updated batch by batch.
 
-    Starts as if `epsilon` samples of mean 0 and variance 1 had been seen.
+    The initial values count as `epsilon` samples with mean 0 and variance 1.
 
     Example:
         >>> rms = RunningMeanStd(shape=(2,))
@@ -36,13 +36,13 @@ class RunningMeanStd:
         self.reset()
 
     def reset(self) -> None:
-        """Forget every sample."""
+        """Drop all samples."""
         self._mean = np.zeros(self.shape, np.float64)
         self._var = np.ones(self.shape, np.float64)
         self._count = self.epsilon
 
     def update(self, batch: Any) -> None:
-        """Add samples, shape (B, *shape)."""
+        """Add B samples, given as an array (B, *shape)."""
         batch = np.asarray(batch, dtype=np.float64)
         self._merge(batch.mean(axis=0), batch.var(axis=0), batch.shape[0])
 
@@ -54,7 +54,7 @@ class RunningMeanStd:
 
     @property
     def mean(self) -> Any:
-        """float64 of the samples' shape."""
+        """Mean of the samples, float64 of their shape."""
         return self._mean
 
     @property
@@ -64,13 +64,13 @@ class RunningMeanStd:
 
 
 class WindowMeanStd(RunningMeanStd):
-    """Mean and standard deviation of the last `window` samples; same calls."""
+    """Mean and standard deviation of the last `window` samples, with the methods of `RunningMeanStd`."""
 
     def __init__(self, window: int, epsilon: float = 1e-4, shape: tuple[int, ...] = ()) -> None:
         """Make an empty window.
 
         Raises:
-            ConfigError: the window holds fewer than two samples.
+            ConfigError: the window is below 2 samples.
         """
         if window < 2:
             raise ConfigError(f"window: expected None or at least 2 samples, got {window!r}", key="window")
@@ -78,7 +78,7 @@ class WindowMeanStd(RunningMeanStd):
         super().__init__(epsilon, shape)
 
     def reset(self) -> None:
-        """Forget every sample."""
+        """Drop all samples."""
         super().reset()
         self._samples = np.zeros((self.window, *self.shape), np.float64)
         self._filled = 0
@@ -86,7 +86,7 @@ class WindowMeanStd(RunningMeanStd):
         self._squares = np.zeros(self.shape, np.float64)
 
     def update(self, batch: Any) -> None:
-        """Add samples, shape (B, *shape); the oldest beyond the window drop out."""
+        """Add B samples, given as an array (B, *shape); samples older than the window are dropped."""
         for sample in np.asarray(batch, dtype=np.float64):
             self._add(sample)
         self._var = np.maximum(self._squares, 0.0) / max(self._filled, 1)
@@ -104,22 +104,23 @@ class WindowMeanStd(RunningMeanStd):
         self._samples[self._next] = sample
         self._next = (self._next + 1) % self.window
         if self._next == 0:
-            # Once per lap from the samples themselves, so that rounding cannot add up.
+            # Once per `window` samples, compute both from the samples, so that rounding errors cannot add up.
             self._mean = self._samples.mean(axis=0)
             self._squares = self._samples.var(axis=0) * self.window
 
 
 def make_statistics(window: int | None, shape: tuple[int, ...]) -> RunningMeanStd:
-    """Give statistics of all samples since a reset (None), or of the last `window` ones."""
+    """Return statistics of all samples since a reset if `window` is None, else of the last `window` samples."""
     return RunningMeanStd(shape=shape) if window is None else WindowMeanStd(window, shape=shape)
 
 
 @ENV_WRAPPER_REGISTRY.register("obs_norm")
 class ObsNormWrapper(ObsWrapper):
-    """Observations less their mean, over their standard deviation, per feature, clipped to ±3; float32.
+    """Subtract the running mean from observations and divide by the standard deviation, per feature; clip to ±3.
 
-    Raw until the statistics have more than 30 steps. With `window=None` they start anew at each reset; with
-    a number they are those of the last so many steps, across episodes.
+    The result is float32. Observations are not normalised until the statistics include more than 30 steps. With
+    `window=None` the statistics start again at each reset. With a number n they are those of the last n steps,
+    across episodes.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("rms", "data_count")
@@ -128,7 +129,7 @@ class ObsNormWrapper(ObsWrapper):
         """Wrap.
 
         Raises:
-            SpaceError: not a Box.
+            SpaceError: the observation space is not a Box.
             ConfigError: the window is below 2.
         """
         super().__init__(env)
@@ -137,7 +138,7 @@ class ObsNormWrapper(ObsWrapper):
         self.data_count = 0
         self.clip_range = CLIP_RANGE
         self.rms = make_statistics(window, box.shape)
-        # Both the raw observations of the first steps and the normalised ones lie in it.
+        # The space contains the raw observations of the first steps and the normalised ones.
         with np.errstate(over="ignore"):
             low, high = box.low.astype(np.float32), box.high.astype(np.float32)
         low, high = np.minimum(low, np.float32(CLIP_RANGE[0])), np.maximum(high, np.float32(CLIP_RANGE[1]))
@@ -165,14 +166,15 @@ class ObsNormWrapper(ObsWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("static_obs_norm")
 class StaticObsNormWrapper(ObsWrapper):
-    """Observations less a given mean, over a given standard deviation, clipped to ±3; float32."""
+    """Subtract a given mean from observations and divide by a given standard deviation; float32, clipped to ±3."""
 
     def __init__(self, env: Any, mean: Any, std: Any) -> None:
         """Wrap.
 
         Raises:
-            SpaceError: not a Box.
-            ConfigError: they are no numbers, do not fit the observations, or a standard deviation is not above 0.
+            SpaceError: the observation space is not a Box.
+            ConfigError: `mean` or `std` does not contain numbers that broadcast to the observations, or a `std` is
+                not above 0.
         """
         super().__init__(env)
         box = require_box(self.env.observation_space, "StaticObsNormWrapper")
@@ -187,11 +189,11 @@ class StaticObsNormWrapper(ObsWrapper):
 
 
 def _numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return numbers for observations of this shape as an array."""
+    """Convert numbers to an array that broadcasts to `shape`, or raise ConfigError."""
     try:
         array = np.asarray(value)
         fits = array.dtype.kind in "biuf" and np.broadcast_shapes(array.shape, shape) == shape
-    except ValueError:  # lists of several lengths, or another shape
+    except ValueError:  # lists of different lengths, or shapes that do not broadcast
         fits = False
     if not fits:
         raise ConfigError(f"{name}: expected numbers that broadcast to {shape}, got {value!r}", key=name)
@@ -200,10 +202,11 @@ def _numbers(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
 
 @ENV_WRAPPER_REGISTRY.register("reward_norm")
 class RewardNormWrapper(EnvWrapper):
-    """Rewards over the standard deviation of the discounted cumulative reward; a Python float.
+    """Divide rewards by the standard deviation of the discounted cumulative reward; the result is a Python float.
 
-    Raw until the statistics have more than 30 steps. The cumulative reward starts anew at each reset; the
-    statistics do too with `window=None`, and with a number are those of the last so many steps.
+    Rewards are not normalised until the statistics include more than 30 steps. The cumulative reward restarts at 0
+    at each reset. With `window=None` the statistics also start again; with a number n they are those of the last n
+    steps.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("rms", "data_count", "cum_reward")
@@ -226,7 +229,7 @@ class RewardNormWrapper(EnvWrapper):
 
     @property
     def reward_space(self) -> Any:
-        """Unbounded float32 (1,): what the env declares holds for raw rewards."""
+        """Unbounded float32 (1,), because the env's own bounds are those of raw rewards."""
         return spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -242,20 +245,20 @@ class RewardNormWrapper(EnvWrapper):
         if reward is None:  # of an abnormal timestep
             return obs, reward, terminated, truncated, info
         raw = np.asarray(reward, dtype=np.float64)
-        _check_single(raw.shape)  # of an env that declared nothing when it was wrapped
+        _check_single(raw.shape)  # for an env that declared no reward space when it was wrapped
         self.data_count += 1
         self.cum_reward = self.cum_reward * self.reward_discount + raw.reshape(1)
         self.rms.update(self.cum_reward[np.newaxis])
         return obs, self.reward(reward), terminated, truncated, info
 
     def reward(self, reward: Any) -> float:
-        """Normalise one reward by the statistics as they are."""
+        """Normalise one reward by the current statistics."""
         raw = float(np.asarray(reward).item())
         return raw if self.data_count <= MIN_COUNT else raw / float(self.rms.std[0])
 
 
 def _check_single(shape: tuple[int, ...]) -> None:
-    """Raise SpaceError for rewards of a shape of several numbers."""
+    """Raise SpaceError if rewards of this shape are not single numbers."""
     if math.prod(shape) != 1:
         expected = "one number per step"
         raise SpaceError(

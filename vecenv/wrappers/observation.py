@@ -1,4 +1,4 @@
-"""Wrappers that change what is observed: frames, channels, scales, and what else an observation contains."""
+"""Wrappers that change observations: their frames, channels and scale, or the values that they contain."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ GREY_CHANNELS = (1, 3, 4)  # grey, RGB, RGBA: the lengths by which a channel axi
 
 @ENV_WRAPPER_REGISTRY.register("warp_frame")
 class WarpFrameWrapper(ObsWrapper):
-    """Frames as grey images of `size` x `size`, resized by area; bounds and dtype stay the space's.
+    """Convert frames to grey images of `size` x `size`, resized by area; bounds and dtype of the space are kept.
 
-    Where the channels are is read off the space: the last axis if it has 1, 3 or 4 elements, else the first;
-    two-dimensional frames are grey already. Each part of a Tuple space is treated so.
+    The channel axis is the last axis of the space if that has 1, 3 or 4 elements, else the first. Two-dimensional
+    frames are already grey. In a Tuple space each part is converted.
     """
 
     def __init__(self, env: Any, size: int = 84) -> None:
         """Wrap.
 
         Raises:
-            SpaceError: the space is neither an image nor a tuple of images.
+            SpaceError: the space is not an image or a tuple of images.
             DependencyError: OpenCV is missing.
         """
         super().__init__(env)
@@ -64,7 +64,7 @@ class WarpFrameWrapper(ObsWrapper):
         cv2 = self._cv2
         frame = np.asarray(frame)
         dtype = frame.dtype
-        if dtype != np.uint8 and dtype != np.float32:  # what OpenCV converts colours of
+        if dtype != np.uint8 and dtype != np.float32:  # OpenCV converts colours only for these dtypes
             frame = frame.astype(np.float32)
         if channel_axis is not None:
             frame = np.ascontiguousarray(np.moveaxis(frame, channel_axis, -1))
@@ -96,13 +96,13 @@ def _channel_axis(space: spaces.Space[Any]) -> int | None:
 
 @ENV_WRAPPER_REGISTRY.register("scaled_float_frame")
 class ScaledFloatFrameWrapper(ObsWrapper):
-    """Observations scaled from the space's bounds to float32 in [0, 1]."""
+    """Scale observations from the bounds of the space to float32 in [0, 1]."""
 
     def __init__(self, env: Any) -> None:
         """Wrap.
 
         Raises:
-            SpaceError: not a Box, or not bounded on both sides.
+            SpaceError: the space is not a Box, or is not bounded on both sides.
         """
         super().__init__(env)
         box = require_box(self.env.observation_space, "ScaledFloatFrameWrapper")
@@ -118,10 +118,10 @@ class ScaledFloatFrameWrapper(ObsWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("frame_stack")
 class FrameStackWrapper(EnvWrapper):
-    """The last `n_frames` observations stacked on a new first axis, oldest first; a fresh array each time.
+    """Stack the last `n_frames` observations on a new first axis, oldest first; a new array each time.
 
-    After a reset all of them are the first observation. Works for every space Gymnasium can batch. The None that
-    an abnormal timestep observes is passed on and is no frame.
+    After a reset all frames are the first observation. Every space that Gymnasium can batch is supported. The
+    observation None of an abnormal timestep is passed on and does not count as a frame.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("frames",)
@@ -141,7 +141,7 @@ class FrameStackWrapper(EnvWrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        self.frames.extend([copy_obs(obs)] * self.n_frames)  # copies: an env may write on in its own
+        self.frames.extend([copy_obs(obs)] * self.n_frames)  # a copy, because an env may reuse its array
         return self._stacked(), info
 
     def step(self, action: Any) -> Any:
@@ -164,13 +164,13 @@ class FrameStackWrapper(EnvWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("obs_transpose")
 class ObsTransposeWrapper(ObsWrapper):
-    """Images (H, W, C) as (C, H, W); a tuple of k images as one array (k, C, H, W)."""
+    """Transpose images (H, W, C) to (C, H, W), and a tuple of k images to one array (k, C, H, W)."""
 
     def __init__(self, env: Any) -> None:
         """Wrap.
 
         Raises:
-            SpaceError: neither an image nor a tuple of images of one shape and dtype.
+            SpaceError: the space is not an image or a tuple of images of one shape and dtype.
         """
         super().__init__(env)
         space = self.env.observation_space
@@ -207,13 +207,13 @@ def _channel_first(space: spaces.Space[Any]) -> spaces.Box:
 
 @ENV_WRAPPER_REGISTRY.register("transpose")
 class TransposeWrapper(ObsWrapper):
-    """The last axis of the observation moved to the front."""
+    """Move the last axis of observations to the front."""
 
     def __init__(self, env: Any) -> None:
         """Wrap.
 
         Raises:
-            SpaceError: not a Box.
+            SpaceError: the space is not a Box.
         """
         super().__init__(env)
         box = require_box(self.env.observation_space, "TransposeWrapper")
@@ -231,13 +231,13 @@ class TransposeWrapper(ObsWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("ram")
 class RamWrapper(ObsWrapper):
-    """A vector of n bytes of memory as a float32 image (n, 1, 1)."""
+    """Convert a vector of n bytes of memory to a float32 image (n, 1, 1)."""
 
     def __init__(self, env: Any, render: bool = False) -> None:
-        """Wrap; `render` is taken for compatibility and has no effect.
+        """Wrap; `render` is accepted for compatibility and has no effect.
 
         Raises:
-            SpaceError: not a Box.
+            SpaceError: the space is not a Box.
         """
         super().__init__(env)
         box = require_box(self.env.observation_space, "RamWrapper")
@@ -254,12 +254,12 @@ class RamWrapper(ObsWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("obs_plus_prev_action_reward")
 class ObsPlusPrevActRewWrapper(EnvWrapper):
-    """Observations {'obs', 'prev_action', 'prev_reward_extrinsic'}: with the action and reward that led to them.
+    """Make observations {'obs', 'prev_action', 'prev_reward_extrinsic'}, with the last action and reward.
 
-    At a reset they are -1 (one below the first action of a Discrete space that starts elsewhere, or of a
-    MultiDiscrete one that starts below 0) and 0, and the space contains them; actions of unsigned integers and bools
-    are shown as int64 for that. A reward of None counts as 0, and an observation of None, as of an abnormal timestep,
-    is passed on as it is.
+    At a reset the reward is 0 and the action is -1. For a Discrete space that starts elsewhere, or a MultiDiscrete
+    space that starts below 0, it is one below the first action. The observation space contains these values; actions
+    of unsigned integers and bools are therefore shown as int64. A reward of None counts as 0. The observation None of
+    an abnormal timestep is passed on.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("prev_action", "prev_reward_extrinsic")
@@ -292,7 +292,7 @@ class ObsPlusPrevActRewWrapper(EnvWrapper):
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
         shape, dtype = self._action_form
-        # Policies give a Discrete action as an array (1,) too.
+        # Some policies return a Discrete action as an array (1,).
         self.prev_action = np.array(action, dtype=dtype).reshape(shape)
         self.prev_reward_extrinsic = 0.0 if reward is None else float(np.sum(np.asarray(reward)))
         if obs is not None:
@@ -313,7 +313,7 @@ class ObsPlusPrevActRewWrapper(EnvWrapper):
 
 
 def _with_no_action(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Any]:
-    """Give a space that also holds a value meaning "no action yet", and that value."""
+    """Return the action space extended by a value that means "no action yet", and that value."""
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n) + 1, start=int(space.start) - 1), int(space.start) - 1
     if isinstance(space, spaces.Box):
@@ -332,10 +332,10 @@ def _with_no_action(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Any]:
 
 @ENV_WRAPPER_REGISTRY.register("flat_obs")
 class FlatObsWrapper(ObsWrapper):
-    """Grid-world observations {'image', 'mission'} as one vector: the image, then the text in one-hot codes.
+    """Flatten grid-world observations {'image', 'mission'} to one uint8 vector: the image, then the text one-hot.
 
-    A text is coded character by character, in 28 classes (26 letters, blank, comma), padded with zeros to
-    `maxStrLen` characters; letters' case is ignored.
+    Each character of the text is one of 28 classes (26 letters, blank, comma). The text is padded with zeros to
+    `maxStrLen` characters, and case is ignored.
     """
 
     characters = string.ascii_lowercase + " ,"
@@ -344,7 +344,7 @@ class FlatObsWrapper(ObsWrapper):
         """Wrap.
 
         Raises:
-            SpaceError: no Dict space with an `image`.
+            SpaceError: the space is not a Dict with `image`.
         """
         super().__init__(env)
         space = self.env.observation_space
@@ -357,10 +357,10 @@ class FlatObsWrapper(ObsWrapper):
         self._coded: tuple[str, Any] | None = None
 
     def observation(self, obs: Any) -> Any:
-        """Flatten; a pair (obs, info) is taken too.
+        """Flatten an observation, or the observation of a pair (obs, info).
 
         Raises:
-            SpaceError: the text is too long, or has other characters.
+            SpaceError: the text is too long, or contains other characters.
         """
         if isinstance(obs, tuple):
             obs = obs[0]
@@ -389,11 +389,11 @@ class FlatObsWrapper(ObsWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("reward_in_obs")
 class AllinObsWrapper(EnvWrapper):
-    """Observations {'obs', 'reward'} in `BaseEnv`'s dialect: bare from reset, `BaseEnvTimestep` from step.
+    """Make observations {'obs', 'reward'}, with `BaseEnv`'s calls: `step` returns a `BaseEnvTimestep`.
 
-    The reward is float32 and has the shape of the env's reward space, (1,) for numbers and without one; in the
-    observation of a reset it is 0. Of an abnormal timestep a reward of None is seen as 0, and an observation of
-    None is the whole observation.
+    `reset` returns the observation alone. The reward is float32 and has the shape of the env's reward space, or (1,)
+    for numbers and without a reward space. In the observation of a reset it is 0. In an abnormal timestep, a reward of
+    None appears as 0 in the observation, and an observation of None is passed on as None.
     """
 
     uses_old_calls: ClassVar[bool] = True
@@ -403,12 +403,12 @@ class AllinObsWrapper(EnvWrapper):
         self._seeds = EpisodeSeeds()
         self._reward_space: spaces.Box | None = None
         self.reset_info: dict[str, Any] = {}
-        """What the env's last reset gave as info."""
+        """Info of the last reset."""
         self._set_spaces()
 
     def _set_spaces(self) -> None:
         inner: Any = self.env.observation_space
-        if inner is None:  # an env that builds itself at its first reset has none before
+        if inner is None:  # an env that is built at its first reset has no spaces before
             return
         declared = reward_space_of(self.env)
         if isinstance(declared, spaces.Box):
@@ -423,11 +423,11 @@ class AllinObsWrapper(EnvWrapper):
 
     @property
     def reward_space(self) -> Any:
-        """float32, by what the env declares; None as long as an env that builds itself lazily has no spaces."""
+        """Bounds of the env's rewards as float32; None before the first reset if the env has no spaces before it."""
         return self._reward_space
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
-        """Pass both to the env if it has a `seed`, else give its resets seeds by `seeding.episode_seed`."""
+        """Pass both arguments to the env's `seed`, if it has one; else seed its resets by `seeding.episode_seed`."""
         inner_seed = getattr(self.env, "seed", None)
         if callable(inner_seed):
             inner_seed(seed, dynamic_seed)
@@ -435,7 +435,7 @@ class AllinObsWrapper(EnvWrapper):
             self._seeds.seed(seed, dynamic_seed)
 
     def reset(self, **reset_param: Any) -> Any:  # BaseEnv's dialect
-        """Start an episode and give its first observation alone."""
+        """Start an episode and return its first observation alone."""
         with self._seeds.for_reset() as seed:
             if seed is not None:
                 reset_param.setdefault("seed", seed)
@@ -445,7 +445,7 @@ class AllinObsWrapper(EnvWrapper):
         return {"obs": obs, "reward": self._no_reward()}
 
     def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's dialect
-        """Give a `BaseEnvTimestep`; the action may have the form that `BaseEnv.random_action` gives."""
+        """Apply one action and return a timestep; the action may have the form of `BaseEnv.random_action`."""
         actions = self.env.action_space
         speaks_same = isinstance(self.env, AdaptedEnv)
         if not speaks_same and (isinstance(action, np.ndarray) or isinstance(actions, (spaces.Dict, spaces.Tuple))):
@@ -468,19 +468,19 @@ class AllinObsWrapper(EnvWrapper):
 
 
 def as_shape(shape: Any) -> tuple[int, ...]:
-    """Give a shape as a tuple; a bare number is a vector's length."""
+    """Return a shape as a tuple; a number is the length of a vector."""
     return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
 
 
 def has_parts(shape: Any) -> bool:
-    """Tell whether this is a dict or tuple of shapes."""
+    """Return whether a shape is a dict or tuple of shapes."""
     return isinstance(shape, Mapping) or (
         isinstance(shape, (tuple, list)) and any(not isinstance(part, (int, np.integer)) for part in shape)
     )
 
 
 def each_shape(shape: Any, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Any:
-    """Change each of a dict or tuple of shapes, or the only one; None, of what has no shape, stays."""
+    """Apply `change` to a shape, or to each one in a dict or tuple of shapes; None (no shape) is returned as None."""
     if not has_parts(shape):
         return None if shape is None else change(as_shape(shape))
     if isinstance(shape, Mapping):

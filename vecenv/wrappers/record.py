@@ -1,4 +1,4 @@
-"""`RecordVideo` under its usual name and with its usual arguments, for envs of any dialect."""
+"""`RecordVideo` with the name and main arguments of Gymnasium's wrapper, for every env that `envs.adapt` accepts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from vecenv.wrappers.base import GymToGymnasiumWrapper
 
 
 class RecordVideo(EpisodeRecorder):
-    """Episodes as files `<video_folder>/<name_prefix>-episode-<k>.mp4`.
+    """Record episodes to files `<video_folder>/<name_prefix>-episode-<k>.mp4`.
 
-    Unlike Gymnasium's it loses no frame, names a file only when it is complete, and goes around an env with old
-    calls too: of a `GymToGymnasiumWrapper` it gives that old face again, recording inside.
+    Unlike Gymnasium's wrapper it does not lose frames, and a file gets its name only when it is complete. It also
+    accepts envs with old calls. For a `GymToGymnasiumWrapper` the constructor returns a `GymToGymnasiumWrapper` with
+    the recorder inside.
     """
 
     def __new__(cls, env: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -34,12 +35,14 @@ class RecordVideo(EpisodeRecorder):
 
         Args:
             env: must render RGB arrays.
-            video_folder: made if missing.
-            episode_trigger: tells of an episode, counted from 0, whether to record it; None for all.
-            name_prefix: a file of the same name is replaced.
+            video_folder: created if missing.
+            episode_trigger: called with the number of an episode, from 0; returns whether to record it. None records
+                all.
+            name_prefix: beginning of the file names; existing files of the same name are replaced.
 
         Raises:
-            ConfigError: the env does not render RGB arrays, or the folder cannot be written; names the env.
+            ConfigError: the env does not render RGB arrays, or the folder cannot be written. The message names the
+                env.
             DependencyError: moviepy or its encoder is missing.
         """
         super().__init__(adapt(env), video_folder, name_prefix)

@@ -1,4 +1,4 @@
-"""Wrappers that change rewards, or add them up."""
+"""Wrappers that change rewards or sum them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from vecenv.wrappers.base import EnvWrapper, reward_range, summed_reward_space
 
 @ENV_WRAPPER_REGISTRY.register("clip_reward")
 class ClipRewardWrapper(EnvWrapper):
-    """The sign of each reward: -1.0, 0.0 or 1.0; None, as of an abnormal timestep, stays None."""
+    """Replace each reward by its sign: -1.0, 0.0 or 1.0; the None of an abnormal timestep stays None."""
 
     reward_range = (-1, 1)
 
     @property
     def reward_space(self) -> Any:
-        """float32 in [-1, 1]; of the shape of the rewards that the env declares, (1,) for numbers."""
+        """A float32 Box in [-1, 1] with the shape of the env's reward space, (1,) for numbers."""
         shape = getattr(reward_space_of(self.env), "shape", None)
         return spaces.Box(-1.0, 1.0, shape or (1,), np.float32)
 
@@ -30,7 +30,7 @@ class ClipRewardWrapper(EnvWrapper):
         return obs, self.reward(reward), terminated, truncated, info
 
     def reward(self, reward: Any) -> Any:
-        """Give the sign; a float for a number, a float32 array for an array."""
+        """Return the sign of a reward: a float for a number, a float32 array for an array."""
         if reward is None:
             return None
         sign = np.sign(reward)
@@ -39,9 +39,10 @@ class ClipRewardWrapper(EnvWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("delay_reward")
 class DelayRewardWrapper(EnvWrapper):
-    """Rewards held back: 0 until `delay_reward_step` steps or the end, then their sum; 0 or 1 change nothing.
+    """Return 0 as reward for `delay_reward_step - 1` steps, then the sum of all; also the sum at an episode's end.
 
-    A step whose reward is None, as of an abnormal timestep, is passed on and counts for nothing.
+    A `delay_reward_step` of 0 or 1 has no effect. The reward None of an abnormal timestep is passed on and not
+    counted.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("delay_reward_duration", "current_delay_reward")
@@ -50,7 +51,7 @@ class DelayRewardWrapper(EnvWrapper):
         """Wrap.
 
         Raises:
-            ConfigError: a negative number of steps.
+            ConfigError: `delay_reward_step` is negative.
         """
         super().__init__(env)
         self.delay_reward_step = check_whole("delay_reward_step", delay_reward_step, 0)
@@ -67,7 +68,7 @@ class DelayRewardWrapper(EnvWrapper):
 
     @property
     def reward_space(self) -> Any:
-        """Space of such sums, by what the env declares; None if that is nothing, or no Box."""
+        """Space of such sums; None if the env does not declare a Box as its reward space."""
         return summed_reward_space(self.env, self.delay_reward_step, from_zero=True)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -90,11 +91,11 @@ class DelayRewardWrapper(EnvWrapper):
 
 @ENV_WRAPPER_REGISTRY.register("eval_episode_return")
 class EvalEpisodeReturnWrapper(EnvWrapper):
-    """The sum of an episode's rewards, in `info['eval_episode_return']` of its last step.
+    """Add `eval_episode_return`, the sum of an episode's rewards, to the info of its last step.
 
-    Sums the rewards as they come to this wrapper. The value is a Python float (over a vector of rewards, the
-    sum of all); `array=True` gives it as a float32 array of the rewards' shape, (1,) for numbers. `older_key=True`
-    writes it as `info['final_eval_reward']` too, where programs of before look for it.
+    The rewards are those of the env inside this wrapper. The value is a Python float; vector rewards are summed to
+    one number. With `array=True` it is a float32 array of the rewards' shape, (1,) for numbers. With `older_key=True`
+    it is also in `info['final_eval_reward']`, the key that older programs read.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("episode_return",)
