@@ -1,4 +1,4 @@
-"""Board games in LightZero's dialect; importing this registers `connect4`, `tictactoe` and `gomoku`."""
+"""Board games with LightZero's calls; importing this package registers `connect4`, `tictactoe` and `gomoku`."""
 
 from vecenv.envs.board.bots import AlphaBetaBot, MCTSBot
 from vecenv.envs.board.env import BoardEnv

@@ -1,4 +1,4 @@
-"""Players for any board game here: Monte-Carlo tree search, alpha-beta search, and the base of all bots."""
+"""Bots for all board games of this package: Monte-Carlo tree search, alpha-beta search, and the base of all bots."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from vecenv.errors import ConfigError, StateError
 __all__ = ["AlphaBetaBot", "MCTSBot"]
 
 WIN = 1.0
-#: Added to a win for each ply of search left, so that the nearest win is the best one.
+#: Added to the value of a win for each remaining ply of search, so that the nearest win is the best one.
 PLY = 0.001
 
 
 class Bot(ABC):
-    """Chooses actions in positions of one game."""
+    """Base of the bots, which choose actions in positions of one game."""
 
     def __init__(self, env: Any, seed: int | None = None) -> None:
-        """Take the rules of the env; the env itself is not kept.
+        """Take the rules from an env, without keeping the env.
 
         Args:
             env: a board env.
-            seed: of the bot's own generator, used where none is handed in; None for fresh entropy.
+            seed: seed of the bot's own generator, which only `get_actions` and `get_rule_bot_action` use; None for
+                fresh entropy.
         """
         self.rules = env.rules
         self._generator = random.Random(seed)
 
     @abstractmethod
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Give a legal action of a position that is not over; equal generators give equal choices."""
+        """Return a legal action of a position that is not over; random choices use this generator only."""
 
     def get_actions(self, state: Any, player_index: int) -> int:
-        """Give an action for the player of this index to move in a state.
+        """Return an action for a player in a state of the game.
 
         Args:
-            state: what the game's `init_state` may be, such as a board (height, width) of 0, 1 and 2.
-            player_index: 0 or 1.
+            state: any value that the game's `init_state` accepts, such as a board (height, width) of 0, 1 and 2.
+            player_index: index of the player to move, 0 or 1.
 
         Raises:
-            ConfigError: no such state.
-            StateError: the game is over in it.
+            ConfigError: the state is not valid.
+            StateError: the game is over in this state.
         """
         position = self.rules.restore(state, player_index)
         if position.is_over:
@@ -53,22 +54,22 @@ class Bot(ABC):
         return self.choose(position, self._generator)
 
     def get_rule_bot_action(self, board: Any, player: int) -> int:
-        """As `get_actions`, for player 1 or 2."""
+        """Return an action for player 1 or 2; like `get_actions`, with the player's number instead of the index."""
         if player not in PLAYERS:
             raise ConfigError(f"player: expected 1 or 2, got {player!r}", key="player")
         return self.get_actions(board, PLAYERS.index(player))
 
 
 class RandomBot(Bot):
-    """Plays any legal action."""
+    """Chooses legal actions at random."""
 
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Draw one."""
+        """Return a random legal action."""
         return generator.choice(position.legal_actions())
 
 
 class _Node:
-    """A position in the search tree. Values are seen by the player who moved into it."""
+    """A position in the search tree. Values are those for the player whose move led to it."""
 
     __slots__ = ("action", "children", "parent", "position", "proven", "total", "untried", "visits")
 
@@ -79,7 +80,7 @@ class _Node:
         self.visits = 0
         self.total = 0.0
         self.proven: float | None = None
-        """The result with best play, once it is known."""
+        """The result with best play of both players; None while it is unknown."""
         if position.is_over:
             self.proven = 0.0 if position.winner is None else 1.0 if position.winner != position.player else -1.0
 
@@ -89,10 +90,9 @@ class _Node:
 
 
 class MCTSBot(Bot):
-    """Monte-Carlo tree search with random rollouts, by the UCB1 rule.
+    """Monte-Carlo tree search with random rollouts and the UCB1 rule.
 
-    Results that are certain are handed up the tree as such, so a forced win or loss within it is never a
-    matter of luck.
+    Proven results are passed up the tree as proven. So a forced win or loss inside the tree is always found.
 
     Example:
         >>> from vecenv import TicTacToeEnv
@@ -109,24 +109,24 @@ class MCTSBot(Bot):
         seed: int | None = None,
         exploration: float = 1.4,
     ) -> None:
-        """Set up.
+        """Make a bot for the game of `env`.
 
         Args:
-            env: a board env, for its rules.
-            name: for the user's own use.
+            env: a board env; only its rules are used.
+            name: stored for the caller's own use.
             num_simulation: rollouts per action.
-            seed: of the bot's own generator.
+            seed: seed of the bot's own generator, see `Bot`.
             exploration: weight of the uncertainty in UCB1.
 
         Raises:
-            ConfigError: less than one simulation.
+            ConfigError: `num_simulation` is below 1.
         """
         super().__init__(env, seed)
         self.num_simulation = check_whole("num_simulation", num_simulation, 1)
         self.name, self.exploration = name, exploration
 
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Search, then give the action tried most often, or one proven better."""
+        """Search, then return the action that was tried most often, or a proven action with a better value."""
         root = _Node(position, None, -1)
         for _ in range(self.num_simulation):
             if root.proven is not None:
@@ -173,7 +173,7 @@ class MCTSBot(Bot):
             walker = parent
 
     def _prove(self, node: _Node, child_value: float) -> None:
-        """Conclude what can be from a child that has just been proven."""
+        """Prove a node, if possible, from the value of a child that was just proven."""
         if child_value == 1.0:  # the player to move can win
             node.proven = -1.0
         elif not node.untried and all(child.proven is not None for child in node.children):
@@ -192,9 +192,9 @@ class MCTSBot(Bot):
 
 
 class AlphaBetaBot(Bot):
-    """Alpha-beta search; exact where it reaches the end of the game, else by the position's own estimate.
+    """Alpha-beta search, which is exact if it reaches the end of the game and else uses `Position.evaluate`.
 
-    Prefers the nearest win and the farthest loss. Among equals the generator decides.
+    It prefers the nearest win and the latest loss. The generator chooses among equal actions.
 
     Example:
         >>> from vecenv import TicTacToeEnv
@@ -204,23 +204,23 @@ class AlphaBetaBot(Bot):
     """
 
     def __init__(self, env: Any, depth: int | None = None, seed: int | None = None) -> None:
-        """Set up.
+        """Make a bot for the game of `env`.
 
         Args:
-            env: a board env, for its rules.
-            depth: plies to look ahead; None for as many as there are actions.
-            seed: of the bot's own generator.
+            env: a board env; only its rules are used.
+            depth: plies to look ahead; None means the number of actions of the game.
+            seed: seed of the bot's own generator, see `Bot`.
 
         Raises:
-            ConfigError: a depth below 1.
+            ConfigError: `depth` is below 1.
         """
         super().__init__(env, seed)
         self.depth: int = env.rules.num_actions if depth is None else check_whole("depth", depth, 1)
-        # Bounds on values, for the search under way: key -> (depth, lower, upper).
+        # Bounds of values, valid during one search: key -> (depth, lower, upper).
         self._table: dict[Hashable, tuple[int, float, float]] = {}
 
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Search each action and give the best."""
+        """Search each action and return the best."""
         self._table.clear()
         actions = position.candidates()
         generator.shuffle(actions)
@@ -235,7 +235,7 @@ class AlphaBetaBot(Bot):
         return best_action
 
     def _search(self, position: Position, depth: int, alpha: float, beta: float) -> float:
-        """Give the value for the player to move: exact within (alpha, beta), else a bound."""
+        """Return the value for the player to move: exact if it is between alpha and beta, else a bound."""
         if position.is_over:
             if position.winner is None:
                 return 0.0
@@ -272,4 +272,4 @@ def _mcts(env: Any) -> MCTSBot:
 
 
 COMMON_BOTS: dict[str, Callable[[Any], Bot]] = {"mcts": _mcts, "random": RandomBot}
-"""The bots that every game has."""
+"""Constructors of the bots that all games have."""

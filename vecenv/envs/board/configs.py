@@ -1,4 +1,4 @@
-"""What the config of a board game may say; read by its env before there is a game."""
+"""Validation of the config of a board game, before its env makes the rules."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def check_config(cfg: Mapping[str, Any], bots: Collection[str], game: str) -> No
     """Check the values of a config that has every key.
 
     Args:
-        cfg: what the keys mean is said by `BoardEnv`.
-        bots: what `bot_action_type` may be.
-        game: name of the env's class.
+        cfg: the config, with the keys that `BoardEnv` documents.
+        bots: the valid values of `bot_action_type`.
+        game: name of the env's class, for messages.
 
     Raises:
-        ConfigError: a value makes no sense.
-        NotImplementedError: the game has no such bot.
+        ConfigError: a value is not valid.
+        NotImplementedError: the game does not have the bot.
     """
     for key, allowed in CHOICES.items():
         if cfg[key] not in allowed:

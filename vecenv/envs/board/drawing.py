@@ -1,4 +1,4 @@
-"""Pictures of boards, drawn by distance in NumPy: smooth edges, and no library to install in a worker."""
+"""Pictures of boards, drawn with NumPy from distance functions: smooth edges without an extra library."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ WOOD, LINE = (224, 182, 112), (80, 56, 24)
 
 
 class BoardPicture:
-    """A board of square cells: a background, and for each player the stone that lies on it.
+    """A picture of a board of square cells: a background, and a stone for each player.
 
-    Stones are masks (cell, cell) of 0 to 1, how much of a pixel the stone covers, with a colour.
+    A stone is a colour and a mask (cell, cell) of 0 to 1, the part of each pixel that the stone covers.
     """
 
     def __init__(self, background: Array, stones: list[tuple[Array, Colour]]) -> None:
@@ -35,14 +35,14 @@ class BoardPicture:
 
 
 def connect4_picture(rows: int, columns: int, cell: int) -> BoardPicture:
-    """A blue frame with round holes, red and yellow discs."""
+    """Return a picture with a blue frame with round holes, and red and yellow discs."""
     hole = disc(cell, 0.41)
     frame = _paint(np.tile(hole, (rows, columns)), WHITE, BLUE)
     return BoardPicture(frame, [(disc(cell, 0.42), RED), (disc(cell, 0.42), YELLOW)])
 
 
 def tictactoe_picture(rows: int, columns: int, cell: int) -> BoardPicture:
-    """Thin lines between cells; a blue cross and a red ring."""
+    """Return a picture with thin lines between cells, and a blue cross and a red ring as stones."""
     y, x = _pixels(rows * cell, columns * cell)
     lines: Array = np.zeros((rows * cell, columns * cell))
     for row in range(1, rows):
@@ -53,7 +53,7 @@ def tictactoe_picture(rows: int, columns: int, cell: int) -> BoardPicture:
 
 
 def gomoku_picture(rows: int, columns: int, cell: int) -> BoardPicture:
-    """Wood with lines through the cells' middles; black and white stones."""
+    """Return a picture with lines through the middles of cells on wood, and black and white stones."""
     y, x = _pixels(rows * cell, columns * cell)
     half, bottom, right = cell / 2, (rows - 0.5) * cell, (columns - 0.5) * cell
     on_board = (y > half - 1) & (y < bottom + 1) & (x > half - 1) & (x < right + 1)
@@ -63,17 +63,17 @@ def gomoku_picture(rows: int, columns: int, cell: int) -> BoardPicture:
 
 
 def disc(cell: int, radius: float) -> Array:
-    """A filled circle in the middle of a cell; the radius is in cells."""
+    """Return the mask of a filled circle in the middle of a cell; the radius is in cells."""
     return _cover(radius * cell - _from_middle(cell))
 
 
 def ring(cell: int) -> Array:
-    """A circle's line."""
+    """Return the mask of a circle line."""
     return _cover(0.055 * cell - np.abs(_from_middle(cell) - 0.3 * cell))
 
 
 def cross(cell: int) -> Array:
-    """Two diagonals."""
+    """Return the mask of two diagonal lines."""
     y, x = _pixels(cell, cell)
     y, x = y - cell / 2, x - cell / 2
     along, across = (np.abs(x + y) / np.sqrt(2), np.abs(x - y) / np.sqrt(2))
@@ -83,7 +83,7 @@ def cross(cell: int) -> Array:
 
 
 def _pixels(height: int, width: int) -> tuple[Array, Array]:
-    """Give the coordinates of the pixels' middles: y (height, 1), x (1, width)."""
+    """Return the coordinates of the middles of pixels: y (height, 1), x (1, width)."""
     return np.arange(height)[:, None] + 0.5, np.arange(width)[None] + 0.5
 
 
@@ -93,7 +93,7 @@ def _from_middle(cell: int) -> Array:
 
 
 def _cover(inside: Array) -> Array:
-    """Turn distances to an edge, positive inside, into how much of each pixel is covered."""
+    """Convert distances to an edge in pixels, positive inside, to the covered part of each pixel."""
     return np.asarray(np.clip(inside + 0.5, 0.0, 1.0))
 
 

@@ -1,8 +1,8 @@
-"""A board game as an env in LightZero's dialect: its modes, seats, bots and rewards.
+"""A board game as an env with LightZero's calls: its modes, players, bots and rewards.
 
-    self_play_mode       one step is one move of the side to move; the deciding move is rewarded with 1
-    play_with_bot_mode   one step is a move of player 1, the agent, and the answer of player 2, the bot
-    eval_mode            the same, where player 2 may also be a human at the terminal
+    self_play_mode       one step is one move of the player to move; the winning move has reward 1
+    play_with_bot_mode   one step is a move of player 1, the agent, and the reply of player 2, the bot
+    eval_mode            the same, but player 2 may also be a human at the terminal
 
 The rules are in `positions`, the bots in `bots` and `rule_bots`.
 """
@@ -33,38 +33,43 @@ from vecenv.replaying import is_replaying
 
 __all__ = ["BoardEnv"]
 
-#: What `to_play` is where the agent always has the same seat.
+#: Value of `to_play` in the modes in which the agent is always player 1.
 ONE_SEAT = -1
-# Keys that configs of envs have beside those in an env's `config`.
+# Keys that configs of envs may contain in addition to those in an env's `config`.
 OTHER_KEYS = ("type", "import_names", "collector_env_num", "evaluator_env_num", "is_train", "cfg_type")
 
 BotMaker = Callable[["BoardEnv"], Bot]
 
 
 class BoardEnv(BaseEnv):
-    """Base of the board games: two players, 1 and 2, take turns.
+    """Base of the board games, in which two players, 1 and 2, take turns.
 
-    Observations are dicts: `observation` as the game shows it, `action_mask` int8 with 1 for each legal action
-    (all 0 once the game is over), `current_player_index` 0 or 1, and `to_play`, the player to move (1 or 2) in
-    self play and -1 in the modes where player 2 belongs to the env. Rewards are float32 (1,). The last info has
-    `eval_episode_return`: 1.0 if player 1 won, -1.0 if player 2, else 0.0. Where another action was played than
-    the one given, `info['played_action']` is it.
+    Observations are dicts with these keys:
+        observation: array of the game's own form.
+        action_mask: int8 (num_actions,), 1 for each legal action; all 0 when the game is over.
+        current_player_index: 0 or 1.
+        to_play: the player to move (1 or 2) in self play, and -1 in the modes in which the env plays player 2.
 
-    Config keys, beside those of single games:
+    Rewards are float32 (1,). The last info has `eval_episode_return`: 1.0 if player 1 won, -1.0 if player 2 won, else
+    0.0. If the env played another action than the given one, it is in `info['played_action']`.
+
+    Config keys of all games:
         battle_mode: 'self_play_mode', 'play_with_bot_mode' or 'eval_mode'.
         battle_mode_in_simulation_env: mode of the envs that `simulate_action` makes.
-        bot_action_type: which bot plays; see the game's `bots`.
+        bot_action_type: name of the bot, a key of the game's `bots`.
         num_simulation: rollouts per action of the bot 'mcts'.
-        agent_vs_human: in eval_mode, ask the terminal for player 2's moves.
-        illegal_action: 'random' plays a legal one instead, with a warning the first time; 'raise' raises SpaceError.
-        prob_random_agent, prob_expert_agent: in self play, how often a random or the bot's action is played
-            instead of the given one; at most one of them above 0.
-        prob_random_action_in_bot: how often the bot plays at random.
-        render_mode: what each move is shown by, see `render`; None for nothing.
-        replay_path: folder for the files of 'image_savefile_mode'; None for the current one.
+        agent_vs_human: in eval_mode, read player 2's moves from the terminal.
+        illegal_action: 'random' plays a legal action instead, with a warning the first time; 'raise' raises SpaceError.
+        prob_random_agent, prob_expert_agent: in self play, the probability that a random action, or the bot's action,
+            is played instead of the given one; at most one of them may be above 0.
+        prob_random_action_in_bot: the probability that a move of the bot is random.
+        render_mode: how each move is shown, see `render`; None shows nothing.
+        replay_path: folder for the files of 'image_savefile_mode'; None for the working directory.
         replay_format: 'gif' or 'mp4'.
-        screen_scaling: size of pictures; a cell has 8 times as many pixels.
-        channel_last, scale, stop_value: form of `observation`, and a score for the caller's own use.
+        screen_scaling: size of pictures; a cell is `8 * screen_scaling` pixels wide.
+        channel_last: True puts the planes of `observation` on the last axis.
+        scale: True scales `observation`.
+        stop_value: a score for the caller's own use.
 
     Example:
         >>> from vecenv import TicTacToeEnv
@@ -95,19 +100,19 @@ class BoardEnv(BaseEnv):
         "stop_value": 1,
     }
     bots: ClassVar[Mapping[str, BotMaker]] = {}
-    """Bots by what `bot_action_type` calls them."""
+    """Constructors of the bots, by the names that `bot_action_type` accepts."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # type: ignore[misc]
 
     def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
-        """Check the configuration and set the spaces; `reset` begins a game.
+        """Check the configuration and set the spaces; `reset` starts a game.
 
         Args:
             cfg: merged over the class's `config`, so any key may be left out.
 
         Raises:
-            ConfigError: a value makes no sense.
-            NotImplementedError: the game has no such bot.
+            ConfigError: a value is not valid.
+            NotImplementedError: the game does not have the bot.
         """
         warn_unknown_keys(cfg or {}, (*self.config, *OTHER_KEYS), type(self).__name__)
         self._cfg = deep_merge_dicts(self.config, dict(cfg or {}))
@@ -122,48 +127,48 @@ class BoardEnv(BaseEnv):
         self.start_player_index = 0
         self._warned = False
         self.frames: list[Any] = []
-        """Pictures of this game so far, uint8 (height, width, 3), in 'image_savefile_mode'."""
+        """Pictures of the current game, uint8 (height, width, 3), collected in 'image_savefile_mode'."""
         self.saved_path: str | None = None
-        """The newest file that `save_render_output` wrote."""
-        self._video_folder: str | None = None  # for the games from the next reset on; None for no change
+        """Path of the last file that `save_render_output` wrote."""
+        self._video_folder: str | None = None  # used from the next reset; None for no change
         self._window: Window | None = None
         self._set_spaces()
 
-    # ---- what a game defines ---------------------------------------------------------------
+    # ---- defined by each game --------------------------------------------------------------
 
     @abstractmethod
     def _make_rules(self) -> Rules:
-        """Make the rules by the config."""
+        """Make the rules from the config."""
 
     @abstractmethod
     def _shown_spaces(self) -> dict[str, spaces.Space[Any]]:
-        """Give the spaces of what `_show` gives."""
+        """Return the spaces of the values that `_show` returns."""
 
     @abstractmethod
     def _show(self, position: Position) -> dict[str, Any]:
-        """Give the parts of the observation that are the game's own, as fresh arrays."""
+        """Return the game's own parts of the observation, as new arrays."""
 
     @abstractmethod
     def draw(self) -> Any:
-        """Draw the board as uint8 (height, width, 3)."""
+        """Return a picture of the board, uint8 (height, width, 3)."""
 
     @abstractmethod
     def board_to_string(self) -> str:
-        """Give the board as lines of text."""
+        """Return the board as text, one line per row."""
 
     def action_to_string(self, action: int) -> str:
-        """Describe an action as `human_to_action` would be told it."""
+        """Return an action in the form that a human enters for `human_to_action`."""
         return str(action + 1)
 
     def _parse_human(self, text: str) -> int:
-        """Turn a human's input into an action, legal or not; ValueError if it is none."""
+        """Convert a human's input to an action, which need not be legal; ValueError if it is not an action."""
         return int(text) - 1
 
     human_prompt: ClassVar[str] = "action"
 
     @property
     def _divisor(self) -> int:
-        """What the planes of `observation` are divided by."""
+        """Number by which the planes of `observation` are divided."""
         return 1
 
     # ---- spaces ------------------------------------------------------------------------------
@@ -196,22 +201,24 @@ class BoardEnv(BaseEnv):
     # ---- playing -----------------------------------------------------------------------------
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
-        """Set the seed the games' seeds are made from; it decides everything random here, bots included."""
+        """Set the seed from which the seeds of games are computed; all random choices, also the bots', follow it."""
         super().seed(seed, dynamic_seed)
         self._seeds.seed(seed, dynamic_seed)
 
     def reset(  # type: ignore[override]  # BaseEnv's dialect
         self, start_player_index: int = 0, init_state: Any = None, options: Mapping[str, Any] | None = None
     ) -> Any:
-        """Begin a game; where the first move is player 2's and not the agent's to make, it is made.
+        """Start a game and return the first observation.
+
+        If player 2 moves first and the env plays player 2, its first move is made here.
 
         Args:
             start_player_index: 0 if player 1 moves first, 1 if player 2 does.
-            init_state: the board to begin with, (height, width) or flat, of 0, 1 and 2; None for an empty one.
-            options: the same two by name, for callers with Gymnasium's `reset`.
+            init_state: the first board, (height, width) or flat, of 0 (empty), 1 and 2; None for an empty board.
+            options: the same two arguments by name, for callers of Gymnasium's `reset`.
 
         Raises:
-            ConfigError: no such player or board, or the game is over on it.
+            ConfigError: the player or board is not valid, or the game is over on this board.
         """
         if options:
             start_player_index = options.get("start_player_index", start_player_index)
@@ -240,15 +247,15 @@ class BoardEnv(BaseEnv):
         return self._observe()
 
     def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's dialect
-        """Play a move, and in the modes against a bot or human its answer.
+        """Play a move; in the modes against a bot or human, also play the reply.
 
         Args:
-            action: int, or an integer array of one element.
+            action: an int, or an integer array of one element.
 
         Raises:
-            StateError: before a reset, or the game is over.
-            SpaceError: an illegal action, with illegal_action='raise'; or several of them.
-            TypeError: nothing like an action.
+            StateError: called before a reset, or the game is over.
+            SpaceError: the action is illegal and illegal_action is 'raise', or it is an array of several elements.
+            TypeError: the action has another type.
         """
         if self._position is None or self._position.is_over:
             when = "before a reset" if self._position is None else "after the end of the game; reset it"
@@ -272,13 +279,13 @@ class BoardEnv(BaseEnv):
             info.update(eval_episode_return=score, terminated=True, truncated=False)
             reward = abs(score) if self.battle_mode == SELF_PLAY else score
             if is_replaying():
-                self.frames = []  # they are in a file already
+                self.frames = []  # the file was written when the game was first played
             elif self.render_mode == "image_savefile_mode":
                 self.save_render_output(replay_path=self._cfg.replay_path, format=self._cfg.replay_format)
         return BaseEnvTimestep(self._observe(), np.array([reward], np.float32), done, info)
 
     def _replace_action(self, action: Any) -> int:
-        """Give the action to play: the one given, unless chance or the rules want another."""
+        """Return the action to play: the given one, or another one by chance or because the given one is illegal."""
         if self.battle_mode == SELF_PLAY:
             if self._chance(self._cfg.prob_random_agent):
                 return self.random_action()
@@ -290,7 +297,7 @@ class BoardEnv(BaseEnv):
         message = f"action: expected one of the legal {legal}, got {action!r}"
         if self._cfg.illegal_action == "raise":
             raise SpaceError(message, path="action", expected=str(legal), got=repr(action))
-        if not self._warned:  # once: a policy that knows no mask does it all the time
+        if not self._warned:  # only once: a policy that ignores the mask does it often
             self._warned = True
             text = f"{message}; a random legal one is played instead, here and later: see info['played_action']"
             warn_caller(text)
@@ -309,10 +316,10 @@ class BoardEnv(BaseEnv):
         return self.bot_action()
 
     def random_action(self) -> int:
-        """Draw a legal action, each as likely as the others.
+        """Return a legal action, drawn uniformly.
 
         Raises:
-            StateError: there is none, before a reset or after the end.
+            StateError: called before a reset, or the game is over.
         """
         legal = self.legal_actions
         if not legal:
@@ -320,16 +327,16 @@ class BoardEnv(BaseEnv):
         return self._generator.choice(legal)
 
     def bot_action(self) -> int:
-        """Give the bot's action for the player to move, or with `prob_random_action_in_bot` a random one."""
+        """Return the bot's action for the player to move; with `prob_random_action_in_bot` it is random."""
         if self._chance(self._cfg.prob_random_action_in_bot):
             return self.random_action()
         return self.bot.choose(self.position, self._generator)
 
     def human_to_action(self) -> int:
-        """Ask the terminal for an action, counted from 1, until it is a legal one.
+        """Read an action from the terminal, repeatedly until it is legal; blocks. Numbers are entered from 1.
 
         Raises:
-            StateError: there is no terminal to ask, as in a worker.
+            StateError: there is no terminal, as in a worker.
         """
         if self.render_mode in (None, "image_savefile_mode"):
             self.render("state_realtime_mode")
@@ -351,14 +358,14 @@ class BoardEnv(BaseEnv):
     def _describe(self, actions: list[int]) -> str:
         return ", ".join(map(self.action_to_string, actions))
 
-    # ---- what is known -----------------------------------------------------------------------
+    # ---- state of the game -------------------------------------------------------------------
 
     @property
     def position(self) -> Position:
-        """The position now.
+        """The current position.
 
         Raises:
-            StateError: before the first reset.
+            StateError: read before the first reset.
         """
         if self._position is None:
             raise StateError(f"{self!r} has no game yet; reset it first")
@@ -366,7 +373,7 @@ class BoardEnv(BaseEnv):
 
     @property
     def legal_actions(self) -> list[int]:
-        """The actions that may be played, ascending; none once the game is over."""
+        """The legal actions, ascending; empty when the game is over."""
         return self.position.legal_actions()
 
     @property
@@ -380,30 +387,31 @@ class BoardEnv(BaseEnv):
         return PLAYERS[self.position.player]
 
     def current_state(self) -> tuple[Any, Any]:
-        """Give the planes of `observation` without and with what `scale` does to them, as LightZero's AlphaZero asks.
+        """Return (raw, scaled) planes of `observation`, for LightZero's AlphaZero; they differ only if `scale` is set.
 
         Raises:
-            StateError: before the first reset.
+            StateError: called before the first reset.
         """
         shown = self._show(self.position)["observation"]
         return shown * self._divisor, shown
 
     def get_done_winner(self) -> tuple[bool, int]:
-        """Give (whether the game is over, the winner 1 or 2, or -1 for none)."""
+        """Return (whether the game is over, winner), where the winner is 1, 2, or -1 if there is none."""
         position = self.position
         return position.is_over, -1 if position.winner is None else PLAYERS[position.winner]
 
     def get_done_reward(self) -> float | None:
-        """Give the result for player 1: 1.0, -1.0 or 0.0; None while the game goes on."""
+        """Return the result for player 1, 1.0 (won), -1.0 (lost) or 0.0 (draw); None if the game is not over."""
         position = self.position
         if not position.is_over:
             return None
         return 0.0 if position.winner is None else 1.0 if position.winner == 0 else -1.0
 
     def simulate_action(self, action: int) -> BoardEnv:
-        """Give a second env with the game after one more move; this env stays as it is.
+        """Return a copy of this env after one more move; this env is not changed.
 
-        The other has `battle_mode_in_simulation_env`, does not render, and continues this one's random numbers.
+        The copy has mode `battle_mode_in_simulation_env`, does not render, and continues with a copy of this env's
+        random generator.
 
         Raises:
             SpaceError: the action is not legal.
@@ -432,14 +440,17 @@ class BoardEnv(BaseEnv):
         """Show the board.
 
         Args:
-            mode: 'state_realtime_mode' prints it, 'image_realtime_mode' shows it in a window,
-                'image_savefile_mode' adds a picture to `frames`, 'rgb_array' returns one, uint8
-                (height, width, 3); None means the env's `render_mode`, or 'rgb_array' if it has none.
+            mode: 'state_realtime_mode' prints the board, 'image_realtime_mode' shows it in a window,
+                'image_savefile_mode' appends a picture to `frames`, 'rgb_array' returns a picture. None means the
+                env's `render_mode`, or 'rgb_array' if it has none.
+
+        Returns:
+            A picture, uint8 (height, width, 3), in mode 'rgb_array'; else None.
 
         Raises:
-            ConfigError: no such mode.
-            StateError: before the first reset.
-            DependencyError: the window needs pygame.
+            ConfigError: the mode is unknown.
+            StateError: called before the first reset.
+            DependencyError: pygame, which the window needs, is missing.
         """
         mode = mode or self.render_mode or "rgb_array"
         if mode not in RENDER_MODES:
@@ -461,18 +472,18 @@ class BoardEnv(BaseEnv):
     def save_render_output(
         self, replay_name_suffix: str = "", replay_path: str | None = None, format: str = "gif"
     ) -> str:
-        """Write `frames` to a file of a name no other file has, then clear them.
+        """Write `frames` to a file with a unique name, then clear them.
 
         Args:
-            replay_name_suffix: end of the file's name.
-            replay_path: folder, made if missing; None for the current one.
+            replay_name_suffix: added to the name of the env in the file name.
+            replay_path: folder, created if missing; None for the working directory.
             format: 'gif' or 'mp4'.
 
         Returns:
             Path of the file.
 
         Raises:
-            ConfigError: another format, or a folder that cannot be written.
+            ConfigError: the format is unknown, or the folder cannot be made.
             StateError: there are no frames.
             DependencyError: imageio is missing, or ffmpeg for mp4.
         """
@@ -484,11 +495,11 @@ class BoardEnv(BaseEnv):
         return self.saved_path
 
     def enable_save_replay(self, replay_path: str | None = None) -> None:
-        """Save each game from the next reset on; None means './video'."""
+        """Save a file for each game, starting at the next reset; None means the folder './video'."""
         self._video_folder = DEFAULT_FOLDER if replay_path is None else replay_path
 
     def close(self) -> None:
-        """Close the window and forget the game; a reset begins another."""
+        """Close the window and drop the game; a later reset starts a new game."""
         self._position = None
         self.frames = []
         if self._window is not None:
@@ -497,11 +508,11 @@ class BoardEnv(BaseEnv):
 
     @staticmethod
     def create_evaluator_env_cfg(cfg: dict[str, Any]) -> list[dict[str, Any]]:
-        """As `BaseEnv`'s, with battle_mode 'eval_mode' in each."""
+        """Return one config per evaluator env, like `BaseEnv`, with `battle_mode` 'eval_mode' in each."""
         return copy_env_cfg(cfg, "evaluator_env_num", battle_mode=EVAL)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A window is this process's own; a copy, as a tree search makes it, opens it with its first picture.
+        # A window belongs to this process and cannot be copied; a copy opens its own with its first picture.
         return {**vars(self), "_window": None}
 
     def __repr__(self) -> str:

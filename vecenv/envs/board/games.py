@@ -1,4 +1,4 @@
-"""The games of stones in a row: Connect Four, tic-tac-toe and gomoku."""
+"""The games with stones in a row: Connect Four, tic-tac-toe and gomoku."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from vecenv.registry import ENV_REGISTRY
 __all__ = ["Connect4Env", "GomokuEnv", "TicTacToeEnv"]
 
 SYMBOLS = ".XO"
-#: Pixels of a cell's side for each unit of `screen_scaling`.
+#: Width of a cell in pixels, for each unit of `screen_scaling`.
 CELL_SCALE = 8
 
 
 class GridEnv(BoardEnv):
-    """A game on a grid; `observation` has three planes and `board` shows the whole.
+    """Base of the games on a grid; observations have `observation` (three planes) and `board` (all stones).
 
-    The planes are float32 (3, height, width), or (height, width, 3) with `channel_last`: the stones of the player
-    to move, the other's, and the number of the player to move (1 or 2) in every cell; all halved with `scale`.
-    `board` is int64 (height, width) of 0 (empty), 1 and 2; row 0 is the top.
+    The planes are float32 (3, height, width), or (height, width, 3) with `channel_last`. They contain the stones of
+    the player to move, the stones of the other player, and the number of the player to move (1 or 2) in every cell.
+    With `scale` all values are divided by 2. `board` is int64 (height, width) of 0 (empty), 1 and 2; row 0 is the top.
     """
 
     rules: GridRules
 
     @abstractmethod
     def _make_picture(self, cell: int) -> BoardPicture:
-        """Prepare drawing, with cells of this many pixels."""
+        """Make the picture, with cells of this width in pixels."""
 
     def _shown_spaces(self) -> dict[str, spaces.Space[Any]]:
         height, width = self.rules.height, self.rules.width
@@ -62,13 +62,13 @@ class GridEnv(BoardEnv):
         return 2 if self._cfg.scale else 1
 
     def _form(self, planes: Array) -> Array:
-        """Bring planes into the form that the config asks for; may write into them."""
+        """Apply `scale` and `channel_last` to planes, which may be changed in place."""
         planes /= self._divisor
         return np.ascontiguousarray(planes.transpose(1, 2, 0)) if self._cfg.channel_last else planes
 
     @property
     def board(self) -> Array:
-        """Int64 (height, width) of 0 (empty), 1 and 2; a copy."""
+        """A new array of the board, int64 (height, width) of 0 (empty), 1 and 2."""
         position = cast(GridPosition, self.position)
         return _board_of(self.rules.planes(position), PLAYERS[position.player])
 
@@ -77,11 +77,11 @@ class GridEnv(BoardEnv):
         return self._make_picture(max(1, round(CELL_SCALE * self._cfg.screen_scaling)))
 
     def draw(self) -> Array:
-        """Draw the board, each cell `8 * screen_scaling` pixels wide."""
+        """Return a picture of the board, uint8 (height, width, 3); a cell is `8 * screen_scaling` pixels wide."""
         return self._picture.draw(self.board)
 
     def board_to_string(self) -> str:
-        """Give the board with its columns, and its rows where actions name them, counted from 1."""
+        """Return the board as text, with column numbers, and row numbers if actions contain a row, from 1."""
         rows_named = not self.rules.gravity
         margin = "   " if rows_named else ""
         lines = [margin + " ".join(str((column + 1) % 10) for column in range(self.rules.width))]
@@ -90,7 +90,7 @@ class GridEnv(BoardEnv):
         return "\n".join(lines)
 
     def action_to_string(self, action: int) -> str:
-        """Name the cell as row and column, counted from 1."""
+        """Return row and column of the action's cell, counted from 1."""
         row, column = divmod(action, self.rules.width)
         return f"{row + 1} {column + 1}"
 
@@ -104,15 +104,15 @@ class GridEnv(BoardEnv):
 
 
 def _board_of(stones: Array, number: int) -> Array:
-    """Join the planes of the player to move, who has this number, and the other's."""
+    """Make a board from two planes: the stones of the player with this number, and the other player's."""
     other = PLAYERS[0] + PLAYERS[1] - number
-    board = stones.astype(np.int64)  # before NumPy 2 a product with a scalar of another width would stay uint8
+    board = stones.astype(np.int64)  # before NumPy 2, a product with a wider scalar stays uint8
     return np.asarray(board[0] * number + board[1] * other)
 
 
 @ENV_REGISTRY.register("connect4")
 class Connect4Env(GridEnv):
-    """Connect Four: 6 rows, 7 columns, four in a row; action = column, 0 to 6.
+    """Connect Four: 6 rows, 7 columns, four in a row wins; action = column, 0 to 6.
 
     Bots: 'rule', 'mcts', 'alpha_beta_pruning' (five plies), 'random'.
 
@@ -147,7 +147,7 @@ class Connect4Env(GridEnv):
         return connect4_picture(self.rules.height, self.rules.width, cell)
 
     def action_to_string(self, action: int) -> str:
-        """Name the column, counted from 1."""
+        """Return the action's column, counted from 1."""
         return str(action + 1)
 
     def _parse_human(self, text: str) -> int:
@@ -156,7 +156,7 @@ class Connect4Env(GridEnv):
 
 @ENV_REGISTRY.register("tictactoe")
 class TicTacToeEnv(GridEnv):
-    """Tic-tac-toe: three in a row on 3 x 3; action = 3 * row + column.
+    """Tic-tac-toe: three in a row on a 3 x 3 board wins; action = 3 * row + column.
 
     Bots: 'v0' (by rules), 'alpha_beta_pruning' (perfect), 'mcts', 'random'.
 
@@ -190,8 +190,9 @@ class TicTacToeEnv(GridEnv):
 
 @ENV_REGISTRY.register("gomoku")
 class GomokuEnv(GridEnv):
-    """Gomoku: five or more in a row on `board_size` x `board_size` (6 by default); action = size * row + column.
+    """Gomoku: five or more in a row win on a square board; action = board_size * row + column.
 
+    The config key `board_size` is the number of rows and columns, 6 by default.
     Bots: 'v0' and 'v1' (by rules), 'alpha_beta_pruning' (two plies), 'mcts', 'random'.
 
     Example:

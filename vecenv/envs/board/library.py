@@ -1,6 +1,7 @@
-"""Two-player games of PettingZoo as board envs: a class that names the game's module, and it has modes and bots.
+"""Two-player games of PettingZoo as board envs with modes and bots; an env class names only the game's module.
 
-Importing this registers `chess` and needs nothing; making an env needs PettingZoo and what the game asks for.
+Importing this module registers `chess` and does not need PettingZoo. Making an env needs PettingZoo and the packages
+that the game imports.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ __all__ = ["ChessEnv", "LibraryEnv"]
 
 
 class LibraryRules(Rules):
-    """Makes games of one PettingZoo module; of a game's two agents the first one moves first."""
+    """The rules of one PettingZoo module; the first of the game's two agents moves first."""
 
     def __init__(self, module_name: str) -> None:
-        """Look at the game.
+        """Import the module and read the game's spaces.
 
         Raises:
-            DependencyError: the module or something it needs is missing.
-            ConfigError: no game for two with action masks.
+            DependencyError: the module or one of its dependencies is missing.
+            ConfigError: the game does not have two agents and action masks.
         """
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         self.module_name = module_name
@@ -45,7 +46,7 @@ class LibraryRules(Rules):
         self.observation_space = cast(spaces.Box, space["observation"])
 
     def make_game(self, render_mode: str | None = None) -> Any:
-        """Make a game at its beginning."""
+        """Make a new game in its first position."""
         game = require(self.module_name, "board").raw_env(render_mode=render_mode)
         game.reset(seed=0)
         return game
@@ -54,7 +55,7 @@ class LibraryRules(Rules):
         return LibraryPosition(self, self.make_game(), player, [])
 
     def restore(self, state: Any, player: int) -> LibraryPosition:
-        """Give the position after a sequence of actions, of which the last one was the other player's."""
+        """Return the position after a sequence of actions; `player` is the index of the player to move then."""
         actions = np.asarray(state, np.int64).ravel().tolist()
         position = self.start(player if len(actions) % 2 == 0 else 1 - player)
         for number, action in enumerate(actions):
@@ -65,12 +66,12 @@ class LibraryRules(Rules):
 
 
 class LibraryPosition(Position):
-    """A game of PettingZoo at one moment; `history` are the actions since its start."""
+    """A position of a PettingZoo game; `history` contains the actions since its start."""
 
     __slots__ = ("game", "history", "is_over", "player", "rules", "winner", "_legal", "_started")
 
     def __init__(self, rules: LibraryRules, game: Any, starter: int, history: list[int]) -> None:
-        """Look at a game that is the position's own from now on; `starter` is the player who began it."""
+        """Take ownership of a game; `starter` is the index of the player who made the first move."""
         self.rules, self.game, self.history, self._started = rules, game, history, starter
         self._update()
 
@@ -78,7 +79,7 @@ class LibraryPosition(Position):
         return self.rules.restore, (self.history, self.player)
 
     def _copy(self) -> LibraryPosition:
-        # Not by copying the game itself: PettingZoo's copy and pickle by their constructor, at the beginning.
+        # copy.deepcopy(game) would call the constructor and return a game in its first position.
         game = object.__new__(type(self.game))
         vars(game).update(copy.deepcopy(vars(self.game)))
         return LibraryPosition(self.rules, game, self._started, list(self.history))
@@ -93,7 +94,7 @@ class LibraryPosition(Position):
         self._legal: list[int] | None = None
 
     def observe(self) -> Array:
-        """Give what the player to move sees."""
+        """Return the game's observation for the player to move."""
         return np.asarray(self.game.observe(self.game.agent_selection)["observation"])
 
     def legal_actions(self) -> list[int]:
@@ -119,10 +120,11 @@ class LibraryPosition(Position):
 
 
 class LibraryEnv(BoardEnv):
-    """Base of PettingZoo's games: a subclass sets `library_module`, and is registered if a config shall name it.
+    """Base of PettingZoo's games; a subclass sets `library_module`, and is registered to be usable by name.
 
-    `observation` is the game's own as float32; there is no `board`. `init_state` is a sequence of actions. The
-    keys `channel_last` and `scale` have no effect. Bots: 'mcts', which copies games and so is slow, and 'random'.
+    `observation` is the game's own observation as float32; there is no `board`. `init_state` is a sequence of actions.
+    The config keys `channel_last` and `scale` have no effect. Bots: 'random', and 'mcts', which is slow because it
+    copies games.
 
     Example:
         >>> class OtherConnectFour(LibraryEnv):
@@ -133,18 +135,18 @@ class LibraryEnv(BoardEnv):
     """
 
     library_module: ClassVar[str]
-    """Dotted name of the module that has the game's `raw_env`."""
+    """Dotted name of the module that contains the game's `raw_env`."""
     bots: ClassVar[Mapping[str, BotMaker]] = COMMON_BOTS
 
     rules: LibraryRules
 
     def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
-        """As `BoardEnv`.
+        """Check the configuration like `BoardEnv`, and import the game.
 
         Raises:
-            DependencyError: PettingZoo or something the game needs is missing.
+            DependencyError: PettingZoo or a dependency of the game is missing.
         """
-        self._pictures: dict[str, tuple[Any, list[int]]] = {}  # games that render, and the actions they have seen
+        self._pictures: dict[str, tuple[Any, list[int]]] = {}  # by mode: (game that renders, actions played)
         super().__init__(cfg)
 
     def _make_rules(self) -> LibraryRules:
@@ -159,9 +161,9 @@ class LibraryEnv(BoardEnv):
         return {"observation": cast(LibraryPosition, position).observe().astype(np.float32)}
 
     def _render_game(self, mode: str) -> Any:
-        """Render in a mode of the library's, by a second game that is brought to the same position.
+        """Render in one of PettingZoo's modes, with a second game that is brought to the same position.
 
-        The game played has no pictures in it, so that copying it stays cheap.
+        The game that is played does not load pictures, so copies of it stay cheap.
         """
         history: Sequence[int] = cast(LibraryPosition, self.position).history
         game, seen = self._pictures.get(mode, (None, []))
@@ -176,14 +178,14 @@ class LibraryEnv(BoardEnv):
         return game.render()
 
     def draw(self) -> Array:
-        """Draw as the library does."""
+        """Return PettingZoo's picture of the board, uint8 (height, width, 3)."""
         return np.ascontiguousarray(self._render_game("rgb_array"), np.uint8)
 
     def board_to_string(self) -> str:
-        """Give the library's text.
+        """Return PettingZoo's text of the board.
 
         Raises:
-            StateError: the game has none.
+            StateError: the game does not render as text.
         """
         modes = require(self.library_module, "board").raw_env.metadata["render_modes"]
         if "ansi" not in modes:
@@ -191,18 +193,18 @@ class LibraryEnv(BoardEnv):
         return str(self._render_game("ansi"))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Copied or pickled, these games would be at their beginning, unlike what is noted of them.
+        # Copies of these games would be in their first position and would not match the recorded actions.
         return {**super().__getstate__(), "_pictures": {}}
 
     def close(self) -> None:
-        # The games that rendered are not closed: they have no window, and closing one ends pygame for all.
+        # The games that render are not closed: they have no window, and closing one quits pygame in this process.
         self._pictures = {}
         super().close()
 
 
 @ENV_REGISTRY.register("chess")
 class ChessEnv(LibraryEnv):
-    """Chess by PettingZoo and python-chess: 4672 actions, `observation` (8, 8, 111), as AlphaZero's.
+    """Chess by PettingZoo and python-chess: 4672 actions, `observation` (8, 8, 111), as in AlphaZero.
 
     Example:
         >>> env = ChessEnv({"battle_mode": "play_with_bot_mode"})

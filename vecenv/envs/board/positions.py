@@ -1,8 +1,8 @@
-"""Under the board envs: what a position of a two-player game is, and the games of stones in a row as bitboards.
+"""Positions and rules of two-player games, used by the board envs; games with stones in a row use bitboards.
 
     bit of row r, column c = r * (width + 1) + c          row 0 is the top
 
-One bit more than the width in each row stays empty, so that a shift never carries a line over the edge.
+Each row has one more bit than the width, which stays empty, so that a shift never moves a line over the edge.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from vecenv.errors import ConfigError
 Array = NDArray[Any]
 
 PLAYERS = (1, 2)
-"""What the two players are called in boards and observations; their indices are 0 and 1."""
-#: Cells up to which a search looks at all of them: only then is it exact.
+"""Numbers of the two players in boards and observations; their indices are 0 and 1."""
+#: On boards of up to this many cells a search tries all legal actions, so it is exact.
 SMALL_BOARD = 16
 
 
 class Position(ABC):
-    """One moment of a game of two players who take turns; a position never changes."""
+    """A position of a game in which two players take turns; it never changes, except by `advance`."""
 
     __slots__ = ()
 
@@ -35,35 +35,35 @@ class Position(ABC):
     """Index of the player to move."""
     is_over: bool
     winner: int | None
-    """Index of the player who has won; None in a draw, and while the game goes on."""
+    """Index of the player who has won; None for a draw or if the game is not over."""
 
     @abstractmethod
     def legal_actions(self) -> list[int]:
-        """Give the actions that may be played, ascending; none once the game is over."""
+        """Return the legal actions, ascending; empty when the game is over."""
 
     @abstractmethod
     def play(self, action: int) -> Position:
-        """Give the position after a legal action."""
+        """Return the position after a legal action."""
 
     def advance(self, action: int) -> Position:
-        """As `play`, but this position may be used up by it; cheaper where copying is dear."""
+        """Return the position after a legal action; this position may be changed, which can save a copy."""
         return self.play(action)
 
     @property
     def key(self) -> Hashable:
-        """Equal for equal positions of one game; None if it has no such key."""
+        """A key that is equal for equal positions of one game; None if positions have no key."""
         return None
 
     def candidates(self) -> list[int]:
-        """Give the legal actions worth a search, those most likely good first."""
+        """Return the legal actions that a search should try, the most promising first."""
         return self.legal_actions()
 
     def evaluate(self) -> float:
-        """Guess the result for the player to move, between -1 and 1 exclusive."""
+        """Return an estimate of the result for the player to move, between -1 and 1 exclusive."""
         return 0.0
 
     def rollout(self, generator: random.Random) -> int | None:
-        """Play random moves to the end and give the winner's index, None for a draw."""
+        """Play random moves to the end of the game; return the winner's index, or None for a draw."""
         position: Position = self
         while not position.is_over:
             position = position.play(generator.choice(position.legal_actions()))
@@ -71,27 +71,28 @@ class Position(ABC):
 
 
 class Rules(ABC):
-    """What a game's positions have in common."""
+    """The rules of a game, which make its positions."""
 
     num_actions: int
 
     @abstractmethod
     def start(self, player: int) -> Position:
-        """Give the first position, with the player of this index to move."""
+        """Return the first position; `player` is the index of the player to move."""
 
     @abstractmethod
     def restore(self, state: Any, player: int) -> Position:
-        """Give the position with this state, with the player of this index to move.
+        """Return the position with this state; `player` is the index of the player to move.
 
         Raises:
-            ConfigError: the state is none of this game's.
+            ConfigError: the state is not valid in this game.
         """
 
 
 class GridRules(Rules):
-    """Players put stones on a grid in turn; the first with `length` or more in a row wins.
+    """Rules of games in which players put stones on a grid; the first with `length` or more in a row wins.
 
-    Actions are columns with gravity (a stone falls to the lowest free row), else `row * width + column`.
+    With gravity, an action is a column, and the stone falls to the lowest free row. Without it, an action is
+    `row * width + column`.
 
     Example:
         >>> rules = GridRules(3, 3, 3)
@@ -101,10 +102,10 @@ class GridRules(Rules):
     """
 
     def __init__(self, height: int, width: int, length: int, gravity: bool = False) -> None:
-        """Work out the masks that positions use.
+        """Compute the masks that positions use.
 
         Raises:
-            ConfigError: a size below 1, or a row that does not fit.
+            ConfigError: a size is below 1, or `length` stones in a row do not fit on the board.
         """
         is_whole = all(isinstance(size, numbers.Integral) for size in (height, width, length))
         if not is_whole or min(height, width, length) < 1 or length > max(height, width):
@@ -117,15 +118,15 @@ class GridRules(Rules):
         self.columns = [sum(self.bits[column::width]) for column in range(width)]
         self.shifts = self._find_shifts()
         self.windows = self._find_windows()
-        # A line with one stone more counts ten times as much.
+        # Each additional stone makes a line count ten times as much.
         self.weights = [0.0, *(10.0**count for count in range(length))]
         self.order = self._order_actions()
         self._plane_nbytes = -(-height * self.stride // 8)
 
     def _find_shifts(self) -> list[tuple[int, ...]]:
-        """Find, for each direction, the shifts that leave a bit where `length` stones stand in a row.
+        """Compute for each direction the shifts after which a bit remains where `length` stones are in a row.
 
-        After each shift a bit stands for a longer run: 1, 2, 4 and so on, the last one to `length` exactly.
+        After each shift, a bit represents a longer run: 1, 2, 4 and so on; after the last shift, exactly `length`.
         """
         found = []
         for direction in (1, self.stride, self.stride + 1, self.stride - 1):
@@ -138,7 +139,7 @@ class GridRules(Rules):
         return found
 
     def _find_windows(self) -> list[int]:
-        """Find the mask of every `length` cells in a row."""
+        """Compute the masks of all lines of `length` cells."""
         found = []
         for row in range(self.height):
             for column in range(self.width):
@@ -150,7 +151,7 @@ class GridRules(Rules):
         return found
 
     def _order_actions(self) -> list[int]:
-        """List the actions from the middle of the board outwards."""
+        """Return the actions, sorted from the middle of the board outwards."""
         middle_row, middle_column = (self.height - 1) / 2, (self.width - 1) / 2
 
         def distance(action: int) -> float:
@@ -160,7 +161,7 @@ class GridRules(Rules):
         return sorted(range(self.num_actions), key=distance)
 
     def has_row(self, stones: int) -> bool:
-        """Tell whether these stones have `length` in a row."""
+        """Return whether a bitboard of stones has `length` in a row."""
         for shifts in self.shifts:
             run = stones
             for shift in shifts:
@@ -170,23 +171,24 @@ class GridRules(Rules):
         return False
 
     def near(self, stones: int) -> int:
-        """Give the cells of these stones and those next to them, diagonals included."""
+        """Return a bitboard of these stones and all neighbouring cells, including diagonal ones."""
         wide = stones | stones << 1 | stones >> 1
         return (wide | wide << self.stride | wide >> self.stride) & self.full
 
     def start(self, player: int) -> GridPosition:
-        """Give the empty board, with the player of this index to move."""
+        """Return the empty board; `player` is the index of the player to move."""
         return GridPosition(self, 0, 0, player)
 
     def restore(self, state: Any, player: int) -> GridPosition:
-        """Give the position of a board.
+        """Return the position of a board.
 
         Args:
             state: array-like (height, width) or flat, of 0 (empty), 1 and 2; row 0 is the top.
             player: index of the player to move.
 
         Raises:
-            ConfigError: another size or other values, stones in the air, or a row for both players.
+            ConfigError: the size or a value is wrong, a stone has an empty cell below it in a game with gravity, or
+                both players have `length` in a row.
         """
         board = np.asarray(state)
         if board.size != self.height * self.width or not np.isin(board, (0, *PLAYERS)).all():
@@ -201,7 +203,7 @@ class GridRules(Rules):
         return GridPosition(self, stones[player], stones[1 - player], player)
 
     def planes(self, position: GridPosition) -> Array:
-        """Give uint8 (2, height, width): the stones of the player to move, and the other's."""
+        """Return uint8 (2, height, width): the stones of the player to move, and those of the other player."""
         nbytes = self._plane_nbytes
         packed = position.own.to_bytes(nbytes, "little") + position.other.to_bytes(nbytes, "little")
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little").reshape(2, nbytes * 8)
@@ -210,15 +212,15 @@ class GridRules(Rules):
 
 
 class GridPosition(Position):
-    """A position of `GridRules`; `own` are the stones of the player to move."""
+    """A position of `GridRules`; `own` and `other` are bitboards of the player to move and the other player."""
 
     __slots__ = ("rules", "own", "other", "player", "is_over", "winner")
 
     def __init__(self, rules: GridRules, own: int, other: int, player: int) -> None:
-        """Make a position, finding out whether it is over."""
+        """Make a position and compute whether the game is over."""
         self.rules, self.own, self.other, self.player = rules, own, other, player
         self.winner: int | None = None
-        if rules.has_row(other):  # first, as only who moved last can just have won
+        if rules.has_row(other):  # first, because usually the last move decided
             self.winner = 1 - player
         elif rules.has_row(own):
             self.winner = player
@@ -233,7 +235,7 @@ class GridPosition(Position):
         return [action for action, bit in enumerate(self.rules.bits) if not taken & bit]
 
     def bit_of(self, action: int) -> int:
-        """Give the cell where an action puts a stone."""
+        """Return the bit of the cell in which an action puts a stone."""
         if self.rules.gravity:
             free = self.rules.columns[action] & ~(self.own | self.other)
             return 1 << (free.bit_length() - 1)  # the highest bit is the lowest row
@@ -250,11 +252,11 @@ class GridPosition(Position):
         return after
 
     def passed(self) -> GridPosition:
-        """Give the same stones with the other player to move."""
+        """Return the position with the same stones and the other player to move."""
         return GridPosition(self.rules, self.other, self.own, 1 - self.player)
 
     def winning_actions(self) -> list[int]:
-        """Give the legal actions that win at once."""
+        """Return the legal actions that win immediately."""
         return [action for action in self.legal_actions() if self.rules.has_row(self.own | self.bit_of(action))]
 
     @property
@@ -262,7 +264,7 @@ class GridPosition(Position):
         return self.own, self.other
 
     def candidates(self) -> list[int]:
-        """Give the legal actions from the middle outwards; on a large board without gravity those next to a stone."""
+        """Return legal actions from the middle outwards; on large boards without gravity only those next to a stone."""
         legal = set(self.legal_actions())
         rules = self.rules
         found = [action for action in rules.order if action in legal]
@@ -273,7 +275,7 @@ class GridPosition(Position):
         return [action for action in found if rules.bits[action] & near]
 
     def evaluate(self) -> float:
-        """Compare the lines still open to each player by the stones in them."""
+        """Compare the lines that each player can still complete, weighted by the stones in them."""
         own, other, weights = self.own, self.other, self.rules.weights
         score = 0.0
         for window in self.rules.windows:
@@ -296,13 +298,13 @@ class GridPosition(Position):
         return None
 
     def _random_cells(self, generator: random.Random) -> Sequence[int]:
-        """Give all free cells in an order in which they may be taken."""
+        """Return the bits of all free cells in a random order in which they can be played."""
         taken = self.own | self.other
         if not self.rules.gravity:
             cells = [bit for bit in self.rules.bits if not taken & bit]
             generator.shuffle(cells)
             return cells
-        # A cell's place in the shuffle says when its column is played, not which row it is.
+        # The shuffle determines the order of columns; the row of each stone follows from gravity.
         free = [mask & ~taken for mask in self.rules.columns]
         order = [column for column, mask in enumerate(free) for _ in range(mask.bit_count())]
         generator.shuffle(order)

@@ -1,4 +1,4 @@
-"""Where pictures of a game go: into a file of their own, or into a window."""
+"""Output of a game's pictures: to a video file, or to a window."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MS_PER_SECOND = 1000
 
 
 def save_frames(frames: Sequence[Any], name: str, folder: str | None, format: str, fps: float) -> str:
-    """Write pictures as one animation that appears under its name when it is complete.
+    """Write pictures to one animation file, which gets its name when it is complete.
 
     Args:
-        frames: uint8 (height, width, 3), all of one size.
-        name: beginning of the file's name; the rest makes it unlike any other.
-        folder: made if missing; None for the current one.
+        frames: pictures, uint8 (height, width, 3), all of one size.
+        name: beginning of the file name; a unique part is added.
+        folder: created if missing; None for the working directory.
         format: 'gif' or 'mp4'.
         fps: pictures per second.
 
@@ -29,8 +29,8 @@ def save_frames(frames: Sequence[Any], name: str, folder: str | None, format: st
         Path of the file.
 
     Raises:
-        ConfigError: another format, or the folder cannot be made.
-        StateError: no frames.
+        ConfigError: the format is unknown, or the folder cannot be made.
+        StateError: there are no frames.
         DependencyError: imageio is missing, or ffmpeg for mp4.
     """
     if format not in SAVED_FORMATS:
@@ -55,10 +55,10 @@ def save_frames(frames: Sequence[Any], name: str, folder: str | None, format: st
 
 
 class Window:
-    """The window of pygame, of which a process has one; it shows one picture at a time."""
+    """The pygame window, of which a process has only one; it shows one picture at a time."""
 
     def __init__(self, title: str) -> None:
-        """Load pygame; the window comes with the first picture.
+        """Import pygame; the window opens with the first picture.
 
         Raises:
             DependencyError: pygame is missing.
@@ -81,5 +81,5 @@ class Window:
         self._pygame.event.pump()
 
     def close(self) -> None:
-        """Close the window; another env that shares it opens it again with its next picture."""
+        """Close the window; another env that shares it reopens it with its next picture."""
         self._pygame.display.quit()

@@ -1,4 +1,4 @@
-"""Players by rules of thumb, one or two per game: they see one or two moves ahead and cost little."""
+"""Bots with simple rules, one or two per game, which look one or two moves ahead and are fast."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["Connect4RuleBot", "GomokuRuleBotV0", "GomokuRuleBotV1", "TicTacToeRu
 
 
 def win_or_block(position: GridPosition) -> list[int]:
-    """Give the actions that win at once, else those that take the cell where the other would."""
+    """Return the actions that win immediately, else those that block an immediate win of the other player."""
     return position.winning_actions() or position.passed().winning_actions()
 
 
 class Connect4RuleBot(Bot):
-    """Wins, else blocks, else avoids what helps the other, then builds the longest row it can.
+    """Wins, else blocks, else avoids actions that help the other player and builds its longest row.
 
-    Dropped are actions after which the other wins at once, or can make two threats at once. Of the rest it
-    prefers those that make three of four, then two of four; if all were dropped it plays any legal action.
+    It drops actions after which the other player can win immediately, or can make two threats with one move. Among
+    the rest it prefers those that make three of four, then two of four. If all are dropped, it plays any legal action.
 
     Example:
         >>> from vecenv import Connect4Env
@@ -31,7 +31,7 @@ class Connect4RuleBot(Bot):
     """
 
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Go through the rules in order."""
+        """Return an action by the first rule that applies."""
         position = cast(GridPosition, position)
         actions = win_or_block(position)
         if not actions:
@@ -42,7 +42,7 @@ class Connect4RuleBot(Bot):
 
 
 def _helps_other(position: GridPosition) -> bool:
-    """Tell whether the player to move wins at once, or with one move threatens to win in two ways."""
+    """Return whether the player to move can win immediately, or can threaten to win in two ways with one move."""
     if position.winning_actions():
         return True
     for reply in position.legal_actions():
@@ -53,14 +53,14 @@ def _helps_other(position: GridPosition) -> bool:
 
 
 def _longest(position: GridPosition, actions: Sequence[int]) -> list[int]:
-    """Keep the actions that make the longest row that can still become a full one, if that is at least two."""
+    """Return the actions that make the longest row that can still be completed; all actions if that is below two."""
     lengths = {action: _open_length(position, position.bit_of(action)) for action in actions}
     longest = max(lengths.values(), default=0)
     return list(actions) if longest < 2 else [action for action in actions if lengths[action] == longest]
 
 
 def _open_length(position: GridPosition, bit: int) -> int:
-    """Count the own stones in the best line through a cell that the other has no stone in."""
+    """Return the number of own stones in the best line through a cell; lines with stones of the other don't count."""
     own = position.own | bit
     through = (window for window in position.rules.windows if window & bit and not window & position.other)
     return max(((own & window).bit_count() for window in through), default=0)
@@ -76,7 +76,7 @@ class TicTacToeRuleBot(Bot):
     """
 
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Go through the rules in order."""
+        """Return an action by the first rule that applies."""
         position = cast(GridPosition, position)
         legal = position.legal_actions()
         corners = [action for action in legal if action in (0, 2, 6, 8)]
@@ -95,13 +95,13 @@ class GomokuRuleBotV0(Bot):
     """
 
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Go through the rules in order."""
+        """Return an action by the first rule that applies."""
         position = cast(GridPosition, position)
         return generator.choice(win_or_block(position) or position.candidates() or position.legal_actions())
 
 
 class GomokuRuleBotV1(Bot):
-    """Wins, else blocks, else takes the cell that matters most to the lines still open to either player.
+    """Wins, else blocks, else takes the most valuable cell in the lines that a player can still complete.
 
     Each line through a cell counts ten times more for each stone in it; own lines count double.
 
@@ -113,7 +113,7 @@ class GomokuRuleBotV1(Bot):
     """
 
     def choose(self, position: Position, generator: random.Random) -> int:
-        """Weigh every cell next to a stone."""
+        """Win or block if possible, else return the cell next to a stone with the highest value."""
         position = cast(GridPosition, position)
         forced = win_or_block(position)
         if forced:
