@@ -1,11 +1,11 @@
-"""What is known of other people's env classes: what each carries from one episode into the next.
+"""Tables of known env and wrapper classes, with the state that each keeps from one episode to the next.
 
-Only names and attribute names stand here; nothing is imported for them. `envs.state` reads the tables. How long
-state lasts is one of three words:
+The tables contain only names of classes and attributes, so the classes are not imported. `envs.state` reads them. The
+lifetime of state is one of three values:
 
-    EPISODE   any reset sets it anew; it matters only where a game goes on over a reset
-    SEED      a reset with a seed sets it anew, one without goes on from it
-    LIFE      no reset touches it
+    EPISODE   every reset initialises it; it matters only if a game continues after a reset
+    SEED      a reset with a seed initialises it, a reset without a seed continues from it
+    LIFE      a reset never changes it
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ EPISODE, SEED, LIFE = "episode", "seed", "life"
 
 @dataclass(frozen=True)
 class StateAdapter:
-    """What is known of one class.
+    """The functions that capture and restore the state of one class, and the extent of that state.
 
     Attributes:
-        capture: gives the layer's own state, picklable; None where it has none but random generators.
-        restore: puts that back into a fresh layer of the class.
-        lifetime: EPISODE, SEED or LIFE, or a function of the layer that says which.
-        is_whole: the state is all of the layer also amid an episode; else only between two.
-        holds_inner: the state is that of all layers inside as well.
-        with_subclasses: subclasses in the packages of `TRUSTED` hold nothing more.
-        find_gap: says why this very object is not covered, or None.
-        only_between_episodes: it is looked at between episodes only; else some of those inside are always under way.
+        capture: returns the layer's own state, picklable; None if its only state is random generators.
+        restore: puts such a state into a new layer of the class.
+        lifetime: EPISODE, SEED or LIFE, or a function of the layer that returns one of them.
+        is_whole: True: the state is complete also during an episode; False: only between two episodes.
+        holds_inner: True: the state includes the state of all layers inside.
+        with_subclasses: True: subclasses in the packages of `TRUSTED` have no further state.
+        find_gap: returns the reason why a certain object is not covered, or None if it is.
+        only_between_episodes: True: snapshots are taken between two episodes only. False: the layer contains several
+            envs, some of which are always within an episode.
     """
 
     capture: Callable[[Any], Any] | None = None
@@ -48,11 +49,11 @@ class StateAdapter:
     only_between_episodes: bool = True
 
 
-TRUSTED = frozenset({"gymnasium", "ale_py", "vecenv"})  # packages whose classes the tables have been checked against
+TRUSTED = frozenset({"gymnasium", "ale_py", "vecenv"})  # packages whose classes were checked for these tables
 
 
 def attributes(*names: str, lifetime: str, **more: Any) -> StateAdapter:
-    """Give the entry of a class whose state is these attributes; ones that a version lacks are left out."""
+    """Return the adapter of a class whose state is these attributes; attributes that a layer lacks are left out."""
 
     def capture(layer: Any) -> dict[str, Any]:
         present = ((name, get_own_attr(layer, name, MISSING)) for name in names)
@@ -66,7 +67,7 @@ def attributes(*names: str, lifetime: str, **more: Any) -> StateAdapter:
 
 
 def _capture_ale(env: Any) -> Any:
-    return env.ale.cloneSystemState()  # with its generator, unlike cloneState
+    return env.ale.cloneSystemState()  # includes the generator, unlike cloneState
 
 
 def _restore_ale(env: Any, state: Any) -> None:
@@ -74,8 +75,8 @@ def _restore_ale(env: Any, state: Any) -> None:
 
 
 def _find_sticky_action(env: Any) -> str | None:
-    # The emulator's state has its generator in it, but not the action that it may repeat: that is kept
-    # from the last one that was not a repetition, over resets too, and nobody can ask for it or set it.
+    # The emulator's state includes its generator but not the action that it may repeat. That is the last action
+    # that was not a repetition; it is kept over resets, and ALE has no function to read or set it.
     if env.ale.getFloat("repeat_action_probability") > 0:
         return "the action that it may repeat next (repeat_action_probability) is in no state that ALE gives"
     return None
@@ -105,7 +106,7 @@ _IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), np.generic, np.
 
 
 def _find_hidden_state(layer: Any) -> str | None:
-    """Say whether the function of a Transform wrapper may remember something between its calls."""
+    """Return the reason if the function of a Transform wrapper may have state of its own, else None."""
     return None if _is_pure(layer.func) else "its function may hold state of its own"
 
 
@@ -124,7 +125,7 @@ def _window_lifetime(layer: Any) -> str:
 
 
 _STATELESS = StateAdapter()
-_GENERATORS_ONLY = StateAdapter(is_whole=False)  # nothing but generators, as long as no episode runs
+_GENERATORS_ONLY = StateAdapter(is_whole=False)  # between two episodes, their only state is generators
 _GENERATORS_ONLY_FAMILY = StateAdapter(is_whole=False, with_subclasses=True)
 _TRANSFORM = StateAdapter(find_gap=_find_hidden_state)
 
@@ -137,7 +138,7 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
     # ---- gymnasium.wrappers ----
     _WRAPPERS + "common.TimeLimit": attributes("_elapsed_steps", lifetime=EPISODE),
     _WRAPPERS + "common.Autoreset": attributes("autoreset", lifetime=EPISODE),
-    # What it has checked already; it says so at most twice, data never depend on it.
+    # The checks that it has done already; its warnings depend on them, its data do not.
     _WRAPPERS + "common.PassiveEnvChecker": attributes(
         *("checked_reset", "checked_step", "checked_render", "checked_data_reuse", "_previous_data"), lifetime=EPISODE
     ),
@@ -155,7 +156,7 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
     _WRAPPERS + "stateful_observation.NormalizeObservation": attributes(
         "obs_rms", "_update_running_mean", lifetime=LIFE
     ),
-    # An episode that ends within its first few frames shows what the last one left in the buffer.
+    # If an episode ends within its first few frames, its observation contains frames of the previous episode.
     _WRAPPERS + "stateful_observation.MaxAndSkipObservation": attributes("_obs_buffer", lifetime=LIFE),
     _WRAPPERS + "stateful_reward.NormalizeReward": attributes(
         *("return_rms", "discounted_reward", "_update_running_mean"), lifetime=LIFE
@@ -183,7 +184,7 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
     },
     _WRAPPERS + "transform_reward.TransformReward": _TRANSFORM,
     _WRAPPERS + "transform_reward.ClipReward": _STATELESS,
-    # Their noise is drawn from the env's generator; a window is opened anew.
+    # Their noise is drawn from the env's generator; a new layer opens a new window.
     **{f"{_WRAPPERS}rendering.{name}": _STATELESS for name in ("AddWhiteNoise", "HumanRendering", "ObstructView")},
     _WRAPPERS + "rendering.RenderCollection": StateAdapter(find_gap=_find_unread_frames),
     _WRAPPERS + "rendering.RecordVideo": attributes("step_id", "episode_id", lifetime=LIFE, find_gap=_find_lost_frames),
@@ -194,7 +195,7 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
             "numpy_to_torch.NumpyToTorch",
         )
     },
-    # ---- gymnasium.wrappers.vector, and what they stand around ----
+    # ---- gymnasium.wrappers.vector, and vector envs ----
     **{
         f"gymnasium.vector.vector_env.Vector{name}": _STATELESS
         for name in ("Wrapper", "ObservationWrapper", "ActionWrapper", "RewardWrapper")
@@ -224,11 +225,11 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
             *("toy_text.blackjack.BlackjackEnv", "toy_text.cliffwalking.CliffWalkingEnv", "toy_text.taxi.TaxiEnv"),
         )
     },
-    # Without a map's name its constructor draws one.
+    # Without a map name its constructor draws a random map.
     _ENVS + "toy_text.frozen_lake.FrozenLakeEnv": StateAdapter(_capture_map, _check_map, LIFE, is_whole=False),
-    # Every reset goes through mj_resetData, which clears controls, warm starts and time too.
+    # Every reset calls mj_resetData, which also clears controls, warm starts and time.
     _ENVS + "mujoco.mujoco_env.MujocoEnv": _GENERATORS_ONLY_FAMILY,
-    # A reset with a seed loads the game anew; one without leaves the emulator's generator running.
+    # A reset with a seed loads the game again; a reset without a seed continues the emulator's generator.
     "ale_py.env.AtariEnv": StateAdapter(_capture_ale, _restore_ale, SEED, find_gap=_find_sticky_action),
     "vecenv.envs.adapt.AdaptedEnv": _GENERATORS_ONLY,
     "vecenv.envs.video.EpisodeRecorder": attributes(
@@ -239,7 +240,7 @@ STATE_ADAPTERS: dict[str, StateAdapter] = {
     ),
     "vecenv.envs.agents.TwoAgentEnv": _GENERATORS_ONLY,
     "vecenv.envs.agents.HybridEnv": _GENERATORS_ONLY,
-    # Bots choose by the env's generator; each has one of its own too, for those who ask it without an env.
+    # Bots use the env's generator; their own generator is used only when they are called without an env.
     "vecenv.envs.board.env.BoardEnv": _GENERATORS_ONLY_FAMILY,
     "vecenv.envs.toys.plain.ToyEnv": _GENERATORS_ONLY_FAMILY,
     "vecenv.envs.toys.plain.CountEnv": attributes(
@@ -259,7 +260,7 @@ HOOK_LIFETIMES: dict[str, str | Callable[[Any], str]] = {
     "vecenv.wrappers.reward.DelayRewardWrapper": EPISODE,
     "vecenv.wrappers.reward.EvalEpisodeReturnWrapper": EPISODE,
 }
-"""How long the state lasts that a class of ours gives by `get_state`; LIFE for any that does not stand here."""
+"""Lifetime of the state that `get_state` of a vecenv class returns; LIFE for classes that are not listed."""
 
 UNCOVERED: dict[str, str] = {
     _ENVS + "box2d.bipedal_walker.BipedalWalker": "its physics world lives on over resets, inside Box2D",
@@ -267,4 +268,4 @@ UNCOVERED: dict[str, str] = {
     _ENVS + "box2d.lunar_lander.LunarLander": "not verified",
     _ENVS + "functional_jax_env.FunctionalJaxEnv": "holds a JAX key",
 }
-"""Classes of the packages above whose state is not covered, with the reason."""
+"""Classes of the packages in `TRUSTED` whose state is not covered, with the reason."""

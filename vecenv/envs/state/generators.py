@@ -1,4 +1,4 @@
-"""Random generators among the attributes of an env layer and in its spaces: found, read, and put back."""
+"""Finding, saving and restoring the random generators in the attributes and spaces of an env layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vecenv.errors import StateError
 _GENERATOR, _SPACE, _NEITHER = 1, 2, 0
 _PLAIN_SPACES = {spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Text}
 _GENERATOR_CLASSES = (np.random.Generator, np.random.RandomState, random.Random, EpisodeSeeds)
-_kinds: dict[type, int] = {}  # an attribute's class decides whether it is looked at: one look-up each
+_kinds: dict[type, int] = {}  # class of an attribute -> one of the three kinds
 
 
 def _kind_of(cls: type) -> int:
@@ -31,9 +31,10 @@ def _kind_of(cls: type) -> int:
 
 
 def find_generators(layer: Any, depth: int) -> list[tuple[int, tuple[Any, ...], Any]]:
-    """List (depth, path, generator) for each among a layer's attributes and in its spaces.
+    """Return (depth, path, generator) for each generator in a layer's attributes and spaces.
 
-    A path is attribute names, keys and indices that lead from the layer to it. `EpisodeSeeds` count as generators.
+    A path contains the attribute names, keys and indices from the layer to the generator. `EpisodeSeeds` count as
+    generators.
     """
     found: list[tuple[int, tuple[Any, ...], Any]] = []
     for name, value in attributes_of(layer).items():
@@ -54,7 +55,7 @@ def find_generators(layer: Any, depth: int) -> list[tuple[int, tuple[Any, ...], 
 
 
 def _in_space(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the generators of a space and of the spaces in it."""
+    """Yield (path, generator) for the generators of a space and of the spaces in it."""
     if isinstance(value, spaces.Space):
         for name, part in vars(value).items():
             yield from _in_space(part, (*path, name))
@@ -70,7 +71,7 @@ def _in_space(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ..
 
 
 def get_generator_state(generator: Any) -> Any:
-    """Give the state of a generator of NumPy or `random`; picklable."""
+    """Return the state of a NumPy or `random` generator; picklable."""
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
     if isinstance(generator, np.random.RandomState):
@@ -88,12 +89,18 @@ def _set_generator_state(generator: Any, state: Any) -> None:
 
 
 def put_generators(layers: list[Any], places: list[Any], generators: list[Any]) -> None:
-    """Give each place its generator: the object that lies there where possible, for others may hold it too."""
+    """Restore the generators at their places. Existing objects are reused if possible, as others may refer to them.
+
+    Args:
+        layers: the layers of the stack, outermost first.
+        places: (depth, path, index in `generators`) of each place.
+        generators: (class, state) of each generator; several places may share one.
+    """
     taken: list[Any] = []
     for index, (cls, state) in enumerate(generators):
         mine = [(_container(layers[depth], path), path[-1]) for depth, path, i in places if i == index]
         chosen = None
-        # A seeded reset replaces `_np_random`, so what lies in other places has the older right to an object.
+        # A seeded reset replaces `_np_random`, so an object at another place is preferred.
         for container, key in sorted(mine, key=lambda place: place[1] == "_np_random"):
             present = _get_part(container, key)
             if _fits(present, cls, state) and not any(present is other for other in taken):

@@ -1,7 +1,7 @@
-"""Pickled layers: the last way to keep an env's state, for those whose owners ask for it.
+"""The adapter that saves an env's state by pickling all attributes of a layer, for classes registered for it.
 
-A registered layer is taken as it is, all its attributes and so everything inside it. That is the broadest way and the
-dearest one, and only the owner of the class can know that nothing of its state lies where pickle does not see it.
+The attributes include the env inside the layer, so this saves all layers inside as well. It is the most general and
+most expensive way. Only the owner of a class can know whether pickle covers all of its state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["PICKLED"]
 
 
 def _capture_all(layer: Any) -> dict[str, Any]:
-    # Not pickle's own way of the object, which `EzPickle` replaces by one that keeps nothing but arguments.
+    # Not the object's own pickling, because `EzPickle` replaces that by one that keeps only the arguments.
     return dict(vars(layer))
 
 
@@ -27,7 +27,7 @@ def _restore_all(layer: Any, state: dict[str, Any]) -> None:
 
 
 def _find_rebuilt(layer: Any) -> str | None:
-    """Name a layer inside that pickle would build anew, its state lost."""
+    """Return the reason if pickle would rebuild a layer inside and lose its state, else None."""
     inner = get_own_attr(layer, "env")
     while inner is not None:
         if isinstance(inner, gymnasium.utils.EzPickle):
@@ -36,5 +36,5 @@ def _find_rebuilt(layer: Any) -> str | None:
     return None
 
 
-#: What `register_pickled_state` registers.
+#: The adapter that `register_pickled_state` registers.
 PICKLED = StateAdapter(_capture_all, _restore_all, LIFE, holds_inner=True, find_gap=_find_rebuilt)

@@ -1,16 +1,16 @@
-"""What an env stack carries from one episode into the next, taken out and put into an env built anew elsewhere.
+"""Snapshots of an env's state between two episodes, and their restoring in a new env in another process.
 
     worker: between two episodes -> Snapshotter.capture -> bytes -> (the worker dies)
     new worker: Snapshotter.restore -> reset
 
-A reset with a seed needs none of this for most envs. One without goes on from generators, running statistics and
-emulators, and for these a stack is walked layer by layer, from the outermost wrapper to the env itself. Each gives its
-state by the first way that fits:
+Most envs need no snapshot for a reset with a seed. A reset without a seed continues from the state of generators,
+running statistics and emulators. A snapshot saves this state layer by layer, from the outermost wrapper to the env
+itself. The state of each layer is saved in the first of these ways that exists:
 
     hook        get_state() and set_state(state), defined by its class
     adapter     registered for its class or a base of it: `register_state_adapter`, or those of `state.adapters`
-    pickle      of the layer and all that is inside it, where asked for: `register_pickled_state`
-    generators  every random generator among its attributes and those of its spaces; of all layers, also of the above
+    pickle      of the layer and all layers inside it, if registered by `register_pickled_state`
+    generators  only the random generators in its attributes and spaces; these are saved for all layers
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ _UNKNOWN = (
     "unknown class; only its random generators are kept. Define get_state() and set_state(state), or call "
     "vecenv.register_state_adapter or vecenv.register_pickled_state"
 )
-_MAX_DEPTH = 100  # layers; a stack deeper than this bites its own tail
+_MAX_DEPTH = 100  # layers; a deeper stack surely contains itself
 
 
 class Snapshot(NamedTuple):
-    """What a stack carries into its next episode."""
+    """The state of an env stack between two episodes."""
 
     state: bytes
     is_complete: bool
-    """Every layer is known to be covered; False if one may hold more than was found."""
+    """Whether all layers are covered; False if a layer may have state that was not found."""
 
 
 class Snapshotter:
-    """Captures and restores the state of env stacks; holds nothing itself, so it travels by value.
+    """Capture and restore the state of env stacks. It has no state of its own and can be pickled.
 
     Example:
         >>> env, twin = gymnasium.make("CartPole-v1"), gymnasium.make("CartPole-v1")
@@ -71,10 +71,10 @@ class Snapshotter:
     """
 
     def spans_episodes(self, env: Any) -> bool:
-        """Tell whether the stack has state that even a reset with a seed does not set anew.
+        """Return whether the stack has state that lasts even over a reset with a seed.
 
-        The answer may turn to True while the env lives, as when a space is sampled for the first time. False for a
-        class that nothing is known of and that shows no generator but `np_random`.
+        The result may change to True later, e.g. when a space is sampled for the first time. It is False for an
+        unknown class whose only visible generator is `np_random`.
         """
         for layer in _layers(env):
             plan = _plan_of(type(layer))
@@ -86,13 +86,17 @@ class Snapshotter:
         return False
 
     def capture(self, env: Any) -> Snapshot | None:
-        """Take the state out, between two episodes; call right before a reset. Of a vector env at any time.
+        """Take a snapshot between two episodes; call right before a reset. For a vector env call it at any time.
 
-        An env that has not made its `np_random` yet makes it now, as it would at its first draw.
+        If the env has not made its `np_random` yet, it is made now, as at its first draw.
 
         Returns:
-            None if the env shows neither generator nor hook and is unknown, so that nothing could be kept; of a
-            vector env also if anything is not covered, as some of its episodes are always under way.
+            The snapshot, or None if the innermost env is of an unknown class without generator or hook, so that its
+            state cannot be saved. For a vector env also None if any layer is not covered, because some of its
+            episodes are always running.
+
+        Raises:
+            StateError: the state cannot be pickled.
         """
         layers = list(_layers(env))
         while True:
@@ -111,19 +115,22 @@ class Snapshotter:
     def restore(self, env: Any, state: bytes) -> None:
         """Put a captured state into an env built by the same constructor; call right before a reset.
 
-        May reset a layer that makes the env inside it at its first reset. The env may be half restored after an
-        error.
+        A layer that makes the env inside it at its first reset is reset for that. After an error the env may be
+        partly restored.
+
+        Args:
+            state: `Snapshot.state`.
 
         Raises:
-            StateError: the stack is not made of the same classes, or one of them takes no state here.
-            Exception: what a layer's own `set_state` raises.
+            StateError: the stack has other classes, or no adapter is registered here for one of them.
+            Exception: any exception of a layer's own `set_state`.
         """
         names, states, values, places, generators = pickle.loads(state)
         layers = _restore_layers(env, names, states)
         for depth, name, value in values:
             present = get_own_attr(layers[depth], name)
             if isinstance(value, EpisodeSeeds) and type(present) is type(value):
-                vars(present).update(vars(value))  # in place: others may hold it
+                vars(present).update(vars(value))  # in place, because other objects may refer to it
             else:
                 set_own_attr(layers[depth], name, value)
         put_generators(layers, places, generators)
@@ -133,7 +140,7 @@ SNAPSHOTTER = Snapshotter()
 
 
 def uncovered_layers(env: Any) -> list[str]:
-    """Name the layers whose state is not covered, outermost first, each with the reason; empty if all are."""
+    """Return '<class>: <reason>' for each layer whose state is not covered, outermost first; empty if all are."""
     gaps = []
     continues_episode = False
     for layer in _layers(env):
@@ -151,16 +158,17 @@ def register_state_adapter(
     restore: Callable[[Any, Any], None],
     spans: bool = True,
 ) -> None:
-    """Say how the state of an env or wrapper class, and of its subclasses, is taken out and put back.
+    """Register functions that capture and restore the state of an env or wrapper class and its subclasses.
 
-    Must run in the worker too: best in the module that defines the class or the env's factory. Replaces an earlier
-    registration, a built-in one, and the class's own hook; a hook defined by a subclass comes before it.
+    This must also run in the workers; best call it in the module that defines the class or the env's factory. It
+    replaces an earlier registration, a built-in one, and the class's own hook. A hook that a subclass defines takes
+    precedence over it.
 
     Args:
-        target: the class, or its full dotted name, so that nothing need be imported for it.
-        capture: gives the layer's own state as a picklable object, without that of the env inside it.
-        restore: takes a fresh layer and such an object.
-        spans: False if a reset with a seed sets all of it anew, so that it is kept for other resets only.
+        target: the class, or its full dotted name, which avoids importing it.
+        capture: takes a layer; returns the layer's own state as a picklable object, without that of the env inside.
+        restore: takes a new layer and such an object, and sets the layer's state.
+        spans: False if a reset with a seed initialises all of this state, so that only other resets need it.
 
     Example:
         >>> class Tired(gymnasium.Wrapper):
@@ -172,7 +180,7 @@ def register_state_adapter(
         []
 
     Raises:
-        ConfigError: no class or dotted name, or something that cannot be called.
+        ConfigError: `target` is not a class or dotted name, or `capture` or `restore` is not callable.
     """
     for key, function in (("capture", capture), ("restore", restore)):
         if not callable(function):
@@ -181,14 +189,15 @@ def register_state_adapter(
 
 
 def register_pickled_state(target: type | str) -> None:
-    """Keep the state of an env or wrapper class, and of its subclasses, by pickling its attributes.
+    """Save the state of an env or wrapper class, and of its subclasses, by pickling all its attributes.
 
-    They hold the env inside it too, so this is one line for a whole stack: register the class of its outermost layer
-    that has state. It costs as much as pickling does, and keeps nothing that pickle does not see, as what lies behind
-    a handle of native code. Must run in the worker too; comes before a hook, as `register_state_adapter` does.
+    The attributes include the env inside, so one registration is enough for a whole stack: register the class of
+    the outermost layer that has state. The cost is that of pickling the stack. State that pickle does not see, such
+    as objects behind a native handle, is not saved. This must also run in the workers. Like
+    `register_state_adapter` it takes precedence over a hook.
 
     Args:
-        target: the class, or its full dotted name.
+        target: the class, or its full dotted name, which avoids importing it.
 
     Example:
         >>> class Tired(gymnasium.Wrapper):
@@ -198,7 +207,7 @@ def register_pickled_state(target: type | str) -> None:
         []
 
     Raises:
-        ConfigError: no class or dotted name.
+        ConfigError: `target` is not a class or dotted name.
     """
     _register("register_pickled_state", target, PICKLED)
 
@@ -210,7 +219,7 @@ def _register(what: str, target: type | str, adapter: StateAdapter) -> None:
     _plans.clear()
 
 
-# ---- the way through a stack -------------------------------------------------------------------
+# ---- layers of a stack -------------------------------------------------------------------------
 
 
 def _layers(env: Any) -> Iterator[Any]:
@@ -224,12 +233,12 @@ def _layers(env: Any) -> Iterator[Any]:
 
 
 def _next(layer: Any) -> Any:
-    """Give the layer inside that is looked at by itself; None where there is none."""
+    """Return the next layer whose state is saved separately; None if there is none."""
     return None if _plan_of(type(layer)).holds_inner else _inner(layer)
 
 
 def _inner(layer: Any) -> Any:
-    """Give the env inside a layer: `env`, or `_env` as in many a `BaseEnv`; None in the innermost."""
+    """Return the env inside a layer: `env`, or `_env` as in many `BaseEnv`s; None for the innermost."""
     for name in ("env", "_env"):
         inner = get_own_attr(layer, name)
         if inner is not None and hasattr(inner, "reset") and hasattr(inner, "step"):
@@ -237,7 +246,7 @@ def _inner(layer: Any) -> Any:
     return None
 
 
-# ---- what is to be done with a class, worked out once ------------------------------------------
+# ---- the plan for each class, made once --------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -247,7 +256,7 @@ class _Plan:
     restore: Callable[[Any, Any], None] | None
     lifetime: str | Callable[[Any], str]
     is_whole: bool
-    is_trusted: bool  # nothing unknown is to be expected of it
+    is_trusted: bool  # it has no unknown state
     gap: str | None = None
     find_gap: Callable[[Any], str | None] | None = None
     holds_inner: bool = False
@@ -255,11 +264,11 @@ class _Plan:
 
 
 _registered: dict[type | str, StateAdapter] = {}
-_plans: dict[type, _Plan] = {}  # kept for good: a process sees few classes of envs
+_plans: dict[type, _Plan] = {}  # never cleared: a process has few env classes
 
 
 def dotted_name(cls: type) -> str:
-    """Give the name by which a class is registered."""
+    """Return the name under which a class is registered, '<module>.<qualified name>'."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
@@ -306,14 +315,14 @@ def _plan_by(adapter: StateAdapter, name: str, is_trusted: bool) -> _Plan:
 
 
 def _has_hook(cls: Any) -> bool:
-    """Tell whether the class has both methods, and they can be called as a hook's are."""
+    """Return whether the class has both methods of a hook, with the right numbers of arguments."""
     get_state, set_state = getattr(cls, "get_state", None), getattr(cls, "set_state", None)
     if not (callable(get_state) and callable(set_state)):
         return False
     try:
         inspect.signature(get_state).bind(None)
         inspect.signature(set_state).bind(None, None)
-    except (TypeError, ValueError):  # MujocoEnv.set_state(qpos, qvel) is something else
+    except (TypeError, ValueError):  # MujocoEnv.set_state(qpos, qvel) is not a hook
         return False
     return True
 
@@ -337,7 +346,7 @@ def _lifetime_of(plan: _Plan, layer: Any) -> str:
 
 
 def _continues_episode(layer: Any) -> bool:
-    """Tell whether the layer's next reset goes on with the episode of the env inside it, as after a life lost."""
+    """Return whether the layer's next reset continues the episode of the env inside it, as after a lost life."""
     return get_own_attr(layer, "was_real_done") is False or not _plan_of(type(layer)).only_between_episodes
 
 
@@ -353,14 +362,14 @@ def _find_gap(plan: _Plan, layer: Any, continues_episode: bool) -> str | None:
 
 # ---- capture -------------------------------------------------------------------------------------
 
-# An env's generator where its class does not see to it itself.
+# Gymnasium's `np_random` properties, which make `_np_random` when it is first read.
 _OF_GYMNASIUM: tuple[Any, ...] = (gymnasium.Env.np_random, gymnasium.vector.VectorEnv.np_random)
-# Seeds that wait for a reset in envs of the old dialects, and the seed that np_random was made from.
+# Attributes with a seed for the next reset in envs with old calls, and the seed that np_random was made from.
 _SEED_NAMES = ("_np_random_seed", "_seed", "_dynamic_seed")
 
 
 def _capture_layers(layers: list[Any]) -> tuple[Any, bool]:
-    """Give what to pickle, or None, and whether it is complete."""
+    """Return (payload, is_complete): the object to pickle, or None, and whether all layers are covered."""
     names: list[str] = []
     states: list[Any] = []
     values: list[tuple[int, str, Any]] = []
@@ -371,7 +380,7 @@ def _capture_layers(layers: list[Any]) -> tuple[Any, bool]:
     continues_episode = may_continue_episode = False
     base = layers[-1]
     if getattr(type(base), "np_random", None) in _OF_GYMNASIUM and base._np_random is None:
-        _ = base.np_random  # makes it
+        _ = base.np_random  # the property makes the generator
     for depth, layer in enumerate(layers):
         plan = _plan_of(type(layer))
         names.append(plan.name)
@@ -388,7 +397,7 @@ def _capture_layers(layers: list[Any]) -> tuple[Any, bool]:
             value = get_own_attr(layer, name, MISSING)
             if isinstance(value, (int, np.integer, type(None))):
                 values.append((depth, name, value))
-        is_kept = state is not None or plan.gap is None  # of the innermost layer, when the loop ends
+        is_kept = state is not None or plan.gap is None  # the value for the innermost layer remains after the loop
         for _, path, generator in find_generators(layer, depth):
             is_kept = True
             if isinstance(generator, EpisodeSeeds):
@@ -405,7 +414,7 @@ def _capture_layers(layers: list[Any]) -> tuple[Any, bool]:
 
 
 def _mark_uncapturable(cls: type, plan: _Plan, error: Exception) -> _Plan:
-    """From now on treat a class whose state cannot be had as one that is unknown."""
+    """Warn that the state of a class cannot be captured, and treat the class as unknown from now on."""
     reason = f"its state cannot be taken: {type(error).__name__}: {error}"
     warn_caller(f"{plan.name}: {reason}; it is lost where the env has to be rebuilt", RuntimeWarning)
     plan = _plans[cls] = replace(plan, capture=None, restore=None, is_trusted=False, gap=reason)
@@ -413,7 +422,7 @@ def _mark_uncapturable(cls: type, plan: _Plan, error: Exception) -> _Plan:
 
 
 def _mark_unpicklable(layers: list[Any], states: list[Any]) -> bool:
-    """Give up the classes whose state does not pickle; tell whether there was one."""
+    """Mark the classes whose state cannot be pickled as uncapturable; return whether there was one."""
     found = False
     for layer, state in zip(layers, states, strict=True):
         try:
@@ -428,7 +437,11 @@ def _mark_unpicklable(layers: list[Any], states: list[Any]) -> bool:
 
 
 def _restore_layers(env: Any, names: list[str], states: list[Any]) -> list[Any]:
-    """Put each layer's own state back, from the outside in: an outer one may have to make what is inside."""
+    """Restore each layer's own state, outermost first, because a layer may have to make the env inside it.
+
+    Returns:
+        The layers, outermost first.
+    """
     layers: list[Any] = []
     layer = env
     for depth, (name, state) in enumerate(zip(names, states, strict=True)):
