@@ -1,1 +1,1 @@
-"""Checks of an env against the rules that the engine relies on."""
+"""Checks that an env follows the rules on which the engine relies."""

@@ -1,4 +1,4 @@
-"""Under the check: which actions it plays, in the form that the env's dialect has them."""
+"""Random actions for the checks, in the form that the env accepts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["is_ding", "sample_action"]
 
 
 def is_ding(env: Any) -> bool:
-    """Tell whether `BaseEnv`'s rules of data apply."""
+    """Return whether `BaseEnv`'s rules for dtypes, rewards and scores apply to the env."""
     return bool(getattr(type(env), "uses_old_calls", False)) and not getattr(type(env), "is_old_api_adapter", False)
 
 
 def sample_action(env: Any, space: Any, obs: Any = None) -> Any:
-    """Draw an action in the form the env's dialect has them.
+    """Return a random action in the form that the env accepts.
 
     Args:
-        env: not adapted.
-        space: to draw from.
-        obs: the newest observation. If it is a dict whose `action_mask` says what is legal now (not 0) in a
-            Discrete space, as those of board games, a legal action is drawn.
+        env: the env itself, not adapted.
+        space: the action space, whose generator is used.
+        obs: the last observation. If it is a dict with an `action_mask` for a Discrete space, as in board games,
+            the action is a legal one (mask not 0).
     """
     mask = _legal_mask(space, obs)
     action = space.sample() if mask is None else space.sample(mask)
@@ -33,12 +33,12 @@ def sample_action(env: Any, space: Any, obs: Any = None) -> Any:
         return action
     try:
         return action_to_ndarray(action)
-    except TypeError:  # a Tuple of actions has no form as one array
+    except TypeError:  # a Tuple of actions cannot be converted to arrays
         return action
 
 
 def _legal_mask(space: Any, obs: Any) -> Any:
-    """Give the mask as int8 (n,), which `Discrete.sample` takes; None if there is none, or nothing is legal."""
+    """Return the mask as int8 (n,) for `Discrete.sample`; None if there is no mask or no legal action."""
     mask = obs.get("action_mask") if isinstance(obs, Mapping) else None
     if not isinstance(mask, np.ndarray) or not isinstance(space, spaces.Discrete) or mask.shape != (int(space.n),):
         return None

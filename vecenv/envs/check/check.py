@@ -1,4 +1,4 @@
-"""Does an env keep the rules? Finds every violation in one run, beside the envs, before any manager sees one."""
+"""Checks of an env in the caller's process, before a manager uses it; one run finds all violations of the rules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 MAX_STEPS = 10_000
-KEPT_OBSERVATIONS = 8  # that the next one is compared with
+KEPT_OBSERVATIONS = 8  # each observation is compared with so many before it
 DETERMINISM_STEPS = 50
 Report = Callable[[str], None]
 
@@ -54,7 +54,7 @@ _logger = logging.getLogger(__name__)
 
 
 class CheckError(VecenvError, AssertionError):
-    """An env breaks rules; all that were found are in `violations`."""
+    """An env violates rules; `violations` contains all violations that were found."""
 
     def __init__(self, message: str = "", *, violations: Sequence[Violation] = ()) -> None:
         super().__init__(message)
@@ -71,24 +71,25 @@ def check_all(
     report: Report | None = None,
     env_fn: Callable[[], Any] | None = None,
 ) -> None:
-    """Check an env of any dialect against every rule; plays a few episodes and leaves it open.
+    """Check any env that `envs.adapt` accepts against all rules; plays a few episodes and does not close the env.
 
-    Beside the checks below: equal runs under one seed, a trip into a fresh interpreter by pickle, and for
-    Gymnasium envs `gymnasium.utils.env_checker`. The rules of dtypes, one-dimensional rewards and
-    `eval_episode_return` are those of `BaseEnv` and are not applied to Gymnasium envs.
+    In addition to the other checks of this module, it checks that two runs with one seed are equal, and that the env
+    can be pickled and loaded in a new interpreter. For Gymnasium envs it runs `gymnasium.utils.env_checker`. The
+    rules for dtypes, one-dimensional rewards and `eval_episode_return` are those of `BaseEnv`; they are not applied
+    to Gymnasium envs.
 
     Args:
-        env: best fresh, not yet reset.
-        seed: what runs are seeded with.
-        episodes: how many are played through.
-        max_steps: an episode that goes on for longer counts as endless.
-        spawn: False leaves the fresh interpreter out (about a second).
-        report: called with a line on each part; None logs them.
-        env_fn: what workers build the env from; it is sent to the fresh interpreter and called there. None sends
-            the env itself, or its spec.
+        env: the env, best new and not yet reset.
+        seed: seed of the runs.
+        episodes: number of episodes to play.
+        max_steps: a longer episode counts as endless.
+        spawn: False skips the check in a new interpreter (about a second).
+        report: called with a line of text after each part; None logs the lines.
+        env_fn: the constructor that workers call; it is sent to the new interpreter and called there. None sends the
+            env itself, or its spec.
 
     Raises:
-        CheckError: with all violations found.
+        CheckError: the env violates a rule; the error contains all violations.
     """
     report = report or _logger.info
     found: list[Violation] = []
@@ -99,7 +100,7 @@ def check_all(
             found.extend(violation for violation in violations if violation not in found)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # of any class: SystemExit would end the program without a word
+        except BaseException as error:  # of any class: SystemExit would end the program without a message
             found.append(Violation(part, f"{type(error).__name__} raised: {error}"))
         report(f"{part}: {'ok' if len(found) == before else f'{len(found) - before} violation(s)'}")
 
@@ -112,17 +113,17 @@ def check_all(
         run("step", _step_violations(env, episodes, max_steps))
         run("aliasing", _aliasing_violations(env, max_steps))
         run("determinism", _determinism_violations(env, seed))
-        is_nan = any(violation.rule == "nan" for violation in found)  # to `env_checker` it is never the same twice
+        is_nan = any(violation.rule == "nan" for violation in found)  # `env_checker` treats NaN as different each time
         if not has_old_calls(env) and not is_nan:
             run("gymnasium", _gymnasium_violations(env))
     _raise_if(found, env)
 
 
 def check_space_dtype(env: Any) -> None:
-    """Check that the spaces are there, floats float32, integers int64 (uint8 for images, int8 for masks).
+    """Check that all spaces exist and their dtypes are float32 and int64 (uint8 for images, int8 for masks).
 
     Raises:
-        CheckError: with each part of a space that is otherwise.
+        CheckError: a space is missing or has another dtype; the error contains all violations.
     """
     _raise_if(_space_violations(env, strict_dtypes=True), env)
 
@@ -131,13 +132,13 @@ def check_array_space(data: Any, space: Any, name: str) -> None:
     """Check data against a space: dtype, shape and bounds of each part.
 
     Args:
-        data: an array, an integer, or a sequence or dict of such.
+        data: an array, an integer, or a sequence or dict of them.
         space: a space, or a sequence or dict of spaces.
-        name: what the data are, for the messages.
+        name: name of the data in messages.
 
     Raises:
-        CheckError: with each part that does not fit.
-        TypeError: data of another kind, such as a number where the space has parts.
+        CheckError: a part does not fit its space; the error contains all violations.
+        TypeError: the data have another type, such as a number for a space with parts.
     """
     has_parts = isinstance(space, (Mapping, list, tuple, spaces.Dict, spaces.Tuple))
     if has_parts and not isinstance(data, CONTAINERS):
@@ -146,21 +147,22 @@ def check_array_space(data: Any, space: Any, name: str) -> None:
 
 
 def check_reset(env: Any, seed: int | None = None) -> None:
-    """Reset, and check the observation against its space.
+    """Reset the env, with a seed if it is not None, and check the observation against its space.
 
     Raises:
-        CheckError: with all violations found.
+        CheckError: the result violates a rule; the error contains all violations.
     """
     _raise_if(_reset_violations(env, seed), env)
 
 
 def check_step(env: Any, episodes: int = 3, max_steps: int = MAX_STEPS) -> None:
-    """Play episodes with random actions and check what each step gives, and the score at each end.
+    """Play episodes with random actions; check the result of each step and the score at the end of each episode.
 
-    Actions are legal ones where observations have an `action_mask` for a Discrete space.
+    If observations have an `action_mask` for a Discrete space, the actions are legal ones.
 
     Raises:
-        CheckError: with all violations found; an episode longer than `max_steps` is one.
+        CheckError: a step violates a rule, or an episode is longer than `max_steps`; the error contains all
+            violations.
     """
     _raise_if(_step_violations(env, episodes, max_steps), env)
 
@@ -168,9 +170,14 @@ def check_step(env: Any, episodes: int = 3, max_steps: int = MAX_STEPS) -> None:
 def check_different_memory(array1: Any, array2: Any, step_times: int) -> None:
     """Check that two observations share no memory, part by part.
 
+    Args:
+        array1: an observation: an array, or a container of arrays, numbers, strings and None.
+        array2: the observation of another step.
+        step_times: number of the step, for messages.
+
     Raises:
-        CheckError: they share some, or are not of one type.
-        TypeError: a part is neither an array nor a container; numbers, strings and None may be within containers.
+        CheckError: they share memory, or their types differ.
+        TypeError: an observation or a part of it has another type.
     """
     name = f"observations around step {step_times}"
     if type(array1) is type(array2) and not isinstance(array1, CONTAINERS):
@@ -179,10 +186,10 @@ def check_different_memory(array1: Any, array2: Any, step_times: int) -> None:
 
 
 def check_obs_deepcopy(env: Any, max_steps: int = MAX_STEPS) -> None:
-    """Play an episode and check that no observation shares memory with one of the few before, or changes later.
+    """Play an episode; check that observations do not share memory with the 8 before them and do not change later.
 
     Raises:
-        CheckError: with the first pair that does.
+        CheckError: two observations share memory, or one was changed by a later step; only the first case is reported.
     """
     _raise_if(_aliasing_violations(env, max_steps), env)
 
@@ -190,16 +197,16 @@ def check_obs_deepcopy(env: Any, max_steps: int = MAX_STEPS) -> None:
 def demonstrate_correct_procedure(
     env_cls: Callable[[dict[str, Any]], Any], report: Report | None = None, max_steps: int = MAX_STEPS
 ) -> None:
-    """Play three episodes the way a `BaseEnv` is meant to be used, checking each stage.
+    """Play three episodes in the way a `BaseEnv` should be used, and check each stage.
 
     Args:
-        env_cls: called with an empty config.
-        report: called with a line on each stage; None logs them.
-        max_steps: how long an episode may take.
+        env_cls: class of the env, called with an empty config.
+        report: called with a line of text after each stage; None logs the lines.
+        max_steps: a longer episode counts as endless.
 
     Raises:
-        CheckError: the env was built before its first reset, the seed is not kept, no score at an episode's
-            end, or an endless episode.
+        CheckError: the env was built before its first reset, the seed was not kept, an episode ended without a score,
+            or an episode did not end.
     """
     report = report or _logger.info
     env = env_cls({})
@@ -240,7 +247,7 @@ def _raise_if(violations: Iterable[Violation], env: Any) -> None:
 
 
 def _no_spaces(env: Any) -> Iterator[Violation]:
-    """Find what stands in the place of a space."""
+    """Yield a violation for each space attribute that is not a space."""
     for name in ("observation_space", "action_space", "reward_space"):
         given = getattr(env, name, None)
         try:
@@ -285,7 +292,7 @@ def _reset(adapted: Any, **kwargs: Any) -> Any:
 
 
 class _Player:
-    """Plays an env with random actions from a generator of its own, legal ones where the env says what is legal."""
+    """Play an env with random actions from a generator of its own; legal actions if there is an `action_mask`."""
 
     def __init__(self, env: Any, seed: int = 0) -> None:
         self.env = env
@@ -296,15 +303,15 @@ class _Player:
         self._obs: Any = None
 
     def reset(self, **kwargs: Any) -> Any:
-        """Begin an episode and give its first observation."""
+        """Start an episode and return its first observation."""
         self._obs, _ = _reset(self.adapted, **kwargs)
         return self._obs
 
     def step(self) -> tuple[Any, Any]:
-        """Give the env's own result and the same as a five-tuple."""
+        """Apply a random action; return (result of the env, the same as a five-tuple)."""
         result = self.env.step(sample_action(self.env, self.actions, self._obs))
         read = step_reader(result)(result)
-        if len(result) != 5 and not has_old_calls(self.env):  # which workers take as it is
+        if len(result) != 5 and not has_old_calls(self.env):  # workers do not convert these results
             raise TypeError(f"expected (obs, reward, terminated, truncated, info) of step, got {describe(result)}")
         self._obs = read[0]
         return result, read
@@ -318,7 +325,7 @@ def _step_violations(env: Any, episodes: int, max_steps: int) -> Iterator[Violat
         for step in range(max_steps):
             result, (obs, reward, terminated, truncated, info) = player.step()
             if is_abnormal(info):
-                if not is_abnormal(result[-1]) and "abnormal" not in seen:  # read so for want of an observation
+                if not is_abnormal(result[-1]) and "abnormal" not in seen:  # marked because there is no observation
                     seen.add("abnormal")
                     yield Violation(
                         "step",
@@ -327,7 +334,7 @@ def _step_violations(env: Any, episodes: int, max_steps: int) -> Iterator[Violat
                     )
                 break
             for violation in _result_violations(env, player.adapted, result, obs, reward):
-                # One report for each rule and part: a wrong dtype is wrong at every step.
+                # One violation for each rule and part, because a wrong dtype is wrong at every step.
                 key = violation.rule + violation.message.partition(":")[0]
                 if key not in seen:
                     seen.add(key)
@@ -343,7 +350,7 @@ def _step_violations(env: Any, episodes: int, max_steps: int) -> Iterator[Violat
 def _result_violations(env: Any, adapted: Any, result: Any, obs: Any, reward: Any) -> Iterator[Violation]:
     yield from data_violations(obs, adapted.observation_space, "observation", observed=True)
     yield from _reward_violations(env, reward)
-    is_by_agent = has_old_calls(env) and not is_ding(env)  # then flags and infos may be so many
+    is_by_agent = has_old_calls(env) and not is_ding(env)  # then there may be one flag and info per agent
     kinds: tuple[type, ...] = (bool,) if is_ding(env) else (bool, np.bool_)
     names = ("terminated", "truncated") if len(result) == 5 else ("done",)
     for name, value in zip(names, result[2:], strict=False):
@@ -359,7 +366,7 @@ def _result_violations(env: Any, adapted: Any, result: Any, obs: Any, reward: An
 def _reward_violations(env: Any, reward: Any) -> Iterator[Violation]:
     reward_space = reward_space_of(env)
     if isinstance(reward, (list, tuple)) and has_old_calls(env) and not is_ding(env):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):  # one per agent: workers read them as an array
+        with contextlib.suppress(TypeError, ValueError, OverflowError):  # one per agent, read as an array
             reward = np.asarray(reward, np.float64 if reward_space is None else reward_space.dtype)
     if is_ding(env) and not (isinstance(reward, np.ndarray) and reward.ndim >= 1):
         yield Violation("reward", f"reward: expected an array of at least one dimension, got {describe(reward)}")
@@ -389,8 +396,8 @@ def _score_violations(env: Any, info: Mapping[str, Any], seen: set[str]) -> Iter
 def _aliasing_violations(env: Any, max_steps: int) -> Iterator[Violation]:
     player = _Player(env)
     before = player.reset()
-    # Several, because an env may write into a few arrays in turn.
-    kept = deque([(before, copy.deepcopy(before))], KEPT_OBSERVATIONS)  # each as the env gave it, and as it was
+    # Several are kept, because an env may reuse a few arrays in turn.
+    kept = deque([(before, copy.deepcopy(before))], KEPT_OBSERVATIONS)  # (observation, copy made at that time)
     for step in range(max_steps):
         _, (obs, _, terminated, truncated, info) = player.step()
         if is_abnormal(info):
@@ -444,11 +451,11 @@ def _seeded_run(env: Any, seed: int) -> list[tuple[Any, ...]]:
 def _gymnasium_violations(env: gymnasium.Env[Any, Any]) -> Iterator[Violation]:
     from gymnasium.utils.env_checker import check_env
 
-    # At its end it makes a second env by the spec, which Gymnasium does only if every wrapper records how it was
-    # made. That is no rule here: workers make envs by functions.
+    # At its end, check_env makes a second env from the spec. Gymnasium can do that only if all wrappers record their
+    # arguments, which is not required here, because workers make envs by functions.
     is_remade = all(wrapper.kwargs is not None for wrapper in getattr(env.spec, "additional_wrappers", ()))
     with warnings.catch_warnings():
-        # Its warnings are advice on style (wide bounds, wrapped envs), not violations.
+        # The warnings of check_env are advice on style (wide bounds, wrapped envs), not violations.
         warnings.simplefilter("ignore")
         try:
             check_env(env, skip_render_check=True, skip_close_check=not is_remade)

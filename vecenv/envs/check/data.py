@@ -1,4 +1,4 @@
-"""Under the check: single values and pairs of values against the rules of spaces, dtypes and memory."""
+"""The rules of the checks for values: spaces, dtypes and shared memory."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-#: What may be looked into; numbers, strings and None are fine inside it, and nothing to check by themselves.
+#: Types of data with parts to check; numbers, strings and None may be parts but are not checked alone.
 CONTAINERS = (np.ndarray, Mapping, list, tuple)
 
 
 class Violation(NamedTuple):
-    """One broken rule."""
+    """One violation of a rule."""
 
     rule: str
-    """Short name, such as dtype, bounds, nan, done, score, aliasing, determinism, pickling, endless."""
+    """Short name of the rule: dtype, bounds, nan, done, score, aliasing, determinism, pickling, endless, ..."""
     message: str
-    """May have line breaks, as the text of an exception or the form of an array; `str` has none."""
+    """Description, which may have line breaks, e.g. from an exception or an array; `str` joins the lines."""
 
     def __str__(self) -> str:
         return " ".join(line.strip() for line in f"{self.rule}: {self.message}".splitlines())
 
 
 def lacks_spaces(found: Iterable[Violation]) -> bool:
-    """Tell whether a space is missing, or is none, without which nothing that follows can work."""
+    """Return whether a space is missing or not a space; then most other checks are not possible."""
     return any(violation.rule == "spaces" for violation in found)
 
 
 def leaf_spaces(space: Any, path: str) -> Iterator[tuple[str, spaces.Space[Any]]]:
-    """Give each part of a nested space that is no container, with its path."""
+    """Yield (path, space) for each part of a nested space that is not a Dict or Tuple."""
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
             yield from leaf_spaces(part, f"{path}/{key}")
@@ -43,7 +43,7 @@ def leaf_spaces(space: Any, path: str) -> Iterator[tuple[str, spaces.Space[Any]]
 
 
 def dtype_violations(path: str, space: spaces.Space[Any]) -> Iterator[Violation]:
-    """Find a dtype other than float32, int64, uint8 (images) and int8 (masks of 0 and 1)."""
+    """Yield a violation if the dtype is not float32, int64, uint8 (images) or int8 (masks of 0 and 1)."""
     dtype = space.dtype
     if dtype is None or isinstance(space, spaces.MultiBinary):
         return
@@ -57,14 +57,17 @@ def dtype_violations(path: str, space: spaces.Space[Any]) -> Iterator[Violation]
 
 
 def data_violations(data: Any, space: Any, name: str, *, observed: bool = False) -> Iterator[Violation]:
-    """Find where data do not fit a space, or a sequence or dict of spaces.
+    """Yield a violation for each part of the data that does not fit its space.
 
     Args:
-        data: what is checked.
-        space: what it should be in.
-        name: of the data, for messages.
-        observed: the data are an observation: there an integer of a Discrete space has no array (1,) around it,
-            which actions may have.
+        data: the data to check.
+        space: a space, or a sequence or dict of spaces.
+        name: name of the data in messages.
+        observed: True for observations, in which a value of a Discrete space must not be an array (1,). Actions may
+            have that form.
+
+    Raises:
+        TypeError: the data have a type that is not allowed in any space.
     """
     parts = space.spaces if isinstance(space, (spaces.Dict, spaces.Tuple)) else space
     if isinstance(parts, Mapping):
@@ -124,7 +127,7 @@ def _short(value: Any) -> str:
 
 
 def describe(data: Any) -> str:
-    """Say what a value is, for the end of a message."""
+    """Return a short description of a value for a message: its dtype and shape, or its type and content."""
     if isinstance(data, (np.ndarray, np.generic)):
         return f"{data.dtype} {data.shape}"
     if isinstance(data, Mapping):
@@ -135,7 +138,7 @@ def describe(data: Any) -> str:
 
 
 def memory_violations(one: Any, two: Any, name: str) -> Iterator[Violation]:
-    """Find parts of two values that share memory, or differ in type or structure."""
+    """Yield a violation for each pair of parts that share memory, or differ in type or structure."""
     if type(one) is not type(two):
         yield Violation("aliasing", f"{name}: types differ, {type(one).__name__} and {type(two).__name__}")
     elif isinstance(one, np.ndarray):
@@ -156,7 +159,7 @@ def memory_violations(one: Any, two: Any, name: str) -> Iterator[Violation]:
 
 
 def has_nan(value: Any) -> bool:
-    """Tell whether a number, or an array of such, has a NaN."""
+    """Return whether a number is NaN, or an array contains NaN."""
     if not isinstance(value, (float, np.floating, np.ndarray)):
         return False
     array = np.asarray(value)

@@ -1,4 +1,4 @@
-"""Under the check: does an env, or what builds it, get into a fresh interpreter, as into a worker?"""
+"""The check that an env, or its constructor, can be loaded in a new interpreter, as in a worker."""
 
 from __future__ import annotations
 
@@ -17,25 +17,31 @@ from vecenv.envs.check.data import Violation
 
 __all__ = ["pickling_violations"]
 
-SPAWN_TIMEOUT = 120.0  # seconds for a fresh interpreter to import what the env needs
+SPAWN_TIMEOUT = 120.0  # seconds; the new interpreter has to import the env's modules
 
 
 def pickling_violations(env: Any, env_fn: Callable[[], Any] | None) -> Iterator[Violation]:
-    """Find out by sending `env_fn` and calling it there, or the env itself where there is none."""
+    """Yield a violation if `env_fn` cannot be sent to a new interpreter and called there.
+
+    If `env_fn` is None, the env itself is sent, or its spec if that fails.
+    """
     trouble = _spawn_trouble(env) if env_fn is None else _spawn_trouble(env_fn, "(); getattr(value, 'close', list)()")
     spec = getattr(env, "spec", None)
     if env_fn is None and trouble is not None and spec is not None and not is_ding(env):
-        trouble = _spawn_trouble(spec)  # what workers make it from
+        trouble = _spawn_trouble(spec)  # workers can make the env from its spec
     if trouble is not None:
         yield Violation("pickling", f"cannot be sent to a new process: {trouble}")
 
 
 def _spawn_trouble(value: Any, use: str = "") -> str | None:
-    """Send a value to a fresh interpreter, which imports nothing of the running program's main module.
+    """Send a value to a new interpreter, which does not import the main module of this program.
 
     Args:
-        value: what to send.
-        use: what is done with `value` there, as code that follows it.
+        value: the value to send.
+        use: code appended to the expression that loads the value there.
+
+    Returns:
+        The error, or None if the value was loaded.
     """
     try:
         data = cloudpickle.dumps(value)
@@ -56,7 +62,7 @@ def _spawn_trouble(value: Any, use: str = "") -> str | None:
 
 
 def _search_path() -> str:
-    """Give where modules are looked for; without the working directory if that was removed."""
+    """Return `sys.path` as one string, without the working directory if that was removed."""
     with contextlib.suppress(FileNotFoundError):
         return os.pathsep.join(path or os.getcwd() for path in sys.path)
     return os.pathsep.join(filter(None, sys.path))

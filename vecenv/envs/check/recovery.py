@@ -1,4 +1,4 @@
-"""Can an env's episodes be had again in another process? Plays them, rebuilds the env, plays them once more."""
+"""The check that an env's episodes can be repeated in a rebuilt env, as after a crash of its worker."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ NAMES = ("observation", "reward", "terminated", "truncated")
 
 
 class RecoveryReport(NamedTuple):
-    """What `check_recovery` found; each difference is a sentence, None where there is none."""
+    """The result of `check_recovery`; a difference is described by a sentence, or None if there is none."""
 
     seeded: str | None
-    """First difference between two envs that were seeded alike and played on into an unseeded episode."""
+    """First difference between two envs in an episode with the same seed and the unseeded episode after it."""
     carried: str | None
-    """First difference of that unseeded episode in a fresh env that was given the state before it."""
+    """First difference in that unseeded episode, played in a new env with the restored state."""
     uncovered: tuple[str, ...]
-    """Layers of the env whose state between two episodes nobody takes along, each with the reason."""
+    """Layers of the env whose state between two episodes is not saved, each with the reason."""
     draws_globally: bool
-    """Whether the env drew from `random` or `numpy.random`, whose streams it shares with its process."""
+    """Whether the env used the generators of `random` or `numpy.random`, which its whole process shares."""
 
     @property
     def verdict(self) -> str:
-        """'any episode', 'from the last seeded reset' or 'none': what can be recovered after a crash."""
+        """The episodes that can be recovered after a crash: 'any episode', 'from the last seeded reset' or 'none'."""
         if self.carried is None and self.seeded is None:
             return "any episode"
         return "none" if self.seeded is not None else "from the last seeded reset"
 
     def lines(self) -> list[str]:
-        """Say it in full sentences."""
+        """Return the report as lines of text."""
         lines = [
             f"two runs from one seed: {self.seeded or 'alike'}",
             f"fresh env with the state carried over: {self.carried or 'alike'}",
@@ -59,19 +59,20 @@ class RecoveryReport(NamedTuple):
 
 
 def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int = MAX_STEPS) -> RecoveryReport:
-    """Find out whether a crashed worker's episodes could be replayed exactly.
+    """Check whether the episodes of a crashed worker could be replayed exactly.
 
-    Plays a seeded episode and the unseeded one after it, with random actions, in an env; the same in a second
-    one; and the second episode in a third, whose state is set by `envs.state` alone. Infos are not compared.
+    A first and a second env play a seeded episode and the unseeded episode after it, with the same random actions.
+    A third env plays only the unseeded episode, after its state was restored by `envs.state`. Observations, rewards
+    and flags are compared; infos are not.
 
     Args:
         env_fn: builds the env; called three times.
-        seed: of the first episode and of the actions.
-        max_steps: where an episode is broken off.
+        seed: seed of the first episode and of the actions.
+        max_steps: episodes are stopped after so many steps.
 
     Raises:
-        ConfigError: `env_fn` cannot be called.
-        Exception: whatever the env raises.
+        ConfigError: `env_fn` is not callable.
+        Exception: any exception of the env.
 
     Example:
         >>> check_recovery(lambda: gymnasium.make("CartPole-v1")).verdict
@@ -91,7 +92,7 @@ def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int =
 
 
 class _GlobalRngs:
-    """The global generators as one env has them, put in place by `with`; the caller's come back after it."""
+    """The states of the global generators for one env; `with` installs them, and then restores the caller's."""
 
     def __init__(self, seed: int) -> None:
         words = np.random.SeedSequence(seed).generate_state(4, np.uint32)
@@ -123,7 +124,7 @@ def _positions() -> tuple[bytes, bytes]:
 
 
 class _Run:
-    """One env that plays episodes with global generators and actions of its own."""
+    """One env with its own actions and its own states of the global generators."""
 
     def __init__(self, env_fn: Callable[[], Any], seed: int) -> None:
         self.rngs = _GlobalRngs(seed)
@@ -139,29 +140,29 @@ class _Run:
         self.actions.seed(seed)
 
     def save(self) -> bytes | None:
-        """Take along env, global generators and actions as they are between two episodes; None if there is no way."""
+        """Return the state of the env, global generators and actions between two episodes; None if not possible."""
         snapshot = SNAPSHOTTER.capture(self.env)
         return None if snapshot is None else cloudpickle.dumps((snapshot.state, self.rngs.get_state(), self.actions))
 
     def load(self, saved: bytes) -> str | None:
-        """Continue where another run was; says why, if that is not possible."""
+        """Restore a state that another run saved. Return the reason if that is not possible, else None."""
         state, rngs, self.actions = pickle.loads(saved)
         with self.rngs:
             try:
                 SNAPSHOTTER.restore(self.env, state)
-            except Exception as error:  # of the env's own reset or hook as well: this is what is being found out
+            except Exception as error:  # also of the env's reset or hook: the failure is the result
                 return f"its state does not go into a fresh env: {type(error).__name__}: {error}"
         self.rngs.set_state(rngs)
         return None
 
     def play(self, max_steps: int, reset: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Play one episode; what it gave, the reset first."""
+        """Play one episode; return its results, those of the reset first."""
         with self.rngs:
             before = _positions()
             obs, _ = self.env.reset(**reset)
             given: list[tuple[Any, ...]] = [(pickle.dumps(obs),)]
             for _ in range(max_steps):
-                # Pickled: envs may hand out their own buffers.
+                # Observations are pickled, because envs may reuse their arrays.
                 action = sample_action(original(self.env), self.actions, obs)
                 obs, reward, terminated, truncated, _ = self.env.step(action)
                 given.append((pickle.dumps(obs), np.array(reward), bool(terminated), bool(truncated)))
