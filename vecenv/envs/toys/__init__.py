@@ -1,8 +1,7 @@
-"""Toy envs: known loads to measure with, and one env for every way in which an env can fail.
+"""Toy envs: loads of known cost for measurements, and one env for each way in which an env can fail.
 
-All are `gymnasium.Env`s that need NumPy only, follow their seed, and tell in their
-docstring what they do and what that is good for. Those of `faults` are named after the crime:
-never build one of them in a process that you need. `FAULTS` names one of each kind.
+All are `gymnasium.Env`s that need only NumPy and follow their seed. Envs of `faults` crash, hang or
+corrupt data: never build one of them in a process that you need. `FAULTS` has one class of each kind.
 """
 
 from .faults import (

@@ -1,6 +1,6 @@
-"""Toys named after their crime: one env for every way in which an env can fail.
+"""Toy envs with faults: one class for each way in which an env can fail, named after its fault.
 
-Never build one of these in a process that you need. `FAULTS` names one of each kind, which
+Never build one of these in a process that you need. `FAULTS` has one class of each kind, which
 takes the call in which it fails as `moment`.
 """
 
@@ -24,15 +24,15 @@ MOMENTS = ("construct", "reset", "step", "autoreset", "call", "close")
 
 
 class FaultEnv(ToyEnv):
-    """Base of the criminals: behaves like `ToyEnv` until the call that its crime waits for.
+    """Base of the envs with faults; behaves like `ToyEnv` until the call in which the fault happens.
 
-    A subclass either commits the crime in `fail`, called first thing in that call, or spoils
-    what `observe`, `make_info` or `answer` return while `is_failing` is true.
+    A subclass fails in `fail`, which is called at the beginning of that call, or changes the results
+    of `observe`, `make_info` or `answer` while `is_failing` is true.
 
     Attributes:
-        moments: those in which this crime is possible.
-        moment: the one in which it happens, one of MOMENTS; a class gives the default.
-        is_failing: whether the call under way is the one.
+        moments: the calls in which this fault is possible, of MOMENTS.
+        moment: the call in which it happens; a class attribute is the default.
+        is_failing: whether the fault happens in the current call.
     """
 
     moments: ClassVar[tuple[str, ...]] = MOMENTS
@@ -49,15 +49,15 @@ class FaultEnv(ToyEnv):
         """Make the env.
 
         Args:
-            at: which of those calls it is, from 1 and over the whole life of the env (a call that
-                failed has not been made); None for every one.
-            moment: in which call it happens; None: as the class says.
-            once: path of a file that the crime creates; where it exists already nothing happens.
-                With it an env that was rebuilt after a failure does not fail again.
-            kwargs: as for ToyEnv.
+            at: number of the failing call among those calls, from 1, over the whole life of the env
+                (a failed call does not count); None: all of them fail.
+            moment: the call in which the fault happens; None: the default of the class.
+            once: path of a file that the fault creates. If the file exists, the fault does not happen,
+                so an env that was rebuilt after a failure does not fail again.
+            kwargs: arguments of ToyEnv.
 
         Raises:
-            ValueError: this crime is not possible in that call.
+            ValueError: this fault is not possible in that call.
         """
         super().__init__(**kwargs)
         self.moment = moment or self.moment
@@ -83,7 +83,7 @@ class FaultEnv(ToyEnv):
         return result
 
     def poke(self, value: Any = None) -> Any:
-        """Return the value: this is the call that a crime at moment 'call' waits for."""
+        """Return the value; a fault with moment 'call' happens in this call."""
         self._fail_if_due("call")
         return self.answer(value)
 
@@ -92,13 +92,13 @@ class FaultEnv(ToyEnv):
         super().close()
 
     def fail(self) -> None:
-        """Do what the class is named after."""
+        """Cause the fault; this default does nothing."""
 
     def make_info(self) -> dict[str, Any]:
         return {"steps": self.elapsed_steps}
 
     def answer(self, value: Any) -> Any:
-        """Return what `poke` does."""
+        """Return the result of `poke`."""
         return value
 
     def _fail_if_due(self, *moments: str) -> None:
@@ -115,7 +115,7 @@ class FaultEnv(ToyEnv):
 
 
 class WeirdError(Exception):
-    """An exception that cannot be made again from its args, so it pickles but does not unpickle."""
+    """An exception that can be pickled but not unpickled, because its args are not those of its constructor."""
 
     def __init__(self, code: int, *, reason: str) -> None:
         super().__init__(f"{reason} ({code})")
@@ -124,7 +124,7 @@ class WeirdError(Exception):
 
 
 class UnpicklableError(Exception):
-    """An exception that carries something which does not pickle."""
+    """An exception with an attribute that cannot be pickled (a lock)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -132,7 +132,7 @@ class UnpicklableError(Exception):
 
 
 class Raises(FaultEnv):
-    """Raise ZeroDivisionError: the plain bug in an env's own code."""
+    """Raise ZeroDivisionError, like a simple bug in an env's own code."""
 
     def fail(self) -> None:
         raise ZeroDivisionError(f"toy env divides by zero at a {self.moment}")
@@ -152,7 +152,7 @@ class RaiseAtReset(FaultEnv):
 
 
 class RaiseAtInit(FaultEnv):
-    """Raise RuntimeError from the constructor, as an env whose game files are missing."""
+    """Raise RuntimeError from the constructor, like an env whose game files are missing."""
 
     moment = "construct"
 
@@ -161,61 +161,61 @@ class RaiseAtInit(FaultEnv):
 
 
 class RaiseWeirdError(FaultEnv):
-    """Raise a WeirdError: naive re-creation of the exception breaks whoever receives it."""
+    """Raise a WeirdError: unpickling the exception fails in the receiving process."""
 
     def fail(self) -> None:
         raise WeirdError(7, reason="toy env is weird")
 
 
 class RaiseUnpicklableError(FaultEnv):
-    """Raise an UnpicklableError: sending the exception itself fails."""
+    """Raise an UnpicklableError: pickling the exception fails in the worker."""
 
     def fail(self) -> None:
         raise UnpicklableError("toy env holds a lock")
 
 
 class RaiseSystemExit(FaultEnv):
-    """Call `sys.exit(3)`: an exception that is no Exception, as scripts turned into envs do."""
+    """Call `sys.exit(3)`, as some scripts do: SystemExit is not a subclass of Exception."""
 
     def fail(self) -> NoReturn:
         sys.exit(3)
 
 
 class Exits(FaultEnv):
-    """Leave with `os._exit(3)`: no exception, no cleanup, no word; some C libraries do so."""
+    """Call `os._exit(3)`, as some C libraries do: the process ends without exception, cleanup or message."""
 
     def fail(self) -> NoReturn:
         os._exit(3)
 
 
 class ExitAtStep(Exits):
-    """Leave with `os._exit(3)` in step."""
+    """Call `os._exit(3)` in step."""
 
 
 class ExitAtReset(Exits):
-    """Leave with `os._exit(3)` in reset."""
+    """Call `os._exit(3)` in reset."""
 
     moment = "reset"
 
 
 class ExitAtInit(Exits):
-    """Leave with `os._exit(3)` in the constructor."""
+    """Call `os._exit(3)` in the constructor."""
 
     moment = "construct"
 
 
 class Aborts(FaultEnv):
-    """Call C's abort(), as a failed assertion of a native library does: the worker dies by SIGABRT."""
+    """Call C's abort(), like a failed assertion in a native library: the worker dies from SIGABRT."""
 
     def fail(self) -> NoReturn:
         os.abort()
 
 
 class Segfaults(FaultEnv):
-    """Read address 0 in C: the worker dies by SIGSEGV."""
+    """Read address 0 in C: the worker dies from SIGSEGV."""
 
     def fail(self) -> None:
-        # A real one, from C: a signal sent by kill() would be the gentle version.
+        # A real fault in C, because a SIGSEGV sent by kill() behaves differently.
         ctypes.string_at(0)
 
 
@@ -236,30 +236,30 @@ class SegfaultAtInit(Segfaults):
 
 
 class Hangs(FaultEnv):
-    """Wait for ever in Python: the GIL is free, signals are heard."""
+    """Wait forever in Python: the GIL is free and Python's signal handlers run."""
 
     def fail(self) -> None:
         threading.Event().wait()
 
 
 class HangAtStep(Hangs):
-    """Wait for ever in Python in step."""
+    """Wait forever in Python in step."""
 
 
 class HangAtReset(Hangs):
-    """Wait for ever in Python in reset."""
+    """Wait forever in Python in reset."""
 
     moment = "reset"
 
 
 class HangAtInit(Hangs):
-    """Wait for ever in Python in the constructor."""
+    """Wait forever in Python in the constructor."""
 
     moment = "construct"
 
 
 class HangInC(FaultEnv):
-    """Wait for ever in C without letting go of the GIL: no Python code of the worker runs again."""
+    """Wait forever in C without releasing the GIL: Python code of the worker never runs again."""
 
     def fail(self) -> None:
         libc = ctypes.PyDLL(None)  # PyDLL, unlike CDLL, keeps the GIL
@@ -268,14 +268,14 @@ class HangInC(FaultEnv):
 
 
 class StopSelf(FaultEnv):
-    """Stop its process with SIGSTOP: alive to the system, silent to everyone."""
+    """Stop its own process with SIGSTOP: the process still exists but does not respond."""
 
     def fail(self) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class LeaksMemory(FaultEnv):
-    """Keep `nbytes` more bytes at every step, or whatever call `moment` says."""
+    """Allocate and keep `nbytes` more bytes at every step, or at every call of another `moment`."""
 
     def __init__(self, nbytes: int = 1 << 20, at: int | None = None, **kwargs: Any) -> None:
         self.nbytes = nbytes
@@ -283,13 +283,13 @@ class LeaksMemory(FaultEnv):
         super().__init__(at, **kwargs)
 
     def fail(self) -> None:
-        self._kept.append(b"x" * self.nbytes)  # not zeros: the pages have to be real
+        self._kept.append(b"x" * self.nbytes)  # not zeros, so that the pages are really allocated
 
 
 class SpawnsChild(FaultEnv):
-    """Start a process of its own, as browsers and game engines do, and name it in info (`child_pid`).
+    """Start a child process, like envs with browsers or game engines; info has its `child_pid`.
 
-    `close` ends it unless `tidy=False`; an env that is killed leaves it behind.
+    `close` kills the child unless `tidy=False`. If the env's process is killed, the child keeps running.
     """
 
     moment = "reset"
@@ -308,7 +308,7 @@ class SpawnsChild(FaultEnv):
         return {**super().make_info(), "child_pid": self.child.pid if self.child else None}
 
     def close(self) -> None:
-        super().close()  # which may be the moment
+        super().close()  # may be the failing call
         if self.child is not None and self.tidy:
             self.child.kill()
             self.child.wait()
@@ -316,7 +316,7 @@ class SpawnsChild(FaultEnv):
 
 
 class WrongDtype(FaultEnv):
-    """Observe float64 where the space says float32; at construction, have such a space."""
+    """Return float64 observations although the space is float32; with moment 'construct' the space is float64."""
 
     moments = ("construct", "reset", "step", "autoreset")
 
@@ -330,7 +330,7 @@ class WrongDtype(FaultEnv):
 
 
 class WrongShape(FaultEnv):
-    """Observe (3,) where the space says (4,); at construction, have such a space."""
+    """Return observations of shape (3,) although the space is (4,); with moment 'construct' the space is (3,)."""
 
     moments = ("construct", "reset", "step", "autoreset")
 
@@ -344,7 +344,7 @@ class WrongShape(FaultEnv):
 
 
 class HugeInfo(FaultEnv):
-    """Put `nbytes` bytes into info under `blob`, or return them: more than any buffer made for rare data."""
+    """Put `nbytes` bytes into info under `blob`, or return them from `poke`: more than the message buffers hold."""
 
     moments = ("reset", "step", "autoreset", "call")
 
@@ -364,7 +364,7 @@ class HugeInfo(FaultEnv):
 
 
 class UnpicklableInfo(FaultEnv):
-    """Put a lock into info under `lock`, or return one: not even cloudpickle sends that."""
+    """Put a lock into info under `lock`, or return one from `poke`: even cloudpickle cannot pickle it."""
 
     moments = ("reset", "step", "autoreset", "call")
 
@@ -376,7 +376,7 @@ class UnpicklableInfo(FaultEnv):
         return threading.Lock() if self.is_failing else value
 
 
-#: One env of each kind of fault, by its name; each takes `at`, `moment` and `once`.
+#: One env class for each kind of fault, by name; each takes `at`, `moment` and `once`.
 FAULTS: dict[str, type[FaultEnv]] = {
     "raise": Raises,
     "raise weird": RaiseWeirdError,

@@ -1,4 +1,4 @@
-"""Toys of known cost: what they take is theirs, the rest of a measurement is the library's."""
+"""Toy envs of known cost, for benchmarks: all other measured time is that of the library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .plain import StepResult, ToyEnv
 
 
 class NullEnv(ToyEnv):
-    """Return one cached tuple, so that all time measured is the library's; never ends."""
+    """Return one cached tuple at each step, at almost no cost; episodes never end."""
 
     def __init__(self, length: int | None = None, **kwargs: Any) -> None:
         if length is not None:
@@ -22,7 +22,7 @@ class NullEnv(ToyEnv):
         self._result: StepResult = (self._obs, 1.0, False, False, {})
 
     def make_obs(self) -> Any:
-        """Return the one observation."""
+        """Make the observation that all calls return."""
         return np.zeros(4, np.float32) if isinstance(self.observation_space, spaces.Box) else 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -35,7 +35,7 @@ class NullEnv(ToyEnv):
 
 
 class FrameEnv(NullEnv):
-    """Return one cached stack of frames, uint8 (4, 84, 84): the cost of moving Atari's observations."""
+    """Return one cached stack of frames, uint8 (4, 84, 84), to measure the cost of copying Atari observations."""
 
     def make_obs(self) -> Any:
         self.observation_space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -43,7 +43,7 @@ class FrameEnv(NullEnv):
 
 
 class BusyEnv(NullEnv):
-    """Keep a core busy for `busy_us` microseconds a step, like a simulator of known cost."""
+    """Keep a core busy for `busy_us` microseconds per step, like a simulator of known cost."""
 
     def __init__(self, busy_us: float = 50.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -59,9 +59,9 @@ class BusyEnv(NullEnv):
 
 
 class SleepEnv(NullEnv):
-    """Sleep an exponential time with mean `mean_ms` a step, like an env behind a network.
+    """Sleep at each step for an exponentially distributed time with mean `mean_ms`, like an env behind a network.
 
-    `total_sleep` holds the seconds slept so far, as measured: a sleep takes longer than asked.
+    `total_sleep` is the measured total in seconds; a sleep takes longer than requested.
     """
 
     def __init__(self, mean_ms: float = 1.0, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Toys that behave: they follow their seed, and tell what was done to them."""
+"""Toy envs without faults, whose observations depend on their seed and on all calls made."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
 # 2**16 and below are exact in float32, so a seed's residue survives the observation.
 _SEED_MODULUS = 65_521
 
-# Bound of the discrete observation of an env without end.
+# Bound of the discrete observation if episodes never end.
 _MANY_STEPS = 2**31
 
 
 class ToyEnv(gym.Env[Any, Any]):
-    """Follow seed and actions and nothing else; every other toy changes one thing of it.
+    """An env whose results depend only on its seed and actions; each other toy env changes one property of it.
 
-    The observation is float32 (4,): steps in this episode, sum of its actions, a draw from
-    `np_random` made at its reset, and one made now. With `obs='discrete'` it is the number of
-    steps, as an int. The reward is 1.0 a step and an episode terminates at step `length`.
+    The observation is float32 (4,): the number of steps in this episode, the sum of its actions, a
+    random number drawn at the reset, and a random number drawn at this step. With `obs='discrete'` it is
+    the number of steps, as an int. The reward is 1.0 per step. An episode terminates at step `length`.
 
-    Nothing but the generator lasts from one episode to the next, so restoring it is enough to
-    run an episode again. `num_resets` and `num_steps` count calls over the env's life.
+    Only the generator keeps state from one episode to the next, so restoring it is enough to repeat
+    an episode. `num_resets` and `num_steps` count calls over the env's life.
     """
 
     metadata = {"render_modes": []}
@@ -42,11 +42,11 @@ class ToyEnv(gym.Env[Any, Any]):
         """Make the env.
 
         Args:
-            length: steps in an episode; None for an episode without end.
+            length: steps per episode; None: episodes never end.
             obs: 'box' or 'discrete'.
             truncate: end episodes by truncation instead of termination.
             num_actions: size of the discrete action space.
-            render_mode: accepted because `gymnasium.make` passes it; there is nothing to see.
+            render_mode: accepted because `gymnasium.make` passes it; the env does not render.
         """
         if obs not in ("box", "discrete"):
             raise ValueError(f"obs must be 'box' or 'discrete', got {obs!r}")
@@ -65,7 +65,7 @@ class ToyEnv(gym.Env[Any, Any]):
         self.episode_draw = 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; the generator goes on from where it is unless a seed is given."""
+        """Start an episode; without a seed the generator continues."""
         super().reset(seed=seed)
         self.num_resets += 1
         self.elapsed_steps = 0
@@ -74,7 +74,7 @@ class ToyEnv(gym.Env[Any, Any]):
         return self.observe(), self.make_info()
 
     def step(self, action: Any) -> StepResult:
-        """Count one step and add up the action, if it is a number."""
+        """Count one step and add the action to the sum, if it is a number."""
         self.num_steps += 1
         self.elapsed_steps += 1
         if isinstance(action, (int, np.integer)) or (isinstance(action, np.ndarray) and action.size == 1):
@@ -83,23 +83,23 @@ class ToyEnv(gym.Env[Any, Any]):
         return self.observe(), 1.0, over and not self.truncate, over and self.truncate, self.make_info()
 
     def observe(self) -> Any:
-        """Return the observation of the present state; draws once from `np_random`."""
+        """Return the observation of the current state; draws once from `np_random`."""
         draw = self.np_random.random()
         if isinstance(self.observation_space, spaces.Discrete):
             return self.elapsed_steps
         return np.array([self.elapsed_steps, self.action_sum, self.episode_draw, draw], np.float32)
 
     def make_info(self) -> dict[str, Any]:
-        """Return the info dict of the present state."""
+        """Return the info dict of the current state."""
         return {}
 
 
 class CountEnv(ToyEnv):
-    """Tell what was done to it, so that a lost, doubled or misdirected call is seen.
+    """Count the calls in its observations, so that a lost, repeated or misdirected call is visible.
 
     The observation is float32 (4,): steps in this episode, episodes since the last seed, that
-    seed modulo 65521 (-1 if there was none), and a draw. Info has `steps`, `episode` and `seed`,
-    unabridged. The last two outlive an episode, unlike anything in `ToyEnv`.
+    seed modulo 65521 (-1 if there was none), and a random number. Info has `steps`, `episode` and
+    the full `seed`. The last two keep their values over episodes, unlike the counters of `ToyEnv`.
     """
 
     def __init__(self, length: int | None = 10, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Toys that watch values on their way: actions kept, observations of any space, shared arrays, global draws."""
+"""Toy envs that check how values are passed: kept actions and infos, any spaces, shared arrays, global generators."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .plain import StepResult, ToyEnv
 
 
 class KeepsAction(ToyEnv):
-    """Keep every action object it was given, and notice when one changes afterwards.
+    """Keep all action objects, and raise an error if one changes later.
 
-    That happens if a library hands out a view of a buffer that it reuses. Info describes the last
-    action: `action_type` (class name), `action_dtype`, `action_writeable`, `own_memory` (False
-    if the array borrows memory that is no NumPy array's). `kept` is the list.
+    An action changes later if a library passes a view of a buffer that it reuses. Info describes the
+    last action: `action_type` (class name), `action_dtype`, `action_writeable`, and `own_memory` (False
+    if the memory of the array does not belong to a NumPy array). `kept` is the list of actions.
 
     Raises:
         RuntimeError: from `step`, if an earlier action has changed or shares memory with this one.
@@ -54,10 +54,10 @@ class KeepsAction(ToyEnv):
 
 
 class KeepsInfo(ToyEnv):
-    """Keep every info it has returned, and notice when one changes afterwards.
+    """Keep all returned infos, and raise an error if one changes later.
 
-    That happens if a library passes on the info itself and its receiver writes to it. An info has a
-    number, an array, and a nested list and array. `kept` is the list.
+    An info changes later if a library passes on the object itself and its receiver writes to it. An info
+    contains a number, an array, and a nested list and array. `kept` is the list of infos.
 
     Raises:
         RuntimeError: from `step` and `reset`, if an earlier info has changed.
@@ -78,7 +78,7 @@ class KeepsInfo(ToyEnv):
 
 
 class KeepsOptions(ToyEnv):
-    """Keep the options of every reset, and notice when they change afterwards; `kept` is the list.
+    """Keep the options of all resets, and raise an error if they change later; `kept` is the list.
 
     Raises:
         RuntimeError: from `step` and `reset`, if earlier options have changed.
@@ -102,7 +102,8 @@ class KeepsOptions(ToyEnv):
 class NoisyGlobal(ToyEnv):
     """Draw from the global generators of `random` and NumPy at every call.
 
-    Its last two numbers are such draws, so its results depend on who else draws in the process.
+    The last two numbers of its observation are such draws, so they depend on all other code in the process
+    that uses these generators.
     """
 
     def observe(self) -> Any:
@@ -113,7 +114,7 @@ class NoisyGlobal(ToyEnv):
 
 
 class SpaceEnv(ToyEnv):
-    """Observe samples of any space you name, seeded from `np_random` at each reset."""
+    """Return samples of a given space as observations; the space is seeded from `np_random` at each reset."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class SpaceEnv(ToyEnv):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        # Copies: a space carries the generator that samples it.
+        # Copies, because a space contains the generator that it samples with.
         self.observation_space = copy.deepcopy(self.observation_space if space is None else space)
         self.action_space = copy.deepcopy(self.action_space if action_space is None else action_space)
 
@@ -136,7 +137,7 @@ class SpaceEnv(ToyEnv):
 
 
 class AliasedObs(ToyEnv):
-    """Write each observation into the same array, as many simulators do."""
+    """Write all observations into the same array, as many simulators do."""
 
     def __init__(self, length: int | None = 10, **kwargs: Any) -> None:
         super().__init__(length, **kwargs)
@@ -148,7 +149,7 @@ class AliasedObs(ToyEnv):
 
 
 def _arrays(value: Any) -> list[np.ndarray[Any, Any]]:
-    """List the arrays of a nested action, in order."""
+    """Return the arrays in a nested action, in order."""
     return [leaf for leaf in flatten(value) if isinstance(leaf, np.ndarray)]
 
 
@@ -159,7 +160,7 @@ def _check_unchanged(name: str, kept: list[Any], as_given: list[Any]) -> None:
 
 
 def _owner(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """Return the array that owns the memory, None if no array does."""
+    """Return the array that owns the memory of an array, or None if its owner is not an array."""
     base: Any = array
     while isinstance(base, np.ndarray) and not base.flags.owndata:
         base = base.base
