@@ -19,7 +19,7 @@ from vecenv.envs.toys import ToyEnv
 
 __all__ = ["AlfMode", "SlowReset", "spare_env_gain"]
 
-#: What the envs with slow resets take: a step, and a reset as of an env that loads something.
+#: Durations of the envs with slow resets: a step, and a reset that loads data.
 _STEP_SECONDS, _RESET_SECONDS = 1e-3, 50e-3
 _EPISODE_STEPS = 25
 
@@ -48,7 +48,7 @@ def make_slow(env_id: int) -> Any:
 def spare_env_gain(num_envs: int, num_spares: int, effort: Effort) -> list[float]:
     """Return how many times more env steps per second there are with spare envs than without any.
 
-    Both sides have a worker for each env, so that a reset holds up nobody but those who wait for it.
+    Both sides have a worker for each env, so that a reset delays only those who wait for it.
     """
     return rows.ratio(
         functools.partial(AlfMode, [make_slow] * (num_envs + num_spares), num_spare_envs_for_reload=num_spares),

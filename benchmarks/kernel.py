@@ -1,4 +1,4 @@
-"""What the system takes to switch from one process to another on one core: the unit of round trips.
+"""The time of a switch from one process to another on one core: the unit of round trips.
 
 Three processes on two cores do little else in a round of null envs, so a row in microseconds says as much about the
 machine as about the library.
@@ -21,7 +21,7 @@ _NUM_YIELDS = 5000
 
 
 def switch_us() -> float:
-    """Return the median time of a switch in microseconds: half of what a yield to another process takes."""
+    """Return the median time of a switch in microseconds: half of the time of a yield to another process."""
     core = min(os.sched_getaffinity(0))
     times = []
     with _yielding_on(core):

@@ -1,8 +1,8 @@
 """`python -m benchmarks.managers`: env steps per second of the managers beside Gymnasium and the plain loop.
 
 Every manager in both APIs, dicts and batches (V2), over worker processes; the asynchronous one with dicts. All modes
-of one number of envs are built first and then take turns. The last columns are what a manager's call costs per
-env beyond the batch API on envs that take no time, in this process, where nothing runs beside it.
+of one number of envs are built first and then take turns. The last columns are the cost of a manager's
+call per env beyond the batch API, on envs that take no time, in this process, without other load.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MANY_PROCESSES = 64  # Gymnasium starts one per env; beyond this it measures th
 
 
 def main() -> int:
-    """Measure, print the tables, write what was asked for."""
+    """Measure, print the tables, write the requested file."""
     options = _parse()
     if options.json:
         check_file("--json", options.json)

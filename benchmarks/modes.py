@@ -79,7 +79,7 @@ class AsyncManagerMode(ManagerMode):
         super().__init__(env_fns, name, **cfg)
 
     def run(self, seconds: float) -> Window:
-        """Step whatever is ready; a batch is one call."""
+        """Step all envs that are ready; a batch is one call."""
         manager, actions, clock = self._manager, self._actions, time.perf_counter
         steps, batches = 0, 0
         cpu, start = self._cpu_seconds(), clock()

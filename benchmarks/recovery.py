@@ -1,7 +1,7 @@
-"""`python -m benchmarks.recovery`: what making crashes good costs, before and when they happen.
+"""`python -m benchmarks.recovery`: the cost of recovery, without and with crashes.
 
     cost        env steps per second with recovery over those without, in interleaved pairs of windows
-    death       from SIGKILL of an idle worker until the pool has heard of it
+    death       from SIGKILL of an idle worker until the pool has noticed it
     hang        from the limit of a step that hangs until its worker is killed
     episode     `step` that finds its worker dead: 64 CartPoles, 400 steps into their episodes
     simulators  the same for 32 HalfCheetahs, 1000 steps into theirs
@@ -116,7 +116,7 @@ def come_back(env_name: str, num_envs: int, steps: int, times: int) -> tuple[flo
 
 
 def main() -> None:
-    """Print a line per number, with what it should be."""
+    """Print a line per number, with the value that it should have."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description="What recovery costs.")
     parser.add_argument("--pairs", type=int, default=30, help="pairs of windows for the cost (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a window (default: %(default)s)")

@@ -44,7 +44,7 @@ __all__ = [
     "vector_env_round",
 ]
 
-# What the shared policies take: the numbers of the table.
+# Durations of the shared policies, as in the table.
 _SPIN_POLICY_SECONDS, _BLAS_POLICY_SECONDS = 2e-3, 1e-3
 _TURNS = 5  # of a policy alone and with rounds, per repeat: a core may be slow for half a second
 _SETTLE_SECONDS, _IDLE_SECONDS = 1.0, 5.0
@@ -74,7 +74,7 @@ class PongInfoEnv(NullEnv):
 
 
 class Readings(NamedTuple):
-    """What a row reached, one value per repeat, and beside it what the machine would have let a lockstep reach."""
+    """The values of a row, one per repeat, and the values that a lockstep could reach on this machine."""
 
     values: list[float]
     lockstep: list[float]
@@ -123,11 +123,11 @@ def _ratios(theirs: list[Window], ours: list[Window]) -> list[float]:
 def sleep_efficiency(
     env_fns: Sequence[EnvFn], wait_num: int, effort: Effort, *, num_loops: int = 8, **kwargs: Any
 ) -> list[float]:
-    """Return async throughput as a share of what memoryless sleepers allow; `kwargs` go to VectorEnv.
+    """Return async throughput as a share of the closed form for memoryless sleepers; `kwargs` go to VectorEnv.
 
     With N envs whose sleeps are exponential, the mean time until `wait_num` of them have ended is
     mean * (H(N) - H(N - wait_num)), H the harmonic number. The mean sleep is measured in turns with the rest, by
-    plain loops over the same envs in `num_loops` processes, as the system's timer adds to what was asked for.
+    plain loops over the same envs in `num_loops` processes, as the system's timer adds to the requested time.
     """
     num_envs = len(env_fns)
     readings = []
@@ -187,7 +187,7 @@ def info_cost_us(num_envs: int, effort: Effort) -> list[float]:
             envs.reset(seed=0)
             rounds.append(functools.partial(envs.step, np.zeros(num_envs, np.int64)))
         for _ in range(effort.repeats):
-            # the quickest of short windows that take turns: what others on this machine do is no cost of infos
+            # the quickest of short windows that take turns: load of other programs is not a cost of infos
             windows = [[median_times(one, Effort(1, effort.seconds / 20))[0] for one in rounds] for _ in range(10)]
             without, with_infos = (min(times) for times in zip(*windows))
             readings.append(1e6 * (with_infos - without) / num_envs)
@@ -217,7 +217,7 @@ def median_times(call: Callable[[], Any], effort: Effort) -> list[float]:
 
 
 def spin_policy_overhead(env_fns: Sequence[EnvFn], busy_us: float, effort: Effort) -> list[float]:
-    """Return what a round takes beyond its ideal when a one-thread policy of 2 ms stands in it, in microseconds.
+    """Return the time of a round beyond its ideal, in microseconds, with a one-thread policy of 2 ms in each round.
 
     The ideal is the nominal one: the policy, and the envs' busy time spread over the cores.
     """

@@ -32,7 +32,7 @@ _EXIT_GRACE_SECONDS = 2.0
 
 @dataclass
 class Run:
-    """What one collection gave: one digest per env over everything it ever returned."""
+    """The result of one collection: one digest per env over all its rows."""
 
     num_rounds: int
     digests: Any
@@ -100,11 +100,11 @@ def main() -> int:
     add("--workers", type=count, help="worker processes (default: one per usable core)")
     options = parser.parse_args()
     envs = options.env or [_env_and_count(text) for text in defaults]
-    logging.getLogger("vecenv").setLevel(logging.ERROR)  # a line per kill would bury the result
+    logging.getLogger("vecenv").setLevel(logging.ERROR)  # a line per kill would hide the result
     before = _segments()
     kills = recoveries = lost = differing = transitions = 0
     for env_name, _ in envs:
-        check_env(registered_env(env_name))  # what one lacks is told before anything has run
+        check_env(registered_env(env_name))  # a missing package is reported before the first run
     for env_name, num_envs in envs:
         with_kills = collect(
             env_name,

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.speed`: the table of promised speeds, each row with what is asked and what was reached."""
+"""`python -m benchmarks.speed`: the table of promised speeds, each row with the asked and the reached value."""
 
 from __future__ import annotations
 

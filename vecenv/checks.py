@@ -67,7 +67,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
 
 
 def check_callable(name: str, value: Any) -> None:
-    """Raise ConfigError for what cannot be called."""
+    """Raise ConfigError if a value is not callable."""
     if not callable(value):
         raise ConfigError(f"{name}: expected a callable, got {value!r}", key=name)
 

@@ -7,7 +7,7 @@
     ├── StateError(RuntimeError, AssertionError)  right call, wrong moment
     │   └── ClosedError                           after close(); your code closed it
     ├── WorkerError(RuntimeError)                 something failed on a worker's side
-    │   ├── EnvError                              what an env raised cannot be raised again as itself
+    │   ├── EnvError                              the exception of an env cannot be raised as itself
     │   ├── WorkerTimeoutError(TimeoutError, multiprocessing.TimeoutError)
     │   └── WorkerDiedError
     ├── DependencyError(ImportError)              an optional package is missing
@@ -70,10 +70,10 @@ class ConfigError(VecenvError, ValueError, AssertionError):
 
 
 class UnknownNameError(ConfigError, KeyError):
-    """A name was looked up that nobody has registered.
+    """A name was looked up that is not registered.
 
     Attributes:
-        name: what was asked for.
+        name: the name that was looked up.
         known: the names that would have been found, in the order they were registered.
     """
 
@@ -94,8 +94,8 @@ class SpaceError(VecenvError, ValueError, AssertionError):
 
     Attributes:
         path: where in the nested value, such as `obs/camera/left`, or None.
-        expected: what the space asks for, such as `uint8 (3, 64, 64)`.
-        got: what came instead, in the same form.
+        expected: dtype and shape of the space, such as `uint8 (3, 64, 64)`.
+        got: those of the value, in the same form.
     """
 
     def __init__(
@@ -121,10 +121,10 @@ class WorkerError(VecenvError, RuntimeError):
     Attributes:
         worker_id: index of the worker, or None.
         env_ids: the envs that it hosts, or those of them concerned.
-        op: what was under way: construct, reset, step, call or close.
+        op: the operation that was running: construct, reset, step, call or close.
         step_id: number of the command that failed, counted over all envs of a pool, or None.
         seed: of the env's episode, when recovery has been given up or is not wanted; None: an autoreset
-            began it, or nobody knows. During an autoreset: of the episode before.
+            began it, or the seed is unknown. During an autoreset: of the previous episode.
         actions: then also the newest actions of that episode, the one under way included: at most
             8, oldest first, as the env got them; with `on_failure='raise'` only the one under way. (): there
             were none, or they are not known.
@@ -154,9 +154,9 @@ class WorkerError(VecenvError, RuntimeError):
 
 
 class EnvError(WorkerError):
-    """An env raised something that cannot be raised again as itself, or answered what cannot be unpickled here.
+    """An env raised an exception that cannot be raised again as itself, or its reply cannot be unpickled here.
 
-    The class of what it raised does not pickle, cannot be rebuilt, or does not exist on this side.
+    The class of that exception cannot be pickled or rebuilt, or does not exist in this process.
 
     Attributes:
         exception_type: qualified name of the class that the env raised, or None.

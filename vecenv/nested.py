@@ -43,7 +43,7 @@ def map_structure(
 
     Args:
         function: called with one leaf of each nest.
-        nest: its containers decide what is a leaf of the others.
+        nest: its containers determine the leaves of the others.
         others: nests of the same structure.
         is_leaf: called with each part of `nest` that is not an array; True makes a container a leaf.
 
@@ -137,7 +137,7 @@ def copy_arrays(value: Any, copies: dict[int, Any] | None = None) -> Any:
     classes are shared, and a value may contain itself.
 
     Args:
-        value: what is copied.
+        value: the value to copy.
         copies: the copies of the dicts and lists that contain `value`, by the id of the original.
     """
     if isinstance(value, np.ndarray):
@@ -205,7 +205,7 @@ def copy_value(value: Any, copies: dict[int, Any] | None = None) -> Any:
         before = dict(copies)
         try:
             copied = copy.deepcopy(value, copies)
-        except Exception:  # the class decides what it raises, for example for a lock
+        except Exception:  # a class may raise any exception, for example for a lock
             copies.clear()  # of incomplete copies of its parts
             copies.update(before)
             copied = value

@@ -35,9 +35,9 @@ class Registry:
         """Make an empty registry.
 
         Args:
-            kind: what errors call an entry, such as `env manager`.
-            homes: modules that register vecenv's own; imported when somebody else registers something, or a name
-                is asked for that is not there yet.
+            kind: the word for an entry in error messages, such as `env manager`.
+            homes: modules that register the entries of vecenv; they are imported before the first other
+                registration, or when a name is not found yet.
         """
         self.kind = kind
         self._homes = homes
@@ -79,10 +79,10 @@ class Registry:
         return obj
 
     def get(self, name: str) -> Callable[..., Any]:
-        """Return what is registered under `name`.
+        """Return the entry that is registered under `name`.
 
         Raises:
-            UnknownNameError: nothing is; the message names what comes near.
+            UnknownNameError: there is no such entry; the message contains the nearest names.
         """
         try:
             if name not in self._entries:
@@ -92,7 +92,7 @@ class Registry:
             raise self._unknown(name) from None
 
     def build(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call what is registered under `name`; what the call raises comes out as it is.
+        """Call the entry that is registered under `name`; exceptions of the call are not changed.
 
         Raises:
             UnknownNameError: nothing is registered under `name`.
@@ -124,7 +124,7 @@ class Registry:
         return f"Registry({self.kind!r}, {list(self._entries)})"
 
     def _import_homes(self) -> None:
-        """Import what registers vecenv's own, once; other threads wait, and what fails is tried again next time."""
+        """Import the modules that register vecenv's entries, once; a failed import is repeated by the next call."""
         if not self._homes:
             return
         with _importing:
@@ -156,14 +156,14 @@ ENV_WRAPPER_REGISTRY = Registry("env wrapper", ("vecenv.wrappers",))
 
 
 def import_modules(names: Iterable[str] | str | None) -> list[ModuleType]:
-    """Import the modules of a config's `import_names`, so that they register what they hold.
+    """Import the modules of a config's `import_names`, so that their classes are registered.
 
     Args:
         names: dotted names; None means none, one string means one name.
 
     Raises:
-        ConfigError: they are no names.
-        ImportError: what the import of a module raised.
+        ConfigError: an entry of `names` is not a name.
+        ImportError: the import of a module failed.
     """
     if names is None:
         return []

@@ -1,8 +1,8 @@
-"""Replaying: how an env's code can tell that it only repeats what it has done before.
+"""Replaying: the code of an env can find out that it only repeats earlier steps after a crash.
 
-Each thread has a mark of its own, because the envs of one worker may live in several threads, of
-which one repeats while another already goes on. The process environment is a hint for what cannot
-ask: it is set while any thread repeats.
+Each thread has a mark of its own, because the envs of one worker may live in several threads: one of them
+repeats while another one already continues. The process environment is a hint for code that cannot
+call `is_replaying`: it is set while any thread repeats.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 __all__ = ["is_replaying"]
 
-#: In the process environment while an env of this process repeats what it did in a worker that died.
+#: Set in the process environment while an env of this process repeats its steps in a worker that died.
 REPLAYING = "VECENV_REPLAYING"
 
 _thread_state = threading.local()
@@ -23,9 +23,9 @@ _num_threads = 0
 
 
 def is_replaying() -> bool:
-    """Tell whether the env in this thread only repeats what it did before its worker died.
+    """Return whether the env in this thread only repeats its steps before the death of its worker.
 
-    For envs with effects beyond their answers, such as files: those have happened already.
+    This is for envs with side effects, such as files: these effects have happened already.
 
     >>> is_replaying()
     False

@@ -110,7 +110,7 @@ class TreeArray:
         return require("treetensor.numpy", "treetensor").array(_named(self).json())
 
     def tensor(self) -> Any:
-        """Return the same as a `treetensor.torch.Tensor` with memory of its own; what is no number is left out.
+        """Return the tree as a `treetensor.torch.Tensor` with memory of its own, without values that are not numbers.
 
         Raises:
             DependencyError: treetensor is not installed.

@@ -1,6 +1,6 @@
-"""One round of rows in one process: send, step envs that cost nothing, receive; C and its twin.
+"""One round of rows in one process: send, step envs that cost nothing, receive; in C and in Python.
 
-Nothing sleeps and nobody is woken, so this is what it costs to pack actions and observations.
+No process sleeps or is woken, so this is the cost to pack actions and observations.
 """
 
 from __future__ import annotations

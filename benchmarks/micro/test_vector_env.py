@@ -75,7 +75,7 @@ def test_step_with_frames(benchmark: Any, opener: _Opener, copy: bool) -> None:
 
 @pytest.mark.parametrize("num_envs", [1, 8])
 def test_round_trip(benchmark: Any, opener: _Opener, num_envs: int) -> None:
-    """`send` and `recv`: what it costs to wake the workers and to hear from them."""
+    """`send` and `recv`: the cost to wake the workers and to receive their answers."""
     envs = opener([NullEnv] * num_envs)
     actions = next(action_batches(envs.single_action_space, num_envs))
 

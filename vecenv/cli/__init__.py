@@ -1,11 +1,11 @@
-"""Command line: parses `vecenv <command> ...` and turns what went wrong into one line and an exit code.
+"""Command line: parses `vecenv <command> ...` and turns errors into one line and an exit code.
 
 A command is a module of this package with one function `add_parser(subparsers)`, which adds its parser and
 sets `run` (a function from the parsed options to an exit code) as a default on it. To add a command, write the
 module and name it in `_COMMANDS`.
 
 Exit codes: 0 done, 1 the run failed, 2 the request made no sense or something is not installed, 130 interrupted, 141
-nobody reads the output.
+the output was closed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COMMANDS = (bench, check, record, replay)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage text that argparse puts before it."""
+    """Prints an error in one line, without the usage text of argparse."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE_ERROR, f"{self.prog}: {one_line(message)}\n")

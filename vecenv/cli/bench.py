@@ -1,7 +1,7 @@
 """`vecenv bench`: step one registered env in every mode, in turns, and print a table.
 
-Only the options are here; what is stepped stands in `target`, the stop-watch in `measure`, the table in `report`.
-Those are imported when the command runs, so that `vecenv --version` and wrong options answer at once.
+Only the options are here; the env is built in `target`, the time is measured in `measure`, the table is printed in
+`report`. These modules are imported when the command runs, so that `vecenv --version` and wrong options answer at once.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _check(options: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _wrap_foreign_errors() -> Iterator[None]:
-    """Raise what comes out of a mode, as an env's exceptions do as themselves, as an error with one line's text."""
+    """Turn any exception of a mode, such as one of the env, into an error with a text of one line."""
     try:
         yield
     except (VecenvError, KeyboardInterrupt):

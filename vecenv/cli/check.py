@@ -84,7 +84,7 @@ def _close(env: Any) -> list[Any]:
         adapt(env).close()  # which not every env has
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # of any class; what was found before must be told, too
+    except BaseException as error:  # of any class; earlier findings must be reported, too
         return [Violation("close", f"{type(error).__name__} raised: {error}")]
     return []
 
@@ -97,7 +97,7 @@ def _print_recovery(env_fn: Any, seed: int) -> list[Any]:
         report = check_recovery(env_fn, seed=seed)
     except (ConfigError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # of the env, of any class: what it breaks stands above, and this with it
+    except BaseException as error:  # of the env, of any class: reported after the rules that it breaks
         return [Violation("recovery", f"{type(error).__name__} raised: {error}")]
     for line in report.lines():
         print(line)

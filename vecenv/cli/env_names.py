@@ -1,4 +1,4 @@
-"""What a command's ENV means: a registered id, or `module:factory` for an env of the user's own."""
+"""The argument ENV of commands: a registered id, or `module:factory` for an env of the user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["find_env_fn"]
 
 
 def find_env_fn(name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
-    """Give a constructor for what is called `name`, without calling it.
+    """Return a constructor for the env called `name`; it is not called.
 
     Args:
         name: an id of Gymnasium's registry, `module:id` for one that importing the module registers, or

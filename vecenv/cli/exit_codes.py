@@ -1,4 +1,4 @@
-"""Ending: how a command ends, whatever happens in it: with one line at most and an exit code."""
+"""Exit codes: a command ends with at most one line of output and an exit code, also after an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_command(where: str, command: Callable[[], int | None]) -> int:
 
     Raises:
         SystemExit: as the command does.
-        Exception: what is neither an error of vecenv's nor one of standard output.
+        Exception: an exception that is neither an error of vecenv nor one of standard output.
     """
     try:
         try:
@@ -30,7 +30,7 @@ def run_command(where: str, command: Callable[[], int | None]) -> int:
         except SystemExit:  # of a parser that has printed its help
             _flush()
             raise
-        _flush()  # not left to the interpreter's end, where nobody could do anything about an error
+        _flush()  # not at the interpreter's exit, where errors cannot be handled
         return exit_code
     except OSError as error:
         if error.filename is not None or not _is_output_blocked():
@@ -68,9 +68,9 @@ def _flush() -> None:
 
 
 def _is_output_blocked() -> bool:
-    """Tell whether standard output takes nothing: an OSError may be of anything else. If it does, that is a line break.
+    """Return whether standard output is blocked, since an OSError may have another cause; else write a line break.
 
-    What could not be written is not kept, so a flush alone tells nothing.
+    Output that could not be written is not kept, so a flush alone does not fail.
     """
     try:
         print(flush=True)

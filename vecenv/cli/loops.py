@@ -1,7 +1,7 @@
 """Plain loops: processes that step their envs one after another, with nothing shared. The yardstick of every ratio.
 
     parent --- start time, seconds ---> each process: (step, reset if done) over its envs until time is up
-    parent <-- steps, seconds, CPU seconds, or what an env raised --- each process
+    parent <-- steps, seconds, CPU seconds, or the exception of an env --- each process
 
 One process gives the plain loop, as many as there are cores give the ceiling of the machine.
 """
@@ -44,7 +44,7 @@ _Step = Callable[[Any], tuple[Any, Any, bool, bool, dict[str, Any]]]
 
 
 class LoopResult(NamedTuple):
-    """What one process did in one window; `round_seconds` are the seconds of each round of its envs, if known."""
+    """The result of one process in one window; `round_seconds` are the seconds of each round of its envs, if known."""
 
     steps: int
     seconds: float

@@ -2,11 +2,11 @@
 
     round 1: plain | ceiling | gymnasium | sync | async     round 2: plain | ceiling | ...     medians
 
-A machine that others use changes speed from one second to the next. Windows that take turns see the same weather, so
-ratios are formed inside a round and the median round is reported. All modes are built before the first window and
-wait, asleep, for their turn.
+A shared machine changes its speed from one second to the next. Windows that take turns are measured under the same
+conditions, so ratios are formed inside a round and the median round is reported. All modes are built before the first
+window and sleep until their turn.
 
-Steps that only reset an env (Gymnasium's NEXT_STEP autoreset) are work that nobody asked for: they never count.
+Steps that only reset an env (Gymnasium's NEXT_STEP autoreset) do not count: they advance no episode.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _WARM_UP_BATCHES = 4
 
 
 class Window(NamedTuple):
-    """What one mode did in one window.
+    """The result of one mode in one window.
 
     Attributes:
         cpu_seconds: of the parent and its processes together.
-        lockstep: of loops, the share of the rate that would be left if they waited for each other after every round
-            of their envs, and waiting took no time: uneven envs and cores cost that much whoever steps in lockstep.
-            None where it was not measured.
+        lockstep: of loops, the share of the rate that would remain if they waited for each other after every round of
+            their envs, and waiting took no time. Uneven envs and cores cost every lockstep that much.
+            None if it was not measured.
     """
 
     steps: int
@@ -124,7 +124,7 @@ class LoopMode(Mode):
 
 
 class _VectorMode(Mode):
-    """What the synchronous and the asynchronous mode share: the env, its processes, premade actions."""
+    """Base of the synchronous and the asynchronous mode: the vector env, its processes, premade actions."""
 
     def __init__(self, name: str, envs: Any, pids: Sequence[int]) -> None:
         super().__init__(name)
@@ -139,7 +139,7 @@ class _VectorMode(Mode):
             raise
 
     def close(self) -> None:
-        """End the workers, whatever they are doing."""
+        """End the workers, also during a step."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Gymnasium, when a step is still under way
             if isinstance(self._envs, AsyncVectorEnv):
@@ -260,7 +260,7 @@ def gymnasium_async(env_fns: Sequence[EnvFn], *, copy: bool = True) -> SyncMode:
             envs = AsyncVectorEnv(env_fns, copy=copy)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # TypeError, ValueError, or what a space or a constructor of somebody's own raises
+    except BaseException as error:  # TypeError, ValueError, or any exception of the user's space or constructor
         raise ConfigError(
             f"Gymnasium's AsyncVectorEnv cannot be built: {type(error).__name__}: {error} Leave it out with "
             "--skip gymnasium"

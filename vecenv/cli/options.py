@@ -1,4 +1,4 @@
-"""Values of options that several commands share: types turn text into a value or say what they expected."""
+"""Types of options that several commands share: they turn text into a value, or name the form that they expect."""
 
 from __future__ import annotations
 

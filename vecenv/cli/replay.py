@@ -16,7 +16,7 @@ from vecenv.errors import ConfigError
 __all__ = ["add_parser"]
 
 _QUIT = 1
-#: What stands between a command and the code of an env: the debugger does not stop there by itself.
+#: Modules between a command and the code of an env: the debugger does not stop in them.
 _SKIP = (
     "vecenv.core.*", "vecenv.cli.*", "vecenv.envs.adapt", "vecenv.replaying",
     "gymnasium.core", "gymnasium.wrappers.*", "gymnasium.utils.*",
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ConfigError: the file cannot be read, or is none.
         DependencyError: the env's modules are not found.
-        Exception: what the env raises.
+        Exception: the env raised it.
     """
     from vecenv.core.recovery import reproducer
 

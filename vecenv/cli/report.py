@@ -1,4 +1,4 @@
-"""What a benchmark shows: header, progress bar and table for the terminal, JSON and a bar chart for files.
+"""The output of a benchmark: header, progress bar and table for the terminal, JSON and a bar chart for files.
 
 Results go to standard output, progress to standard error; into a pipe or a file the table keeps its full width.
 """
@@ -25,7 +25,7 @@ __all__ = ["print_header", "print_table", "progress", "write_json", "write_plot"
 _PIPE_WIDTH = 160
 # In a terminal that is narrower rich would cut digits off; the terminal folds the lines instead.
 _TABLE_WIDTH = 80
-# What a lockstep loses anyway, as envs take longer now and then; below it the machine is to blame.
+# A lockstep reaches this share even with uneven envs; below it the machine is the cause.
 _EVEN = 0.9
 # The share of its cores that a machine can lose without its numbers being worse for it.
 _MOST_STOLEN = 0.02
@@ -42,7 +42,7 @@ _COLUMNS = (
 
 
 def print_header(settings: dict[str, Any], machine: dict[str, Any]) -> None:
-    """Say what is about to run and on what."""
+    """Print the settings of the run and the machine."""
     console = _stdout()
     console.print(_title(settings), highlight=False)
     console.print(_machine_line(machine), highlight=False)
@@ -73,7 +73,7 @@ def progress(num_windows: int) -> Iterator[Callable[[str], None]]:
 
 
 def print_table(results: Sequence[Result], stolen: float = 0.0) -> None:
-    """Print one line per mode, and why to run this again if the machine did not give what it seems to have.
+    """Print one line per mode, and a note to repeat the run if the machine lost a share of its cores.
 
     Args:
         stolen: the share of the cores' time that was taken from below while this ran.
@@ -135,7 +135,7 @@ def write_plot(path: Path, settings: dict[str, Any], machine: dict[str, Any], re
 
 
 class _Console(Console):
-    """Leaves it to `run_command` how a command ends whose output nobody reads; rich would end it with exit code 1."""
+    """Lets `run_command` end a command whose output is closed; rich would end it with exit code 1."""
 
     def on_broken_pipe(self) -> NoReturn:
         """Raise what rich has caught."""

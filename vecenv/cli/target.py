@@ -1,4 +1,4 @@
-"""What a benchmark steps: how to build the env in any process, and the actions made before the clock starts."""
+"""The env that a benchmark steps: how to build it in any process, and actions that are made before the clock starts."""
 
 from __future__ import annotations
 

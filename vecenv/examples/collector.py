@@ -127,7 +127,7 @@ def _run_manager(
     """As `_run_batches`, from a manager; its start counts."""
     with create_env_manager({"type": name}, env_fns) as manager:
         actions = [copy.deepcopy(manager.action_space) for _ in env_fns]
-        for env_id, space in enumerate(actions):  # one generator each: who answers first is a matter of chance
+        for env_id, space in enumerate(actions):  # one generator each: the order of the answers varies
             space.seed(None if seed is None else seed + env_id)
 
         def random_policy(obs: dict[int, Any]) -> dict[int, Any]:

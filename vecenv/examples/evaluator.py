@@ -1,7 +1,7 @@
 """Evaluate a random policy: `python -m vecenv.examples.evaluator --env CartPole-v1 --envs 4 --episodes 5 --seed 0`.
 
-What makes an evaluation repeatable: every env is reset by force, whatever it was doing; it has its own seed, with
-which every one of its episodes begins; and every env plays exactly its number of episodes, however long they are.
+The evaluation is repeatable. Every env is reset by force, also during an episode. It has its own seed, with which
+each of its episodes begins. Every env plays exactly its number of episodes, however long they are.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def _stop_at(target: float) -> Callable[[dict[str, Any], dict[str, Any]], bool]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train on each kind of vector env, then print what was reached and the times side by side."""
+    """Train on each kind of vector env, then print returns and times side by side."""
     options = _parse(argv)
     if options.threads:
         require("torch", "sb3").set_num_threads(options.threads)

@@ -103,7 +103,7 @@ class SB3VecEnv(_VecEnv):
             self._check_distinct()
             envs = self.vector_env
             super().__init__(self._pool.num_envs, envs.single_observation_space, envs.single_action_space)
-            # what the envs tell beside render modes: VecVideoRecorder asks here for the frames per second
+            # the metadata of the envs beside render modes: VecVideoRecorder reads the frames per second here
             self.metadata: dict[str, Any] = {**(self._pool.properties.get("metadata") or {}), **self.metadata}
         except BaseException:
             self.vector_env.close()
@@ -196,7 +196,7 @@ class SB3VecEnv(_VecEnv):
             raise
 
     def _send_converted(self, actions: Any) -> None:
-        """Send what is not one array of the action space's dtype."""
+        """Send actions that are not one array of the action space's dtype."""
         space = self.action_space
         if not self._is_plain:
             if isinstance(actions, Mapping):
@@ -354,7 +354,7 @@ class SB3VecEnv(_VecEnv):
 
 
 def _statistics_of(batch: Batch, row: int) -> dict[str, Any]:
-    """Return what a Monitor tells of an episode, its numbers rounded as there."""
+    """Return the entry of an episode as `Monitor` of Stable-Baselines3 writes it, with the same rounding."""
     return {
         "r": round(float(batch.returns[row]), 6),
         "l": int(batch.lengths[row]),

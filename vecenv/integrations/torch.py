@@ -36,8 +36,8 @@ def as_tensors(value: Any) -> Any:
     """Return nested arrays as tensors over the same memory.
 
     Args:
-        value: arrays in dicts, tuples and lists to any depth, such as the result of a step. Whatever is no array of
-            numbers is returned as it is.
+        value: arrays in dicts, tuples and lists to any depth, such as the result of a step. Other values
+            than arrays of numbers are returned unchanged.
 
     Returns:
         The same nest. A tensor is valid as long as its array is: of a vector env with `copy=False` until `depth - 1`
@@ -186,7 +186,7 @@ def _check_status(status: Any) -> None:
     """Raise RuntimeError unless a call of the CUDA runtime succeeded."""
     if int(status) == 0:
         return
-    # CUDA keeps the error for whoever asks next, which would be the caller's next kernel, that is not to blame.
+    # CUDA reports the error at the next call, which would be an unrelated kernel of the caller.
     cudart = torch.cuda.cudart()
     if hasattr(cudart, "cudaGetLastError"):  # newer versions of torch
         cudart.cudaGetLastError()
@@ -210,15 +210,15 @@ def _gives_views(envs: Any, pool: Pool) -> bool:
 
 
 class ToDevice:
-    """Puts what a vector env returns on one device, one call per batch.
+    """Moves the results of a vector env to one device, one call per batch.
 
-    On the CPU tensors share the arrays' memory. To a CUDA device copies are asynchronous where arrays are views of
-    the arena, that is, of a vector env made with `copy=False` with the native implementation: its memory is registered.
-    The copies of one batch are waited for when the next one is given, so no row changes while the device reads it,
-    if every batch is given here before the one after the next is received; with `depth=2` they are waited for at once,
-    since a row may change as soon as the next batch is there. Until then nobody may write to the arrays.
+    On the CPU, tensors share the memory of the arrays. Copies to a CUDA device are asynchronous if the arrays are views
+    of the arena: the vector env was made with `copy=False` and runs the native implementation. Its memory is pinned.
+    A call waits for the copies of the previous batch. No row changes while the device reads it if every batch is
+    given here before the second next one is received. With `depth=2` each call waits for its own copies, since a row
+    may change as soon as the next batch has arrived. Do not write to the arrays before that.
 
-    What concerns CUDA is validated on machines without a GPU only; see `PinnedMemory`.
+    The CUDA path is validated only on machines without a GPU; see `PinnedMemory`.
 
     Example:
         >>> from vecenv import VectorEnv
@@ -252,7 +252,7 @@ class ToDevice:
         is_pinned = self.device.type == "cuda" and _gives_views(envs, pool)
         self._pinned = PinnedMemory(envs, self.device) if is_pinned else None
         self._waits = pool.options.depth < _MIN_DEPTH
-        self._under_way: Any = None  # an event behind the last copies, and what they read
+        self._under_way: Any = None  # an event after the last copies, and the arrays that they read
 
     @property
     def is_pinned(self) -> bool:

@@ -207,7 +207,7 @@ def pool_options(cfg: Mapping[str, Any], autoreset: Autoreset) -> PoolOptions:
 
 
 def _failures(cfg: Mapping[str, Any]) -> PoolFailurePolicy:
-    """Return the failure policy of the pool. Hangs raise: `max_retry` and `retry_type` rule what follows."""
+    """Return the failure policy of the pool. Hangs raise; then `max_retry` and `retry_type` apply."""
     return PoolFailurePolicy(**{key: cfg[key] for key in _FAILURES if key in cfg}, recover_hangs=False)
 
 

@@ -105,10 +105,10 @@ class OpenedEnvs:
         plan: layout of the arena.
         memory: the buffer that the arena lies in, page aligned and `plan.nbytes` long. It stays mapped for as long as
             anything references it, after `Engine.close` as well: batches are views of it.
-        hub: commands go in, rows and messages come out. A slot of the hub is whatever runs some envs one after the
-            other: a thread of a worker, or a whole machine.
+        hub: commands go in, rows and messages come out. A slot of the hub runs some envs one after the other: it is a
+            thread of a worker, or a whole machine.
         num_slots: how many slots, from 0 on, serve envs now. `plan.num_slots` may be more: reserves.
-        journal: where requests are to be noted, so that envs can be restored; None: the engine needs no such notes.
+        journal: the log of requests from which envs are restored; None: the engine needs no log.
         listener: receives the messages of workers about recovery; None: such messages are ignored.
         before_request: called before steps or resets are sent. The engine may replace workers in it. None: not called.
         dump_payload: returns a payload as the host loads it: pickled, or a copy if the envs live in this process.
@@ -148,7 +148,7 @@ class AskedEnvs(Protocol):
         """Draw a seed for an env whose episodes cannot be restored; None if the env was never given a seed."""
 
     def forget_envs(self, env_ids: Collection[int]) -> None:
-        """Cancel what these envs owe, and treat them as new: they have been replaced by envs that were built anew."""
+        """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt."""
 
 
 class WaitState(Protocol):
@@ -187,14 +187,14 @@ class Engine(WorkerDirectory, Protocol):
     follows. After any other interruption the next call must find a usable state: steps that belong together
     go into `with signals_deferred():`, which should be short. No descriptor, process or memory may be lost.
 
-    Failures. An answer that can never come must not be waited for: whatever a wait calls, `on_descriptor`, `on_overdue`
-    or `check_alive`, either replaces what has failed, so that the answer does come, or raises. As long as something has
-    failed and is not replaced, `has_dead` is True and `check_alive` raises if its envs owe an answer or are called.
+    Failures. A wait must not wait for an answer that can never come. So `on_descriptor`, `on_overdue` and
+    `check_alive`, which a wait calls, either replace the failed part, so that the answer comes, or raise. As long as a
+    failed part is not replaced, `has_dead` is True and `check_alive` raises if its envs owe an answer or are called.
 
     An engine that replaces workers
         * makes a `Journal` and a `Recovery` in `open`, and gives them to the pool in `OpenedEnvs`;
         * takes all messages first, `waiter.inbox.poll()`, once the failed process can write no more;
-        * reads from the hub what is left to do (`Hub.requeue`), from the journal how to restore each env
+        * reads the remaining commands from the hub (`Hub.requeue`), and from the journal how to restore each env
           (`Recovery.plan`), and sends both to the successor with the payloads again (`Hub.resend_payloads`,
           `Requests.payload_of`);
         * answers lost calls itself (`Inbox.reply_to_call`), since collecting calls waits for each one;

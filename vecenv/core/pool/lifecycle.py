@@ -179,7 +179,7 @@ class Lifecycle:
         Args:
             open_all: builds everything.
             shut_down: ends everything that `open_all` has begun, even if that failed half-way. It is called once, with
-                the timeout of `close`, and returns the exception that is to be raised when all has ended.
+                the timeout of `close`, and returns the exception to raise when everything has ended, or None.
 
         Raises:
             StateError: the pool is started already, or belongs to another process.

@@ -275,7 +275,7 @@ class Pool:
         self._call("reset", self._requests.reset, env_ids, seeds, kwargs, ordered, draw_seeds)
 
     def cancel(self, env_ids: Sequence[int] | Array | None = None) -> None:
-        """Cancel what envs owe: a step or reset that has not begun is not made, and a late answer is dropped.
+        """Cancel outstanding commands: a step or reset that has not begun is not made, and a late answer is dropped.
 
         The state of these envs is unknown afterwards: reset them.
 

@@ -60,7 +60,7 @@ class ProcessEngine:
     Args:
         env_fns: one constructor per env.
         options: of the pool.
-        adapt: gives whatever a constructor returns the calls of Gymnasium.
+        adapt: adapts the result of a constructor to the interface of Gymnasium.
         snapshotter: reads the state that envs carry from one episode to the next, so that they can be restored from
             there after a crash; None: they are restored from seeded resets only.
 
@@ -448,7 +448,7 @@ class ProcessEngine:
         return {} if self.recovery is None else self.recovery.statistics()
 
     def reproduce(self, env_id: int, op: int, step_id: int) -> reproducer.FailureContext:
-        """Describe what an env was asked until it failed, so that it can be repeated elsewhere.
+        """Describe the commands of an env until its failure, so that they can be repeated elsewhere.
 
         Args:
             env_id, op, step_id: of the command that failed.

@@ -2,7 +2,7 @@
 
     arguments -> checked -> payloads -> hub -> journal
 
-A payload is what does not fit into the columns of a row: options of a reset, actions without layout, functions.
+A payload contains values without a column: options of a reset, actions without layout, functions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MANY_SEEDS = 2**63
 
 
 class Requests:
-    """The requests of one open pool: sends them, and knows what envs were asked.
+    """The requests of one open pool: sends them, and keeps the outstanding ones.
 
     Args:
         envs: where commands go.
@@ -182,7 +182,7 @@ class Requests:
         return [self._hub.owed(i)[1] for i in ids.tolist() if 0 <= i < self._num_envs and self._hub.owed(i)[1]]
 
     def cancel(self, env_ids: Sequence[int] | Array | None) -> None:
-        """Cancel what envs owe; see `Pool.cancel`."""
+        """Cancel the outstanding commands of envs; see `Pool.cancel`."""
         ids = self._chosen(env_ids).tolist()
         for env_id in ids:
             if not 0 <= env_id < self._num_envs:
@@ -252,7 +252,7 @@ class Requests:
             self._inbox.forget_calls()
             self._calls = {}
 
-    # ---- what envs were asked ----------------------------------------------------------------
+    # ---- commands of envs --------------------------------------------------------------------
 
     def last_request(self, state: SlotState) -> tuple[int | None, tuple[Any, ...]]:
         """Return the seed of an env's episode and the actions of the command under way, as far as they are known.
@@ -291,7 +291,7 @@ class Requests:
         return secrets.randbits(31) if self._is_seeded[env_id] else None
 
     def forget_envs(self, env_ids: Collection[int]) -> None:
-        """Cancel what these envs owe, and treat them as new: they have been replaced by envs that were built anew."""
+        """Cancel the outstanding commands of these envs, and treat the envs as new: they have been rebuilt."""
         for env_id in env_ids:
             self._inbox.forget(self._hub.owed(env_id)[1])
             self._hub.cancel(env_id)

@@ -93,7 +93,7 @@ class SerialEngine:
     Args:
         env_fns: one constructor per env.
         options: of the pool; those about processes and failures have no effect.
-        adapt: gives whatever a constructor returns the calls of Gymnasium.
+        adapt: adapts the result of a constructor to the interface of Gymnasium.
     """
 
     runs_here = True
@@ -296,7 +296,7 @@ class SerialPool(Pool):
     Args:
         env_fns: one constructor per env.
         options: those about processes and failures have no effect.
-        adapt: gives whatever a constructor returns the calls of Gymnasium.
+        adapt: adapts the result of a constructor to the interface of Gymnasium.
         snapshotter: accepted for `ProcessPool`'s callers; nothing is restored here.
     """
 

@@ -1,4 +1,4 @@
-"""Supervisor: what a pool does when a worker dies or hangs.
+"""Supervisor: handles the death or hang of a worker.
 
     a pidfd is readable, or an operation is over its limit
         -> reap -> raise                          on_failure='raise'
@@ -36,7 +36,7 @@ __all__ = ["Supervisor", "death_of"]
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """The reason why a worker is to be replaced.
+    """The reason for the replacement of a worker.
 
     Attributes:
         message: the failure in words.
@@ -56,7 +56,7 @@ class Supervisor:
         group: the workers.
         slots: which env is served by which slot, and which slot belongs to which worker.
         envs: hub and arena.
-        requests: what envs were asked.
+        requests: the commands of the envs.
         waiter: messages that have arrived.
         recovery: decides about failures; None: they are raised.
         recycler: finds workers that have lived long enough; None: workers are not recycled.
@@ -87,7 +87,7 @@ class Supervisor:
         self._recovery = recovery
         self._recycler = recycler
         self._start_successor = start_successor
-        self._failed: dict[int, WorkerFailure] = {}  # workers that are to be replaced, by worker_id
+        self._failed: dict[int, WorkerFailure] = {}  # workers to replace, by worker_id
 
     # ---- noticing --------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Supervisor:
         return [self._hub.state(slot) for slot in worker.slots]
 
     def _death_of(self, worker: Worker) -> WorkerDiedError:
-        """Name what the worker was doing: the operation that ran, else the first one that waits."""
+        """Return the error of a dead worker; it names the operation that ran, else the first one that waits."""
         for state in self._states(worker):
             if state.op != Op.NONE:
                 error = death_of(worker, Op(state.op).name.lower(), state.env_id, state.step_id)
@@ -182,7 +182,7 @@ class Supervisor:
     # ---- replacing -------------------------------------------------------------------------
 
     def _note_failure(self, recovery: Recovery, worker: Worker, error: WorkerError, exitcode: int | None) -> None:
-        """Note that a worker that has been reaped is to be replaced; `_replace_failed` does it.
+        """Register a reaped worker for replacement by `_replace_failed`.
 
         Args:
             error: raised if the policy says so.
@@ -354,10 +354,10 @@ class Supervisor:
 
 
 def death_of(worker: Worker, op: str, env_id: int | None = None, step_id: int | None = None) -> WorkerDiedError:
-    """Reap a worker that has ended, and return the error that says so.
+    """Reap a worker that has ended, and return the error for that.
 
     Args:
-        op: what it was doing: construct, step, reset, call or idling.
+        op: its operation: construct, step, reset, call or idling.
         env_id: the env concerned; None: all of the worker.
         step_id: number of the command; None: there was none.
     """

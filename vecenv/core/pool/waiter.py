@@ -189,7 +189,7 @@ class Waiter:
                 result, or the event that has ended the wait.
             count: number of answers that are awaited, for messages.
             timeout: seconds; None: as long as it takes.
-            fate: says what becomes of the request at the timeout.
+            fate: the state of the request after the timeout, for the message.
         """
         deadline = Deadline(timeout)
         next_poll = self._next_poll(deadline)
