@@ -1,19 +1,20 @@
-"""The Gymnasium face: `VectorEnv`, a drop-in for `gymnasium.vector.AsyncVectorEnv`, and what makes it.
+"""The Gymnasium front end: `VectorEnv`, a drop-in for `gymnasium.vector.AsyncVectorEnv`.
 
-    env        Gymnasium's tuples: steps and resets
-    calls      calls and attributes
-    base       the start, the end, and Gymnasium's rules about which call may follow which
-    seeds      what resets are given, and were
-    results    a batch becomes what a step returns
-    infos      info dicts of N envs to arrays; dtypes: dtypes that hold several
-    nested     nested observations, in batches and row by row
-    arguments  what a caller gives, checked
-    errors     vecenv's and Gymnasium's at once
-    make       by name, also by Gymnasium's `make_vec`
-    by_id      where Gymnasium finds that
-    batched    a vector env of vector envs, `BatchedVectorEnv`; batched_calls, batched_data: its calls, its reshaping
+It stands above the pool: the pool returns batches, and this package turns them into Gymnasium's five-tuples.
 
-Stands above the waist: a batch of the pool comes in, Gymnasium's five-tuple goes out.
+    env        VectorEnv: steps and resets
+    calls      VectorEnv: calls, attributes and rendering
+    base       start, close, and Gymnasium's rules about the order of calls
+    seeds      the seeds of resets: drawn if missing, recorded
+    results    one batch of the pool as the result of a step
+    infos      N info dicts as one dict of arrays
+    dtypes     common dtypes without loss of values
+    nested     nested observations, as batches and as single rows
+    arguments  checks and conversions of the caller's arguments
+    errors     errors that belong to vecenv and to Gymnasium
+    make       make_vec, register_vec: vector envs by registered name
+    by_id      the entry points that Gymnasium's registry uses
+    batched    BatchedVectorEnv: a vector env of vector envs; batched_calls, batched_data: its calls, its reshaping
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arguments of the vector envs, checked and converted to the types of the engine."""
+"""Checks of the vector envs' arguments, and their conversion to the engine's types."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ __all__ = [
 
 
 def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """Return the mode, also by its value."""
+    """Return an autoreset mode, given as the enum or as its value, such as 'NextStep'.
+
+    Raises:
+        ConfigError: there is no such mode.
+    """
     try:
         return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
     except ValueError:
@@ -39,7 +43,11 @@ def read_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
 
 
 def read_infos(infos: str) -> Infos:
-    """Return which infos travel, by name."""
+    """Return the `Infos` constant of this lower-case name: which infos the workers send.
+
+    Raises:
+        ConfigError: there is no such name.
+    """
     known = [known.name.lower() for known in Infos]
     if infos not in known:
         raise ConfigError(f"infos: expected one of {known}, got {infos!r}", key="infos")
@@ -47,7 +55,11 @@ def read_infos(infos: str) -> Infos:
 
 
 def read_count(name: str, count: Any, most: int | None = None) -> int | None:
-    """Return a whole number between 1 and `most`, or None."""
+    """Return `count`, checked: a whole number from 1 to `most`, or None.
+
+    Raises:
+        ConfigError: any other value.
+    """
     if count is None:
         return None
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1 or (most and count > most):
@@ -57,17 +69,17 @@ def read_count(name: str, count: Any, most: int | None = None) -> int | None:
 
 
 def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
-    """Return one seed per env: counted up from an int, or those of a list.
+    """Return one seed per env: `seed + env_id` for an int, the items of a list, or None for each.
 
     Raises:
-        ConfigError: there is not one for each env.
-        TypeError: they are no whole numbers.
+        ConfigError: the list does not have `num_envs` items.
+        TypeError: a seed is not a whole number.
     """
     if seed is None:
         return [None] * num_envs
     if isinstance(seed, int | np.integer):
         return [int(seed) + env_id for env_id in range(num_envs)]
-    # An array without dimensions has the method, too.
+    # An array without dimensions also has `__len__`.
     if not hasattr(seed, "__len__") or isinstance(seed, str) or getattr(seed, "ndim", 1) == 0:
         raise TypeError(f"seed: expected an int, a list of {num_envs} or None, got {type(seed).__name__}")
     if len(seed) != num_envs:
@@ -79,10 +91,15 @@ def read_seeds(seed: Any, num_envs: int) -> list[int | None]:
 
 
 def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
-    """Return ids as int64 (B,), also of a single one; None stays None.
+    """Return env ids as int64 (B,); a single id becomes an array of one, None stays None.
+
+    Args:
+        what: the name of the calling method, for errors.
+        env_id: an int, a non-empty list of them, or None.
+        num_envs: number of envs.
 
     Raises:
-        ConfigError: they are no whole numbers, or there is no such env.
+        ConfigError: an id is not a whole number, or there is no such env.
     """
     if env_id is None:
         return None
@@ -96,14 +113,15 @@ def read_env_ids(what: str, env_id: Any, num_envs: int) -> Array | None:
 
 
 def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | None, dict[str, Any] | None]:
-    """Take `reset_mask` out of the options.
+    """Separate `reset_mask` from the other options of a reset.
 
     Returns:
-        The ids that it names, None for all, and the options without it.
+        The ids of the envs to reset, int64 (B,), or None for all envs; and the options without the mask.
 
     Raises:
-        TypeError: it is no bool array.
-        ConfigError: wrong shape, or nothing but False; options that are no dict.
+        TypeError: the mask is not a bool array.
+        ConfigError: the mask has another shape than (num_envs,) or contains only False, or the options are not a
+            dict.
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigError(f"options: expected a dict, got {options!r}", key="options")
@@ -123,11 +141,11 @@ def read_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[Array | No
 
 
 def wants_same_spaces(mode: Any) -> bool:
-    """Tell whether an `observation_mode` asks for equal observation spaces.
+    """Return whether this `observation_mode` requires equal observation spaces of all envs.
 
     Raises:
-        TypeError: a pair, but not of spaces.
-        ConfigError: no such mode.
+        TypeError: the mode is a pair, but not of spaces.
+        ConfigError: there is no such mode.
     """
     if isinstance(mode, tuple) and len(mode) == 2:
         if not all(isinstance(space, Space) for space in mode):
@@ -143,10 +161,14 @@ def wants_same_spaces(mode: Any) -> bool:
 
 
 def combine_spaces(mode: Any, found: list[Space[Any]]) -> tuple[Space[Any], Space[Any]]:
-    """Return the batched and the single observation space of envs whose spaces are `found`.
+    """Return the batched and the single observation space for this `observation_mode`.
+
+    Args:
+        mode: 'same', 'different', or a pair (observation_space, single_observation_space).
+        found: the observation space of each env.
 
     Raises:
-        DifferentSpacesError: shapes or dtypes differ.
+        DifferentSpacesError: the shapes or dtypes of the spaces differ.
     """
     single = mode[1] if isinstance(mode, tuple) else found[0]
     for env_id, space in enumerate(found):

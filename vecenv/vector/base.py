@@ -1,9 +1,9 @@
-"""BaseVectorEnv: what every vector env over a pool shares, its asynchronous calls' state before all.
+"""BaseVectorEnv: the common base of the vector envs over a pool; it checks the order of asynchronous calls.
 
     idle  --step_async, reset_async, call_async-->  pending  --the same `..._wait`-->  idle
     idle or pending  --close-->  closed
 
-Stands between the pool and the vector envs' own steps, resets and calls.
+It stands between the pool and the steps, resets and calls of the subclasses.
 """
 
 from __future__ import annotations
@@ -31,51 +31,51 @@ __all__ = ["BaseVectorEnv", "check_method", "check_name"]
 _Self = TypeVar("_Self", bound="BaseVectorEnv")
 
 _BACKENDS: dict[str, Callable[..., Pool]] = {"process": ProcessPool, "serial": SerialPool}
-#: What is pending after `close`, for ever.
+#: Value of `_pending` after `close`.
 _CLOSED = "close"
-#: Methods that `call` refuses: the engine has to know about them.
+#: Methods that `call` refuses: the engine must see these calls.
 _RESERVED_METHODS = ("reset", "step", "close")
 
 
 def check_method(name: str) -> None:
-    """Raise ConfigError if a method must not be called by `call`, TypeError if that is no name."""
+    """Raise ConfigError if `call` must not call this method, and TypeError if `name` is not a string."""
     check_name("call", name)
     if name in _RESERVED_METHODS:
         raise ConfigError(f"call: {name!r} is a method of the vector env itself, use envs.{name}()", key=name)
 
 
 def check_name(what: str, name: Any) -> None:
-    """Raise TypeError for what is no name of an attribute."""
+    """Raise TypeError if `name` is not a string; `what` names the calling method."""
     if not isinstance(name, str):
         raise TypeError(f"{what}: expected the name of an attribute, got {name!r}")
 
 
 class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """A vector env over a pool: which call may follow which, and its end."""
+    """A vector env over a pool: order of calls, and closing."""
 
     _pool: Pool
-    #: The call that its `..._wait` has to end; _CLOSED in the end.
+    #: The asynchronous call whose `..._wait` must come next: 'step', 'reset' or 'call'; _CLOSED after `close`.
     _pending: str | None = None
-    closed = True  # until there is something to close
+    closed = True  # until the workers have started
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """Process id of each worker, by worker_id; another one once a worker has been replaced."""
+        """Process id of each worker, by worker_id. The id changes when a worker is replaced."""
         return self._pool.worker_pids
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """Copies of the envs' generators."""
+        """A copy of each env's random generator. Calls the envs, so it blocks as `get_attr` does."""
         return self.get_attr("np_random")
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The seeds of the envs' generators."""
+        """The seed of each env's random generator. Calls the envs, so it blocks as `get_attr` does."""
         return self.get_attr("np_random_seed")
 
     @abc.abstractmethod
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute of every env, as the subclass has it."""
+        """Return an attribute of every env."""
 
     # ---- start -------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     # ---- states ------------------------------------------------------------------------------
 
     def _check_idle(self, what: str) -> None:
-        """Raise if the vector env is closed, or waits for a `..._wait`."""
+        """Raise if the vector env is closed, or if the `..._wait` of an earlier call must come first."""
         if self._pending == _CLOSED:
             raise ClosedVectorEnvError(f"{what}: the vector env is closed")
         if self._pending is not None:
@@ -105,7 +105,7 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     @contextlib.contextmanager
     def _sync_call(self, what: str) -> Iterator[None]:
-        """Context of a call and its wait in one: a Ctrl-C between the two leaves nothing that waits for the second."""
+        """Run an asynchronous call and its wait as one: after an exception, such as Ctrl-C, no call is pending."""
         self._check_idle(what)
         try:
             yield
@@ -115,14 +115,14 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise
 
     def _check_pending(self, name: str) -> None:
-        """Raise unless this is the call that waits for its `..._wait`."""
+        """Raise unless `name` is the pending asynchronous call."""
         if self._pending == _CLOSED:
             raise ClosedVectorEnvError(f"{name}_wait: the vector env is closed")
         if self._pending != name:
             raise NoCallError(f"{name}_wait: call {name}_async first", name=name)
 
     def _raise_as_gymnasium(self, what: str, error: StateError) -> NoReturn:
-        """Raise the pool's complaint in Gymnasium's words."""
+        """Raise the pool's StateError as the matching error of Gymnasium; raise others unchanged."""
         if isinstance(error, ClosedError):
             raise ClosedVectorEnvError(str(error)) from error
         if what != "recv" and self._pool.outstanding():
@@ -130,16 +130,16 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         raise error
 
     def _cancel_outstanding(self, what: str, ids: Sequence[int], ops: Collection[Op], noun: str) -> None:
-        """Forget what is owed by the pool's envs that are to be reset, and has not been waited for.
+        """Cancel outstanding operations of the pool's envs that will be reset now.
 
         Args:
-            what: the call that resets.
-            ids: of the pool's envs.
-            ops: the operations to forget; the pool itself lets steps be overtaken.
-            noun: what the pool's envs are, in the plural.
+            what: the name of the calling method, for errors.
+            ids: the pool's envs that will be reset.
+            ops: the operations to cancel. A step that is not among them is superseded by the reset in the pool.
+            noun: a name for the pool's envs in errors, in the plural.
 
         Raises:
-            PendingCallError: others owe an answer, too; nothing was forgotten.
+            PendingCallError: another env has an outstanding operation; nothing was cancelled.
         """
         owed = {i: self._pool.owes(i) for i in range(self._pool.num_envs)}
         others = [i for i, op in owed.items() if op != Op.NONE and i not in ids]
@@ -151,12 +151,12 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     # ---- end ---------------------------------------------------------------------------------
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End envs and workers, by force if need be; `close` passes its arguments on to this.
+        """Close the envs and end the workers; `close` passes its arguments to this method.
 
         Args:
-            timeout: seconds that workers have to end what they are doing and to close their envs,
-                then they are killed; None: the constructor's `close_timeout`.
-            terminate: kill the workers at once; their envs are not closed.
+            timeout: seconds to wait for the workers to finish and to close their envs. Workers that take longer are
+                killed. None (default): the constructor's `close_timeout`.
+            terminate: kill the workers at once, without closing their envs.
         """
         check_timeout("timeout", timeout)
         self._pending = _CLOSED
@@ -164,7 +164,7 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._release_views()
 
     def _release_views(self) -> None:
-        """Let go of the ring, so that its memory is free although this object is still there."""
+        """Drop all views of the ring, so that its memory can be freed while this object still exists."""
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -174,7 +174,7 @@ class BaseVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):
-            with contextlib.suppress(Exception):  # the interpreter may be half gone
+            with contextlib.suppress(Exception):  # the interpreter may be shutting down
                 self.close()
 
     def __getstate__(self) -> NoReturn:

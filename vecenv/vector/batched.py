@@ -1,10 +1,10 @@
-"""BatchedVectorEnv: vector envs of k envs in worker processes, seen as one vector env of all of them.
+"""BatchedVectorEnv: vector envs of k envs each, in worker processes, as one vector env of all these envs.
 
     env_fn()   a gymnasium.vector.VectorEnv of k envs, in a worker        W of them
     step       one command per batch, one call of its `step`, one copy of each of its arrays
     caller     W * k envs: env w * k + j is number j of batch w
 
-Stands above the waist beside VectorEnv; `envs/batched.py` is its other end.
+It stands above the pool, beside VectorEnv. `envs/batched.py` is its counterpart in the workers.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from .seeds import draw_seed
 
 __all__ = ["BatchedVectorEnv"]
 
-#: Blocks whose views are remembered; a ring has fewer.
+#: Largest number of blocks whose views are cached; a ring has fewer.
 _MAX_VIEWS = 64
-#: Steps between two states of the vector envs: their episodes do not end, so no reset is there to be waited for.
+#: Steps between two snapshots of the vector envs. The pool sees no ends of their episodes, so none can trigger one.
 _SNAPSHOT_INTERVAL = 500
 #: Rows of observations (W, k, *S); observations, rewards, terminations, truncations (N, ...).
 _Views = tuple[Any, Any, Array, Array, Array]
@@ -47,15 +47,16 @@ _Views = tuple[Any, Any, Array, Array, Array]
 class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # as `VectorEnv`
     """W vector envs of k envs each, in worker processes, stepped together.
 
-    For envs that are vectorised themselves: in NumPy, in C++, on a GPU. Autoreset and infos are those of the vector
-    envs. Observations have the dtypes of their spaces, rewards are float64, terminations and truncations bool.
+    For envs that are vectorised themselves: in NumPy, in C++, on a GPU. The vector envs do the autoresets and produce
+    the infos. Observations have the dtypes of their spaces, rewards are float64, terminations and truncations bool.
 
-    A worker that dies or hangs is replaced, and its batches are brought to where they were: by repeating what they
-    were asked since their last reset with a seed of all their envs, or since their last state. States are kept now and
-    then of Gymnasium's CartPoleVectorEnv, and of classes that have `get_state()` and `set_state(state)`, or an adapter
-    (`vecenv.register_state_adapter`, `vecenv.register_pickled_state`), which must cover the episodes under way, too.
-    Where neither is left, or the answers differ, all k episodes of the batch that have not ended end truncated, and
-    new ones begin as the autoreset mode has it. Errors and lines of the log number batches, not the envs in them.
+    A worker that dies or hangs is replaced, and its batches are restored. The new worker repeats the commands since
+    the batch's last reset with seeds for all its envs, or since its last snapshot. Snapshots are taken every 500 steps
+    of Gymnasium's CartPoleVectorEnv, of classes with `get_state()` and `set_state(state)`, and of classes with a state
+    adapter (`vecenv.register_state_adapter`, `vecenv.register_pickled_state`). A state must include the episodes in
+    progress. If there is no such reset or snapshot, or the repeated results differ, all episodes of the batch that have
+    not ended are truncated, and new ones begin according to the autoreset mode. Errors and log lines number the
+    batches, not the envs in them.
 
     Example:
         >>> import functools
@@ -68,11 +69,11 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         >>> envs.close()
 
     Attributes:
-        num_envs: of all batches together.
-        batch_size: k, envs of one batch.
-        seeds: the seed that each batch was last given, an int or a list of k, None where it got none. A first reset
-            draws what it is not given, but for envs that have their generators already; after an unseeded one
-            `reset(seed=envs.seeds[0])` then repeats the run.
+        num_envs: number of envs in all batches.
+        batch_size: k, number of envs in one batch.
+        seeds: the seed that each batch was given last: an int, a list of k, or None. The first reset draws the missing
+            seeds, except for envs that already have their generators. So `reset(seed=envs.seeds[0])` repeats a run
+            that began unseeded.
         implementation: 'native' or 'python', the code that moves the data.
     """
 
@@ -131,7 +132,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             )
         options = PoolOptions(
             num_workers=num_workers,
-            autoreset=Autoreset.NEXT_STEP,  # of batches that are lost; else the vector envs see to it themselves
+            autoreset=Autoreset.NEXT_STEP,  # for abandoned batches only; the vector envs do their own autoresets
             depth=depth,
             leases=NUM_LEASES if self.copy else 0,
             strict=check_flag("strict", strict),
@@ -147,8 +148,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
         self.seeds: tuple[Any, ...] = (None,) * pool.num_envs
-        self._reset_batches: Array | None = None  # the batches that a reset under way is of, None for all
-        self._partial_batches: list[int] = []  # those of which it leaves envs alone
+        self._reset_batches: Array | None = None  # batches of the pending reset, None for all
+        self._partial_batches: list[int] = []  # those in which only some envs are reset
         self._last_obs_rows: Any = None
         self._was_reset = False
         self._num_steps = 0
@@ -178,11 +179,12 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         self.single_observation_space, self.single_action_space = inner.observation_space, inner.action_space
         self.observation_space = batch_space(inner.observation_space, self.num_envs)
         self.action_space = batch_space(inner.action_space, self.num_envs)
-        # Actions that are one array pass by these; of others there are none of such a shape.
+        # The shape of an action that is one array, for the fast path in `_rows_of`; None for nested actions.
         shape = getattr(inner.action_space, "shape", None) if isinstance(pool.action_spec.root, Leaf) else None
         self._plain_shape = None if shape is None else (self.num_envs, *shape)
         self.autoreset_mode = inner.autoreset_mode
-        # Resets of ended envs repeat other batches' last observations: here they must be what they were.
+        # In DISABLED mode ended envs are reset by mask, which repeats the other batches' last observations. The caller
+        # could change these if they were lent, so nothing is lent.
         is_reset_by_mask = inner.autoreset_mode == AutoresetMode.DISABLED
         self._resets_in_next = inner.autoreset_mode == AutoresetMode.NEXT_STEP
         self._resets_at_once = inner.autoreset_mode == AutoresetMode.SAME_STEP
@@ -195,7 +197,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         self._leases = self._last_obs_rows = None
 
     def statistics(self) -> dict[str, Any]:
-        """Return counts since the start, as `VectorEnv.statistics`; commands and episodes brought back are batches'."""
+        """Return counts since the start, as `VectorEnv.statistics`; restored episodes count once per batch."""
         found = self._pool.statistics()
         return {**found, "steps": found["steps"] * self.batch_size}
 
@@ -205,21 +207,22 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         """Step all envs and wait for them.
 
         Args:
-            actions: nested like the action space, one row per env.
+            actions: nested like the action space, leaves (N, *S): one row per env.
 
         Returns:
-            (obs, rewards, terminations, truncations, infos).
+            (obs, rewards, terminations, truncations, infos): observations nested like the observation space, leaves
+            (N, *S); rewards float64 (N,); terminations and truncations bool (N,); and a dict of arrays (N, ...).
 
         Raises:
             SpaceError: the actions do not fit; nothing was stepped.
-            AlreadyPendingCallError: an earlier call is not answered yet.
-            WorkerTimeoutError: a batch is over `step_timeout`, and is not to be brought back; reset before the next
-                step.
-            WorkerDiedError: a worker has died and is not replaced.
+            AlreadyPendingCallError: an earlier call has not been waited for.
+            ClosedEnvironmentError: the vector env is closed.
+            WorkerTimeoutError: a batch exceeded `step_timeout` and `on_failure` is 'raise'; reset before the next step.
+            WorkerDiedError: a worker died and `on_failure` is 'raise', or it could not be replaced.
             Exception: raised by a vector env, with the remote traceback as its cause.
         """
-        # as step_async and step_wait, with less between the bell and the wait: until this process sleeps, a worker
-        # may have no core
+        # The same as step_async and step_wait, with less work between waking the workers and the wait: a worker may
+        # have no core until this process sleeps.
         if self._pending is not None:
             self._check_idle("step")
         rows = self._rows_of(actions)
@@ -230,7 +233,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         return self._deliver(batch)
 
     def step_async(self, actions: Any) -> None:
-        """Begin a step of all envs; `step_wait` gives its results."""
+        """Begin a step of all envs; `step_wait` returns its results. Raises as `step` does for wrong arguments."""
         self._check_idle("step_async")
         rows = self._rows_of(actions)
         try:
@@ -243,14 +246,18 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         """Wait for the step that `step_async` began; return and raise as `step` does.
 
         Args:
-            timeout: seconds to wait; then the step is given up, and a reset of all envs must come next.
+            timeout: seconds to wait. After that the step is abandoned, and a reset of all envs must come next. None
+                (default): no limit.
+
+        Raises:
+            NoAsyncCallError: `step_async` was not called before.
         """
         return self._deliver(self._recv("step", timeout))
 
     def _rows_of(self, actions: Any) -> Any:
-        """Return actions of N envs as rows of W batches, for the step that comes now."""
+        """Return actions of N envs as rows of W batches, and request snapshots if they are due before this step."""
         self._num_steps += 1
-        if self._num_steps % _SNAPSHOT_INTERVAL == 0 and not self._pool.outstanding():  # else it is refused at once
+        if self._num_steps % _SNAPSHOT_INTERVAL == 0 and not self._pool.outstanding():  # else the step will be refused
             self._pool.take_snapshots()
         if type(actions) is np.ndarray and actions.shape == self._plain_shape:
             return actions.reshape(self._row_shape)
@@ -260,7 +267,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         if batch.flags & RowFlag.ERROR:
             self._save_last_obs(batch, None if self._last_obs_rows is None else own(self._node, self._last_obs_rows))
             batch.raise_errors()
-        if batch.flags and batch.truncated.any():  # to the engine these are no ends of episodes
+        if batch.flags and batch.truncated.any():  # set by the pool only: it abandoned these batches
             return self._deliver_abandoned(batch)
         views = self._views.get(batch.rows) or self._cached_views(batch)
         self._last_obs_rows, obs, rewards, terminations, truncations = views
@@ -279,16 +286,17 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
     def _deliver_abandoned(self, batch: Batch) -> Step:
-        """Deliver a step after which some batches could not be brought back: all their envs end, truncated.
+        """Deliver a step in which some batches could not be restored: the episodes of all their envs are truncated.
 
-        NEXT_STEP: not those whose ends have been told already; and a batch of nothing but those begins at once.
+        In NEXT_STEP mode, episodes whose end was delivered in the step before are not ended again. If that is true of
+        all envs of a batch, its next episodes begin in this step. In SAME_STEP mode they always do.
 
         Raises:
-            Exception: what the reset of a batch raised that begins in this step; the next one resets it once more.
+            Exception: raised by a reset that this method starts; the next step resets that batch again.
         """
         rows, _, rewards, terminations, truncations = _make_views(self.single_observation_space, batch)
         ends = np.repeat(batch.truncated, self.batch_size)
-        already_ended: Array = ends & (terminations | truncations) & self._resets_in_next  # repeats of the last rows
+        already_ended: Array = ends & (terminations | truncations) & self._resets_in_next  # ends of the last step
         is_all_ended = np.all(already_ended.reshape(-1, self.batch_size), axis=1)
         terminations, truncations, rewards = terminations & ~ends, (truncations | ends) & ~already_ended, rewards.copy()
         infos = self._infos_by_batch(batch)
@@ -298,7 +306,8 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         if len(begins):
             last = flatten(self.single_observation_space, own(self._node, rows))
             finals = list(iterate(self.observation_space, last))
-            # To the engine the step after an end only resets, whatever its action. If that raises, so does the next.
+            # To the pool, the step after an end is a reset that ignores its action. If it raises, the next step is
+            # a reset, too.
             self._pool.send_objects([None] * len(begins), begins)
             first = self._pool.recv()
             if first.flags & RowFlag.ERROR:
@@ -313,18 +322,18 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         return obs, rewards, terminations, truncations, join_infos(infos, self.batch_size)
 
     def _save_last_obs(self, batch: Batch, last: Any) -> None:
-        """Have resets by mask repeat what batches have shown last, where some have failed to show anything.
+        """Keep the last observations of all batches, for resets by mask, when some batches raised.
 
         Args:
-            batch: some of its rows are of batches that raised.
-            last: the rows of all batches before it, to be written over; None: there are none.
+            batch: the rows of all batches; those of batches that raised are undefined.
+            last: the rows of all batches before this step, changed in place. None: there are none.
         """
         if last is not None:
             good = batch.take(np.flatnonzero(~np.isin(batch.env_ids, list(batch.errors()))))
             self._last_obs_rows = merge(self._node, last, good.obs[0], good.env_ids)
 
     def _cached_views(self, batch: Batch) -> _Views:
-        """Return views of a whole batch; those of a block are kept, as making them costs more than copying them."""
+        """Return views of a batch, cached per block: to make them costs more than to copy the data."""
         views = _make_views(self.single_observation_space, batch)
         if type(batch.rows) is RowRange and not self._pool.obs_spec.num_objects and len(self._views) < _MAX_VIEWS:
             self._views[batch.rows] = views
@@ -339,11 +348,11 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             self._raise_as_gymnasium(name, error)
 
     def _own(self, rows: Any) -> Any:
-        """Return the caller's observations of W rows of k envs."""
+        """Return W rows of k envs as observations of N envs, copied if `copy` is True."""
         return flatten(self.single_observation_space, own(self._node, rows) if self.copy else rows)
 
     def _infos_by_batch(self, batch: Batch) -> list[dict[str, Any] | None]:
-        """Return the infos of each batch; the mark of a recovery has a mask, as all infos of single envs have."""
+        """Return the infos of each batch, or None; add a mask to the pool's "recovered", as envs' infos have one."""
         found = [info or None for info in batch.infos()]
         for info in found:
             if info is not None and "recovered" in info:
@@ -353,26 +362,26 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
     # ---- resetting ---------------------------------------------------------------------------
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every env, or in those of a mask.
+        """Begin an episode in every env, or in the envs of a mask; returns and raises as `VectorEnv.reset` does.
 
-        What has not answered in time is given up, if it is of batches that are reset.
+        Operations of these batches that exceeded a `timeout` of a `..._wait` are cancelled.
 
         Args:
-            seed: an int: batch w gets `seed + w * k`, so that a vector env which counts up gives env i `seed + i`. A
-                list has one per env; batch w gets its share of it, if it takes lists, and no seed if that is all None.
-            options: passed to every batch. Of `reset_mask`, bool (N,), each batch gets its share, and one without a
-                True is left alone: its rows repeat the last observations; unless the vector envs' autoreset mode is
-                DISABLED, large ones as the caller has left them. Of a batch whose episodes are lost all envs begin
-                anew; `infos["recovered"]` says 'restarted' of them.
-
-        Returns and raises what `VectorEnv.reset` does.
+            seed: if an int, batch w gets `seed + w * k`. A vector env that counts up from its seed then gives env i
+                `seed + i`. If a list of N, batch w gets its k items as a list, or no seed if all are None. None
+                (default): generators continue; the first reset draws seeds.
+            options: passed to every batch. `reset_mask`, bool (N,), selects the envs to reset: each batch gets its k
+                items, and a batch without a True is not reset. Its rows repeat the last observations; if these were
+                lent without a copy, the caller's changes to them appear here, except in DISABLED autoreset mode. If a
+                batch cannot be restored during a reset, all its envs begin new episodes and `infos["recovered"]`
+                contains 'restarted' for them.
         """
         with self._sync_call("reset_async"):
             self.reset_async(seed, options)
             return self.reset_wait()
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
-        """Begin a reset; `reset_wait` gives its results."""
+        """Begin a reset; `reset_wait` returns its results. Arguments are those of `reset`."""
         self._check_idle("reset_async")
         env_ids, rest = read_mask(options, self.num_envs)
         each: list[dict[str, Any]] = [{} if rest is None else {"options": rest} for _ in range(self._pool.num_envs)]
@@ -408,7 +417,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
     def _read_seeds(self, seed: Any) -> list[Any]:
         """Return the seed of each batch: an int, a list of k, or None.
 
-        In a first reset there are drawn ones where none are given, so that they can be told.
+        On the first reset, draw a seed for each env that was given none, so that `seeds` can report it.
         """
         size, count = self.batch_size, self._pool.num_envs
         if isinstance(seed, int | np.integer):
@@ -423,11 +432,11 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             if any(is_given[start : start + size]) or (None in share and any(one is not None for one in share)):
                 found.append(share)
             else:
-                found.append(share[0])  # which not only those take that take lists
+                found.append(share[0])  # an int, as not every vector env accepts lists
         return found
 
     def _draw_missing_seeds(self, seeds: list[int | None]) -> None:
-        """Draw seeds for envs that get none; one that has its generator already keeps it, as in VectorEnv."""
+        """Draw a seed for each env without one. An env that already has its generator keeps it, as in VectorEnv."""
         keeps = [one for found in self._pool.call(have_generators, pure=True) for one in found]
         new = [i for i, one in enumerate(seeds) if one is None and not keeps[i]]
         first = draw_seed(self.num_envs) if new else 0
@@ -435,7 +444,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
             seeds[i] = first + i
 
     def _record_seeds(self, given: dict[int, Any]) -> None:
-        """Remember the seeds of batches that were sent; an env that got none has the one it had."""
+        """Keep the seeds that were sent to batches in `seeds`. An env without a new seed keeps its old one."""
         known = list(self.seeds)
         for i, one in given.items():
             before = known[i]
@@ -449,11 +458,15 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         """Wait for the reset that `reset_async` began; return and raise as `reset` does.
 
         Args:
-            timeout: seconds to wait; then the reset is given up, and another of all these batches must come next.
+            timeout: seconds to wait. After that the reset is abandoned, and another reset of all these batches must
+                come next. None (default): no limit.
+
+        Raises:
+            NoAsyncCallError: `reset_async` was not called before.
         """
         asked = self._reset_batches
         last = None if self._last_obs_rows is None else own(self._node, self._last_obs_rows)
-        batch = self._recv("reset", timeout)  # what views of the ring showed may end here
+        batch = self._recv("reset", timeout)  # may end the validity of views of the ring
         if batch.flags & RowFlag.ERROR:
             self._save_last_obs(batch, last)
             batch.raise_errors()
@@ -465,14 +478,14 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
         if asked is not None:
             by_id = dict(zip(asked.tolist(), infos))
             infos = [by_id.get(i) for i in range(self._pool.num_envs)]
-        for i in self._partial_batches:  # of an abandoned batch all episodes begin anew, also outside the mask
+        for i in self._partial_batches:  # an abandoned batch is reset as a whole, also outside the mask
             if (info := infos[i]) is not None and info.get("recovered") == "truncated":
                 info["recovered"] = "restarted"
         return self._own(rows), join_infos(infos, self.batch_size)
 
 
 def _make_views(space: Any, batch: Batch) -> _Views:
-    """Return views of a batch; `space` is that of one env's observations."""
+    """Return views of a batch; `space` is the observation space of one env."""
     rows, terminations, truncations = batch.obs
     obs = flatten(space, rows)
     return rows, obs, batch.rewards.reshape(-1), terminations.reshape(-1), truncations.reshape(-1)

@@ -1,6 +1,6 @@
-"""Calls and attributes of batched envs: of each env if its vector env can give them, else of each batch.
+"""Calls and attributes of BatchedVectorEnv: one value per env if the vector envs support that, else one per batch.
 
-Stands between `BaseVectorEnv` and `BatchedVectorEnv`, as `calls` does for `VectorEnv`.
+It stands between `BaseVectorEnv` and `BatchedVectorEnv`, as `calls` does for `VectorEnv`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,26 @@ __all__ = ["CallableBatchedVectorEnv"]
 
 
 class CallableBatchedVectorEnv(BaseVectorEnv):
-    """The part of BatchedVectorEnv beside its steps and resets."""
+    """The calls, attributes and rendering of BatchedVectorEnv."""
 
     batch_size: int
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method, or read an attribute, of every env.
+        """Call a method, or read an attribute, of every env; blocks until all batches have answered.
+
+        Args:
+            name: name of the method or attribute. 'reset', 'step' and 'close' are refused.
+            *args, **kwargs: passed to the method.
 
         Returns:
-            One result per env, if the vector envs have a `call` of their own as Gymnasium's do; else one per batch:
-            what the vector env's own method or attribute gave.
+            One result per env if the vector envs have a `call` method, as Gymnasium's have. Otherwise one result per
+            batch: the value of the vector env's own method or attribute.
 
         Raises:
-            AlreadyPendingCallError: an earlier call is not answered yet.
-            Exception: what the method raised in the lowest batch, with the remote traceback.
+            ConfigError: the method is refused.
+            TypeError: the name is not a string.
+            AlreadyPendingCallError: an earlier call has not been waited for.
+            Exception: raised by the method; of several, that of the lowest batch, with its remote traceback.
         """
         self._check_idle("call")
         check_method(name)
@@ -39,18 +45,20 @@ class CallableBatchedVectorEnv(BaseVectorEnv):
         return tuple(values for _, values in results)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute of every env, or of every batch, as `call` does."""
+        """Return an attribute of every env, or of every batch; see `call`."""
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of every env, or of every batch if the vector envs have no `set_attr` of their own.
 
         Args:
-            name: of the attribute.
+            name: name of the attribute.
             values: a list or tuple with one value per env, or one value for all.
 
         Raises:
-            ConfigError: not one value per env; or the vector envs have no `set_attr` and can take only one for all.
+            ConfigError: the list does not have one value per env; or it is a list and the vector envs have no
+                `set_attr`, so that they accept only one value for all.
+            AlreadyPendingCallError: an earlier call has not been waited for.
         """
         self._check_idle("set_attr")
         check_name("set_attr", name)
@@ -64,10 +72,10 @@ class CallableBatchedVectorEnv(BaseVectorEnv):
             size = self.batch_size
             each = [values[i : i + size] for i in range(0, self.num_envs, size)]
         assignments = [SetBatchAttribute(name, value, is_each) for value in each]
-        self._call_batches("set_attr", assignments, name=f"set_attr {name}")  # which lasts beyond the next reset
+        self._call_batches("set_attr", assignments, name=f"set_attr {name}")  # kept beyond the next reset
 
     def render(self) -> tuple[Any, ...]:
-        """Return what each env renders; None for a batch that renders nothing."""
+        """Return one frame per env; None for each env of a batch that renders nothing."""
         self._check_idle("render")
         found = self._call_batches("render", [render] * self._pool.num_envs)
         return tuple(frame for frames in found for frame in ([None] * self.batch_size if frames is None else frames))

@@ -1,9 +1,10 @@
-"""Data of batched envs: W batches of k envs each, seen as N = W * k envs, and back.
+"""Data of BatchedVectorEnv: conversion between W batches of k envs and N = W * k envs.
 
     rows of the pool     leaves (W, k, *S)      objects: k tuples of W
     the caller's         leaves (N, *S)         objects: one tuple of N       env w * k + j is number j of batch w
 
-Observations and actions are reshaped, not copied; arrays of infos are put together.
+Observations and actions are reshaped without a copy; arrays of infos are joined. It stands between `batched` and the
+pool's batches.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ Infos = dict[str, Any]
 
 
 def flatten(space: Space[Any], value: Any) -> Any:
-    """Return W rows of k envs as N rows, nested like `space`, which is one env's."""
+    """Return W rows of k envs as N = W * k rows.
+
+    Args:
+        space: the space of one env.
+        value: nested like the space, leaves (W, k, *S) or k tuples of W objects.
+    """
     return map_by_space(_flatten_rows, space, value)
 
 
@@ -37,10 +43,16 @@ def _flatten_rows(_space: Space[Any], value: Any) -> Any:
 
 
 def split_actions(space: Space[Any], value: Any, size: int, count: int) -> Any:
-    """Return actions of `count` envs as rows of `size` envs.
+    """Return the actions of `count` envs as rows for batches of `size` envs: the inverse of `flatten`.
+
+    Args:
+        space: the action space of one env.
+        value: nested like the space, one row per env.
+        size: k, number of envs in a batch.
+        count: N, number of envs.
 
     Raises:
-        SpaceError: there is not one row for each env.
+        SpaceError: the number of rows is not `count`.
     """
     if isinstance(space, spaces.Dict):
         return {key: split_actions(part, value[key], size, count) for key, part in space.spaces.items()}
@@ -58,12 +70,13 @@ def split_actions(space: Space[Any], value: Any, size: int, count: int) -> Any:
 
 
 def join_infos(infos: Sequence[Infos | None], size: int, *, is_inner: bool = False) -> Infos:
-    """Return the infos of W batches as those of one, as Gymnasium's are: arrays (N, ...) with masks `_key`.
+    """Join the infos of W batches into one dict in Gymnasium's form: arrays (N, ...) with bool masks `_key` (N,).
 
     Args:
-        infos: one per batch; None and keys that a batch lacks are False in the masks.
-        size: envs of a batch. A value that is no array of so many rows stands for each of them.
-        is_inner: these are dicts in infos: which batches have none says the mask of the dict.
+        infos: one dict per batch, or None. The mask of a key is False in the rows of a batch without that key.
+        size: k, number of envs in a batch. A value that is not an array of k rows is repeated for each env.
+        is_inner: whether these dicts are values in other infos. The mask of the outer key then already shows which
+            batches have None here.
     """
     result: Infos = {}
     for key in dict.fromkeys(key for part in infos if part for key in part):
@@ -88,11 +101,13 @@ def join_infos(infos: Sequence[Infos | None], size: int, *, is_inner: bool = Fal
 
 
 def final_infos(observations: Sequence[Any], info: Infos) -> Infos:
-    """Return what infos of a batch say, in SAME_STEP mode, of a step with which the episodes of all its envs ended.
+    """Return `final_obs` and `final_info`, with masks, for a step that ended the episodes of all envs of a batch.
+
+    SAME_STEP mode reports the end of an episode in this form.
 
     Args:
-        observations: the last ones of these episodes, one per env.
-        info: of that step.
+        observations: the last observation of each env's episode.
+        info: the infos of that step.
     """
     every = np.ones(len(observations), np.bool_)
     return {"final_obs": _as_objects(observations), "_final_obs": every, "final_info": info, "_final_info": every}
@@ -103,7 +118,7 @@ def _is_mask(key: str, infos: Sequence[Infos | None]) -> bool:
 
 
 def _join(values: list[Any], has_key: list[bool], size: int) -> Array:
-    """Return the values of one key as one array, zeros or None where a batch lacks it."""
+    """Return the values of one key as one array (N, ...), zeros or None in the rows of batches without the key."""
     parts = [_rows_of(value, size) if has else None for value, has in zip(values, has_key)]
     present = [part for part in parts if part is not None]
     shapes = {part.shape[1:] for part in present}
@@ -113,7 +128,7 @@ def _join(values: list[Any], has_key: list[bool], size: int) -> Array:
         dtype, shapes = np.dtype(object), {()}
         parts = [None if part is None else _as_objects(part) for part in parts]
     shape = (size, *shapes.pop())
-    # None where objects stand one by one, else 0, as Gymnasium and `infos.InfoReader` have it
+    # Rows without a value are None in a 1-D array of objects and 0 in others, as in Gymnasium and `InfoReader`.
     empty = np.full(shape, None, dtype) if dtype.hasobject and len(shape) == 1 else np.zeros(shape, dtype)
     return np.concatenate([empty if part is None else part.astype(dtype, copy=False) for part in parts])
 

@@ -3,8 +3,8 @@
     gymnasium.register("My-v0", entry_point="my:Env", vector_entry_point="vecenv.vector.by_id:My-v0")
     gymnasium.make_vec("My-v0", num_envs=8)
 
-Gymnasium resolves such a string by an attribute of this module and calls it without the id,
-which is why the id is the attribute's name.
+Gymnasium resolves such a string to an attribute of this module and calls that without the id. So the name of the
+attribute is the id. This module stands between Gymnasium's registry and `make_vec`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a VectorEnv is asked beside steps and resets: calls, attributes and rendering.
+"""Calls, attributes and rendering of a VectorEnv.
 
-Stands between `BaseVectorEnv` and `VectorEnv`, which adds steps and resets.
+It stands between `BaseVectorEnv` and `VectorEnv`, which adds steps and resets.
 """
 
 from __future__ import annotations
@@ -16,23 +16,38 @@ __all__ = ["CallableVectorEnv"]
 
 
 class CallableVectorEnv(BaseVectorEnv):
-    """Envs of a pool that can be called."""
+    """The calls, attributes and rendering of VectorEnv."""
 
     _results: Results
 
     # ---- calling -----------------------------------------------------------------------------
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of every env, or read an attribute; return the results by env_id."""
+        """Call a method of every env, or read an attribute; blocks until all envs have answered.
+
+        Args:
+            name: name of the method or attribute, looked up from the outermost wrapper inwards. 'reset', 'step' and
+                'close' are refused.
+            *args, **kwargs: passed to the method.
+
+        Returns:
+            One result per env, ordered by env_id.
+
+        Raises:
+            ConfigError: the method is refused.
+            TypeError: the name is not a string.
+            AlreadyPendingCallError: an earlier call has not been waited for.
+            Exception: raised by the method; of several, that of the lowest env, with its remote traceback.
+        """
         with self._sync_call("call_async"):
             self.call_async(name, *args, **kwargs)
             return self.call_wait()
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
-        """Begin a call of a method, or the reading of an attribute; `call_wait` gives the results."""
+        """Begin to call a method of every env, or to read an attribute; `call_wait` returns the results."""
         self._check_idle("call_async")
         check_method(name)
-        self._pool.abandon_calls()  # of an interrupted `call_wait`
+        self._pool.abandon_calls()  # those of an interrupted `call_wait`
         try:
             self._pool.submit_calls([GetOrCall(name, args, kwargs)] * self.num_envs)
         except StateError as error:
@@ -40,13 +55,15 @@ class CallableVectorEnv(BaseVectorEnv):
         self._pending = "call"
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Wait for the results of the call that `call_async` began.
+        """Wait for the call that `call_async` began; return one result per env, ordered by env_id.
 
         Args:
-            timeout: seconds to wait for all of them; then they are given up.
+            timeout: seconds to wait for all results; after that they are abandoned. None (default): no limit.
 
         Raises:
-            Exception: what the method raised in the lowest env, with the remote traceback.
+            NoAsyncCallError: `call_async` was not called before.
+            WorkerTimeoutError: the results did not arrive within the timeout.
+            Exception: raised by the method; of several, that of the lowest env, with its remote traceback.
         """
         self._check_pending("call")
         self._pending = None
@@ -56,15 +73,20 @@ class CallableVectorEnv(BaseVectorEnv):
             self._raise_as_gymnasium("call", error)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute of every env or of the layers under it."""
+        """Return an attribute of every env, looked up from the outermost wrapper inwards; see `call`."""
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of every env.
 
         Args:
-            name: set where it is found among the env's layers, else on the outermost.
+            name: name of the attribute. It is set on the wrapper or env that has it, else on the outermost wrapper.
             values: a list or tuple with one value per env, or one value for all.
+
+        Raises:
+            ConfigError: the list does not have one value per env.
+            TypeError: the name is not a string.
+            AlreadyPendingCallError: an earlier call has not been waited for.
         """
         self._check_idle("set_attr")
         check_name("set_attr", name)
@@ -77,13 +99,13 @@ class CallableVectorEnv(BaseVectorEnv):
             self._raise_as_gymnasium("set_attr", error)
 
     def render(self) -> tuple[Any, ...]:
-        """Return what each env's `render` returns."""
+        """Return the result of each env's `render`, ordered by env_id."""
         return self.call("render")
 
     @property
     def observations(self) -> Any:
-        """A copy of the last observations of all envs, with the ones before of envs that raised.
+        """A copy of the last observations of all envs. An env that raised has its observation from before that.
 
-        None after a batch of some envs, or if an env raised before it showed any.
+        None after a `recv` or `step` of some envs, and if an env raised before its first observation.
         """
         return self._results.copy_last_obs() if self._results.has_last_obs() else None

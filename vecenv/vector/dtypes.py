@@ -1,7 +1,7 @@
-"""Which dtype holds the numbers of several arrays, each of them unchanged.
+"""Common dtypes: a dtype that holds the values of several arrays without a change.
 
-NumPy's promotion goes by dtypes alone: of int64 and uint64, or of int64 and float64, it makes float64, which has
-not all of the whole numbers beyond 2**53.
+NumPy's promotion looks at dtypes only. From int64 and uint64, or int64 and float64, it makes float64, which cannot
+hold every whole number beyond 2**53. Used by `infos` and `batched_data` where they join values.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _NUMBERS = "biufc"
 
 
 def common_dtype(*arrays: Array) -> np.dtype[Any] | None:
-    """Return a dtype that all values of these arrays survive; None: there is none but object.
+    """Return a dtype that holds all values of these arrays unchanged, or None if only `object` does.
 
-    What NumPy promotes them to, if that will do, else one of their own. Whole numbers stay such where they can.
+    NumPy's promoted dtype is preferred, then the arrays' own dtypes. If all arrays are whole numbers or bool and NumPy
+    promotes them to a float, their own dtypes are tried first.
     """
     if any(array.dtype.kind not in _NUMBERS for array in arrays):
         return None
@@ -32,7 +33,7 @@ def common_dtype(*arrays: Array) -> np.dtype[Any] | None:
 
 
 def is_lossless_cast(values: Array, dtype: np.dtype[Any]) -> bool:
-    """Tell whether a cast changes nothing but the dtype."""
+    """Return whether a cast of these values to `dtype` keeps every value."""
     if values.dtype == dtype:
         return True
     if values.dtype.kind not in _NUMBERS or dtype.kind not in _NUMBERS:
@@ -45,14 +46,14 @@ def is_lossless_cast(values: Array, dtype: np.dtype[Any]) -> bool:
         cast = values.astype(dtype)
         back = (cast if values.dtype.kind == "c" else cast.real).astype(values.dtype)
         is_equal = np.array_equal(back, values, equal_nan=values.dtype.kind in "fc")
-    # There and back again proves nothing where the cast wraps around, or stops at the end of the range.
+    # A cast that wraps around, or saturates at the end of the range, can still round-trip: check these cases.
     return bool(
         is_equal and _keeps_signs(cast, values) and _is_in_range(values, dtype) and _is_in_range(cast, values.dtype)
     )
 
 
 def _round_trips(values: Array, dtype: np.dtype[Any]) -> bool:
-    """Tell whether times keep their meaning in another unit, and records theirs in fields of other types."""
+    """Return whether a cast and its inverse keep the values: times in other units, records with other field types."""
     if not np.can_cast(values.dtype, dtype, "same_kind"):
         return False
     return bool(np.array_equal(values.astype(dtype).astype(values.dtype), values, equal_nan=dtype.kind in "mM"))
@@ -65,7 +66,7 @@ def _keeps_signs(cast: Array, values: Array) -> bool:
 
 
 def _is_in_range(values: Array, dtype: np.dtype[Any]) -> bool:
-    """Tell whether floats lie below the end of an integer type's range; of other pairs it says nothing."""
+    """Return whether floats are below the upper limit of an integer dtype; True for all other pairs of dtypes."""
     if values.dtype.kind not in "fc" or dtype.kind not in "iu":
         return True
     limit = 2.0 ** np.iinfo(dtype).bits if dtype.kind == "u" else 2.0 ** (np.iinfo(dtype).bits - 1)

@@ -7,8 +7,8 @@
     obs, rewards, terminations, truncations, infos = envs.recv(32)
     envs.send(actions, infos["env_id"])
 
-It stands on a pool, which does the work: `VectorEnv` turns batches into Gymnasium's tuples and checks Gymnasium's rules
-about the order of calls.
+It stands above a pool, which moves the data. `VectorEnv` turns the pool's batches into Gymnasium's tuples and checks
+Gymnasium's rules about the order of calls.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ __all__ = ["VectorEnv"]
 class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  # named again: skrl looks at these only
     """N envs in worker processes, stepped together or as they finish.
 
-    The same seeds and actions give the same results as `gymnasium.vector.SyncVectorEnv`, whatever
-    the backend and the number of workers. Rewards are float64, terminations and truncations bool.
-    Envs get actions of their space's dtype: others of the same kind are converted, with one warning per leaf.
-    A `with` statement closes it at its end.
+    The same seeds and actions give the same results as `gymnasium.vector.SyncVectorEnv`, for every backend and number
+    of workers. Rewards are float64, terminations and truncations bool. Envs get actions in the dtype of their space.
+    Actions of another dtype of the same kind are converted, with one warning per leaf. The vector env can be used in a
+    `with` statement, which closes it. One thread may use it at a time.
 
     Example:
         >>> import gymnasium
@@ -113,7 +113,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             context: start method of the workers: 'forkserver' (default), 'spawn' or 'fork'.
             observation_mode: 'same' (default); 'different' for spaces of the same shapes and dtypes with other bounds;
                 or a pair (observation_space, single_observation_space).
-            autoreset_mode: Gymnasium's.
+            autoreset_mode: when an ended env is reset: NEXT_STEP (default), SAME_STEP or DISABLED, as in Gymnasium.
             max_concurrency: AsyncVectorEnv's name of `num_workers`.
             backend: 'process' (default), or 'serial' for envs in this thread.
             num_workers: number of processes. None (default): one per usable core, at most one per env.
@@ -131,8 +131,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             episode_statistics: add `infos["episode"]` and `infos["_episode"]` to steps that end episodes, as
                 `gymnasium.wrappers.vector.RecordEpisodeStatistics` does: return "r" (float64), length "l" (int64) and
                 seconds "t" (float64), each of shape (N,), 0 where no episode has ended. The workers count them.
-            batch_size: number of rows that `recv()` returns, as in EnvPool. None (default): the rows of all envs that
-                owe an answer.
+            batch_size: number of rows that `recv()` returns, as in EnvPool. None (default): the rows of all envs with
+                an outstanding step or reset.
             depth: number of batches in shared memory, at least 2, 3 by default; see `copy=False`.
             timeouts: time limits, a `vecenv.Timeouts` or a dict of its fields. Default: `construct` 60 s, `close` 5 s,
                 no limit for the others.
@@ -180,7 +180,8 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             autoreset=Autoreset[self.autoreset_mode.name],
             infos=read_infos(infos),
             depth=depth,
-            # Resets of ended envs repeat the others' last observations: here they must be what they were.
+            # In DISABLED mode ended envs are reset by mask, which repeats the other envs' last observations. The caller
+            # could change these if they were lent, so nothing is lent.
             leases=NUM_LEASES if self.copy and self.autoreset_mode != AutoresetMode.DISABLED else 0,
             strict=check_flag("strict", strict),
             ignores_extra_keys=not strict,
@@ -198,7 +199,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self.render_mode = pool.properties.get("render_mode")
         self.implementation = pool.implementation
         self._env_seeds = EnvSeeds(pool)
-        self._reset_ids: Any = None  # what the `..._wait` that is pending needs
+        self._reset_ids: Any = None  # env ids of the pending reset, None for all
         self.closed = False
 
     def _start(self, is_same: bool, has_statistics: bool) -> None:
@@ -221,7 +222,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         self._results.release_views()
 
     def statistics(self) -> dict[str, Any]:
-        """Return counts since the start: env steps, workers replaced, episodes brought back; see `Pool.statistics`."""
+        """Return counts since the start: env steps, replaced workers, restored episodes; see `Pool.statistics`."""
         return self._pool.statistics()
 
     # ---- stepping ----------------------------------------------------------------------------
@@ -230,20 +231,23 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         """Step envs and wait for them.
 
         Args:
-            actions: nested like the action space, one row per env.
-            env_id: the envs to step, or a single one, as EnvPool has it; None: all. Infos then have `env_id`, and
-                rows stand in this order unless other envs are under way as well.
+            actions: nested like the action space, leaves (B, *S): one row per stepped env.
+            env_id: distinct ids of the envs to step, or a single id, as in EnvPool. None (default): all envs. With
+                ids, `infos["env_id"]` contains the id of each row. Rows are ordered as `env_id`, unless other envs
+                have outstanding steps or resets.
 
         Returns:
-            (obs, rewards, terminations, truncations, infos).
+            (obs, rewards, terminations, truncations, infos): observations nested like the observation space, leaves
+            (B, *S); rewards float64 (B,); terminations and truncations bool (B,); and a dict of arrays (B, ...). The
+            constructor's `copy` decides for how long the arrays are valid.
 
         Raises:
             SpaceError: the actions do not fit; nothing was stepped.
-            AlreadyPendingCallError: an earlier call is not answered yet.
+            AlreadyPendingCallError: an earlier call has not been waited for.
+            ClosedEnvironmentError: the vector env is closed.
             StateError: an episode is over and autoreset_mode is DISABLED.
-            WorkerTimeoutError: an env is over `step_timeout`, and is not to be brought back; reset before the next
-                step.
-            WorkerDiedError: a worker has died and is not replaced.
+            WorkerTimeoutError: an env exceeded `step_timeout` and `on_failure` is 'raise'; reset before the next step.
+            WorkerDiedError: a worker died and `on_failure` is 'raise', or it could not be replaced.
             ConfigError: there is no such env.
             Exception: raised by an env, with the remote traceback as its cause.
         """
@@ -268,7 +272,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
             self._raise_as_gymnasium("step", error)
 
     def step_async(self, actions: Any) -> None:
-        """Begin a step of all envs; `step_wait` gives its results."""
+        """Begin a step of all envs; `step_wait` returns its results. Raises as `step` does for wrong arguments."""
         self._check_idle("step_async")
         self._send("step_async", actions, None, ordered=True)
         self._pending = "step"
@@ -277,21 +281,25 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         """Wait for the step that `step_async` began; return and raise as `step` does.
 
         Args:
-            timeout: seconds to wait; then the step is given up, and a reset of all envs must come next.
+            timeout: seconds to wait. After that the step is abandoned, and a reset of all envs must come next. None
+                (default): no limit.
+
+        Raises:
+            NoAsyncCallError: `step_async` was not called before.
         """
         self._check_pending("step")
         return self._results.deliver(self._recv("step_wait", timeout))
 
     def send(self, actions: Any, env_ids: Any = None) -> None:
-        """Begin to step envs without waiting; their results come by `recv`.
+        """Begin to step envs without waiting; `recv` returns their results.
 
         Args:
-            actions: one row per env asked, in the order of `env_ids`.
-            env_ids: distinct ids; None: all.
+            actions: nested like the action space, leaves (B, *S): one row per env, ordered as `env_ids`.
+            env_ids: distinct ids. None (default): all envs.
 
         Raises:
             SpaceError: the actions do not fit; nothing was sent.
-            AlreadyPendingCallError: one of these envs still owes an answer.
+            AlreadyPendingCallError: one of these envs has an outstanding step or reset.
             StateError: an episode is over and autoreset_mode is DISABLED.
             ConfigError: there is no such env.
         """
@@ -307,18 +315,20 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         """Wait for results of `send` and `async_reset`, in the order in which envs finish.
 
         Args:
-            min_count: return as soon as so many envs have answered, with all that have; None:
-                exactly `batch_size`, or all that owe an answer if that was not given.
-            timeout: seconds to wait; the steps go on after that, and a later `recv` returns them.
+            min_count: return as soon as this many envs have finished, with the rows of all that have. None (default):
+                exactly `batch_size` rows; or, if the constructor was given none, the rows of all outstanding envs.
+            timeout: seconds to wait. None (default): no limit. After a timeout the envs continue, and a later `recv`
+                returns their results.
 
         Returns:
-            (obs, rewards, terminations, truncations, infos) with B >= min_count rows;
-            `infos["env_id"]`, int64 (B,), says whose.
+            (obs, rewards, terminations, truncations, infos) as from `step`, with B >= min_count rows.
+            `infos["env_id"]`, int64 (B,), contains the env of each row.
 
         Raises:
-            StateError: fewer than min_count envs owe an answer.
-            WorkerTimeoutError: too few answers in time, or an env is over its limit.
-            WorkerDiedError, Exception: as `step`.
+            StateError: fewer than min_count envs are outstanding.
+            WorkerTimeoutError: too few envs finished within `timeout`, or an env exceeded its own limit and
+                `on_failure` is 'raise'.
+            WorkerDiedError, Exception: as from `step`.
         """
         if self._pending is not None:
             self._check_idle("recv")
@@ -349,35 +359,38 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
 
     @property
     def seeds(self) -> tuple[int | None, ...]:
-        """The seed that each env was last given, None where it got none.
+        """The seed that each env was given last, or None; ordered by env_id.
 
-        An unseeded first reset draws them: `reset(seed=envs.seeds[0])` then repeats the run.
+        An unseeded first reset draws seeds, so `reset(seed=envs.seeds[0])` repeats the run.
         """
         return self._env_seeds.last
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every env, or in those of a mask.
+        """Begin an episode in every env, or in the envs of a mask, and wait for the first observations.
 
-        Steps of these envs that `send` has begun are abandoned, and so are operations that a timeout has ended.
-        If `seed` or `options` is None, the env's `reset` is called without that argument, unlike in Gymnasium's
-        classes: if the env has a default of its own, it is used.
+        Outstanding steps of these envs are abandoned, and so are operations that exceeded a timeout. If `seed` or
+        `options` is None, the env's `reset` is called without that argument, unlike in Gymnasium's classes, so the
+        env's own default is used.
 
         Args:
-            seed: env i gets `seed + i`, or `seed[i]`; None: generators go on from where they are.
-            options: passed to every env; `reset_mask`, bool (N,), is taken out before and says
-                which envs are meant. The other rows of the result repeat the last observations; unless
-                autoreset_mode is DISABLED, large ones as the caller has left them.
+            seed: env i gets `seed + i`, or `seed[i]` from a list of N. None (default): generators continue; the first
+                reset draws seeds, see `seeds`.
+            options: passed to every env, without `reset_mask`. `reset_mask`, bool (N,), selects the envs to reset. The
+                other rows of the result repeat the last observations; if these were lent without a copy, the caller's
+                changes to them appear here, except if autoreset_mode is DISABLED.
 
         Returns:
-            (obs, infos).
+            (obs, infos) of all envs: leaves (N, *S), and a dict of arrays (N, ...).
 
         Raises:
-            ConfigError, TypeError: wrong number of seeds, or no proper mask.
-            AlreadyPendingCallError: an earlier call is not answered yet, or an env outside the mask owes an answer.
-            StateError: a mask, and there are no last observations for the rows outside it.
-            WorkerTimeoutError, WorkerDiedError, Exception: as `step`.
+            ConfigError, TypeError: the number of seeds is not N, or the mask is wrong.
+            AlreadyPendingCallError: an earlier call has not been waited for, or an env outside the mask is
+                outstanding.
+            ClosedEnvironmentError: the vector env is closed.
+            StateError: a mask was given, but an env outside it has no last observation.
+            WorkerTimeoutError, WorkerDiedError, Exception: as from `step`.
         """
         with self._sync_call("reset_async"):
             self.reset_async(seed, options)
@@ -386,7 +399,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """Begin a reset; `reset_wait` gives its results."""
+        """Begin a reset; `reset_wait` returns its results. Arguments are those of `reset`."""
         self._check_idle("reset_async")
         env_ids, options = read_mask(options, self.num_envs)
         if env_ids is not None and not self._results.has_last_obs(env_ids):
@@ -402,14 +415,18 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         """Wait for the reset that `reset_async` began; return and raise as `reset` does.
 
         Args:
-            timeout: seconds to wait; then the reset is given up, and another of all these envs must come next.
+            timeout: seconds to wait. After that the reset is abandoned, and another reset of all these envs must come
+                next. None (default): no limit.
+
+        Raises:
+            NoAsyncCallError: `reset_async` was not called before.
         """
         self._check_pending("reset")
         env_ids, results = self._reset_ids, self._results
         if env_ids is None:
             obs, _, _, _, infos = results.deliver(self._recv("reset_wait", timeout))
             return obs, infos
-        last = results.copy_last_obs()  # a view of the ring may end with the next batch
+        last = results.copy_last_obs()  # a view of the ring may be invalid after the next batch
         return results.deliver_into(last, self._recv("reset_wait", timeout), env_ids)
 
     def async_reset(
@@ -419,16 +436,18 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """Begin to reset envs without waiting; their first observations come by `recv`.
+        """Begin to reset envs without waiting; `recv` returns their first observations.
+
+        Outstanding steps of these envs are superseded.
 
         Args:
-            env_id: distinct ids, or a single one; None: all.
-            seed: as for `reset`; a list has one for each of the N envs, asked or not.
-            options: passed to every env asked.
+            env_id: distinct ids, or a single id. None (default): all envs.
+            seed: as for `reset`; a list has one item for each of the N envs, also for those not reset.
+            options: passed to each of these envs.
 
         Raises:
-            ConfigError: there is no such env, or the wrong number of seeds.
-            AlreadyPendingCallError: one of these envs still owes an answer to a reset.
+            ConfigError: there is no such env, or the number of seeds is not N.
+            AlreadyPendingCallError: one of these envs has an outstanding reset.
         """
         self._check_idle("async_reset")
         env_ids = read_env_ids("async_reset", env_id, self.num_envs)

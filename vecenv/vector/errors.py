@@ -1,6 +1,6 @@
-"""Errors of the Gymnasium face: each is vecenv's error and Gymnasium's at once.
+"""Errors of the Gymnasium front end: each derives from an error of vecenv and from one of Gymnasium.
 
-So programs that catch what `AsyncVectorEnv` raises go on working, and `except VecenvError` too.
+So programs that catch the errors of `AsyncVectorEnv` keep working, and `except VecenvError` works, too.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ __all__ = ["ClosedVectorEnvError", "DifferentSpacesError", "NoCallError", "Pendi
 
 
 class ClosedVectorEnvError(ClosedError, ClosedEnvironmentError):
-    """The vector env was closed by the program that now uses it."""
+    """A method was called after `close`."""
 
 
 class PendingCallError(StateError, AlreadyPendingCallError):
-    """Envs still owe the answer to an earlier call.
+    """An earlier call is still outstanding and must be waited for first.
 
     Attributes:
-        name: that call: 'step', 'reset', 'call' or 'send'.
+        name: the earlier asynchronous call, such as 'step', or the method that was refused.
     """
 
     def __init__(self, message: str = "", *, name: str = "") -> None:
@@ -29,10 +29,10 @@ class PendingCallError(StateError, AlreadyPendingCallError):
 
 
 class NoCallError(StateError, NoAsyncCallError):
-    """There is nothing to wait for.
+    """A `..._wait` was called without its `..._async`.
 
     Attributes:
-        name: the call that was to be waited for.
+        name: the call without its prefix or suffix: 'step', 'reset' or 'call'.
     """
 
     def __init__(self, message: str = "", *, name: str = "") -> None:
@@ -41,4 +41,4 @@ class NoCallError(StateError, NoAsyncCallError):
 
 
 class DifferentSpacesError(SpaceError, RuntimeError):
-    """An env's spaces are not those of env 0."""
+    """The spaces of an env differ from those of env 0."""

@@ -1,16 +1,15 @@
-"""Infos of a batch as Gymnasium's vector envs give them: one array per key, and which rows have it.
+"""Infos of a batch in the form of Gymnasium's vector envs: per key one array, and a mask of the rows that have it.
 
-    rows with cells     {"lives": (tags, cells)}       whole columns at once
-    rows with mail      {"episode": {"r": 1.0}, ...}   row by row
+    cells in shared memory  {"lives": (tags, cells)}       read column by column
+    pickled infos           {"episode": {"r": 1.0}, ...}   read row by row
                                  |
                      {"lives": int64 (B,), "_lives": bool (B,), ...}
 
-Rows flagged FINAL have a second info, of the step that ended their episode: `final_info` is made
-of those in the same way.
+It stands between the batches of the pool and `results`. Rows flagged FINAL have a second info: that of the step which
+ended their episode. `final_info` is made from these in the same way.
 
-The first env that has a key decides its dtype. Where a later value would not survive in it
-(0.5 among ints, None among floats) the array is widened, to objects if there is no dtype for all its
-values, where Gymnasium truncates or raises.
+The first env that has a key decides the array's dtype. If that dtype cannot hold a later value (0.5 among ints, None
+among floats), the array is widened, to objects if no other dtype holds all values. Gymnasium truncates or raises there.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ __all__ = ["InfoReader", "add_statistics", "check_no_statistics", "join_rows", "
 Infos = dict[str, Any]
 
 _RARE = RowFlag.MESSAGE | RowFlag.FINAL
-#: Tags of Python's own numbers are below this one; a value's kind stands in the high half of its tag.
+#: A tag's high four bits are the kind of its value. Kinds below the first constant are Python's own numbers.
 _FIRST_NUMPY_KIND, _NUMPY_BOOL_KIND = 4, 7
-#: Signatures whose plan is remembered; envs whose keys come and go may have many.
+#: Largest number of cached plans. Envs whose info keys change often have many signatures.
 _MAX_PLANS = 256
-#: What goes into an array of this dtype unchanged.
+#: For each type of value, the dtype of an array that holds it unchanged.
 _EXACT = {float: np.dtype(float), bool: np.dtype(bool)}
 
 
 class _CellRun(NamedTuple):
-    """Neighbouring cells that are numbers of one dtype; `names` are the keys of values and masks."""
+    """Adjacent cells with scalars of one dtype; `names` contains the keys (name, _name) of each."""
 
     start: int
     stop: int
@@ -53,7 +52,7 @@ class _CellRun(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """How to read batches whose rows all have the same values: with these tags."""
+    """How to read a batch whose rows with an info all have the same tags, that is the same keys and types."""
 
     runs: list[_CellRun]
     others: list[tuple[Column, int]]
@@ -61,20 +60,20 @@ class _Plan(NamedTuple):
 
 
 class InfoReader:
-    """Makes infos of batches.
+    """Reads the infos of batches.
 
     Args:
-        space: of one observation, for the final observations.
+        space: the observation space of one env, for `final_obs`.
     """
 
     def __init__(self, space: Space[Any]) -> None:
         self._space = space
         self._plans: dict[bytes, _Plan] = {}
-        self._ones = np.ones((0, 0), np.bool_)  # (masks, B) of the last batch: copying takes a fifth of making them
-        self._full_flags = b""  # the flags of a batch whose rows all had an info in cells
+        self._ones = np.ones((0, 0), np.bool_)  # (masks, B), kept: a copy takes a fifth of the time of np.ones
+        self._full_flags = b""  # row flags of a batch whose rows all had cells
 
     def read(self, batch: Batch) -> Infos:
-        """Return the infos of a batch, arrays with B rows in the order of the batch."""
+        """Return the infos of a batch: arrays of B rows in the order of the batch, with masks."""
         if not batch.flags & _RARE:
             uniform = self._read_uniform(batch, INFO_CELLS)
             if uniform is not None:
@@ -90,7 +89,7 @@ class InfoReader:
         return self._read_into(infos, batch, INFO_CELLS, infos_by_row)
 
     def _read_into(self, infos: Infos, batch: Batch, where: CellColumns, mailed: dict[int, Infos]) -> Infos:
-        """Add to `infos`, and return, what the rows of a batch tell in cells and in these dicts."""
+        """Add the infos of a batch's rows, from cells and from the pickled dicts in `mailed`; return `infos`."""
         has_cells = batch.flags & where.flag
         if has_cells and not mailed:
             uniform = self._read_uniform(batch, where)
@@ -109,13 +108,13 @@ class InfoReader:
         return infos
 
     def _read_uniform(self, batch: Batch, where: CellColumns) -> Infos | None:
-        """Return the infos if all rows that have any have the same keys with values of the same types."""
+        """Return the infos if all rows that have one have the same keys and types of values, else None."""
         tags, cells = batch.rows.column(where.tags), batch.rows.column(where.values)
         rows = self._rows_with_info(batch, where)
         count = len(tags) if rows is None else len(rows)
-        if rows is not None:  # as where only the steps that end episodes tell something
+        if rows is not None:  # for example, only rows that end an episode have an info
             tags, cells = tags[rows], cells[rows]
-        table = tags.tobytes()  # comparing bytes takes a tenth of comparing arrays
+        table = tags.tobytes()  # to compare bytes takes a tenth of the time of arrays
         signature = table[: tags.shape[1]]
         if table != signature * count:
             return None
@@ -127,9 +126,9 @@ class InfoReader:
         return self._read_by_plan(len(batch), plan, cells, rows)
 
     def _rows_with_info(self, batch: Batch, where: CellColumns) -> Array | None:
-        """Return the rows that have an info in these cells; None: all."""
+        """Return the rows that have an info in these cells, or None for all rows."""
         flags = batch.row_flags
-        image = flags.tobytes()  # most often the same as in the last batch
+        image = flags.tobytes()  # usually the same as in the last batch
         if image == self._full_flags and where is INFO_CELLS:
             return None
         rows: Array = (flags & where.flag).nonzero()[0]
@@ -140,7 +139,14 @@ class InfoReader:
         return None
 
     def _read_by_plan(self, count: int, plan: _Plan, cells: Array, rows: Array | None) -> Infos:
-        """Return the infos of these rows of `count` (None: all), which have the plan's tags; others have none."""
+        """Return the infos of a batch of `count` rows; only `rows` (None: all) have one, with the plan's tags.
+
+        Args:
+            count: B, rows of the batch.
+            plan: how to read the cells.
+            cells: uint64 (len(rows), num_cells), the cells of the rows with an info.
+            rows: int64, the rows with an info.
+        """
         infos: Infos = {}
         if self._ones.shape != (plan.num_masks, count):
             self._ones = np.ones((plan.num_masks, count), np.bool_)
@@ -187,26 +193,27 @@ def _make_plan(table: list[Column], signature: bytes) -> _Plan:
             runs[-1] = runs[-1]._replace(stop=column.first + 1)
             runs[-1].names.append((name, f"_{name}"))
         else:
-            # a cell holds its value in its first bytes, which are the low ones where extensions are built
+            # a cell holds its value in its first bytes: the low ones, as the extension is little-endian only
             unsigned = np.dtype(f"<u{dtype.itemsize}")
             runs.append(_CellRun(column.first, column.first + 1, unsigned, dtype, [(name, f"_{name}")]))
     return _Plan(runs, others, len(masks))
 
 
 def add_statistics(infos: Infos, episode_counters: tuple[Array, ...], dones: Array) -> None:
-    """Add what Gymnasium's RecordEpisodeStatistics does, if any episode has ended.
+    """Add the statistics of ended episodes in the form of Gymnasium's RecordEpisodeStatistics; nothing if none ended.
 
     Args:
-        episode_counters: return, length and seconds of each row's episode, (B,) each.
-        dones: bool (B,), which rows end one; becomes part of the infos.
+        infos: changed in place.
+        episode_counters: returns, lengths and seconds of the rows' episodes, (B,) each.
+        dones: bool (B,), True where an episode ended. The array becomes part of the infos.
 
     Raises:
-        ConfigError: the envs give such infos themselves.
+        ConfigError: the infos of the envs already contain 'episode'.
     """
-    if b"\1" not in dones.tobytes():  # a fifth of what any() takes
+    if b"\1" not in dones.tobytes():  # takes a fifth of the time of any()
         return
     check_no_statistics(infos)
-    # Only rows that end one are looked at: the others lie in caches of the cores that wrote them.
+    # Read only the rows that end an episode: the others are in the caches of the cores that wrote them.
     rows = dones.nonzero()[0]
     episode = infos["episode"] = {}
     for key, column in zip(("r", "l", "t"), episode_counters):
@@ -216,7 +223,7 @@ def add_statistics(infos: Infos, episode_counters: tuple[Array, ...], dones: Arr
 
 
 def check_no_statistics(infos: Infos) -> None:
-    """Raise ConfigError if the envs give statistics of episodes themselves."""
+    """Raise ConfigError if the infos of the envs already contain 'episode'."""
     if "episode" in infos or "_episode" in infos:
         raise ConfigError(
             "episode_statistics: the envs' infos have 'episode' already; leave out one of the two",
@@ -225,7 +232,7 @@ def check_no_statistics(infos: Infos) -> None:
 
 
 def spread_infos(infos: Infos, env_ids: Array, count: int) -> Infos:
-    """Return infos of some envs as arrays over all `count` envs, zero or None elsewhere."""
+    """Return infos of some envs as arrays of `count` rows, with zero or None in the rows of the other envs."""
     result: Infos = {}
     for key, value in infos.items():
         if isinstance(value, dict):
@@ -242,7 +249,7 @@ def _spread(values: Array, rows: Array, count: int) -> Array:
 
 
 def _rank(env_ids: Array) -> Array | None:
-    """Return each row's place among the env ids, None if they stand in order."""
+    """Return each row's position in the order of env ids, or None if the rows are in that order."""
     return None if (env_ids[1:] > env_ids[:-1]).all() else np.argsort(np.argsort(env_ids))
 
 
@@ -251,12 +258,12 @@ def _in_order(rows: Any, rank: Array | None) -> list[int]:
 
 
 def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return what Gymnasium starts from: 0, also in arrays of objects, but None for single objects."""
+    """Return an empty array as Gymnasium makes it: None in a 1-D array of objects, else 0."""
     return np.full(shape, None, object) if np.dtype(dtype).hasobject and len(shape) == 1 else np.zeros(shape, dtype)
 
 
 def join_rows(rows: Sequence[Infos]) -> Infos:
-    """Return the infos of a batch's rows, {} for a row without, as `InfoReader` does."""
+    """Return the infos of B rows in the form of `InfoReader.read`; `rows` contains {} for a row without an info."""
     infos: Infos = {}
     for row, info in enumerate(rows):
         _add_row(infos, info, row, len(rows))
@@ -279,11 +286,11 @@ def _add_final_obs(infos: Infos, batch: Batch, space: Space[Any]) -> None:
 
 
 def _add_row(infos: Infos, info: Infos, row: int, count: int) -> None:
-    """Put one env's info into the arrays, new ones where it has new keys."""
+    """Add the info of one row to the arrays of `count` rows in `infos`; create arrays for new keys."""
     for key, value in info.items():
         mask = infos.get(f"_{key}")
         if mask is None:
-            infos[key] = None  # before its mask, as elsewhere and in Gymnasium
+            infos[key] = None  # inserted before its mask, as in Gymnasium
             mask = infos[f"_{key}"] = np.zeros(count, np.bool_)
         known = infos.get(key)
         if isinstance(value, dict) and key != "final_obs" and (known is None or isinstance(known, dict)):
@@ -292,7 +299,7 @@ def _add_row(infos: Infos, info: Infos, row: int, count: int) -> None:
         else:
             if known is None:
                 known = _new_array(value, count, key)
-            elif isinstance(known, dict):  # of an env that has a dict there: both become objects
+            elif isinstance(known, dict):  # another env has a dict here: both become objects
                 known = _as_objects([_pick(known, i) for i in range(count)], mask)
             known = _put(known, row, value, mask)
         infos[key] = known
@@ -305,19 +312,20 @@ def _new_array(value: Any, count: int, key: str) -> Array:
     if type(value) in (int, float, bool):
         return np.zeros(count, type(value))
     if isinstance(value, np.number):
-        return np.zeros(count, value.dtype)  # not its type, which knows no unit of time
+        return np.zeros(count, value.dtype)  # the dtype, as the type of a time lacks its unit
     if isinstance(value, np.ndarray):
-        return np.zeros((count, *value.shape), value.dtype)  # zeros of objects, too
+        return np.zeros((count, *value.shape), value.dtype)  # 0 also for objects
     return np.full(count, None, object)
 
 
 def _put(array: Array, rows: Any, value: Any, mask: Array) -> Array:
-    """Return `array` with value at rows: itself, or a wider copy if the value would be changed.
+    """Store `value` in `array` and return it, or a copy of a wider dtype if the array's cannot hold the value.
 
     Args:
         array: B rows.
-        rows: one row, or a mask (B,) with one value each.
-        mask: which rows have been put before.
+        rows: one row; or bool (B,), with one value per True.
+        value: the value or values.
+        mask: bool (B,), True where a value was stored before.
     """
     if array.dtype is _EXACT.get(type(value)) and array.ndim == 1:
         array[rows] = value
@@ -345,7 +353,7 @@ def _put_object(array: Array, rows: Any, value: Any, mask: Array) -> Array:
     if array.dtype == object:
         result = _as_objects(list(array), mask)
     else:
-        is_time = array.dtype.kind in "mM"  # of which `tolist` makes datetime's objects, or bare ints
+        is_time = array.dtype.kind in "mM"  # `tolist` would make datetime objects or ints
         parts = array.tolist() if array.ndim == 1 and not is_time else [part.copy() for part in array]
         result = _as_objects(parts, mask)
     for row, part in [(rows, value)] if isinstance(rows, int) else zip(np.flatnonzero(rows).tolist(), value):
@@ -361,7 +369,7 @@ def _as_objects(values: list[Any], mask: Array) -> Array:
 
 
 def _pick(infos: Infos, row: int) -> Infos:
-    """Return one row of nested infos as the dict it was."""
+    """Return the original info dict of one row."""
     return {
         key: _pick(value, row) if isinstance(value, dict) else value[row]
         for key, value in infos.items()
@@ -373,20 +381,20 @@ def _pick(infos: Infos, row: int) -> Infos:
 
 
 def _decode(column: Column, cells: Array, tag: int) -> Array:
-    """Return the values of a column whose rows all have this tag, in the dtype that Gymnasium gives them."""
+    """Return the values of a column, read with this tag, in the dtype that Gymnasium would choose."""
     values = column.read(cells, tag)
     return _as_scalars(values) if tag >> 4 == _NUMPY_BOOL_KIND and not column.shape else values
 
 
 def _as_scalars(values: Array) -> Array:
-    """Return an array of NumPy scalars: what Gymnasium makes of np.bool_."""
+    """Return an array of objects, NumPy scalars: Gymnasium's form for np.bool_."""
     result = np.full(len(values), None, object)
     result[:] = list(values)
     return result
 
 
 class _Presence:
-    """Which rows have a value under a key, with which tags."""
+    """The rows that have a value for a key, and the tags of these values."""
 
     def __init__(self, tags: bytes) -> None:
         self.tags = np.frombuffer(tags, np.uint8)
@@ -395,7 +403,7 @@ class _Presence:
         self.is_everywhere = 0 not in tags
 
     def first_row(self, rank: Array | None) -> int:
-        """Return the row of the lowest env id."""
+        """Return the row with a value whose env_id is the lowest."""
         rows = np.flatnonzero(self.mask)
         return int(rows[0]) if rank is None else int(rows[int(rank[rows].argmin())])
 
@@ -403,13 +411,22 @@ class _Presence:
 def _add_columns(
     infos: Infos, table: list[Column], tags: Array, cells: Array, rows: dict[int, Infos], rank: Array | None
 ) -> None:
-    """Put cells into the arrays, or into the infos of `rows` where what came by mail decides what they become."""
+    """Add the columns of cells to the arrays in `infos`, or to `rows` if only `_add_row` gives the right dtype.
+
+    Args:
+        infos: changed in place.
+        table: the columns.
+        tags: uint8 (B, num_cells), 0 where a row has no value.
+        cells: uint64 (B, num_cells).
+        rows: the pickled infos by row; changed in place.
+        rank: see `_rank`.
+    """
     by_mail: dict[Any, list[Any]] = {}
     for info in rows.values():
         for key, value in info.items():
             by_mail.setdefault(key, []).append(value)
     used: list[bool] = np.any(tags, 0).tolist()
-    known: dict[bytes, _Presence] = {}  # keys that come together look alike
+    known: dict[bytes, _Presence] = {}  # keys that always appear together have equal tags
     for column in table:
         if not used[column.first]:
             continue
@@ -423,7 +440,7 @@ def _add_columns(
 
 
 def _are_uniform(mailed: Sequence[Any], column: Column, presence: _Presence) -> bool:
-    """Tell whether all that came by mail is such as the column's cells hold, so that no order shows."""
+    """Return whether pickled values of a key have the type of the column, so that their order cannot matter."""
     if not mailed:
         return True
     if len(column.path) > 1 or len(presence.distinct_tags) > 1:
@@ -437,7 +454,7 @@ def _are_uniform(mailed: Sequence[Any], column: Column, presence: _Presence) -> 
 
 
 def _spread_column(rows: dict[int, Infos], column: Column, presence: _Presence, cells: Array) -> None:
-    """Put a column's values into the infos of its rows, for `_add_row`."""
+    """Add the values of a column to the infos of its rows, for `_add_row`."""
     row_tags = presence.tags.tolist()
     for tag in presence.distinct_tags:
         for row, (row_tag, value) in enumerate(zip(row_tags, column.objects(cells, tag))):
@@ -449,7 +466,7 @@ def _spread_column(rows: dict[int, Infos], column: Column, presence: _Presence, 
 
 
 def _add_column(infos: Infos, column: Column, presence: _Presence, cells: Array, rank: Array | None) -> bool:
-    """Put one key's column into the arrays; False: it must go row by row, as by mail, since their order shows."""
+    """Add one column to the arrays; return False if it must be added row by row because the order matters."""
     tag = (
         next(iter(presence.distinct_tags))
         if len(presence.distinct_tags) == 1
@@ -461,7 +478,7 @@ def _add_column(infos: Infos, column: Column, presence: _Presence, cells: Array,
     if len(presence.distinct_tags) > 1:
         mixed = _add_other_tags(array, column, presence, cells, tag)
         if mixed.dtype != array.dtype and (mixed.dtype == object or len(presence.distinct_tags) > 2):
-            return False  # widened step by step, or to objects, of which those before may have become others
+            return False  # earlier values would depend on the order in which the array was widened
         array = mixed
     for key in column.path[:-1]:
         if key in infos:
@@ -474,7 +491,7 @@ def _add_column(infos: Infos, column: Column, presence: _Presence, cells: Array,
 
 
 def _add_other_tags(array: Array, column: Column, presence: _Presence, cells: Array, tag: int) -> Array:
-    """Put the values of other tags than this one into the array, widened if need be."""
+    """Store the values with other tags than `tag` in the array; return it, or a wider copy."""
     mask = presence.tags == tag
     for other in sorted(presence.distinct_tags - {tag}):
         rows = presence.tags == other

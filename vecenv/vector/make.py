@@ -1,4 +1,4 @@
-"""`make_vec`: a VectorEnv of a registered env, called like `gymnasium.make_vec`."""
+"""`make_vec` and `register_vec`: vector envs by registered name, like `gymnasium.make_vec`; above `VectorEnv`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .env import VectorEnv
 
 __all__ = ["make_vec", "register_vec"]
 
-#: Gymnasium's names of our backends, and ours.
+#: Backend of each vectorization mode: our names, then Gymnasium's.
 _BACKEND_OF = {"process": "process", "serial": "serial", "async": "process", "sync": "serial"}
 _OWN_OPTIONS = frozenset(inspect.signature(VectorEnv).parameters) - {"env_fns"}
-#: Keys in the spec of a vector env beside the arguments of the envs.
+#: Keys in the spec of a vector env that are not arguments of its envs.
 _VECTOR_KEYS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 #: Prefix of the entry point that `register_vec` registers; the env's id follows.
 _BY_ID = f"{__package__}.by_id:"
@@ -54,9 +54,9 @@ def make_vec(
         >>> envs.close()
 
     Raises:
-        gymnasium.error.Error: no such env.
+        gymnasium.error.Error: there is no such env.
         ConfigError: an option is wrong.
-        Exception: as `VectorEnv`.
+        Exception: any error of the constructor of `VectorEnv`.
     """
     spec, env_kwargs = _read_spec(id)
     num_envs = env_kwargs.pop("num_envs", num_envs)
@@ -95,8 +95,8 @@ def register_vec(id: str, name: str | None = None) -> str:
         >>> envs.close()
 
     Raises:
-        gymnasium.error.Error: no such env, or one that comes as a vector env only.
-        ConfigError: another env has that name, or it is none.
+        gymnasium.error.Error: there is no such env, or it has an entry point for vector envs only.
+        ConfigError: another env has that name, or `name` is not a string.
     """
     if not isinstance(id, str):
         raise gymnasium.error.Error(f"id: expected a name, got {type(id).__name__}")
@@ -127,16 +127,16 @@ def register_vec(id: str, name: str | None = None) -> str:
 
 
 def _read_spec(id: str | EnvSpec) -> tuple[EnvSpec, dict[str, Any]]:
-    """Return an env's spec without arguments, and its arguments."""
+    """Return a copy of an env's spec with empty `kwargs`, and these arguments."""
     if isinstance(id, str):
-        found = find_spec(id)  # imports the module, suggests names, warns of old versions
+        found = find_spec(id)  # imports the module, suggests similar names, warns about old versions
     elif isinstance(id, EnvSpec):
         found = id
     else:
         raise gymnasium.error.Error(f"id: expected a name or an EnvSpec, got {type(id).__name__}")
     spec = copy.deepcopy(found)
     env_kwargs, spec.kwargs = spec.kwargs, {}
-    if env_kwargs.get("vectorization_mode") == "vector_entry_point":  # as Gymnasium writes where it was told nothing
+    if env_kwargs.get("vectorization_mode") == "vector_entry_point":  # Gymnasium's default
         del env_kwargs["vectorization_mode"]
     origin = str(spec.vector_entry_point).removeprefix(_BY_ID)
     if origin not in (str(spec.vector_entry_point), spec.id):  # made by `register_vec`
@@ -161,7 +161,7 @@ def _backend_of(mode: Any) -> str:
 def _vector_spec(
     spec: EnvSpec, env_kwargs: dict[str, Any], num_envs: int, backend: str, options: dict[str, Any], wrappers: Any
 ) -> EnvSpec:
-    """Return a spec of which `make_vec` makes the same vector env."""
+    """Return a spec from which `make_vec` builds the same vector env."""
     result = copy.deepcopy(spec)
     plain = {  # `EnvSpec.to_json` takes dicts only
         name: given_fields(value) if isinstance(value, Timeouts | FailurePolicy) else value

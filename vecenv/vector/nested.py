@@ -1,4 +1,7 @@
-"""Nested observations of several envs: leaves are arrays (B, *S), values without layout tuples of B."""
+"""Nested observations of B envs: array leaves have shape (B, *S), values without a fixed layout are tuples of B.
+
+Used by `results` and `batched` to copy, view and merge the batches of the pool.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,24 @@ _copy: Callable[[Array], Array] = operator.methodcaller("copy")
 
 
 def own(node: Node, value: Any) -> Any:
-    """Return nested observations with arrays of their own."""
+    """Return nested observations with all arrays copied."""
     return map_columns(node, value, _copy)
 
 
 def view(node: Node, value: Any, rows: slice) -> Any:
-    """Return nested observations with views of some rows of the arrays."""
+    """Return nested observations with views of these rows of the arrays."""
     return map_columns(node, value, operator.itemgetter(rows))
 
 
 def merge(node: Node, before: Any, new: Any, env_ids: Array) -> Any:
-    """Return `before`, written over in place, with the rows of `new` at env_ids."""
+    """Return `before` with the rows at `env_ids` replaced by those of `new`; its arrays are changed in place.
+
+    Args:
+        node: the layout of both.
+        before: observations of N envs.
+        new: observations of B envs.
+        env_ids: int64 (B,), the row of each in `before`.
+    """
     if isinstance(node, Leaf):
         before[env_ids] = new
         return before
@@ -44,11 +54,11 @@ def merge(node: Node, before: Any, new: Any, env_ids: Array) -> Any:
 
 
 def row_of(space: Space[Any], batch: Any, row: int) -> Any:
-    """Return one row of batched observations as an env would have given it, with memory of its own."""
+    """Return a copy of one row of batched observations, in the form that a single env returns."""
 
     def take(part: Space[Any], values: Any) -> Any:
         if isinstance(values, np.ndarray) and not isinstance(part, spaces.Discrete):
-            return values[row, ...].copy()  # of shape (), too
-        return values[row]  # a number, or an object that came by mail
+            return values[row, ...].copy()  # an array even if its shape is ()
+        return values[row]  # a number, or an object that was pickled
 
     return map_by_space(take, space, batch)

@@ -1,4 +1,4 @@
-"""Results: one batch of the pool becomes the arrays and infos that a step returns."""
+"""Results: turns one batch of the pool into the arrays and infos that a step of VectorEnv returns."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from .nested import merge, own, view
 
 __all__ = ["NUM_LEASES", "Results", "Step"]
 
-#: Batches that a caller may keep without a copy: a loop looks at two, the one before the step and the one after it.
+#: Batches that a caller may keep without a copy. A training loop uses two: the ones before and after a step.
 NUM_LEASES = 3
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
-#: Observations, rewards, terminations, truncations and env ids of one batch; return, length and seconds of episodes.
+#: Observations, rewards, terminations, truncations, env ids, and (returns, lengths, seconds) of a batch's episodes.
 _Views = tuple[Any, Array, Array, Array, Array, tuple[Array, ...]]
 
 _EXTRA_FLAGS = RowFlag.INFO | RowFlag.MESSAGE | RowFlag.FINAL | RowFlag.ERROR
-#: Runs of whole blocks whose views are remembered; a ring has fewer blocks.
+#: Largest number of row ranges whose views are cached; a ring has fewer blocks.
 _MAX_VIEWS = 64
 
 
 class Results:
-    """Turns batches into what `step` returns, and remembers the last one.
+    """Turns batches into the results of `step`, and keeps the last observations.
 
     Args:
-        pool: started.
-        space: of one observation, as env 0 has it.
-        copy: whether arrays belong to the caller or are views of the ring.
-        tracks_ends: whether `ended` is kept, bool (N,): whose episode is over.
-        has_statistics: whether infos get those of episodes that ended.
+        pool: a started pool.
+        space: the observation space of env 0.
+        copy: whether results belong to the caller (True) or are views of the ring (False).
+        tracks_ends: whether to keep `ended`.
+        has_statistics: whether to add statistics of ended episodes to the infos.
 
     Attributes:
         has_statistics: as given.
+        ended: bool (N,), True where an env's episode is over; None if ends are not tracked.
     """
 
     def __init__(self, pool: Pool, space: Space[Any], copy: bool, tracks_ends: bool, has_statistics: bool) -> None:
@@ -51,17 +52,17 @@ class Results:
         self._is_plain = isinstance(self._root, Leaf)
         self._has_objects = pool.obs_spec.num_objects > 0
         self._num_envs = pool.num_envs
-        # Slicing a block's columns costs as much as copying them: done once per block.
+        # To slice a block's columns costs as much as to copy them, so the views are cached per block.
         self._views: dict[Any, _Views] = {}
         self._leases = pool.lend(functools.partial(_make_views, has_statistics)) if copy else None
         self._last: Batch | _Merged | None = None
         self.ended = np.zeros(pool.num_envs, np.bool_) if tracks_ends else None
 
     def deliver(self, batch: Batch) -> Step:
-        """Return the results of a batch of all envs, rows in the order of their ids.
+        """Return (obs, rewards, terminations, truncations, infos) of a batch of all envs, ordered by env_id.
 
         Raises:
-            Exception: what the lowest of the envs raised that did.
+            Exception: raised by an env; of several, that of the lowest env.
         """
         flags = batch.flags & _EXTRA_FLAGS
         if flags & RowFlag.ERROR:
@@ -87,12 +88,12 @@ class Results:
         return obs, rewards.copy(), terminations.copy(), truncations.copy(), infos
 
     def _raise_env_errors(self, batch: Batch, last: _Merged | None) -> None:
-        """Raise what envs raised, once it is noted what the others have shown.
+        """Keep the observations of the envs that did not raise, then raise the exception of the lowest env.
 
         Args:
-            batch: rows of envs that raised mean nothing, and theirs are what they were.
-            last: observations of all envs before it, to be written over; None: there are none, or nobody knows whose
-                rows these are.
+            batch: the batch. Rows of envs that raised are undefined; these envs keep their observations in `last`.
+            last: the observations of all envs before this batch, changed in place. None: there are none, or their
+                rows are not those of all envs in order.
         """
         errors = batch.errors()
         good = batch.take(np.flatnonzero(~np.isin(batch.env_ids, list(errors))))
@@ -106,23 +107,23 @@ class Results:
             raise_first(errors)
 
     def own_obs(self, batch: Batch) -> Any:
-        """Return a batch's observations as the caller's own: lent, or copied."""
+        """Return observations of a batch that belong to the caller: lent if a lease is free, else copied."""
         lent = None if self._leases is None else self._leases.take(batch.rows)
         return own(self._root, batch.obs) if lent is None else view(self._root, lent[0], _rows_of(batch))
 
     def deliver_some(self, batch: Batch) -> Step:
-        """Return the same for a batch of any envs in any order, with their ids in the infos."""
+        """Return the results of a batch of some envs in any order; `infos["env_id"]` contains their ids, int64 (B,)."""
         if batch.flags & RowFlag.ERROR:
             self._raise_env_errors(batch, None)
         result = self.deliver(batch)
-        self._last = None  # its rows are not those of all envs in order
+        self._last = None  # the rows of this batch are not those of all envs in order
         views = self._views.get(batch.rows)
         env_ids = batch.env_ids if views is None else views[4]
         result[4]["env_id"] = env_ids.copy() if self._copy else env_ids
         return result
 
     def release_views(self) -> None:
-        """Let go of the ring; nothing is delivered any more."""
+        """Drop all views of the ring. No other method may be called after this."""
         self._views.clear()
         self._leases = None
         self._last = None
@@ -135,12 +136,12 @@ class Results:
         return views
 
     def check_not_ended(self, what: str, env_ids: Any) -> None:
-        """Raise StateError if an episode of these envs is over; does nothing unless ends are tracked."""
+        """Raise StateError if an episode of these envs is over. Does nothing unless ends are tracked."""
         if self.ended is None or not self.ended.any():
             return
         asked = np.arange(self._num_envs) if env_ids is None else np.ravel(env_ids)
         if asked.dtype.kind not in "iu":
-            return  # the pool says what is wrong with these
+            return  # the pool raises a better error for these
         over = [env_id for env_id in asked.tolist() if 0 <= env_id < self._num_envs and self.ended[env_id]]
         if over:
             raise StateError(
@@ -151,30 +152,33 @@ class Results:
     # ---- resets of some envs ----------------------------------------------------------------
 
     def has_last_obs(self, env_ids: Array | None = None) -> bool:
-        """Tell whether the last observations of all envs are known, those of `env_ids` aside."""
+        """Return whether the last observation of every env is known; those of `env_ids` are not required."""
         if isinstance(self._last, _Merged) and self._last.unknown:
             return env_ids is not None and self._last.unknown <= set(env_ids.tolist())
         return self._last is not None
 
     def copy_last_obs(self) -> Any:
-        """Return a copy of the last observations of all envs."""
+        """Return a copy of the last observations of all envs. Requires `has_last_obs()`."""
         assert self._last is not None, "has_last_obs() was not asked"
         return own(self._root, self._last.obs)
 
     def _copy_known_obs(self, batch: Batch) -> _Merged:
-        """Return a copy of the last observations, to be written over with those of a batch of all envs."""
+        """Return a copy of the last observations, for `_raise_env_errors` to update from a batch of all envs."""
         last = self._last
         if last is None or (isinstance(last, Batch) and not last.is_valid()):
             return _Merged(own(self._root, batch.obs), frozenset(range(self._num_envs)))
         return _Merged(own(self._root, last.obs), last.unknown if isinstance(last, _Merged) else frozenset())
 
     def deliver_into(self, last: Any, batch: Batch, env_ids: Array) -> tuple[Any, dict[str, Any]]:
-        """Return observations and infos of all envs: those of the batch among the last ones.
+        """Return (obs, infos) of all envs: the rows of the batch, and the last observations of the other envs.
 
         Args:
-            last: what `copy_last_obs` gave before the batch was received.
-            batch: its rows are those of `env_ids`, in this order.
+            last: the result of `copy_last_obs` from before the batch was received; changed in place.
+            batch: one row per env of `env_ids`, in this order.
             env_ids: int64 (B,).
+
+        Raises:
+            Exception: raised by an env; of several, that of the lowest env.
         """
         if batch.flags & RowFlag.ERROR:
             unknown = self._last.unknown if isinstance(self._last, _Merged) else frozenset()
@@ -191,13 +195,13 @@ def _make_views(has_statistics: bool, batch: Batch) -> _Views:
 
 
 def _rows_of(batch: Batch) -> slice:
-    """Return which rows of its block a batch is, one that was lent."""
+    """Return the rows of its block that a lent batch covers."""
     assert isinstance(batch.rows, RowRange)
     return slice(batch.rows.start, batch.rows.stop)
 
 
 class _Merged:
-    """Stands where a batch would: observations put together from several; rows of `unknown` envs mean nothing."""
+    """Last observations merged from several batches, in place of a `Batch`; rows of `unknown` envs are undefined."""
 
     def __init__(self, obs: Any, unknown: frozenset[int] = frozenset()) -> None:
         self.obs = obs

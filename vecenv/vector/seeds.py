@@ -1,8 +1,8 @@
-"""Seeds: what the resets of single envs are given, and were.
+"""Seeds of resets: drawn for the first reset where the caller gives none, and recorded.
 
-    seeds that a caller gives, or none -> fill: drawn ones in a first reset -> Pool.reset -> note -> `last`
+    the caller's seeds, or None -> draw_missing: seeds for first resets -> Pool.reset -> record -> `last`
 
-Stands beside the resets of `VectorEnv` and of the faces on it.
+Used by the resets of `VectorEnv` and of the front ends above it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..envs.adapt import has_generator
 __all__ = ["EnvSeeds", "draw_seed"]
 
 _LOG = logging.getLogger(__name__)
-#: Seeds drawn here stay below this, as some simulators ask.
+#: Drawn seeds are below this limit, which some simulators require.
 _SEED_LIMIT = 2**31
 
 
 def draw_seed(num_envs: int) -> int:
-    """Draw the seed of env 0 in an unseeded first reset, so that it can be told; env i is to get this and i."""
+    """Draw the seed of env 0 for an unseeded first reset, and log it; env i gets this seed plus i."""
     seed = secrets.randbelow(_SEED_LIMIT - num_envs)
     _LOG.info("unseeded reset: env i gets seed %d + i", seed)
     return seed
@@ -32,26 +32,30 @@ class EnvSeeds:
     """The seeds of a pool's envs.
 
     Attributes:
-        last: the seed that each env was last given, None where it got none.
+        last: the seed that each env was given last, or None; ordered by env_id.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self.last: tuple[int | None, ...] = (None,) * pool.num_envs
-        self._unseeded = set(range(pool.num_envs))  # envs without a reset so far
+        self._unseeded = set(range(pool.num_envs))  # envs that have not been reset yet
 
     def draw_missing(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> list[int | None]:
-        """Return the seeds of these envs' resets, drawn for those that begin unseeded, so that they can be told.
+        """Return the seeds for the resets of these envs; draw one for each first reset without a seed.
 
-        An env that has its generator already, as after a reset in its env_fn, keeps it. Asks such envs, and so
-        blocks as long as a call of them does.
+        Drawn seeds make an unseeded run repeatable: `record` keeps them in `last`. An env that already has its
+        generator, for example because its env_fn reset it, keeps that and gets no seed. To check for generators, this
+        method calls the envs and blocks until they answer.
 
         Args:
-            seeds: of all envs, as the caller gave them.
-            env_ids: those that are to be reset.
+            seeds: the caller's seed for each env of the pool.
+            env_ids: the envs that will be reset.
+
+        Returns:
+            One seed or None per env, ordered as `env_ids`.
 
         Raises:
-            Exception: as `Pool.call`.
+            Exception: any error of `Pool.call`.
         """
         asked = [seeds[env_id] for env_id in env_ids]
         new = [i for i, env_id in enumerate(env_ids) if asked[i] is None and env_id in self._unseeded]
@@ -63,7 +67,7 @@ class EnvSeeds:
         return asked
 
     def record(self, seeds: Sequence[int | None], env_ids: Sequence[int]) -> None:
-        """Remember the seeds, as `draw_missing` gave them, of resets that were sent."""
+        """Keep the seeds of resets that were sent; `seeds` is the result of `draw_missing` for these env ids."""
         given = {env_id: seed for env_id, seed in zip(env_ids, seeds) if seed is not None}
         self.last = tuple(given.get(env_id, known) for env_id, known in enumerate(self.last))
         self._unseeded.difference_update(env_ids)
