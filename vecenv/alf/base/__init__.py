@@ -1,1 +1,1 @@
-"""Time steps, specs and the interface of an environment; everything else of `vecenv.alf` stands on them."""
+"""Time steps, specs and the interface of an environment: the types that all other modules of `vecenv.alf` use."""

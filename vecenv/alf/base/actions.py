@@ -1,4 +1,4 @@
-"""Actions that come in: checked against their specs before anything is stepped."""
+"""Actions from the caller, checked and converted by their specs before any env is stepped."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ __all__ = ["fit_action", "fit_actions", "rows_of"]
 
 
 def fit_actions(specs: Any, action: Any, outer: tuple[int, ...] = ()) -> Any:
-    """Return a nest of action values as arrays (*outer, *S) of their specs' dtypes, memory of their own.
+    """Return a nest of actions as new arrays (*outer, *S) in the dtypes of their specs.
+
+    Args:
+        specs: nest of specs.
+        action: nest of the same structure: arrays, numbers or lists.
+        outer: axes in front of each spec's shape S, such as (B,).
 
     Raises:
-        SpaceError: another structure or shape, or a cast that would change the kind of number.
+        SpaceError: the structure or a shape differs, or a cast would change the kind of number.
     """
     return map_structure(lambda spec, leaf: fit_action(spec, leaf, spec.dtype, outer).copy(), specs, action)
 
 
 def fit_action(spec: TensorSpec, leaf: Any, dtype: np.dtype[Any], outer: tuple[int, ...] = ()) -> Array:
-    """Return one leaf as an array (*outer, *S) of this dtype: itself, if it is that.
+    """Return one leaf of an action as an array (*outer, *S) of this dtype; not copied if it already is one.
 
     Raises:
-        SpaceError: as `fit_actions`.
+        SpaceError: the shape differs, or a cast would change the kind of number.
     """
     array = np.asarray(leaf)
     shape = (*outer, *spec.shape)
@@ -41,10 +46,10 @@ def fit_action(spec: TensorSpec, leaf: Any, dtype: np.dtype[Any], outer: tuple[i
 
 
 def rows_of(specs: Any, action: Any, count: int) -> list[Any]:
-    """Return a batch of `count` actions, arrays or tensors, one by one.
+    """Return a batch of `count` actions, arrays or tensors, as a list of single actions (arrays).
 
     Raises:
-        SpaceError: as `fit_actions`.
+        SpaceError: as from `fit_actions`.
     """
     batch = fit_actions(specs, tensors.to_arrays(action), (count,))
     return [map_structure(lambda leaf, row=row: leaf[row], batch) for row in range(count)]

@@ -1,4 +1,4 @@
-"""AlfEnvironment: the interface that everything in `vecenv.alf` has and takes."""
+"""AlfEnvironment: the interface of all environments and wrappers in `vecenv.alf`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ __all__ = ["AlfEnvironment"]
 
 
 class AlfEnvironment(abc.ABC):
-    """An environment, or a batch of them, whose `reset` and `step` return a `TimeStep`.
+    """An environment, or a batch of environments, whose `reset` and `step` return a `TimeStep`.
 
-    A subclass gives `_reset`, `_step` and the specs, that of rewards only if they are not numbers.
-    The step after a LAST one starts the next episode and ignores its action; so does a step before
-    any reset.
+    A subclass defines `_reset`, `_step` and the specs; `reward_spec` only if rewards are not float32 scalars. The step
+    after a LAST step starts the next episode and ignores its action. So does a step before the first reset.
 
     Example:
         >>> from vecenv.alf import load
@@ -30,72 +29,76 @@ class AlfEnvironment(abc.ABC):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ()
-    """Attributes that last from one episode to the next, so that a crash can be made good."""
+    """Names of the attributes whose values last beyond an episode. They are saved and restored after a crash."""
 
     _current_time_step: TimeStep | None = None
 
-    # ---- what subclasses give ------------------------------------------------------------
+    # ---- required in subclasses ------------------------------------------------------------
 
     @abc.abstractmethod
     def _reset(self) -> TimeStep:
-        """Start an episode."""
+        """Start an episode and return its FIRST time step."""
 
     @abc.abstractmethod
     def _step(self, action: Any) -> TimeStep:
-        """Take an action, or start an episode if the last one is over."""
+        """Take an action and return the next time step, or start an episode if the last one is over."""
 
     @abc.abstractmethod
     def observation_spec(self) -> Any:
-        """Return the nest of specs of observations, without batch axis."""
+        """Return the nest of specs of observations, without a batch axis."""
 
     @abc.abstractmethod
     def action_spec(self) -> Any:
-        """Return the nest of specs of actions."""
+        """Return the nest of specs of actions, without a batch axis."""
 
     @abc.abstractmethod
     def env_info_spec(self) -> Any:
-        """Return the specs of what `env_info` always has; envs may tell more."""
+        """Return a dict of specs of the keys that `env_info` always has; it may contain more keys."""
 
-    # ---- what they may give ----------------------------------------------------------------
+    # ---- optional in subclasses ------------------------------------------------------------
 
     def reward_spec(self) -> Any:
-        """Return the spec of rewards: here a float32 number."""
+        """Return the spec of rewards: a float32 scalar, unless a subclass changes it."""
         return TensorSpec(())
 
     def time_step_spec(self) -> TimeStep:
-        """Return the specs of a time step; its env_info is () if that is always empty."""
+        """Return a TimeStep of specs, without a batch axis; its env_info is () if `env_info_spec` is empty."""
         spec = time_step_spec(self.observation_spec(), self.action_spec(), self.reward_spec())
         return spec._replace(env_info=self.env_info_spec() or ())
 
-    # ---- what everybody calls --------------------------------------------------------------
+    # ---- the interface for callers ---------------------------------------------------------
 
     def reset(self) -> TimeStep:
-        """Start an episode and return its FIRST time step."""
+        """Start an episode in every env and return the FIRST time step."""
         self._current_time_step = self._reset()
         return self._current_time_step
 
     def step(self, action: Any) -> TimeStep:
-        """Take an action and return the time step that follows."""
+        """Take an action and return the next time step; before the first reset, reset instead.
+
+        Args:
+            action: nested like the action spec, with a batch axis in front if the environment is batched.
+        """
         if self._current_time_step is None:
             return self.reset()
         self._current_time_step = self._step(action)
         return self._current_time_step
 
     def current_time_step(self) -> TimeStep | None:
-        """Return the last time step, None before the first."""
+        """Return the last time step, or None before the first reset."""
         return self._current_time_step
 
     @property
     def batched(self) -> bool:
-        """Whether leaves have a batch axis."""
+        """Whether the leaves of time steps and actions have a batch axis."""
         return False
 
     @property
     def batch_size(self) -> int:
-        """Length of the batch axis; 1 for a single env, whose leaves have none.
+        """Length of the batch axis; 1 for a single env, whose leaves have no batch axis.
 
         Raises:
-            StateError: the environment is batched but does not say how many (also a RuntimeError).
+            StateError: the environment is batched but does not define `batch_size` (also a RuntimeError).
         """
         if self.batched:
             raise StateError(f"{type(self).__name__} is batched and must say its batch_size")
@@ -103,12 +106,12 @@ class AlfEnvironment(abc.ABC):
 
     @property
     def is_tensor_based(self) -> bool:
-        """Whether leaves are torch tensors."""
+        """Whether the leaves of time steps are torch tensors."""
         return False
 
     @property
     def num_tasks(self) -> int:
-        """How many tasks the environment has."""
+        """Number of tasks of the environment."""
         return 1
 
     @property
@@ -118,48 +121,56 @@ class AlfEnvironment(abc.ABC):
 
     @property
     def can_seed(self) -> bool:
-        """Whether `seed` does something."""
+        """Whether the environment implements `seed`."""
         return type(self).seed is not AlfEnvironment.seed
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """As a Gymnasium env has it."""
+        """The metadata of the Gymnasium env, {} without one."""
         return {}
 
     def get_info(self) -> Any:
-        """Return the info of the last step, None before the first."""
+        """Return the info of the last step, or None before the first reset."""
         time_step = self.current_time_step()
         return None if time_step is None else time_step.env_info
 
     def seed(self, seed: Any) -> Any:
-        """Seed the episodes from the next reset on."""
+        """Set the seed for the next reset.
+
+        Raises:
+            NotImplementedError: the environment cannot be seeded, see `can_seed`.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no seed")
 
     def render(self, mode: str = "rgb_array") -> Any:
-        """Render the current state."""
+        """Render the current state; `mode` is one of Gymnasium's render modes.
+
+        Raises:
+            NotImplementedError: the environment does not render.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
-    def sync_progress(self) -> None:  # noqa: B027  # most have nothing to do
-        """Take over the training progress, for environments that change with it; does nothing here."""
+    def sync_progress(self) -> None:  # noqa: B027  # most environments ignore it
+        """Read the training progress, in environments that depend on it; does nothing by default."""
 
-    def close(self) -> None:  # noqa: B027  # nor to close
-        """Let go of what the environment holds; may be called again."""
+    def close(self) -> None:  # noqa: B027  # optional
+        """Release the environment's resources; may be called again."""
 
     def get_state(self) -> dict[str, Any]:
-        """Give a picklable copy of what lasts longer than an episode; what is inside has its own."""
+        """Return a picklable copy of the attributes in `state_names`. A wrapped environment has its own state."""
         return {name: copy.deepcopy(getattr(self, name)) for name in self.state_names}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take back a state of `get_state`."""
+        """Restore a state that `get_state` returned."""
         for name in self.state_names:
             setattr(self, name, copy.deepcopy(state[name]))
 
     def as_gym_env(self) -> Any:
-        """Return an object with Gymnasium's calls that plays the same episodes, None if there is none.
+        """Return an object with Gymnasium's methods that plays the same episodes, or None (default).
 
-        With one, a worker steps it without building time steps: `reset(seed=)` gives (obs, info),
-        `step` five values, and the discount is 0 where terminated. A subclass that changes time
-        steps must not pass on the one of what it wraps.
+        Workers step this object without building time steps. Its `reset(seed=)` returns (obs, info), its `step` five
+        values; the discount is 0 if terminated. A wrapper that changes time steps must not return the object of the
+        environment that it wraps.
         """
         return None
 
@@ -171,17 +182,17 @@ class AlfEnvironment(abc.ABC):
 
 
 def check_environment(env: Any, name: str) -> None:
-    """Raise ConfigError, which begins with this name, for what is no AlfEnvironment."""
+    """Raise ConfigError, with a message that begins with `name`, if `env` is not an AlfEnvironment."""
     if not isinstance(env, AlfEnvironment):
         raise ConfigError(f"{name}: expected an AlfEnvironment, got {env!r}; AlfGymWrapper makes one of an env")
 
 
 def check_single(env: AlfEnvironment, name: str) -> None:
-    """Raise ConfigError, which begins with this name, for a batch."""
+    """Raise ConfigError, with a message that begins with `name`, if the environment is batched."""
     if env.batched:
         raise ConfigError(f"{name}: expected one env, got a batch; wrap each env instead")
 
 
 def specs_of(env: AlfEnvironment) -> TimeStep:
-    """Return the specs of an environment's time steps, infos included: its own `time_step_spec` may lack them."""
+    """Return an environment's `time_step_spec`, with `env_info_spec` as its env_info, which it may lack."""
     return env.time_step_spec()._replace(env_info=env.env_info_spec())

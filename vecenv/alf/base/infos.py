@@ -1,4 +1,4 @@
-"""Infos of a batch as ALF has them: one array (B, ...) per key, without masks, floats as float32."""
+"""Infos of a batch in ALF's form: one array (B, ...) per key, without masks, floats as float32."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["to_alf_infos", "stack_infos"]
 
 
 def to_alf_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str, Any]:
-    """Return Gymnasium's batched infos as ALF has them: without masks, floats as float32.
+    """Convert Gymnasium's batched infos to ALF's form: without masks, float64 as float32.
 
     Args:
-        gathered: arrays (N, ...) with their masks, as of `vector.infos`.
-        rows_per_env: k where each env is itself a batch and arrays are (N, k, ...), else None. They become
-            (N * k, ...), and what stands for a whole batch, such as `recovered`, is there for each of its rows.
+        gathered: arrays (N, ...) with masks, as `vector.infos` returns them.
+        rows_per_env: k if each env is itself a batch of k rows, else None. Arrays (N, k, ...) then become
+            (N * k, ...), and a value for a whole batch, such as `recovered`, is repeated for each of its rows.
     """
     result: dict[str, Any] = {}
     for key, value in gathered.items():
@@ -40,10 +40,10 @@ def to_alf_infos(gathered: dict[str, Any], rows_per_env: int | None) -> dict[str
 
 
 def _as_bools(value: Array, mask: Array | None) -> Array:
-    """Return objects that are all bools, where there are any, as an array of bools, False where an env lacks the key.
+    """Return an array of objects as bool (N,) if all its values are bools; rows without a value become False.
 
-    Gymnasium has objects for NumPy's bools, which is what comparisons give and what `env_info` of one env holds; among
-    them may be Python's own, of another env or branch.
+    Gymnasium makes arrays of objects from NumPy's bools, which are the results of comparisons. Python's bools, from
+    other envs, may be among them.
     """
     present = value if mask is None else value[mask]
     is_bool = value.ndim == 1 and len(present) > 0 and all(isinstance(part, (bool, np.bool_)) for part in present)
@@ -54,7 +54,7 @@ def _end_to_end(value: Array, size: int, mask: Array | None) -> Array:
     if value.ndim > 1:
         if value.dtype == object and mask is not None and not mask.all():
             value = value.copy()
-            value[~mask] = None  # where Gymnasium has zeros, as for single objects
+            value[~mask] = None  # Gymnasium has zeros here; None is used as for 1-D arrays of objects
         return value.reshape(len(value) * size, *value.shape[2:]) if value.shape[1] == size else value
     if value.dtype != object:
         return np.repeat(value, size)
@@ -67,8 +67,8 @@ def _end_to_end(value: Array, size: int, mask: Array | None) -> Array:
 
 
 def stack_infos(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the infos of B envs as one: zero, or None among objects, where an env lacks a key.
+    """Return the infos of B envs as one dict of arrays (B, ...). If an env lacks a key, its row is zero or None.
 
-    Values that do not make one array, such as arrays of different shapes, become an array of objects.
+    Values that do not fit in one array, such as arrays of different shapes, become an array of objects.
     """
-    return to_alf_infos(join_rows([info or {} for info in infos]), None)  # () is the info of envs that have none
+    return to_alf_infos(join_rows([info or {} for info in infos]), None)  # envs without infos return ()

@@ -1,4 +1,4 @@
-"""KnownInfos: keys of `env_info` that were there once stay, so that a rollout can be stacked key by key."""
+"""KnownInfos: keeps the keys of `env_info` the same from step to step, so that a rollout can be stacked by key."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from vecenv.nested import map_structure
 
 __all__ = ["TIME_LIMIT_KEY", "KnownInfos"]
 
-#: Key of old Gym's infos that marks a time limit; `step_type` and `discount` of a time step contain that already.
+#: Key in the infos of old Gym that marks a time limit. `step_type` and `discount` already contain this information.
 TIME_LIMIT_KEY = "TimeLimit.truncated"
 
 
 class KnownInfos:
-    """Fills infos up with zeros for the numbers that earlier ones, or a declaration, had and they lack.
+    """Adds zeros to infos for numeric keys that they lack but that earlier infos, or the declared specs, contain.
 
     Args:
-        specs: the declaration, as of `env_info_spec`; None or () for none.
-        outer_dims: axes in front of each.
+        specs: the declared specs, from `env_info_spec`. None or (): no keys are declared.
+        outer_dims: axes in front of each spec's shape.
 
     Example:
         >>> from vecenv.alf import TensorSpec
@@ -31,16 +31,19 @@ class KnownInfos:
         array([0., 0.])
 
     Attributes:
-        zeros: what infos have at least, arrays nested in dicts.
+        zeros: zeros for every known key: arrays, nested in dicts.
     """
 
     def __init__(self, specs: Any = None, outer_dims: tuple[int, ...] = ()) -> None:
         self.zeros: dict[str, Any] = zeros_of(specs or {}, outer_dims)
-        self._whole: set[str] | None = None  # keys that lack nothing and have no dicts behind them
+        self._whole: set[str] | None = None  # a set of keys that is complete and has no dicts as values
 
     def complete(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """Return infos with all known keys; itself if it has them. Strings and objects are not kept."""
-        if infos.keys() == self._whole:  # as nearly always: a fifth of looking at each
+        """Return infos with all known keys, not copied if they are complete. Keys of strings and objects are not kept.
+
+        Numeric keys that are new become known.
+        """
+        if infos.keys() == self._whole:  # the usual case; takes a fifth of the time of a check of each key
             return infos
         result = _fill(self.zeros, infos)
         is_flat = not any(isinstance(value, dict) for value in result.values())

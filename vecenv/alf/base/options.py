@@ -1,4 +1,4 @@
-"""Options of the pool under an ALF environment, by keyword."""
+"""Keyword options of an ALF environment, converted to the options of its pool."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OPTIONS = tuple(field.name for field in dataclasses.fields(PoolOptions) if fiel
 
 
 def pool_options(given: Mapping[str, Any], timeouts: Any = None, failures: Any = None, **fixed: Any) -> PoolOptions:
-    """Return the pool's options.
+    """Return the options of a pool, from keywords.
 
     Args:
         given: fields of `PoolOptions` and `FailurePolicy` by name, and fields of `Timeouts` with `_timeout` appended,
             for which None means no limit.
         timeouts: a `Timeouts`, a dict of its fields, or None.
         failures: a `FailurePolicy`, a dict of its fields, or None. Deaths and hangs are recovered by default.
-        **fixed: fields of `PoolOptions` that the caller decides.
+        **fixed: fields of `PoolOptions` that users cannot choose.
 
     Raises:
         ConfigError: there is no such option, a value is wrong, or an option is given twice.

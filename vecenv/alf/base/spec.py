@@ -6,8 +6,8 @@
     Box                               BoundedTensorSpec(shape, float32 for floats, low, high)
     Dict, Tuple                       dict, tuple of specs, with the same options at every depth
 
-Bounds are inclusive. Specs hold NumPy dtypes; `torch_dtype` and the methods without `numpy_` in
-their name need torch.
+Bounds are inclusive. Specs contain NumPy dtypes. `torch_dtype` and methods that return or draw tensors need torch. All
+environments and wrappers of `vecenv.alf` describe their data by specs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vecenv.nested import map_structure
 
 __all__ = ["BoundedTensorSpec", "TensorSpec"]
 
-#: Axes in front of a spec's own; None for none.
+#: Axes in front of a spec's shape; None means ().
 Outer = Sequence[int] | None
 
 
@@ -41,18 +41,18 @@ class TensorSpec:
 
     Attributes:
         shape: tuple of int.
-        dtype: a NumPy dtype, also where a torch dtype was given; `torch_dtype` is torch's.
+        dtype: a NumPy dtype, also if a torch dtype was given; `torch_dtype` is torch's.
     """
 
     def __init__(self, shape: Any, dtype: Any = np.float32) -> None:
-        """Describe.
+        """Create a spec.
 
         Args:
-            shape: numbers of elements along each axis; () for a scalar.
-            dtype: of NumPy or torch, or its name.
+            shape: number of elements along each axis; () for a scalar.
+            dtype: a dtype of NumPy or torch, or its name; float32 by default.
 
         Raises:
-            ConfigError: the shape is no list of whole numbers.
+            ConfigError: the shape is not a list of whole numbers.
         """
         if isinstance(shape, str) or not np.iterable(shape):
             raise ConfigError(f"shape: expected whole numbers, got {shape!r}", key="shape")
@@ -61,30 +61,31 @@ class TensorSpec:
 
     @classmethod
     def from_array(cls, array: Any, from_dim: int = 0) -> TensorSpec:
-        """Describe an array or a tensor by its axes from `from_dim` on; without bounds."""
+        """Return the spec, without bounds, of an array or tensor; its shape starts at axis `from_dim`."""
         array = np.asarray(tensors.to_arrays(array))
         return TensorSpec(array.shape[from_dim:], array.dtype)
 
     @classmethod
     def from_tensor(cls, tensor: Any, from_dim: int = 0) -> TensorSpec:
-        """As `from_array`."""
+        """Return the same as `from_array`."""
         return TensorSpec.from_array(tensor, from_dim)
 
     @classmethod
     def from_spec(cls, spec: TensorSpec) -> TensorSpec:
-        """Return a spec of shape and dtype alone."""
+        """Return a copy of a spec without its bounds."""
         return TensorSpec(spec.shape, spec.dtype)
 
     @classmethod
     def is_bounded(cls) -> bool:
-        """Tell whether specs of this class have bounds."""
+        """Return whether specs of this class have bounds."""
         return False
 
     def replace(self, **changes: Any) -> TensorSpec:
-        """Return a spec with other arguments of the constructor, by name: `shape`, `dtype`, and bounds if it has them.
+        """Return a copy of this spec with some arguments of its constructor changed, given by name.
 
         Raises:
-            As the constructor; TypeError for a name that it does not have.
+            ConfigError, SpaceError: as from the constructor.
+            TypeError: the constructor has no such argument.
         """
         return type(self)(**{**self._arguments(), **changes})
 
@@ -95,7 +96,7 @@ class TensorSpec:
 
     @property
     def numel(self) -> int:
-        """Number of elements."""
+        """Number of elements, the product of the shape."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
@@ -110,27 +111,27 @@ class TensorSpec:
 
     @property
     def torch_dtype(self) -> Any:
-        """The dtype as torch names it."""
+        """The torch dtype of the same name."""
         return getattr(tensors.torch(), self.dtype.name)
 
     @property
     def dtype_str(self) -> str:
-        """The dtype's name."""
+        """Name of the dtype, such as 'float32'."""
         return self.dtype.name
 
     def numpy_zeros(self, outer_dims: Outer = None) -> np.ndarray[Any, Any]:
-        """Return zeros of shape (*outer_dims, *shape); None is ()."""
+        """Return an array of zeros, of shape (*outer_dims, *shape)."""
         return np.zeros(self._shape(outer_dims), self.dtype)
 
     def numpy_ones(self, outer_dims: Outer = None) -> np.ndarray[Any, Any]:
-        """Return ones of shape (*outer_dims, *shape)."""
+        """Return an array of ones, of shape (*outer_dims, *shape)."""
         return np.ones(self._shape(outer_dims), self.dtype)
 
     def numpy_constant(self, value: Any, outer_dims: Outer = None) -> np.ndarray[Any, Any]:
-        """Return one number at every place of shape (*outer_dims, *shape), cast to the dtype.
+        """Return an array filled with one number, of shape (*outer_dims, *shape), in the spec's dtype.
 
         Raises:
-            SpaceError: the value has axes.
+            SpaceError: the value is not a scalar.
         """
         value = np.asarray(tensors.to_arrays(value))
         if value.ndim:
@@ -138,27 +139,27 @@ class TensorSpec:
         return np.full(self._shape(outer_dims), value.astype(self.dtype))
 
     def zeros(self, outer_dims: Outer = None) -> Any:
-        """As `numpy_zeros`, as a tensor."""
+        """Return `numpy_zeros` as a tensor."""
         return tensors.to_tensors(self.numpy_zeros(outer_dims))
 
     def ones(self, outer_dims: Outer = None) -> Any:
-        """As `numpy_ones`, as a tensor."""
+        """Return `numpy_ones` as a tensor."""
         return tensors.to_tensors(self.numpy_ones(outer_dims))
 
     def constant(self, value: Any, outer_dims: Outer = None) -> Any:
-        """As `numpy_constant`, as a tensor."""
+        """Return `numpy_constant` as a tensor."""
         return tensors.to_tensors(self.numpy_constant(value, outer_dims))
 
     def rand(self, outer_dims: Outer = None) -> Any:
-        """Draw floats between 0 and 1 with torch's generator, whatever the bounds."""
+        """Return a tensor of random floats in [0, 1), from torch's generator; bounds are ignored."""
         return tensors.torch().rand(self._shape(outer_dims), dtype=self.torch_dtype)
 
     def randn(self, outer_dims: Outer = None) -> Any:
-        """Draw floats of mean 0 and deviation 1 with torch's generator, whatever the bounds."""
+        """Return a tensor of normally distributed floats (mean 0, standard deviation 1); bounds are ignored."""
         return tensors.torch().randn(self._shape(outer_dims), dtype=self.torch_dtype)
 
     def contains(self, value: Any) -> bool:
-        """Tell whether an array or tensor has this shape and dtype."""
+        """Return whether an array or tensor has this shape and dtype."""
         array = np.asarray(tensors.to_arrays(value))
         return bool(array.shape == self.shape and array.dtype == self.dtype)
 
@@ -191,19 +192,19 @@ class BoundedTensorSpec(TensorSpec):
         array([1., 2.], dtype=float32)
 
     Attributes:
-        minimum, maximum: arrays of the spec's dtype, of its shape or () where all are equal as given.
+        minimum, maximum: read-only arrays of the spec's dtype, of the shape in which they were given.
     """
 
     def __init__(self, shape: Any, dtype: Any = np.float32, minimum: Any = 0, maximum: Any = 1) -> None:
-        """Describe.
+        """Create a spec.
 
         Args:
             shape, dtype: as for `TensorSpec`.
-            minimum: lowest values, of a shape that broadcasts to `shape`.
-            maximum: highest values, likewise.
+            minimum, maximum: lowest and highest values, inclusive; numbers, or arrays that broadcast to `shape`. 0 and
+                1 by default.
 
         Raises:
-            SpaceError: a bound does not broadcast (a ValueError).
+            SpaceError: a bound does not broadcast to the shape (a ValueError).
             ConfigError: a minimum is above its maximum (an AssertionError too).
         """
         super().__init__(shape, dtype)
@@ -213,7 +214,7 @@ class BoundedTensorSpec(TensorSpec):
             raise ConfigError(f"minimum {self.minimum} is above maximum {self.maximum}", key="minimum")
 
     def _bound(self, name: str, value: Any) -> np.ndarray[Any, Any]:
-        with np.errstate(over="ignore"):  # a float64 bound beyond float32 means infinity
+        with np.errstate(over="ignore"):  # a float64 bound beyond float32 becomes infinite
             bound = np.array(tensors.to_arrays(value)).astype(self.dtype)
         try:
             np.broadcast_to(bound, self.shape)
@@ -224,10 +225,10 @@ class BoundedTensorSpec(TensorSpec):
 
     @classmethod
     def from_spec(cls, spec: TensorSpec) -> BoundedTensorSpec:
-        """Return a spec equal to another one with bounds.
+        """Return a copy of a spec with bounds.
 
         Raises:
-            ConfigError: it has none (a ValueError).
+            ConfigError: the spec has no bounds (a ValueError).
         """
         if not isinstance(spec, BoundedTensorSpec):
             raise ConfigError(f"spec: expected one with bounds, got {spec}", key="spec")
@@ -235,7 +236,7 @@ class BoundedTensorSpec(TensorSpec):
 
     @classmethod
     def is_bounded(cls) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def _arguments(self) -> dict[str, Any]:
@@ -244,7 +245,14 @@ class BoundedTensorSpec(TensorSpec):
     def numpy_sample(
         self, outer_dims: Outer = None, generator: np.random.Generator | None = None
     ) -> np.ndarray[Any, Any]:
-        """Draw uniformly between the bounds; an infinite one counts as the dtype's largest sensible value, 1e3."""
+        """Return random values, uniform between the bounds, as an array of shape (*outer_dims, *shape).
+
+        Bounds of floats beyond -1e3 .. 1e3, infinite ones included, count as -1e3 and 1e3.
+
+        Args:
+            outer_dims: axes in front of the shape.
+            generator: the source of randomness. None (default): a new generator with a random seed.
+        """
         rng = np.random.default_rng() if generator is None else generator
         shape = self._shape(outer_dims)
         drawn: Any
@@ -255,11 +263,11 @@ class BoundedTensorSpec(TensorSpec):
         return np.asarray(drawn).astype(self.dtype)
 
     def sample(self, outer_dims: Outer = None, generator: np.random.Generator | None = None) -> Any:
-        """As `numpy_sample`, as a tensor."""
+        """Return `numpy_sample` as a tensor."""
         return tensors.to_tensors(self.numpy_sample(outer_dims, generator))
 
     def contains(self, value: Any) -> bool:
-        """Tell whether an array or tensor has this shape and dtype and lies between the bounds."""
+        """Return whether an array or tensor has this shape and dtype and all its values are within the bounds."""
         array = np.asarray(tensors.to_arrays(value))
         return super().contains(array) and bool(((array >= self.minimum) & (array <= self.maximum)).all())
 
@@ -274,7 +282,7 @@ class BoundedTensorSpec(TensorSpec):
         return f"{start}, minimum={self.minimum.tolist()}, maximum={self.maximum.tolist()})"
 
 
-#: Where samples of an unbounded float end.
+#: Bound of random samples where a float has none.
 _FAR = 1e3
 
 
@@ -284,12 +292,13 @@ def tensor_spec_from_gym_space(
     """Return the nest of specs that describes a space.
 
     Args:
-        space: Discrete, MultiDiscrete, MultiBinary, Box, or Dict and Tuple of them.
-        simplify_box_bounds: a Box whose bounds are all equal gets scalar ones.
-        float_dtype: what floats of any width become; None: they stay as they are.
+        space: Discrete, MultiDiscrete, MultiBinary, Box, or Dict and Tuple of these.
+        simplify_box_bounds: whether a Box whose lower bounds are all equal, and upper bounds too, gets scalar bounds.
+            Default: True.
+        float_dtype: dtype for all floats, float32 by default. None: floats keep their dtypes.
 
     Raises:
-        SpaceError: any other space (a ValueError).
+        SpaceError: the space is of another type (a ValueError).
     """
     if isinstance(space, spaces.Dict):
         return {
@@ -316,7 +325,7 @@ def tensor_spec_from_gym_space(
 
 
 def space_of_specs(nest: Any) -> spaces.Space[Any]:
-    """Return the Gymnasium space whose values are laid out as a nest of specs says."""
+    """Return the Gymnasium space that a nest of specs describes; lists become Tuple spaces, leaves Box spaces."""
     if isinstance(nest, dict):
         return spaces.Dict([(key, space_of_specs(part)) for key, part in nest.items()])
     if isinstance(nest, (tuple, list)):
@@ -334,7 +343,7 @@ def space_of_specs(nest: Any) -> spaces.Space[Any]:
 
 
 def zeros_of(nest: Any, outer_dims: tuple[int, ...] = ()) -> Any:
-    """Return arrays of zeros, nested as the specs are."""
+    """Return arrays of zeros, of shapes (*outer_dims, *S), nested like the specs."""
     return map_structure(lambda spec: spec.numpy_zeros(outer_dims), nest)
 
 

@@ -1,7 +1,7 @@
-"""Builders of time steps: `restart`, `transition`, `termination`, `truncation`.
+"""Builders of time steps, for environments: `restart`, `transition`, `termination`, `truncation`.
 
-They take arrays or tensors and answer in kind. A reward with an axis more than its spec makes a
-batch of it. They live here and in `vecenv.alf` only: their names say too little elsewhere.
+If the observation contains tensors, the time step does, too. If the reward has one axis more than its spec, the time
+step is a batch. `vecenv` itself does not export these names, which are too general there.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def restart(
 
     Args:
         observation: nest of arrays or tensors.
-        action_spec: nest of specs, for `prev_action`.
-        reward_spec: of the reward.
-        env_id: None: 0, or 0 .. B - 1.
-        env_info: None: {}.
-        batched: whether leaves have a batch axis in front.
+        action_spec: nest of specs; `prev_action` is zeros of these.
+        reward_spec: spec of the reward; a float32 scalar by default.
+        env_id: int or int32 (B,). None (default): 0, or 0 .. B - 1 for a batch.
+        env_info: dict of arrays. None (default): {}.
+        batched: whether the leaves of the observation have a batch axis. Default: False.
 
     Example:
         >>> step = restart(np.zeros((3, 4), np.float32), TensorSpec((), "int64"), batched=True)
@@ -62,8 +62,17 @@ def transition(
 ) -> TimeStep:
     """Return a MID time step.
 
+    Args:
+        observation: nest of arrays or tensors.
+        prev_action: nest of the action that led to this step.
+        reward: of shape S of its spec, or (B, *S) for a batch; converted to float32.
+        reward_spec: spec of the reward; a float32 scalar by default.
+        discount: a number, or (B,); 1.0 by default.
+        env_id: int or int32 (B,). None (default): 0, or 0 .. B - 1 for a batch.
+        env_info: dict of arrays. None (default): {}.
+
     Raises:
-        SpaceError: the reward is neither of its spec's shape nor that with one axis in front.
+        SpaceError: the reward has another shape.
     """
     return _follow(StepType.MID, observation, prev_action, reward, reward_spec, discount, env_id, env_info)
 
@@ -76,10 +85,10 @@ def termination(
     env_id: Any = None,
     env_info: Any = None,
 ) -> TimeStep:
-    """Return the LAST time step of an episode that has really ended: discount 0.
+    """Return the LAST time step of a terminated episode: discount 0. Other arguments are those of `transition`.
 
     Raises:
-        SpaceError: as `transition`.
+        SpaceError: the reward has another shape than its spec.
     """
     return _follow(StepType.LAST, observation, prev_action, reward, reward_spec, 0.0, env_id, env_info)
 
@@ -93,10 +102,10 @@ def truncation(
     env_id: Any = None,
     env_info: Any = None,
 ) -> TimeStep:
-    """Return the LAST time step of an episode that was cut off: its discount is not 0.
+    """Return the LAST time step of a truncated episode: its discount is not 0. Arguments are those of `transition`.
 
     Raises:
-        SpaceError: as `transition`.
+        SpaceError: the reward has another shape than its spec.
     """
     return _follow(StepType.LAST, observation, prev_action, reward, reward_spec, discount, env_id, env_info)
 
@@ -111,7 +120,7 @@ def _follow(
     env_id: Any,
     env_info: Any,
 ) -> TimeStep:
-    """Return a time step that follows an action: its reward says whether it is a batch."""
+    """Return a time step that follows an action; it is a batch if the reward has a batch axis."""
     outer = _outer_dims(reward, reward_spec)
     return _build(step_type, observation, prev_action, reward, discount, outer, env_id, env_info)
 
@@ -138,7 +147,7 @@ def _build(
     batched = len(outer) > 0
     if env_id is None:
         env_id = np.arange(outer[0], dtype=np.int32) if batched else np.int32(0)
-    # torch's own leaves stay as they are; the new ones follow the observation
+    # Tensors stay tensors. New leaves become tensors if the observation contains tensors.
     reward = _as(np.float32, reward)
     discount = _as(np.float32, discount)
     if batched and np.ndim(tensors.to_arrays(discount)) == 0:
@@ -158,7 +167,7 @@ def _as(dtype: Any, value: Any) -> Any:
 
 
 def as_array(value: Any) -> Any:
-    """Return a value of an env's info as an array, floats as float32; strings and objects stay."""
+    """Return a number or array of an info as an array, float64 as float32; other values unchanged."""
     if isinstance(value, (bool, int, float, np.generic, np.ndarray)):
         array = np.asarray(value)
         return array.astype(np.float32) if array.dtype == np.float64 else array
@@ -166,5 +175,5 @@ def as_array(value: Any) -> Any:
 
 
 def info_arrays(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an info dict with numbers as arrays, in dicts within it too; other values stay."""
+    """Return an info dict with `as_array` applied to its values, also in nested dicts."""
     return {key: info_arrays(value) if isinstance(value, Mapping) else as_array(value) for key, value in info.items()}

@@ -1,6 +1,6 @@
-"""Tensors at the edge: arrays become torch tensors on the way out and actions arrays on the way in.
+"""Conversion at the border of the ALF front end: time steps become torch tensors, and actions become arrays.
 
-Nothing else in `vecenv.alf` knows torch, which is imported at the first conversion.
+Only this module of `vecenv.alf` imports torch, at the first conversion.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ __all__ = ["has_torch", "is_tensor", "to_arrays", "to_tensors", "torch", "wants_
 
 
 def torch() -> Any:
-    """Return the torch module.
+    """Import torch and return the module.
 
     Raises:
-        DependencyError: it is not installed.
+        DependencyError: torch is not installed.
     """
     return require("torch", "torch")
 
 
 def has_torch() -> bool:
-    """Tell whether torch is installed; does not import it."""
+    """Return whether torch is installed; does not import it."""
     return importlib.util.find_spec("torch") is not None
 
 
 def wants_tensors(wanted: bool | None) -> bool:
-    """Return what an environment's `tensors` argument means: None is whether torch is installed.
+    """Return an environment's argument `tensors` as a bool; None becomes True if torch is installed.
 
     Raises:
-        ConfigError: it is no bool.
-        DependencyError: tensors are wanted and torch is not installed.
+        ConfigError: the argument is neither a bool nor None.
+        DependencyError: the argument is True and torch is not installed.
     """
     if wanted is None:
         return has_torch()
@@ -47,19 +47,19 @@ def wants_tensors(wanted: bool | None) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Tell whether a leaf is a torch tensor; does not import torch."""
+    """Return whether a leaf is a torch tensor; does not import torch."""
     return hasattr(value, "detach") and hasattr(value, "cpu")
 
 
 def to_tensors(nest: Any) -> Any:
-    """Return a nest with arrays and numbers as tensors, which share the arrays' memory; other leaves stay."""
+    """Convert arrays and numbers in a nest to tensors, which share the arrays' memory; other leaves stay."""
     module = torch()
     return map_structure(lambda leaf: _to_tensor(module, leaf), nest)
 
 
 def _to_tensor(module: Any, leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
-        # object arrays (strings, None) have no tensor
+        # arrays of objects or strings cannot become tensors
         return leaf if leaf.dtype.kind not in "biufc" else module.from_numpy(leaf)
     if isinstance(leaf, (bool, int, float, np.generic)):
         return module.as_tensor(leaf)
@@ -67,7 +67,7 @@ def _to_tensor(module: Any, leaf: Any) -> Any:
 
 
 def to_arrays(nest: Any) -> Any:
-    """Return a nest with tensors as arrays, which share their memory where that is the CPU's; other leaves stay."""
-    if isinstance(nest, np.ndarray):  # what collectors send, without a walk
+    """Convert tensors in a nest to arrays, which share the memory of CPU tensors; other leaves stay."""
+    if isinstance(nest, np.ndarray):  # the usual case
         return nest
     return map_structure(lambda leaf: leaf.detach().cpu().numpy() if is_tensor(leaf) else leaf, nest)

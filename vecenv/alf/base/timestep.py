@@ -1,13 +1,13 @@
-"""TimeStep: what every ALF environment returns, and what its step type and discount mean.
+"""TimeStep: the result of `reset` and `step` of every ALF environment, and the meaning of its step type and discount.
 
     step_type  discount   value of this step...   when
                           bootstraps  is learned
     FIRST      1          no          yes         an episode starts
     MID        1          yes         yes         otherwise
-    LAST       0          no          no          the episode has really ended: terminated
-    LAST       1          yes         no          the episode was cut off: truncated
+    LAST       0          no          no          the episode was terminated
+    LAST       1          yes         no          the episode was truncated
 
-The reward of a FIRST step is 0: no action has led to it.
+The reward of a FIRST step is 0, because no action precedes it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_discount(discount: Any) -> float:
     """Return a discount as a float.
 
     Raises:
-        ConfigError: it is no number.
+        ConfigError: the discount is not a number.
     """
     if not is_number(discount):
         raise ConfigError(f"discount: expected a number, got {discount!r}", key="discount")
@@ -37,7 +37,7 @@ def check_discount(discount: Any) -> float:
 
 
 class StepType:
-    """The three kinds of step, int32; calling it checks a number.
+    """The three types of step, as int32 constants; `StepType(value)` returns the constant that equals a number.
 
     Example:
         >>> int(StepType(2)), StepType.LAST.dtype.name
@@ -52,11 +52,11 @@ class StepType:
     MID = np.int32(1)
     LAST = np.int32(2)
 
-    def __new__(cls, value: Any) -> Any:  # a number, not an instance: arrays compare with it
+    def __new__(cls, value: Any) -> Any:  # returns a number, so that arrays can be compared with it
         """Return the constant that equals `value`.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no such constant.
         """
         for constant in (cls.FIRST, cls.MID, cls.LAST):
             if value == constant:
@@ -76,21 +76,20 @@ class _Fields(NamedTuple):
 
 
 class TimeStep(_Fields):
-    """The result of one step of an env, or of a batch of envs with B as the first axis of every leaf.
+    """The result of one step of an env, or of B envs with a batch axis in front of every leaf.
 
-    Leaves are NumPy arrays, or torch tensors where an environment is tensor based. Every field
-    defaults to ().
+    Leaves are NumPy arrays, or torch tensors if the environment is tensor based. Every field defaults to ().
 
     Attributes:
-        step_type: int32, see `StepType`.
-        reward: float32, for `prev_action`.
-        discount: float32; tells how an episode ended, see the table of the module. It is not an
-            algorithm's gamma.
-        observation: nest; after `prev_action`.
-        prev_action: nest like the action spec; zeros where step_type is FIRST.
-        env_id: int32; which env of a batch.
+        step_type: int32, () or (B,); see `StepType`.
+        reward: float32, of the reward spec's shape; the reward of `prev_action`.
+        discount: float32, () or (B,). At LAST steps it is 0 if terminated and not 0 if truncated, see the table of the
+            module. It is not the discount factor (gamma) of an algorithm.
+        observation: nest like the observation spec; the observation after `prev_action`.
+        prev_action: nest like the action spec; zeros if step_type is FIRST.
+        env_id: int32, () or (B,); the env of each row.
         untransformed: the time step before an algorithm's transformations.
-        env_info: dict of what else the env tells.
+        env_info: dict of further values from the env.
 
     Example:
         >>> step = TimeStep(step_type=np.array([0, 2], np.int32), discount=np.array([1, 0], np.float32))
@@ -101,27 +100,27 @@ class TimeStep(_Fields):
     """
 
     def is_first(self) -> Any:
-        """Tell, elementwise, where an episode starts."""
+        """Return where step_type is FIRST: an episode starts. Bool, of the shape of step_type."""
         return self.step_type == int(StepType.FIRST)
 
     def is_mid(self) -> Any:
-        """Tell, elementwise, where an episode goes on."""
+        """Return where step_type is MID: an episode continues. Bool, of the shape of step_type."""
         return self.step_type == int(StepType.MID)
 
     def is_last(self) -> Any:
-        """Tell, elementwise, where an episode ends."""
+        """Return where step_type is LAST: an episode ends. Bool, of the shape of step_type."""
         return self.step_type == int(StepType.LAST)
 
     def cpu(self) -> TimeStep:
-        """Return it with tensors in main memory; itself if they are there. Kept for the next call."""
+        """Return this time step with all tensors in main memory; itself if they are. The result is cached."""
         return self._moved("_on_cpu", lambda leaf: leaf.cpu() if tensors.is_tensor(leaf) else leaf)
 
     def cuda(self) -> TimeStep:
-        """Return it as tensors on the GPU; kept for the next call.
+        """Return this time step with numeric arrays and tensors as tensors on the GPU. The result is cached.
 
         Raises:
             DependencyError: torch is not installed.
-            Exception: torch's own, where there is no GPU.
+            Exception: raised by torch if there is no GPU.
         """
         torch = tensors.torch()
 
@@ -149,15 +148,15 @@ class TimeStep(_Fields):
         return kept
 
     def __reduce__(self) -> Any:
-        return type(self), tuple(self)  # without what cpu() and cuda() keep
+        return type(self), tuple(self)  # without the caches of cpu() and cuda()
 
 
 def time_step_spec(observation_spec: Any, action_spec: Any, reward_spec: Any = None) -> TimeStep:
-    """Return the specs of an unbatched time step, each in its field.
+    """Return a TimeStep whose fields are the specs of an unbatched time step.
 
     Args:
         observation_spec, action_spec: nests of specs.
-        reward_spec: None for a scalar float32.
+        reward_spec: spec of the reward. None (default): a float32 scalar.
 
     Example:
         >>> spec = time_step_spec(TensorSpec((4,)), BoundedTensorSpec((), "int64", 0, 1))
