@@ -1,16 +1,14 @@
-"""The ALF face: environments whose steps are `TimeStep`s, single, batched, in threads and in worker processes.
+"""The ALF front end: environments whose steps are `TimeStep`s; single, batched, in threads and in worker processes.
 
-    timestep, steps     TimeStep and its builders
-    spec                shapes, dtypes and bounds
-    environment         the interface
-    gym_wrapper         a Gymnasium env as an AlfEnvironment
-    gym_*               wrappers under it, on Gymnasium's calls
-    *wrappers           wrappers above it, on time steps
-    adapter, spare_envs, assemble, parallel   batches over the engine; thread: one env
-    suite, create       loading and creating by name
+    base        TimeStep and its builders, specs, and the interface AlfEnvironment
+    gym         a Gymnasium env as an AlfEnvironment; gym wrappers below it
+    wrappers    wrappers above it, which change time steps
+    batched     parallel: many envs in worker processes, over the pool; thread: one env in a thread
+    suite       load: one registered env with its wrappers
+    create      create_environment: a batched environment by name
 
-Stands above the waist. The names that say enough by themselves are in `vecenv` as well; gym wrappers,
-`load` and the builders of time steps are here only.
+It stands above the pool. `vecenv` exports only the names that are clear on their own. The gym wrappers, `load` and the
+builders of time steps are exported here only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`create_environment`: a batch of environments, by name, in the layout that the caller names."""
+"""`create_environment`: builds a batched environment by name, over a pool, in a thread or in the caller's thread."""
 
 from __future__ import annotations
 
@@ -53,30 +53,31 @@ def create_environment(
 ) -> Any:
     """Create a batched environment of `num_parallel_environments` envs.
 
-    A load function with an attribute `batched = True` (found under `functools.partial` too) makes
-    batches itself: it is called with `batch_size=` and, in workers, `env_id=` of its first env. One
-    batch for all is used as it is, without workers. With `nonparallel` the single env lives in a
-    thread, or in the caller's if the load function has `no_thread_env = True`. Everything else is a
-    `ParallelAlfEnvironment`.
+    The result is a `ParallelAlfEnvironment`, with two exceptions. With `nonparallel`, the single env runs in a
+    `ThreadEnvironment`, or in the caller's thread if the load function has an attribute `no_thread_env = True`. And a
+    load function with an attribute `batched = True` builds batches itself: it is called with `batch_size=` and, in
+    workers, with `env_id=` of its first env. If one such batch contains all envs, it is used directly, without workers.
+    Both attributes are also found inside `functools.partial`.
 
     Args:
         env_name: passed to the load function. With a list of names each env is a `MultitaskWrapper` of these tasks.
-        env_load_fn: called as `env_load_fn(env_name, env_id)`, or as said above; with `num_parallel_environments=` too
-            if its signature has that name.
+        env_load_fn: called as `env_load_fn(env_name, env_id)`, or as described above. If its signature has
+            `num_parallel_environments`, that is passed, too.
         eval_env_load_fn, eval_batch_size_per_env: used for evaluation in place of the other two. None (default): the
             same as for training.
         for_evaluation: whether the environment is for evaluation. Default: False.
         num_parallel_environments: number of envs in the batch, 30 by default.
-        batch_size_per_env: envs that share a worker and are stepped there one by one; a divisor of that number.
-            None (default): all envs for a batched load function, else as many workers as cores.
+        batch_size_per_env: number of envs that share a worker and are stepped there one after the other; a divisor of
+            `num_parallel_environments`. None (default): all envs for a batched load function, else as many workers as
+            cores.
         nonparallel: one env and no worker process. Default: False.
-        num_spare_envs: further envs that replace those that end while these are reset, 0 by default.
+        num_spare_envs: number of additional envs that take the place of ended envs while these are reset, 0 by default.
         start_serially, flatten, torch_num_threads_per_env: as for `ParallelAlfEnvironment`.
         parallel_environment_ctor: called instead of `ParallelAlfEnvironment`.
-        seed: env i gets seed + i if it can be seeded. In workers the global generators of `random`, NumPy and torch are
-            seeded with it before the env is built; torch's afterwards if the env imports torch. None (default):
-            different seeds, drawn once from NumPy's global generator, so a `numpy.random.seed` before the call makes
-            them reproducible.
+        seed: env i gets seed + i if it can be seeded. Workers also seed the global generators of `random`, NumPy and
+            torch with it before they build the env; if the env imports torch itself, torch's is seeded after that. None
+            (default): different seeds, drawn from NumPy's global generator, so a `numpy.random.seed` before the call
+            makes them reproducible.
         batched_wrappers: applied to the result in this order.
         tensors: whether time steps contain torch tensors. None (default): if torch is installed.
         **options: options of `ParallelAlfEnvironment`, or of the constructor that replaces it: `timeouts`, `failures`,
@@ -89,8 +90,8 @@ def create_environment(
         >>> env.close()
 
     Raises:
-        ConfigError: an argument is wrong, or numbers do not fit each other (a ValueError, and an AssertionError too).
-        Exception: as `ParallelAlfEnvironment`, and from the load function.
+        ConfigError: an argument is wrong, or two arguments contradict (a ValueError, and an AssertionError too).
+        Exception: any error of the constructor of `ParallelAlfEnvironment` or of the load function.
     """
     _check_functions(env_load_fn, eval_env_load_fn, parallel_environment_ctor)
     wrappers = check_callables("batched_wrappers", batched_wrappers)
@@ -127,7 +128,7 @@ def create_environment(
         if wants_tensors(tensors) and not env.is_tensor_based:
             env = TensorWrapper(env)
     else:
-        # Envs that share a worker need no batch of their own, unless somebody else runs them.
+        # The pool lets envs share a worker without a batch of their own; other constructors may not.
         group = per_env if is_batched or parallel_environment_ctor is not None else 1
         constructors = [
             _Constructor(env_load_fn, env_name, group, is_batched, seeds[first])
@@ -151,12 +152,12 @@ def create_environment(
         stack.callback(env.close)
         for wrap in wrappers:
             env = apply_wrapper("batched_wrappers", wrap, env)
-        stack.pop_all()  # nobody has raised: it is the caller's to close
+        stack.pop_all()  # all wrappers succeeded: the caller closes the result
     return env
 
 
 class _Constructor:
-    """Loads one env, or a batch of them, with the global generators seeded for constructors that draw."""
+    """Loads one env, or a batch, after it has seeded the global generators, from which constructors may draw."""
 
     def __init__(
         self, load_fn: Callable[..., Any], env_name: Any, batch_size: int, is_batched: bool, seed: int
@@ -166,7 +167,7 @@ class _Constructor:
         self.maker = os.getpid()
 
     def __call__(self, env_id: int) -> Any:
-        """Load it: in a worker, or where the pool gives the caller's generators back."""
+        """Load env `env_id`, in a worker, or in the caller's process, where the pool restores the global generators."""
         random.seed(self.seed)
         np.random.seed(self.seed % 2**32)
         with _torch_seeded(self.seed, is_guest=os.getpid() == self.maker):
@@ -183,13 +184,14 @@ class _Constructor:
 
 @contextlib.contextmanager
 def _torch_seeded(seed: int, is_guest: bool) -> Iterator[None]:
-    """Seed torch's global generator, if there is torch, before or, where that imports it, after something.
+    """Seed torch's global generator before the body if torch is imported, or after the body if that imports torch.
 
     Args:
-        is_guest: whether the process is the caller's, who gets the generator back as it was.
+        seed: the seed, modulo 2**64.
+        is_guest: whether this is the caller's process. Then the generator is restored afterwards.
     """
     torch = sys.modules.get("torch")
-    seed %= 2**64  # torch takes no larger ones
+    seed %= 2**64  # torch accepts no larger seeds
     if torch is not None and is_guest:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
@@ -223,7 +225,7 @@ def _seeded(env: AlfEnvironment, seed: int) -> AlfEnvironment:
 
 
 def _attribute(function: Any, name: str) -> Any:
-    """Look an attribute up in a function and what `functools.partial` hides, outermost first."""
+    """Return an attribute of a function or of the functions inside its `functools.partial`s, or None."""
     while function is not None:
         if hasattr(function, name):
             return getattr(function, name)
@@ -232,7 +234,7 @@ def _attribute(function: Any, name: str) -> Any:
 
 
 def _asks_for(function: Any, name: str) -> bool:
-    """Tell whether a function has an argument of this name that no `functools.partial` around it gives."""
+    """Return whether a function has an argument of this name that no `functools.partial` has set."""
     outer = function
     while isinstance(outer, functools.partial):
         if name in outer.keywords:
@@ -240,14 +242,14 @@ def _asks_for(function: Any, name: str) -> bool:
         outer = outer.func
     try:
         return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some functions in C tell nothing
+    except (TypeError, ValueError):  # some C functions have no signature
         return False
 
 
 def _draw_seeds(count: int, seed: int | None, per_env: int) -> list[int]:
-    """Return a seed for each env, all different; those of `per_env` envs in one batch follow each other."""
+    """Return `count` different seeds; the `per_env` seeds of one batch are consecutive."""
     if seed is not None:
-        seed = check_seed(seed)  # the module random takes no other integers
+        seed = check_seed(seed)  # an integer that the module random accepts
         return [seed + i for i in range(count)]
     generator = np.random.default_rng(int(np.random.randint(_SEED_LIMIT)))
     firsts = generator.choice(_SEED_LIMIT // per_env, count // per_env, replace=False) * per_env
@@ -262,7 +264,7 @@ def _check_functions(load_fn: Any, eval_load_fn: Any, parallel_ctor: Any) -> Non
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Refuse options that no environment has, also where none has workers."""
+    """Raise ConfigError for an unknown option, also if the environment will have no workers."""
     own = inspect.signature(ParallelAlfEnvironment).parameters
     given = {name: value for name, value in options.items() if name not in own}
     pool_options(given, options.get("timeouts"), options.get("failures"), autoreset=Autoreset.NEXT_STEP)
@@ -285,23 +287,23 @@ def _check(size: int, per_env: int, num_spares: int, nonparallel: bool) -> None:
 def no_thread_env_for_conf(
     no_thread_env_for_conf: bool, evaluate: bool, is_training_env_parallel: bool
 ) -> tuple[str | None, str | None]:
-    """Say which environments a trainer makes beside its training one.
+    """Return which environments a trainer creates in addition to its training environment.
 
         flag     evaluate   evaluation env   env for configurations
         True     True       'parallel'       None
         True     False      None             None
-        False    True       'thread'         None: the evaluation env serves
+        False    True       'thread'         None: the evaluation env is used
         False    False      None             'thread' beside a parallel training env, else None
 
     Args:
-        no_thread_env_for_conf: whether a thread env just to read configurations in this process is
-            unwanted.
+        no_thread_env_for_conf: the flag of the table. True: do not create a thread env only to read configurations in
+            this process.
         evaluate: whether there will be evaluation.
         is_training_env_parallel: whether the training env is a `ParallelAlfEnvironment`.
 
     Returns:
-        (evaluation env, further env): 'parallel' is a `ParallelAlfEnvironment` of one env, 'thread' a
-        `ThreadEnvironment`.
+        (evaluation env, env for configurations): 'parallel' means a `ParallelAlfEnvironment` of one env, 'thread' a
+        `ThreadEnvironment`, and None no such environment.
 
     Example:
         >>> no_thread_env_for_conf(False, evaluate=False, is_training_env_parallel=True)

@@ -1,4 +1,4 @@
-"""`load`: a registered Gymnasium env with its layers, innermost first, up to a single `AlfEnvironment`.
+"""`load`: a registered Gymnasium env as a single `AlfEnvironment`, with wrappers in this order, innermost first.
 
 gymnasium.make -> gym_env_wrappers -> ImageChannelFirst -> NormalizedAction -> ContinuousActionClip
     -> AlfGymWrapper -> TimeLimit -> alf_env_wrappers
@@ -23,7 +23,7 @@ from vecenv.errors import ConfigError
 
 __all__ = ["load"]
 
-#: Tells `gymnasium.make` to leave the time limit to us.
+#: Value with which `gymnasium.make` adds no time limit; `TimeLimit` does that here.
 _NO_LIMIT = -1
 
 
@@ -39,20 +39,24 @@ def load(
     clip_action: bool = True,
     **gym_kwargs: Any,
 ) -> AlfEnvironment:
-    """Load a registered env.
+    """Load a registered Gymnasium env as a single `AlfEnvironment`.
 
     Args:
-        environment_name: as `gymnasium.make` takes it.
-        env_id: for the time steps; None: 0.
-        discount: of MID steps, and of LAST ones at the limit.
-        max_episode_steps: steps until an episode is cut off; None: what the env was registered
-            with, 0: no limit.
-        gym_env_wrappers: applied to the env in this order.
-        alf_env_wrappers: applied to the environment of time steps in this order.
-        image_channel_first: images (H, W, C) are observed as (C, H, W).
-        normalize_action: continuous actions are taken from -1 to 1; needs finite bounds.
-        clip_action: continuous actions beyond their bounds are clipped.
+        environment_name: registered name, as for `gymnasium.make`.
+        env_id: value of the field `env_id` in time steps. None (default): 0.
+        discount: discount of MID steps, and of LAST steps at the time limit; 1.0 by default.
+        max_episode_steps: number of steps after which an episode is truncated. None (default): the limit with which
+            the env was registered. 0: no limit.
+        gym_env_wrappers: functions applied to the Gymnasium env in this order.
+        alf_env_wrappers: functions applied to the AlfEnvironment in this order.
+        image_channel_first: whether images (H, W, C) become (C, H, W) in observations. Default: True.
+        normalize_action: whether continuous actions are scaled from -1 .. 1 to their bounds, which must be finite.
+            Default: True.
+        clip_action: whether continuous actions are clipped to their bounds. Default: True.
         gym_kwargs: passed to `gymnasium.make`.
+
+    Returns:
+        The outermost wrapper. Its time steps have no batch axis and contain NumPy arrays.
 
     Example:
         >>> env = load("Pendulum-v1")
@@ -63,10 +67,10 @@ def load(
         >>> env.close()
 
     Raises:
-        gymnasium.error.Error: no such env.
-        DependencyError: one of Atari's games, and ale-py is missing.
+        gymnasium.error.Error: there is no such env.
+        DependencyError: the env is an Atari game and ale-py is not installed.
         ConfigError: an argument is wrong, such as a negative max_episode_steps.
-        SpaceError: a space without fixed layout, or unbounded actions that are to be normalized.
+        SpaceError: a space has no fixed layout, or actions without finite bounds cannot be normalized.
     """
     if not isinstance(environment_name, str):
         raise ConfigError(f"environment_name: expected a name, got {environment_name!r}", key="environment_name")
@@ -95,10 +99,10 @@ def load(
 
 
 def apply_wrapper(name: str, wrap: Callable[[Any], Any], env: Any) -> Any:
-    """Return what a wrapper of the argument `name` makes of an env.
+    """Return `wrap(env)`, checked; `name` is the argument that contains the wrapper, for errors.
 
     Raises:
-        ConfigError: it is no env, as of a wrapper that forgets to return.
+        ConfigError: the result has no `step`, for example because the wrapper returns nothing.
     """
     wrapped = wrap(env)
     if not callable(getattr(wrapped, "step", None)):
