@@ -1,1 +1,1 @@
-"""Batches of environments: in worker processes (`parallel`), or one environment in a thread (`thread`)."""
+"""Batched environments: many envs in worker processes (`parallel`), or one env in a thread (`thread`)."""

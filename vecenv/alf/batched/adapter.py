@@ -1,11 +1,11 @@
-"""Carriers: an `AlfEnvironment` as a worker steps it, which knows Gymnasium's calls only.
+"""Adapters: give an `AlfEnvironment` Gymnasium's methods, by which workers step envs.
 
-    GymAdapter   the env under an AlfGymWrapper, and a TimeLimit around that: its five values
-                   are the row, stepped in C; the parent makes time steps of whole columns
-    TimeStepAdapter    any other environment, single or batched: fields of its time steps travel as
-                   parts of the observation, (observation, step_type, discount, prev_action)
+    GymAdapter         the Gymnasium env below an AlfGymWrapper, and its TimeLimit. Its five values are written to the
+                       row in C; the parent builds time steps from whole columns
+    TimeStepAdapter    any other environment, single or batched. The fields of its time steps are sent as parts of the
+                       observation: (observation, step_type, discount, prev_action)
 
-Single envs are reset by the worker, as LAST steps are marked as ends; a batch resets its own.
+They run in the workers. Workers reset single envs, whose LAST steps are marked as ends. A batch resets its own envs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["EnvDescription", "adapt", "describe"]
 
 
 def adapt(env: Any) -> GymAdapter | TimeStepAdapter:
-    """Give an environment the calls of a pool.
+    """Return the adapter of an environment.
 
     Raises:
-        ConfigError: no AlfEnvironment, or one of tensors (a ValueError).
+        ConfigError: `env` is not an AlfEnvironment, or its leaves are tensors (a ValueError).
     """
     check_environment(env, "a constructor's result")
     if env.is_tensor_based:
@@ -41,24 +41,24 @@ def adapt(env: Any) -> GymAdapter | TimeStepAdapter:
 
 
 class _StatelessAdapter:
-    """Tells the engine that nothing of a carrier lasts; the layers inside have states of their own."""
+    """Base of the adapters. They have no state; the environments and wrappers inside have their own."""
 
     alf: AlfEnvironment
     state_names: ClassVar[tuple[str, ...]] = ()
 
     def get_state(self) -> None:
-        """Nothing."""
+        """Return None: there is no state."""
 
     def set_state(self, state: None) -> None:
-        """Nothing."""
+        """Do nothing: there is no state."""
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """Return an attribute of the environment, for the calls of `envs.remote`."""
+        """Return an attribute of the environment; used by the calls of `envs.remote`."""
         return getattr(self.alf, name)
 
 
 class GymAdapter(_StatelessAdapter):
-    """The env itself; nothing stands between the worker and its `step`."""
+    """Adapter for an environment that is a Gymnasium env below: the worker calls that env's `step` directly."""
 
     def __init__(self, env: AlfEnvironment, gym_env: Any) -> None:
         self.alf = env
@@ -72,12 +72,12 @@ class GymAdapter(_StatelessAdapter):
 
     @property
     def unwrapped(self) -> Any:
-        """The innermost env."""
+        """The innermost Gymnasium env."""
         return self.env.unwrapped
 
 
 class TimeStepAdapter(_StatelessAdapter):
-    """An environment whose time steps are taken apart; `parent` puts them together again."""
+    """Adapter that splits time steps into Gymnasium's five values; `assemble` joins them again in the parent."""
 
     discount: float | None = None
     spec = render_mode = None
@@ -105,14 +105,14 @@ class TimeStepAdapter(_StatelessAdapter):
         return self.alf
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Seed if asked, and begin an episode."""
+        """Seed the environment unless `seed` is None, and begin an episode."""
         if seed is not None:
             self.alf.seed(seed)
         observation, _, _, _, info = self._take_apart(self.alf.reset())
         return observation, info
 
     def step(self, action: Any) -> Any:
-        """Step; a single env's LAST step is an end, terminated where its discount is 0."""
+        """Step the environment. A LAST step of a single env is terminated if its discount is 0, else truncated."""
         if self._repacked is not None:
             action = map_structure(lambda spec, leaf: leaf, self._repacked, action)
         return self._take_apart(self.alf.step(action))
@@ -131,17 +131,19 @@ class TimeStepAdapter(_StatelessAdapter):
 
 
 def _scalar(value: Any) -> Any:
-    """Arrays of no axes as numbers: those fit the columns of infos."""
+    """Return an array without axes as a NumPy scalar, which can be sent in shared memory; others unchanged."""
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
 @dataclass(frozen=True)
 class EnvDescription:
-    """What the parent wants to know of an environment.
+    """Properties of an environment that the parent needs.
 
     Attributes:
-        discount: of MID steps if it is the same for all, as of a `GymAdapter`; else None.
-        batch_size: None for a single env.
+        discount: the discount of all MID steps, for a `GymAdapter`; None for a `TimeStepAdapter`.
+        batch_size: k for a batch of k envs, None for a single env.
+        specs: the specs of its time steps, with `env_info`.
+        num_tasks, task_names, metadata, can_seed: the properties of these names.
     """
 
     discount: float | None
@@ -154,7 +156,7 @@ class EnvDescription:
 
 
 def describe(adapter: GymAdapter | TimeStepAdapter) -> EnvDescription:
-    """Describe the environment, where it lives."""
+    """Return the description of an adapter's environment; runs in the worker."""
     env = adapter.alf
     return EnvDescription(
         discount=adapter.discount,

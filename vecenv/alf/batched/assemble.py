@@ -1,12 +1,13 @@
-"""From rows to a batched time step: whole columns at once, no Python per env.
+"""Assembler: builds a batched time step from rows, by whole columns, without a Python loop over envs.
 
     rows of the pool   obs leaves | reward | terminated | truncated | flags | infos
                             |          |         |            |         |
     time step          observation   reward    discount    step_type  FIRST    env_info
 
-Rows come in the order of the envs. What a `TimeStepAdapter` sent has its step type and discount
-among the leaves; its batches of k rows are laid end to end. Where an episode was lost with its worker,
-those leaves are the ones that were seen last, and its end is made here.
+It stands between the pool, or `SpareEnvs`, and ParallelAlfEnvironment. Rows are ordered by env. In rows of a
+`TimeStepAdapter`, leaves of the observation contain step type and discount, and the k rows of a batch are laid end to
+end. If an episode could not be restored after a crash, these leaves are its last delivered ones, and its LAST step is
+made here.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _LAST = int(StepType.LAST)
 
 
 class Assembler:
-    """Makes time steps of `size` envs.
+    """Builds time steps of `size` envs.
 
     Args:
-        pool: started.
-        description: what its environments are like.
-        size: B, envs times rows of each.
+        pool: a started pool.
+        description: the description of its environments.
+        size: B: number of envs, times the rows of each.
     """
 
     def __init__(self, pool: Pool, description: EnvDescription, size: int) -> None:
@@ -45,7 +46,7 @@ class Assembler:
         self._rows_per_env = description.batch_size
         self._derives_step_types = description.discount is not None
         self._is_discounted = description.discount not in (None, 1.0)
-        # Started from and never written to.
+        # Initial values, which are copied and never changed.
         self._discounts = np.full(size, 1.0 if description.discount is None else description.discount, np.float32)
         self._mid = np.full(size, StepType.MID, np.int32)
         self._reward_shape = (size, *description.specs.reward.shape)
@@ -57,13 +58,13 @@ class Assembler:
         self._env_ids = np.arange(size, dtype=np.int32)
 
     def build(self, rows: Any, flags: int, prev_action: Any, infos: dict[str, Any]) -> TimeStep:
-        """Return the time step that rows make.
+        """Return the time step of these rows.
 
         Args:
-            rows: columns of all envs, in order; they are copied.
+            rows: the rows of all envs, in order, with methods `column` and `obs`; they are copied.
             flags: union of the rows' flags.
-            prev_action: arrays that may be written to; those of FIRST rows become 0.
-            infos: one array (B, ...) per key, of their own; the time step has zeros for what earlier ones had.
+            prev_action: nest of arrays (B, *S), changed in place: rows of FIRST steps become 0.
+            infos: arrays (B, ...) that may be kept; numeric keys of earlier infos are added as zeros.
         """
         if self._derives_step_types:
             step_type, discount = self._derive_step_types(rows, flags, prev_action)
@@ -85,7 +86,7 @@ class Assembler:
             discount[truncated] = 1.0
         discount[terminated] = 0.0
         if flags & _FIRST:
-            first = (rows.column("flags") & _FIRST).nonzero()[0]  # few: their numbers cost less than a mask
+            first = (rows.column("flags") & _FIRST).nonzero()[0]  # few rows: indices cost less than a mask
             step_type[first] = 0
             discount[first] = 1.0
             if self._action_leaf is not None:
@@ -100,7 +101,7 @@ class Assembler:
         return map_structure(lambda spec, view: _own(view, spec.dtype), self._observation_spec, self._nested(rows))
 
     def _unpack_time_steps(self, rows: Any, sent: Any) -> Any:
-        # Spaces know no lists and no named tuples: the structure is that of the specs.
+        # Spaces cannot describe lists and named tuples, so the structure of the specs is used.
         observation, step_type, discount, prev_action = map_structure(
             self._copy_leaf, self._whole_spec, self._nested(rows)
         )
@@ -115,8 +116,8 @@ class Assembler:
         return step_type, discount, observation, prev_action
 
     def _abandoned(self, truncated: Array, step_type: Array) -> Array:
-        """Tell, bool (B,), whose episode was given up: the engine has ended it, not the environment."""
-        if self._rows_per_env is not None:  # a batch itself never says so: see `TimeStepAdapter`
+        """Return bool (B,), True where an episode was abandoned: the pool ended it, not the environment."""
+        if self._rows_per_env is not None:  # the adapter of a batch never sends ends, see `TimeStepAdapter`
             return np.repeat(truncated, self._rows_per_env)
         abandoned: Array = truncated & (step_type != _LAST)
         return abandoned
@@ -125,7 +126,7 @@ class Assembler:
         return self._spec.batch(lambda leaf: rows.obs(leaf.index), lambda node: ())
 
     def _copy_leaf(self, spec: Any, view: Array) -> Array:
-        """Copy a leaf, with the rows of batches end to end."""
+        """Return a copy of a leaf, (B, *S); the rows of batches are laid end to end."""
         own = np.array(view)
         return own.reshape(self._size, *view.shape[2:]) if self._rows_per_env is not None else own
 
@@ -133,5 +134,5 @@ class Assembler:
 def _own(view: Array, dtype: np.dtype[Any]) -> Array:
     if view.dtype == dtype:
         return view.copy()
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinity
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite
         return view.astype(dtype)

@@ -2,17 +2,17 @@
 
     step(action) -> Pool.send -> workers step -> rows in shared memory -> Assembler -> TimeStep
 
-Two ways to begin the next episode of an env that has ended:
+There are two ways to reset an env that has ended:
 
-    in lockstep    with the next step: the worker resets it while the others step
-    ahead          right after its LAST step, while the caller thinks; see `spare_envs`. With spare
-                   envs one that stands ready takes its seat, so the next step does not wait
+    in lockstep    within the next step: its worker resets it while the other envs step
+    ahead          right after its LAST step, while the caller computes the next actions; see `spare_envs`. With spare
+                   envs, a standby env that is already reset takes its row, so the next step does not wait
 
-Results are the same either way, resets in between included: one that finds an episode begun ahead and
-not yet shown shows that. In lockstep a step costs less (20 % with 64 CartPoles), ahead a slow reset
-does; so which one is taken follows from how long the first resets took. Not the same are resets with
-spare envs or with new seeds: ahead, the envs may have begun an episode that nobody sees. How many have
-does not depend on time.
+In lockstep a step is cheaper (by 20 % with 64 CartPoles). Ahead, a slow reset costs less time. So the duration of the
+first resets decides. Both ways give the same results, also if the caller resets between steps: such a reset delivers
+an episode that was begun ahead but not delivered yet. There are two exceptions: resets with spare envs and resets with
+new seeds. There, envs that are reset ahead may have begun an episode that is never delivered. The number of such
+episodes does not depend on timing.
 """
 
 from __future__ import annotations
@@ -58,22 +58,23 @@ __all__ = ["ParallelAlfEnvironment"]
 _BACKENDS: dict[str, Callable[..., Pool]] = {"process": ProcessPool, "serial": SerialPool}
 _LOG = logging.getLogger(__name__)
 _SEED_LIMIT = 2**31
-#: What envs in workers cannot be asked for: they may be stepped below their time steps.
+#: Methods that cannot be called in workers: these may step the Gymnasium env below the AlfEnvironment.
 _RESERVED_METHODS = ("reset", "step", "close", "seed", "get_info", "current_time_step")
-#: Reset of one env from which on it pays to reset ahead.
+#: Duration of one env's reset above which envs are reset ahead.
 _SLOW_RESET_NS = 1_000_000
 _INFO_FLAGS = RowFlag.INFO | RowFlag.MESSAGE
 
 
 class ParallelAlfEnvironment(AlfEnvironment):
-    """B environments, stepped together, several in each worker process.
+    """B environments in worker processes, stepped together.
 
-    Time steps are batched and belong to the caller. A step after an env's LAST one returns the
-    FIRST of its next episode and ignores its action. A worker that dies or hangs is replaced, and its
-    envs go on where they were; an episode that cannot be brought back ends with a LAST step of discount 1,
-    all k of them where a batch of k was lost. An exception of an env is raised as itself,
-    with the remote traceback; the next `step` or `reset` then starts all episodes anew. An action that
-    does not fit is refused before anything is stepped, and changes nothing.
+    Time steps have a batch axis (B, ...) and belong to the caller. The step after an env's LAST step returns the FIRST
+    step of its next episode and ignores its action.
+
+    A worker that dies or hangs is replaced, and its envs are restored. An episode that cannot be restored ends with a
+    LAST step of discount 1; in a batch of k envs, all k episodes end. An exception of an env is raised unchanged, with
+    the remote traceback as its cause, and the next `step` or `reset` starts new episodes in all envs. An action that
+    does not fit is refused before any env is stepped, and changes nothing.
 
     Example:
         >>> import functools
@@ -87,7 +88,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         ((3, 4), [1, 1, 1], [1.0, 1.0, 1.0])
 
     Attributes:
-        seeds: the seed that each env was last given, None where it got none; spare envs last.
+        seeds: the seed that each env was given last, or None; spare envs come last.
         implementation: 'native' or 'python', the code that moves the data.
     """
 
@@ -167,7 +168,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         self._was_reset = False
 
     def _read_descriptions(self) -> None:
-        """Ask the environments what they are like, and prepare for it."""
+        """Get the description of every environment, check that they are equal, and build the parts that need it."""
         pool = self._pool
         found = pool.call(describe)
         description = self._description = found[0]
@@ -190,20 +191,24 @@ class ParallelAlfEnvironment(AlfEnvironment):
     # ---- stepping ----------------------------------------------------------------------------
 
     def step(self, action: Any) -> TimeStep:
-        """Step all envs; return their time steps as one batch.
+        """Step all envs and wait for them; before the first reset, and after an error, reset instead.
 
         Args:
-            action: nested like the action spec, arrays or tensors with B rows.
+            action: nested like the action spec, arrays or tensors (B, *S).
+
+        Returns:
+            The time steps of all envs as one batch, ordered by env; arrays or tensors that belong to the caller.
 
         Raises:
             SpaceError: the action does not fit; nothing was stepped.
-            WorkerTimeoutError, WorkerDiedError: an env is over its limit, or its worker has gone.
-            Exception: raised by an env.
+            WorkerTimeoutError: an env exceeded its limit and `on_failure` is 'raise'.
+            WorkerDiedError: a worker died and `on_failure` is 'raise', or it could not be replaced.
+            Exception: raised by an env, with the remote traceback as its cause.
         """
         if self._current_time_step is None:
             return self.reset()
         given, prev_action = self._read(to_arrays(action))
-        before, self._current_time_step = self._current_time_step, None  # until this has gone well
+        before, self._current_time_step = self._current_time_step, None  # None if this step fails
         try:
             (self._spare_envs if self._resets_ahead else self._pool).send(given)
         except SpaceError:  # nothing was stepped
@@ -233,7 +238,7 @@ class ParallelAlfEnvironment(AlfEnvironment):
         return to_tensors(time_step) if self._tensors else time_step
 
     def _read(self, action: Any) -> tuple[Any, Any]:
-        """Return an action as the pool wants it, and as the previous one of the next time step."""
+        """Return an action in the pool's dtypes and shapes, and a copy of it as `prev_action` of the next time step."""
         dtype = self._action_dtype
         if (
             dtype is not None
@@ -245,9 +250,9 @@ class ParallelAlfEnvironment(AlfEnvironment):
         specs, outer = self._description.specs.prev_action, (self._size,)
         prev_action = fit_actions(specs, action, outer)
         if self._description.batch_size is not None:
-            shape = (self._pool.num_envs, self._description.batch_size)  # both: -1 fails for empty arrays
+            shape = (self._pool.num_envs, self._description.batch_size)  # no -1, which fails for empty arrays
             return map_structure(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), prev_action), prev_action
-        # the env's own dtypes, which may be wider than the specs'
+        # the env's own dtypes may be wider than those of the specs
         leaves = iter(self._pool.action_spec.leaves)
         given = map_structure(lambda spec, leaf: fit_action(spec, leaf, next(leaves).dtype, outer), specs, action)
         return given, prev_action
@@ -259,11 +264,11 @@ class ParallelAlfEnvironment(AlfEnvironment):
         has_time_step, self._current_time_step = self._current_time_step is not None, None
         no_action = zeros_of(self.action_spec(), (self._size,))
         if has_time_step and self._resets_ahead:
-            self._spare_envs.wait_for_resets()  # how far an env is must not depend on how fast it was
+            self._spare_envs.wait_for_resets()  # the state of an env must not depend on its speed
             if self._next_seeds is None and not self._num_spares and self._spare_envs.has_undelivered():
                 flags = self._spare_envs.reset_others()
                 return self._build(self._spare_envs, flags, no_action, self._spare_envs.infos())
-        elif pool.outstanding():  # something failed
+        elif pool.outstanding():  # an earlier step or reset failed
             pool.cancel()
         seeds = self._next_seeds
         if seeds is None and not self._was_reset and self._description.can_seed:
@@ -286,13 +291,13 @@ class ParallelAlfEnvironment(AlfEnvironment):
         return self._build(self._spare_envs, batch.flags, no_action, self._spare_envs.infos())
 
     def seed(self, seed: Sequence[int] | int) -> None:
-        """Seed the envs at the next reset; if that raises, at the one after it.
+        """Set the seeds for the next reset; they are kept until a reset has succeeded.
 
         Args:
-            seed: one per constructor, spare envs included, or a number s for s + i.
+            seed: a list with one seed per constructor, spare envs included; or an int, so that env i gets `seed + i`.
 
         Raises:
-            ConfigError: another number of seeds, or one that is no integer of at least 0 (a ValueError).
+            ConfigError: the number of seeds is wrong, or a seed is not an integer of at least 0 (a ValueError).
             NotImplementedError: the envs cannot be seeded.
         """
         if not self.can_seed:
@@ -303,47 +308,47 @@ class ParallelAlfEnvironment(AlfEnvironment):
             raise ConfigError(f"seed: expected {count}, one per env, spare ones included, got {len(seeds)}", key="seed")
         self._next_seeds = [check_seed(one) for one in seeds]
 
-    # ---- what it is ----------------------------------------------------------------------------
+    # ---- properties ----------------------------------------------------------------------------
 
     def observation_spec(self) -> Any:
-        """Return the specs of one env."""
+        """Return the specs of one env's observations, without a batch axis."""
         return self._description.specs.observation
 
     def action_spec(self) -> Any:
-        """Return the specs of one env."""
+        """Return the specs of one env's actions, without a batch axis."""
         return self._description.specs.prev_action
 
     def reward_spec(self) -> Any:
-        """Return the spec of one env."""
+        """Return the spec of one env's rewards, without a batch axis."""
         return self._description.specs.reward
 
     def env_info_spec(self) -> Any:
-        """Return the specs of one env."""
+        """Return the specs of one env's infos, without a batch axis."""
         return self._description.specs.env_info
 
     @property
     def batched(self) -> bool:
-        """True."""
+        """Always True."""
         return True
 
     @property
     def batch_size(self) -> int:
-        """B, spare envs not counted."""
+        """B, the number of rows of a time step; spare envs are not counted."""
         return self._size
 
     @property
     def is_tensor_based(self) -> bool:
-        """Whether time steps hold tensors."""
+        """Whether time steps contain torch tensors."""
         return self._tensors
 
     @property
     def num_tasks(self) -> int:
-        """As env 0."""
+        """The value of env 0."""
         return int(self._description.num_tasks)
 
     @property
     def task_names(self) -> list[str]:
-        """As env 0."""
+        """The value of env 0."""
         return list(self._description.task_names)
 
     @property
@@ -353,31 +358,39 @@ class ParallelAlfEnvironment(AlfEnvironment):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """As env 0."""
+        """The value of env 0."""
         return dict(self._description.metadata)
 
     @property
     def num_spare_envs_for_reload(self) -> int:
-        """How many envs wait for another's end."""
+        """Number of spare envs."""
         return self._num_spares
 
     @property
     def num_workers(self) -> int:
-        """How many worker processes there are; 0 with the serial backend."""
+        """Number of worker processes; 0 with the serial backend."""
         return len(self._pool.worker_pids)
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        """Process id of each worker."""
+        """Process id of each worker, by worker_id. The id changes when a worker is replaced."""
         return self._pool.worker_pids
 
     # ---- further -------------------------------------------------------------------------------
 
     def call_envs_with_same_args(self, func_name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call a method of every env, spare ones last; return the results by env.
+        """Call a method of every env and wait for all results.
+
+        Args:
+            func_name: name of the method. 'reset', 'step', 'close', 'seed', 'get_info' and 'current_time_step' are
+                refused.
+            *args, **kwargs: passed to the method.
+
+        Returns:
+            One result per env; spare envs come last.
 
         Raises:
-            ConfigError: a method that this environment has to know about.
+            ConfigError: the method is refused; call it on this environment instead.
             AttributeError: the envs have no such method.
             Exception: raised by the method.
         """
@@ -386,20 +399,20 @@ class ParallelAlfEnvironment(AlfEnvironment):
         return self._pool.call(CallMethod(func_name, args, kwargs))
 
     def render(self, mode: str = "rgb_array") -> Any:
-        """Render what env 0 shows."""
+        """Render the env in row 0; `mode` is one of Gymnasium's render modes."""
         return self._pool.call(CallMethod("render", (mode,)), [int(self._spare_envs.env_ids[0])])[0]
 
     def sync_progress(self) -> None:
-        """Tell every env."""
+        """Call `sync_progress` of every env and wait for them."""
         self.call_envs_with_same_args("sync_progress")
 
     def close(self) -> None:
-        """End all workers within `close_timeout` seconds, by force if need be; may be called again."""
+        """Close the envs and end the workers; kill those that take longer than `close_timeout`. May be called again."""
         self._pool.close()
 
     def __del__(self) -> None:
         if "_pool" in self.__dict__:
-            with contextlib.suppress(Exception):  # the interpreter may be half gone
+            with contextlib.suppress(Exception):  # the interpreter may be shutting down
                 self.close()
 
     def __getstate__(self) -> NoReturn:

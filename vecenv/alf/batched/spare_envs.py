@@ -1,10 +1,10 @@
-"""SpareEnvs: which env stands for which row of the batch, where ended envs are reset at once.
+"""SpareEnvs: assigns envs to the rows of the batch when ended envs are reset at once.
 
-    LAST of the env in seat 2 -> its reset is sent -> it joins the end of the queue of spares
-                                 the first of the queue takes seat 2; the next step shows its FIRST
+    LAST of the env of row 2 -> its reset is sent -> the env joins the end of the queue of spare envs
+                                the first env of the queue gets row 2; the next step delivers its FIRST
 
-Between the pool and the assembler: rows come from the pool in the order in which envs finish and are
-kept by env; the assembler reads them by seat.
+It stands between the pool and the assembler. The pool returns results in the order in which envs finish. They are
+stored by env here, and the assembler reads them by row.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ _INFO_FLAGS = RowFlag.INFO | RowFlag.MESSAGE
 
 
 class SpareEnvs:
-    """Rows of the envs by seat, where ended envs are reset at once and spare ones take their place.
+    """Resets ended envs at once, and gives their rows to spare envs.
 
-    Every env, spare or not, has its last row here; `column` and `obs` read those of the seated ones.
-    Spares are taken in the order in which their resets were asked for, so who sits where does not
-    depend on time.
+    The last result of every env, spare or not, is stored here; `column`, `obs` and `infos` read those of the envs that
+    have a row. Spare envs are used in the order in which their resets were sent, so the assignment of envs to rows does
+    not depend on timing.
+
+    Args:
+        pool: a started pool.
+        num_rows: B. All further envs of the pool are spare.
 
     Attributes:
-        env_ids: int64 (B,): which env sits in each seat.
+        env_ids: int64 (B,), the env of each row.
     """
 
     def __init__(self, pool: Pool, num_rows: int) -> None:
@@ -47,13 +51,17 @@ class SpareEnvs:
 
     def _assign_rows(self) -> None:
         self.env_ids = np.arange(self._num_rows)
-        self._is_resetting = np.zeros(self._num_rows, np.bool_)  # seats whose env begins an episode
+        self._is_resetting = np.zeros(self._num_rows, np.bool_)  # rows whose env is being reset
         self._spares = deque(range(self._num_rows, self._num_envs))
         self._has_row = np.zeros(self._num_envs, np.bool_)
-        self._delivered_ids = self.env_ids.copy()  # whose rows the assembler reads
+        self._delivered_ids = self.env_ids.copy()  # the envs whose results the assembler reads
 
     def start(self, batch: Batch) -> None:
-        """Seat the envs by id after a reset of all; the spares' first observations are kept."""
+        """Begin after a reset of all envs: env i gets row i. The first observations of spare envs are kept.
+
+        Args:
+            batch: the results of the reset.
+        """
         self._assign_rows()
         rows = batch.rows
         if not self._columns:
@@ -65,7 +73,10 @@ class SpareEnvs:
         self._has_row[self.env_ids] = False
 
     def send(self, action: Any) -> None:
-        """Step the seated envs whose episode goes on.
+        """Step the envs that have a row and are not being reset.
+
+        Args:
+            action: nested like the action spec, arrays (B, *S).
 
         Raises:
             SpaceError: the action does not fit; nothing was stepped.
@@ -76,10 +87,13 @@ class SpareEnvs:
             self._pool.send(some, self.env_ids[stepping], ordered=False)
 
     def recv(self) -> int:
-        """Wait for the envs that were stepped and for the begun episodes; reset ended ones.
+        """Wait for all steps and resets of envs that have a row, then start the resets of the envs that ended.
 
         Returns:
             The union of the rows' flags.
+
+        Raises:
+            Exception: raised by an env.
         """
         pool = self._pool
         while missing := self._num_rows - int(np.count_nonzero(self._has_row[self.env_ids])):
@@ -91,15 +105,15 @@ class SpareEnvs:
         return flags
 
     def _deliver(self) -> int:
-        """Let the assembler read the seated envs; return the union of their flags."""
+        """Make the results of the envs with a row readable by the assembler; return the union of their flags."""
         self._has_row[self.env_ids] = False
         self._delivered_ids = self.env_ids.copy()
         return int(np.bitwise_or.reduce(self.column("flags")))
 
     def _reset_ended(self, rows: Array) -> None:
-        """Reset the envs that have ended, and give their seats to those that wait longest."""
+        """Start resets of the envs in these rows, and give the rows to the first spare envs of the queue."""
         ended = self.env_ids[rows]
-        # The rows of the ended are read before their resets are received: both are for this thread to do.
+        # The assembler reads the last results of ended envs before `recv` stores their resets: one thread does both.
         self._pool.reset(ended, ordered=False)
         self._spares.extend(ended.tolist())
         self.env_ids[rows] = [self._spares.popleft() for _ in range(len(rows))]
@@ -107,23 +121,28 @@ class SpareEnvs:
     # ---- resets of all, between steps ----------------------------------------------------------
 
     def wait_for_resets(self) -> None:
-        """Wait for the episodes that envs begin: between steps nothing else is under way.
+        """Wait for all outstanding resets. Between steps there are no other outstanding operations.
 
         Raises:
-            Exception: what a reset raised.
+            Exception: raised by a reset.
         """
         if self._pool.outstanding():
             self._store(self._pool.recv())
 
     def has_undelivered(self) -> bool:
-        """Tell whether a seated env has an episode that was begun and not shown."""
+        """Return whether an env with a row has begun an episode whose first observation was not delivered yet."""
         return bool(self._is_resetting.any())
 
     def reset_others(self) -> int:
-        """Reset the seated envs that have not begun an episode already; for settled ones.
+        """Reset the envs with a row, except those that have already begun an episode that was not delivered.
+
+        Call `wait_for_resets` before.
 
         Returns:
             The union of the rows' flags.
+
+        Raises:
+            Exception: raised by a reset.
         """
         others = self.env_ids[~self._is_resetting]
         if len(others):
@@ -152,17 +171,17 @@ class SpareEnvs:
     # ---- rows, as the assembler reads them -----------------------------------------------------
 
     def column(self, name: str) -> Array:
-        """Return a column (B,), copied."""
+        """Return a copy of a column, (B,): 'reward', 'terminated', 'truncated' or 'flags'."""
         column: Array = self._columns[name][self._delivered_ids]
         return column
 
     def obs(self, leaf: int) -> Array:
-        """Return an observation leaf (B, *S), copied."""
+        """Return a copy of an observation leaf, (B, *S)."""
         rows: Array = self._leaves[leaf][self._delivered_ids]
         return rows
 
     def infos(self) -> dict[str, Any]:
-        """Return the infos of the seated envs as Gymnasium's vector envs do, arrays (B, ...) with masks."""
+        """Return the infos of the envs with a row in Gymnasium's form: arrays (B, ...) with masks."""
         if not self._infos:
             return {}
         return join_rows([self._infos.get(env_id, {}) for env_id in self._delivered_ids.tolist()])

@@ -1,4 +1,4 @@
-"""ThreadEnvironment: one environment in a thread of its own, for evaluation and play."""
+"""ThreadEnvironment: one environment in its own thread, for evaluation and play; it uses no pool."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["ThreadEnvironment"]
 
 
 class ThreadEnvironment(AlfEnvironment):
-    """One environment that is built, stepped and closed in one thread, as a batch of one.
+    """One environment that is built, stepped and closed in its own thread, as a batch of one.
 
-    Its methods run there, too; plain attributes are read directly. A thread cannot be ended by force:
-    after a WorkerTimeoutError the operation goes on in the thread, and only `close` may be called.
+    Its other methods also run in that thread; plain attributes are read directly. A thread cannot be killed: after a
+    WorkerTimeoutError the operation continues in the thread, and only `close` may be called.
 
     Example:
         >>> from vecenv.alf import load
@@ -102,7 +102,7 @@ class ThreadEnvironment(AlfEnvironment):
         if self._closed:
             raise ClosedError(f"{what}: the environment is closed")
         if self._is_late:
-            raise WorkerTimeoutError(f"{what}: the thread has not finished what it was late with; close it", op=what)
+            raise WorkerTimeoutError(f"{what}: an operation that timed out is still running; call close()", op=what)
         self._requests.put(function)
         try:
             error, value = self._replies.get(timeout=timeout)
@@ -113,7 +113,7 @@ class ThreadEnvironment(AlfEnvironment):
                 timeout=timeout,
                 op=what,
             ) from None
-        except BaseException:  # Ctrl-C: its answer may still come and must not be taken for another's
+        except BaseException:  # Ctrl-C: a late reply must not be taken as the reply to the next request
             self._is_late = True
             raise
         if error is not None:
@@ -133,61 +133,61 @@ class ThreadEnvironment(AlfEnvironment):
         batch = self._batcher.of(time_step)
         return to_tensors(batch) if self._tensors else batch
 
-    # ---- what it is ----------------------------------------------------------------------------
+    # ---- properties ----------------------------------------------------------------------------
 
     @property
     def batched(self) -> bool:
-        """True."""
+        """Always True."""
         return True
 
     @property
     def batch_size(self) -> int:
-        """1."""
+        """Always 1."""
         return 1
 
     @property
     def is_tensor_based(self) -> bool:
-        """Whether time steps hold tensors."""
+        """Whether time steps contain torch tensors."""
         return self._tensors
 
     @property
     def num_tasks(self) -> int:
-        """Return the value of the environment in the thread."""
+        """The value of the environment in the thread."""
         return int(self._env.num_tasks)
 
     @property
     def task_names(self) -> list[str]:
-        """Return the value of the environment in the thread."""
+        """The value of the environment in the thread."""
         return list(self._env.task_names)
 
     @property
     def can_seed(self) -> bool:
-        """Return the value of the environment in the thread."""
+        """The value of the environment in the thread."""
         return bool(self._env.can_seed)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Return the value of the environment in the thread."""
+        """The value of the environment in the thread."""
         return dict(self._env.metadata)
 
     def observation_spec(self) -> Any:
-        """Return the value of the environment in the thread."""
+        """Return the specs of the environment in the thread, without a batch axis."""
         return self._env.observation_spec()
 
     def action_spec(self) -> Any:
-        """Return the value of the environment in the thread."""
+        """Return the specs of the environment in the thread, without a batch axis."""
         return self._env.action_spec()
 
     def reward_spec(self) -> Any:
-        """Return the value of the environment in the thread."""
+        """Return the specs of the environment in the thread, without a batch axis."""
         return self._env.reward_spec()
 
     def env_info_spec(self) -> Any:
-        """Return the value of the environment in the thread."""
+        """Return the specs of the environment in the thread, without a batch axis."""
         return self._env.env_info_spec()
 
     def seed(self, seed: int) -> Any:
-        """Seed the environment in the thread."""
+        """Set the seed for the next reset of the environment in the thread."""
         return self.call("seed", seed)
 
     def render(self, mode: str = "rgb_array") -> Any:
@@ -199,7 +199,13 @@ class ThreadEnvironment(AlfEnvironment):
         self.call("sync_progress")
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the environment, in its thread."""
+        """Call a method of the environment in its thread; wait for the result, at most `call_timeout` seconds.
+
+        Raises:
+            WorkerTimeoutError: the method took too long.
+            ClosedError: the environment is closed.
+            Exception: raised by the method.
+        """
         return self._run("call", lambda: getattr(self._env, name)(*args, **kwargs), self._timeouts["call"])
 
     def __getattr__(self, name: str) -> Any:
@@ -215,18 +221,19 @@ class ThreadEnvironment(AlfEnvironment):
     def close(self) -> None:
         """Close the environment and end the thread; may be called again.
 
-        A thread that is late closes the environment and ends when it gets to it.
+        Waits at most `close_timeout` seconds each for both. If an earlier operation timed out, this method does not
+        wait: the thread closes the environment and ends after that operation.
 
         Raises:
-            WorkerTimeoutError: the environment's close took too long.
-            Exception: raised by the environment.
+            WorkerTimeoutError: the environment's `close` took too long.
+            Exception: raised by the environment's `close`.
         """
         self._end(self._env)
 
     def _end(self, env: Any) -> None:
         if self._closed:
             return
-        if sys is None or sys.is_finalizing():  # in a `__del__`: the thread stands still by now, and would never answer
+        if sys is None or sys.is_finalizing():  # called by `__del__`: the thread no longer runs and cannot reply
             self._closed = True
             return
         try:
@@ -242,7 +249,7 @@ class ThreadEnvironment(AlfEnvironment):
 
     def __del__(self) -> None:
         if "_thread" in self.__dict__ and not self._closed:
-            with contextlib.suppress(Exception):  # the interpreter may be half gone
+            with contextlib.suppress(Exception):  # the interpreter may be shutting down
                 self.close()
 
     def __getstate__(self) -> NoReturn:
@@ -250,7 +257,7 @@ class ThreadEnvironment(AlfEnvironment):
 
 
 def _serve(requests: Any, replies: Any) -> None:
-    """Call the functions in `requests` one after the other, until there is None; put (error, value) into `replies`."""
+    """Run the thread: call each function from `requests` and put (error, value) into `replies`, until None comes."""
     for function in iter(requests.get, None):
         try:
             replies.put((None, function()))
