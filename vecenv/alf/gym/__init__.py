@@ -1,1 +1,1 @@
-"""Gymnasium envs as ALF environments, and the wrappers that stand below time steps."""
+"""Gymnasium envs as ALF environments, and Gymnasium wrappers that are applied below time steps."""

@@ -1,7 +1,7 @@
-"""Gym wrappers on actions, rewards and ends: `gymnasium.Wrapper`s under the time steps.
+"""Gym wrappers that change actions, rewards and ends of episodes: applied to the Gymnasium env, below time steps.
 
-Gymnasium's own do the work where they do the same; actions nested in Dict and Tuple are mapped part
-by part. None of these names is in `vecenv` itself: other wrappers there have them, or nearly.
+Actions nested in Dict and Tuple are mapped part by part. `vecenv` itself does not export these names, because other
+wrappers there have the same or similar names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class _BoxActionWrapper(EnvWrapper):
-    """A wrapper that maps continuous parts of actions, wherever they are nested."""
+    """Maps the continuous parts of actions, at every depth of Dict and Tuple spaces."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -50,7 +50,7 @@ class _BoxActionWrapper(EnvWrapper):
 
 
 class ContinuousActionMapping(_BoxActionWrapper):
-    """Continuous actions from `low` to `high`, stretched to the env's bounds.
+    """Accepts continuous actions from `low` to `high`, and scales them to the env's bounds.
 
     Example:
         >>> import gymnasium
@@ -60,15 +60,15 @@ class ContinuousActionMapping(_BoxActionWrapper):
     """
 
     def __init__(self, env: Any, low: Any, high: Any) -> None:
-        """Wrap.
+        """Wrap an env.
 
         Args:
-            env: of any dialect.
-            low, high: numbers, or arrays that broadcast to every continuous part.
+            env: a Gymnasium env, or one with an older interface.
+            low, high: numbers, or arrays that broadcast to every continuous part of the action space.
 
         Raises:
             ConfigError: low is not below high.
-            SpaceError: the env's actions have no finite bounds.
+            SpaceError: a continuous part of the action space has no finite bounds.
         """
         if not np.all(np.asarray(low) < np.asarray(high)):
             raise ConfigError(f"low: expected values below high, got {low!r} and {high!r}", key="low")
@@ -91,10 +91,10 @@ class ContinuousActionMapping(_BoxActionWrapper):
 
 
 class NormalizedAction(ContinuousActionMapping):
-    """Continuous actions from -1 to 1, stretched to the env's bounds.
+    """Accepts continuous actions from -1 to 1, and scales them to the env's bounds.
 
     Raises:
-        SpaceError: the env's actions have no finite bounds.
+        SpaceError: a continuous part of the action space has no finite bounds.
     """
 
     def __init__(self, env: Any) -> None:
@@ -102,14 +102,14 @@ class NormalizedAction(ContinuousActionMapping):
 
 
 class ContinuousActionClip(_BoxActionWrapper):
-    """Continuous actions clipped to `min_v` .. `max_v` and to the bounds.
+    """Clips continuous actions to `min_v` .. `max_v` and to the bounds of the action space.
 
     Raises:
-        SpaceError: from `step`, for an action that is not a number (a ValueError).
+        SpaceError: from `step`, if the action contains NaN (a ValueError).
     """
 
     def __init__(self, env: Any, min_v: float = -1e9, max_v: float = 1e9) -> None:
-        """Wrap; the space stays.
+        """Wrap an env; its action space stays the same.
 
         Raises:
             ConfigError: min_v is not below max_v.
@@ -126,16 +126,16 @@ class ContinuousActionClip(_BoxActionWrapper):
 
 
 class FrameSkip(RepeatWrapper):
-    """Each action applied `skip` times, rewards summed, until the episode ends.
+    """Repeats each action `skip` times, or until the episode ends, and sums the rewards.
 
-    Info `num_env_frames` says how many env steps were made, those of a FrameSkip inside included.
+    The info `num_env_frames` is the number of env steps made, those of an inner FrameSkip included.
     """
 
     def __init__(self, env: Any, skip: int) -> None:
-        """Wrap.
+        """Wrap an env.
 
         Raises:
-            ConfigError: fewer than one step.
+            ConfigError: skip is below 1.
         """
         super().__init__(env)
         self._set_repeats(skip, "skip")
@@ -154,14 +154,14 @@ class FrameSkip(RepeatWrapper):
 
 
 def count_env_frames(env: Any) -> spaces.Dict:
-    """Return the `info_space` of a wrapper around this env that tells `num_env_frames`."""
+    """Return the `info_space` of a wrapper around this env that adds `num_env_frames` to infos."""
     inner = getattr(env, "info_space", None)
     known = inner.spaces if isinstance(inner, spaces.Dict) else {}
     return spaces.Dict({**known, "num_env_frames": spaces.Box(0, np.iinfo(np.int64).max, (), np.int64)})
 
 
 class NonEpisodicEnv(EnvWrapper):
-    """Episodes that never end: both flags are always False."""
+    """Makes episodes endless: `terminated` and `truncated` are always False."""
 
     def step(self, action: Any) -> Any:
         obs, reward, _, _, info = self.env.step(action)
@@ -169,7 +169,7 @@ class NonEpisodicEnv(EnvWrapper):
 
 
 class SparseReward(EnvWrapper):
-    """Reward 1 where it is positive, else 0."""
+    """Replaces positive rewards by 1 and all others by 0."""
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)

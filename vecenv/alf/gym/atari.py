@@ -1,4 +1,4 @@
-"""Atari under the time steps: frames skipped, pooled, shrunk; lives begun by FIRE."""
+"""Atari preprocessing below time steps: skips, pools and resizes frames, and presses FIRE when a life begins."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["DMAtariPreprocessing"]
 
 
 class DMAtariPreprocessing(EnvWrapper):
-    """Atari as in DeepMind's papers, and FIRE where a life begins.
+    """Preprocesses Atari games as in DeepMind's papers, and presses FIRE when a life begins.
 
-    Each action is applied `frame_skip` times, rewards summed; what is seen are the brighter pixels
-    of the last two frames, resized. After a reset come 1 to `noop_max` idle steps; then, as after
-    each life lost, FIRE and the action after it, if the game has them. A life lost ends the skip: the
-    frame with which the next life begins is shown alone. Episodes end when all lives are gone.
+    Each action is repeated `frame_skip` times, and the rewards are summed. The observation is the pixelwise maximum of
+    the last two frames, resized. A reset is followed by 1 to `noop_max` idle steps. After a reset and after each lost
+    life, actions 1 (FIRE) and 2 follow, if the game has FIRE. A lost life ends the repetition of an action; the
+    observation is then the first frame of the next life alone. Episodes end when all lives are lost.
 
-    Observations are uint8 (screen_size, screen_size, 1), or 3 channels in colour. Info
-    `num_env_frames` says how many times the action was applied.
+    Observations are uint8 (screen_size, screen_size, 1), or with 3 channels in colour. The info `num_env_frames` is the
+    number of times that the action was applied.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("_frames", "_lives")
@@ -38,11 +38,18 @@ class DMAtariPreprocessing(EnvWrapper):
         screen_size: int = 84,
         gray_scale: bool = True,
     ) -> None:
-        """Wrap an Atari env that skips no frames itself (`frameskip=1`).
+        """Wrap an Atari env that does not skip frames itself (`frameskip=1`).
+
+        Args:
+            env: the Atari env.
+            frame_skip: number of times that each action is applied, 4 by default.
+            noop_max: largest number of idle steps after a reset, 30 by default; 0 for none.
+            screen_size: height and width of observations in pixels, 84 by default.
+            gray_scale: whether observations are grey. Default: True.
 
         Raises:
-            ConfigError: frame_skip or screen_size below 1, or the env skips frames (a ValueError).
-            DependencyError: OpenCV is missing.
+            ConfigError: frame_skip or screen_size is below 1, or the env skips frames itself (a ValueError).
+            DependencyError: OpenCV is not installed.
         """
         for name, value in (("frame_skip", frame_skip), ("screen_size", screen_size)):
             check_whole(name, value, 1)
@@ -70,7 +77,7 @@ class DMAtariPreprocessing(EnvWrapper):
         _, info = self.env.reset(seed=seed, options=options)
         if self._can_fire:
             _, is_over, *_, info = self._fire()
-            if is_over:  # such a game is begun again, unfired
+            if is_over:  # FIRE ended the game: begin again without FIRE
                 _, info = self.env.reset(options=options)
         return self._begin_life(), info
 
@@ -96,7 +103,7 @@ class DMAtariPreprocessing(EnvWrapper):
         return obs, total, terminated, truncated, {**info, "num_env_frames": num_frames}
 
     def _fire(self) -> tuple[float, bool, bool, bool, dict[str, Any]]:
-        """Press FIRE and the next action; return the reward, whether that ended the game, how, and the last info."""
+        """Apply actions 1 (FIRE) and 2; return (total reward, is_over, terminated, truncated, last info)."""
         total = 0.0
         for action in (1, 2):
             _, reward, terminated, truncated, info = self.env.step(action)
@@ -106,14 +113,14 @@ class DMAtariPreprocessing(EnvWrapper):
         return total, terminated or truncated, terminated, truncated, info
 
     def _begin_life(self) -> Any:
-        """Count the lives; return the screen as it is, alone."""
+        """Read the number of lives; return an observation of the current screen alone."""
         self._lives = self._ale.lives()
         self._copy_screen(0)
         self._frames[1].fill(0)
         return self._pool()
 
     def _copy_screen(self, which: int) -> None:
-        """Copy the screen into one of the two frames."""
+        """Copy the screen to frame 0 or 1."""
         ale, frame = self._ale, self._frames[which]
         if self._is_gray:
             ale.getScreenGrayscale(frame)
@@ -121,7 +128,7 @@ class DMAtariPreprocessing(EnvWrapper):
             ale.getScreenRGB(frame)
 
     def _pool(self) -> Any:
-        """Return the brighter pixels of both frames, resized; they are kept for a step that ends before it sees two."""
+        """Return the pixelwise maximum of both frames, resized. Frame 0 keeps it, for steps that end before frame 1."""
         first, second = self._frames
         if self._skip > 1:
             np.maximum(first, second, out=first)

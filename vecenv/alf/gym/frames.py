@@ -1,7 +1,7 @@
-"""Gym wrappers on observations, most of them on images: `gymnasium.Wrapper`s under the time steps.
+"""Gym wrappers that change observations, mostly images: applied to the Gymnasium env, below time steps.
 
-`fields` names the parts of a Dict observation that a wrapper maps, such as 'camera.left'; None is
-the whole observation. Images are (H, W, C) unless `channel_order='channels_first'`.
+The argument `fields` contains the paths of the parts of a Dict observation that a wrapper maps, such as 'camera.left'.
+None means the whole observation. Images are (H, W, C) unless `channel_order='channels_first'`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ORDERS = ("channels_last", "channels_first")
 
 
 class BaseObservationWrapper(ObsWrapper):
-    """Maps chosen parts of an observation; a subclass gives `transform_space` and `transform_observation`.
+    """Maps chosen parts of an observation; subclasses define `transform_space` and `transform_observation`.
 
     Example:
         >>> import gymnasium
@@ -51,14 +51,14 @@ class BaseObservationWrapper(ObsWrapper):
     """
 
     def __init__(self, env: Any, fields: Sequence[str] | None = None) -> None:
-        """Wrap.
+        """Wrap an env.
 
         Args:
-            env: of any dialect.
-            fields: paths of parts of a Dict space, none for []; None: the observation as a whole.
+            env: a Gymnasium env, or one with an older interface.
+            fields: paths of the parts to map; [] maps none. None (default): the whole observation.
 
         Raises:
-            SpaceError: no such field, or a space that the wrapper cannot map.
+            SpaceError: there is no such field, or the wrapper cannot map its space.
         """
         super().__init__(env)
         self.fields: tuple[str | None, ...] = (None,) if fields is None else tuple(fields)
@@ -82,15 +82,15 @@ class BaseObservationWrapper(ObsWrapper):
         return self.transform_observation(observation)
 
     def transform_space(self, space: Any) -> Any:
-        """Return the space of what `transform_observation` makes of this one's observations."""
+        """Return the space of mapped observations, given the space of one field."""
         raise NotImplementedError
 
     def transform_observation(self, observation: Any) -> Any:
-        """Return one part changed."""
+        """Return the mapped observation, given the observation of one field."""
         raise NotImplementedError
 
     def observation(self, observation: Any) -> Any:
-        """Return the whole observation with every field changed."""
+        """Return the whole observation with every field mapped."""
         for field in self.fields:
             part = self._transform_of(get_field(observation, field), field)
             observation = set_field(observation, field, part)
@@ -98,7 +98,7 @@ class BaseObservationWrapper(ObsWrapper):
 
 
 class ObservationClipWrapper(BaseObservationWrapper):
-    """Numbers of an observation clipped to `min_v` .. `max_v`, at every depth."""
+    """Clips the numbers of an observation to `min_v` .. `max_v`, at every depth of nesting."""
 
     def __init__(self, env: Any, min_v: float = -200.0, max_v: float = 200.0) -> None:
         self.min_v, self.max_v = min_v, max_v
@@ -117,15 +117,15 @@ class ObservationClipWrapper(BaseObservationWrapper):
         return map_structure(self._clip, observation)
 
     def _clip(self, leaf: Any) -> Any:
-        if not isinstance(leaf, np.ndarray):  # of a Discrete space
+        if not isinstance(leaf, np.ndarray):  # a value of a Discrete space
             return leaf
         return np.clip(leaf, self.min_v, self.max_v).astype(leaf.dtype)
 
 
 class ImageChannelFirst(BaseObservationWrapper):
-    """Images (H, W, C) as contiguous (C, H, W); without `fields`, every image of the observation.
+    """Converts images (H, W, C) to contiguous (C, H, W); without `fields`, every image of the observation.
 
-    An image is what has a Box of three axes; masks of three axes stay.
+    An image is a value of a Box space with three axes. Values of other spaces with three axes, such as masks, stay.
     """
 
     def __init__(self, env: Any, fields: Sequence[str] | None = None) -> None:
@@ -162,9 +162,9 @@ def _channel_first(image: Any) -> Any:
 
 
 class FrameStack(BaseObservationWrapper):
-    """The last `stack_size` observations joined along the channel axis, oldest first.
+    """Joins the last `stack_size` observations along the channel axis, oldest first.
 
-    After a reset all of them are the first observation.
+    After a reset, the stack contains the first observation `stack_size` times.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("frames",)
@@ -176,11 +176,17 @@ class FrameStack(BaseObservationWrapper):
         channel_order: str = "channels_last",
         fields: Sequence[str] | None = None,
     ) -> None:
-        """Wrap.
+        """Wrap an env.
+
+        Args:
+            env: a Gymnasium env, or one with an older interface.
+            stack_size: number of observations, 4 by default.
+            channel_order: 'channels_last' (default) joins along the last axis, 'channels_first' along the first.
+            fields: paths of the parts to stack. None (default): the whole observation.
 
         Raises:
-            ConfigError: stack_size below 1, or no such channel_order.
-            SpaceError: a field that is neither a Box nor MultiDiscrete.
+            ConfigError: stack_size is below 1, or channel_order is unknown.
+            SpaceError: the space of a field is neither a Box with axes nor MultiDiscrete.
         """
         self.stack_size = check_whole("stack_size", stack_size, 1)
         self._axis = -1 if _is_channel_last(channel_order) else 0
@@ -202,7 +208,7 @@ class FrameStack(BaseObservationWrapper):
         return super().reset(seed=seed, options=options)
 
     def _transform_of(self, observation: Any, field: str | None) -> Any:
-        observation = copy_obs(observation)  # the env may write the next one into the same array
+        observation = copy_obs(observation)  # the env may reuse the array for its next observation
         frames = self.frames.get(field)
         if frames is None:
             frames = self.frames[field] = deque([observation] * self.stack_size, maxlen=self.stack_size)
@@ -212,7 +218,7 @@ class FrameStack(BaseObservationWrapper):
 
 
 class FrameResize(BaseObservationWrapper):
-    """Images resized to (height, width, C); dtype and bounds stay."""
+    """Resizes images to (height, width, C); dtype and bounds stay."""
 
     def __init__(
         self,
@@ -222,17 +228,17 @@ class FrameResize(BaseObservationWrapper):
         fields: Sequence[str] | None = None,
         interpolation: int | None = None,
     ) -> None:
-        """Wrap.
+        """Wrap an env.
 
         Args:
-            env: of any dialect.
-            width, height: of what is observed.
-            fields: which images.
-            interpolation: one of OpenCV's `INTER_...`; None: INTER_AREA.
+            env: a Gymnasium env, or one with an older interface.
+            width, height: size of the result in pixels, 84 by default.
+            fields: paths of the images. None (default): the whole observation.
+            interpolation: one of OpenCV's `INTER_...` constants. None (default): INTER_AREA.
 
         Raises:
-            DependencyError: OpenCV is missing.
-            SpaceError: not an image.
+            DependencyError: OpenCV is not installed.
+            SpaceError: a field is not an image.
         """
         self._cv2 = require("cv2", "atari")
         self._width, self._height = width, height
@@ -248,14 +254,14 @@ class FrameResize(BaseObservationWrapper):
 
 
 class FrameGrayScale(BaseObservationWrapper):
-    """Colour images (H, W, 3) as grey ones (H, W, 1)."""
+    """Converts colour images (H, W, 3) to grey images (H, W, 1)."""
 
     def __init__(self, env: Any, fields: Sequence[str] | None = None) -> None:
-        """Wrap.
+        """Wrap an env.
 
         Raises:
-            DependencyError: OpenCV is missing.
-            SpaceError: not an image of three channels.
+            DependencyError: OpenCV is not installed.
+            SpaceError: a field is not an image with three channels.
         """
         self._cv2 = require("cv2", "atari")
         super().__init__(env, fields)
@@ -271,7 +277,7 @@ class FrameGrayScale(BaseObservationWrapper):
 
 
 class _Crop(BaseObservationWrapper):
-    """A window of images, of a size that does not change; bounds and dtype stay."""
+    """Cuts a window of constant size out of images; bounds and dtype stay."""
 
     def __init__(self, env: Any, channel_order: str, fields: Sequence[str] | None) -> None:
         self._channel_last = _is_channel_last(channel_order)
@@ -300,7 +306,7 @@ class _Crop(BaseObservationWrapper):
 
 
 class FrameCrop(_Crop):
-    """The window of `width` x `height` at (sx, sy)."""
+    """Cuts the window of `width` x `height` pixels at column `sx` and row `sy` out of images."""
 
     def __init__(
         self,
@@ -312,11 +318,11 @@ class FrameCrop(_Crop):
         channel_order: str = "channels_last",
         fields: Sequence[str] | None = None,
     ) -> None:
-        """Wrap.
+        """Wrap an env.
 
         Raises:
-            ConfigError: the window is not inside the image.
-            SpaceError: not an image.
+            ConfigError: the window is not inside the image, or channel_order is unknown.
+            SpaceError: a field is not an image.
         """
         self._wanted = (sy, sx, height, width)
         super().__init__(env, channel_order, fields)
@@ -329,9 +335,9 @@ class FrameCrop(_Crop):
 
 
 class EpisodicRandomFrameCrop(_Crop):
-    """A window of a share of the image, at another place in each episode.
+    """Cuts a window out of images, at a random position for each episode.
 
-    Places are drawn from a generator of its own, seeded by the seed of the reset.
+    Positions are drawn from the wrapper's own generator, which the seed of a reset seeds.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("generator", "_windows")
@@ -344,18 +350,18 @@ class EpisodicRandomFrameCrop(_Crop):
         share_cropping: bool = True,
         fields: Sequence[str] | None = None,
     ) -> None:
-        """Wrap.
+        """Wrap an env.
 
         Args:
-            env: of any dialect.
-            cropping_fraction: how much of height and width is kept.
-            channel_order: of the images.
-            share_cropping: whether all fields are cut at one place.
-            fields: which images.
+            env: a Gymnasium env, or one with an older interface.
+            cropping_fraction: size of the window as a fraction of height and width, 0.8 by default.
+            channel_order: 'channels_last' (default) or 'channels_first'.
+            share_cropping: whether all fields are cut at the same relative position. Default: True.
+            fields: paths of the images. None (default): the whole observation.
 
         Raises:
-            ConfigError: a fraction that is not between 0 and 1.
-            SpaceError: not an image.
+            ConfigError: the fraction is not above 0 and below 1, or channel_order is unknown.
+            SpaceError: a field is not an image.
         """
         if not 0 < cropping_fraction < 1:
             raise ConfigError(f"cropping_fraction: expected more than 0 and less than 1, got {cropping_fraction!r}")
@@ -381,9 +387,9 @@ class EpisodicRandomFrameCrop(_Crop):
 
 
 class FrameFlip(BaseObservationWrapper):
-    """Images flipped, for a whole episode and all fields alike: upside down, left to right, both or not.
+    """Flips images at random, vertically and horizontally; all fields in the same way for a whole episode.
 
-    Drawn from a generator of its own, seeded by the seed of the reset.
+    Flips are drawn from the wrapper's own generator, which the seed of a reset seeds.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("generator", "_axes")
@@ -396,11 +402,17 @@ class FrameFlip(BaseObservationWrapper):
         channel_order: str = "channels_last",
         fields: Sequence[str] | None = None,
     ) -> None:
-        """Wrap.
+        """Wrap an env.
+
+        Args:
+            env: a Gymnasium env, or one with an older interface.
+            ud_flip_prob, lr_flip_prob: probabilities of a flip upside down and from left to right, 0.5 by default.
+            channel_order: 'channels_last' (default) or 'channels_first'.
+            fields: paths of the images. None (default): the whole observation.
 
         Raises:
-            ConfigError: a probability that is none.
-            SpaceError: not an image.
+            ConfigError: a probability is not within 0 .. 1, or channel_order is unknown.
+            SpaceError: a field is not an image.
         """
         for name, value in (("ud_flip_prob", ud_flip_prob), ("lr_flip_prob", lr_flip_prob)):
             if not 0 <= value <= 1:
@@ -439,7 +451,7 @@ def _image_shape(space: Any) -> tuple[int, int, int]:
 
 
 def _image_space(space: spaces.Box, shape: tuple[int, ...]) -> spaces.Box:
-    """Return the space of images of another shape, between the lowest and the highest bound."""
+    """Return a space of images of another shape, with the lowest and the highest bound of `space`."""
     return spaces.Box(space.low.min(), space.high.max(), shape, space.dtype.type)
 
 

@@ -1,12 +1,12 @@
-"""AlfGymWrapper: one Gymnasium env as an `AlfEnvironment`, its specs read off its spaces.
+"""AlfGymWrapper: one Gymnasium env as an `AlfEnvironment`; its specs are derived from the env's spaces.
 
     Gymnasium                 time step
     reset                     FIRST, discount 1
-    neither flag              MID, the discount that is given (1)
+    neither flag              MID, the constructor's discount (1 by default)
     terminated                LAST, discount 0
     truncated only            LAST, discount 1
 
-A step after a LAST one begins the next episode, whatever the action, unless `auto_reset` is False.
+The step after a LAST step begins the next episode and ignores its action, unless `auto_reset` is False.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = ["AlfGymWrapper"]
 
 
 class AlfGymWrapper(AlfEnvironment):
-    """A Gymnasium env, or one of an older dialect, that returns time steps.
+    """A Gymnasium env, or one with an older interface, as an environment of time steps.
 
-    Nothing of the env is called before the first reset: observation, action and reward specs come
-    from its spaces, the env_info spec from an `info_space` (a Dict) if the env or a wrapper
-    declares one. Keys of that are always in `env_info`, zero where the env does not tell them;
-    other numbers are so from the first time that the env tells them, strings and objects come and go.
+    The constructor does not call the env. Observation, action and reward specs come from its spaces. The env_info spec
+    comes from `info_space`, a Dict space, if the env or a wrapper has that attribute. The keys of this spec are always
+    in `env_info`, as zeros if the info lacks them. Other numeric keys stay in the same way once they have appeared.
+    Strings and objects are present only in the steps whose infos contain them.
 
     Example:
         >>> env = AlfGymWrapper(gymnasium.make("CartPole-v1"))
@@ -58,18 +58,18 @@ class AlfGymWrapper(AlfEnvironment):
         auto_reset: bool = True,
         simplify_box_bounds: bool = True,
     ) -> None:
-        """Wrap; does not call the env.
+        """Wrap an env, without calling it.
 
         Args:
-            gym_env: of any dialect that `vecenv` knows.
-            env_id: for the time steps; None: 0.
-            discount: of MID steps; it is 1 of FIRST and truncated ones, and 0 of terminated ones.
-            auto_reset: whether a step after a LAST one starts the next episode.
-            simplify_box_bounds: scalar bounds for boxes whose bounds are all equal.
+            gym_env: a Gymnasium env, or one with an older interface that `vecenv` supports.
+            env_id: value of the field `env_id` in time steps. None (default): 0.
+            discount: discount of MID steps, 1.0 by default. FIRST and truncated steps have 1, terminated steps 0.
+            auto_reset: whether the step after a LAST step starts the next episode. Default: True.
+            simplify_box_bounds: whether boxes whose bounds are all equal get scalar bounds. Default: True.
 
         Raises:
             ConfigError: an argument is wrong.
-            SpaceError: a space without fixed layout (a ValueError).
+            SpaceError: a space has no fixed layout (a ValueError).
         """
         if isinstance(gym_env, AlfEnvironment):
             raise ConfigError(f"gym_env: is an AlfEnvironment already: {gym_env!r}", key="gym_env")
@@ -94,19 +94,19 @@ class AlfGymWrapper(AlfEnvironment):
     # ---- specs -----------------------------------------------------------------------------
 
     def observation_spec(self) -> Any:
-        """Return the specs of the observation space, floats as float32."""
+        """Return the specs of the observation space; floats are float32."""
         return self._observation_spec
 
     def action_spec(self) -> Any:
-        """Return the specs of the action space, floats as float32."""
+        """Return the specs of the action space; floats are float32."""
         return self._action_spec
 
     def reward_spec(self) -> Any:
-        """Return the spec of the reward space, a scalar float32 without one."""
+        """Return the spec of the env's `reward_space`, or a float32 scalar if it has none."""
         return self._reward_spec
 
     def env_info_spec(self) -> Any:
-        """Return the specs of the declared info, {} without a declaration."""
+        """Return the specs of the env's `info_space`, or {} if it has none."""
         return self._env_info_spec
 
     # ---- episodes ----------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class AlfGymWrapper(AlfEnvironment):
 
     @property
     def gym(self) -> gymnasium.Env[Any, Any]:
-        """The wrapped env."""
+        """The wrapped Gymnasium env."""
         env: gymnasium.Env[Any, Any] = self._env
         return env
 
@@ -158,37 +158,37 @@ class AlfGymWrapper(AlfEnvironment):
 
     @property
     def discount(self) -> float:
-        """What the constructor was given."""
+        """The discount of MID steps."""
         return self._discount
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The env's own."""
+        """The env's metadata."""
         return dict(self._env.metadata or {})
 
     @property
     def task_names(self) -> list[str]:
-        """The env's registered name, or its class."""
+        """A list of one name: the env's registered name, or the name of its class."""
         spec = getattr(self._env, "spec", None)
         return [spec.id if spec is not None else type(self._env.unwrapped).__name__]
 
     def get_info(self) -> Any:
-        """Return the info of the last step as the env gave it, None before the first."""
+        """Return the env's own info of the last step, or None before the first reset."""
         return self._info
 
     def seed(self, seed: int) -> None:
-        """Seed the next reset; later ones go on with the env's random numbers.
+        """Set the seed for the next reset; later resets continue with the env's generator.
 
         Raises:
-            ConfigError: not an integer of at least 0.
+            ConfigError: the seed is not an integer of at least 0.
         """
         self._seed = check_seed(seed)
 
     def render(self, mode: str = "rgb_array") -> Any:
-        """Render by the env's own method.
+        """Return the result of the env's `render`.
 
         Raises:
-            StateError: the env was made with another `render_mode`.
+            StateError: the env was made with another `render_mode` than `mode`.
         """
         if self._env.render_mode != mode:
             raise StateError(
@@ -202,11 +202,11 @@ class AlfGymWrapper(AlfEnvironment):
         self._env.close()
 
     def as_gym_env(self) -> Any:
-        """Return the env itself, with the seed that waits."""
+        """Return the wrapped env, or None for subclasses and if `auto_reset` is False; a seed set by `seed` is kept."""
         return _GymEnv(self) if type(self) is AlfGymWrapper and self._auto_reset else None
 
     def take_seed(self) -> int | None:
-        """Return the seed that waits for the next reset, and forget it."""
+        """Return the seed for the next reset, or None, and clear it."""
         seed, self._seed = self._seed, None
         return seed
 
@@ -221,7 +221,7 @@ class AlfGymWrapper(AlfEnvironment):
 
 
 class _GymEnv:
-    """The env under an AlfGymWrapper; its `step` is the env's own."""
+    """The env below an AlfGymWrapper, for workers; its `step` is the env's own method."""
 
     def __init__(self, wrapper: AlfGymWrapper) -> None:
         self._wrapper = wrapper
@@ -230,24 +230,24 @@ class _GymEnv:
         self.discount = wrapper.discount
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Begin an episode with the seed given now, or that the wrapper was given."""
+        """Begin an episode with this seed, or if None with the one set by the wrapper's `seed`."""
         waiting = self._wrapper.take_seed()
         return self.gym.reset(seed=waiting if seed is None else seed, options=options)
 
 
 def _scalars(nest: Any) -> Any:
-    """Return a nest of arrays with those of no axes as NumPy's scalars."""
+    """Return a nest of arrays, with arrays without axes as NumPy scalars."""
     return map_structure(lambda array: array if array.ndim else array[()], nest)
 
 
 def _arrays(specs: Any, nest: Any) -> Any:
-    """Return a nest of values as arrays of their specs' dtypes, memory of their own."""
+    """Return a nest of values as new arrays, or NumPy scalars, in the dtypes of their specs."""
     return map_structure(lambda spec, value: _to_array(spec, value), specs, nest)
 
 
 def _to_array(spec: TensorSpec, value: Any) -> Any:
     with np.errstate(over="ignore"):
         array = np.array(value, dtype=spec.dtype)
-    if array.shape != spec.shape and {array.shape, spec.shape} == {(), (1,)}:  # one number, with an axis or without
+    if array.shape != spec.shape and {array.shape, spec.shape} == {(), (1,)}:  # one number, as () or (1,)
         array = array.reshape(spec.shape)
     return array if array.ndim else array[()]
