@@ -1,4 +1,7 @@
-"""Wrappers on time steps that change what an action is; for one env and, but for noise, for batches, of tensors too."""
+"""Wrappers above time steps that change actions, for single envs and batches, of arrays or tensors.
+
+Only the noise wrapper is limited to single envs of arrays.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ __all__ = ["DiscreteActionWrapper", "NormalizedActionWrapper", "TemporallyCorrel
 
 
 class _ActionWrapper(AlfEnvironmentBaseWrapper):
-    """A wrapper that maps actions by `_translate`, arrays to arrays, and shows its own as previous ones."""
+    """Maps actions by `_translate`, arrays to arrays; `prev_action` contains the actions before the mapping."""
 
     _spec: Any
 
     def action_spec(self) -> Any:
-        """Return the specs of what this wrapper takes."""
+        """Return the specs of the actions that this wrapper accepts."""
         return self._spec
 
     def _translate(self, action: Any) -> Any:
@@ -44,7 +47,7 @@ class _ActionWrapper(AlfEnvironmentBaseWrapper):
         is_first = tensors.to_arrays(time_step.is_first())
         if np.any(is_first):
             map_structure(lambda leaf: leaf.__setitem__(is_first, 0), own)
-        own = map_structure(lambda leaf: leaf[()], own)  # scalars, as everywhere else
+        own = map_structure(lambda leaf: leaf[()], own)  # arrays without axes become scalars
         return time_step._replace(prev_action=tensors.to_tensors(own) if self.is_tensor_based else own)
 
     def _no_action(self, time_step: TimeStep) -> Any:
@@ -53,21 +56,22 @@ class _ActionWrapper(AlfEnvironmentBaseWrapper):
 
 
 class DiscreteActionWrapper(_ActionWrapper):
-    """One whole number for a vector of continuous actions, each cut into evenly spaced values, ends included.
+    """Replaces a vector of continuous actions by one discrete action.
 
-    With n values for each of d dimensions there are n**d actions; the first dimension counts highest.
+    Each of d dimensions has n evenly spaced values, bounds included, so there are n**d actions. The first dimension is
+    the most significant digit.
     """
 
     def __init__(self, env: AlfEnvironment, actions_num: int) -> None:
-        """Wrap.
+        """Wrap an environment.
 
         Args:
-            env: with one bounded continuous action of shape (d,).
+            env: an environment with one continuous action of shape (d,) and finite bounds.
             actions_num: n, at least 2.
 
         Raises:
-            ConfigError: actions_num is no whole number, or below 2.
-            SpaceError: other actions.
+            ConfigError: actions_num is not a whole number of at least 2.
+            SpaceError: the env has other actions.
         """
         super().__init__(env)
         actions_num = check_whole("actions_num", actions_num, 2)
@@ -88,13 +92,13 @@ class DiscreteActionWrapper(_ActionWrapper):
 
 
 class NormalizedActionWrapper(_ActionWrapper):
-    """Actions from -1 to 1, stretched to the bounds of the action spec."""
+    """Accepts actions from -1 to 1, and scales them to the bounds of the env's action spec."""
 
     def __init__(self, env: AlfEnvironment) -> None:
-        """Wrap.
+        """Wrap an environment.
 
         Raises:
-            SpaceError: an action without finite bounds.
+            SpaceError: an action has no finite bounds.
         """
         super().__init__(env)
         self._inner_spec = env.action_spec()
@@ -106,25 +110,25 @@ class NormalizedActionWrapper(_ActionWrapper):
 
 
 class TemporallyCorrelatedNoiseWrapper(AlfEnvironmentBaseWrapper):
-    """Adds noise to actions that lasts for two steps (arXiv:2202.01312); the result stays within bounds.
+    """Adds noise to actions, correlated over two steps (arXiv:2202.01312), and clips the result to the bounds.
 
-    The env gets action + past_noise_weight * last noise + new noise, and `prev_action` is what it
-    got. Noise is drawn from a generator of its own, seeded by `seed`.
+    The env receives action + past_noise_weight * last noise + new noise; `prev_action` is that received action. Noise
+    is drawn from the wrapper's own generator, which `seed` seeds.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("_generator",)
 
     def __init__(self, env: AlfEnvironment, sigma: float = 0.5, past_noise_weight: float = 1.0) -> None:
-        """Wrap.
+        """Wrap a single environment.
 
         Args:
-            env: with one continuous action; not batched.
-            sigma: standard deviation of the noise.
-            past_noise_weight: at least 0; a negative one counts as 0.
+            env: a single environment with one bounded continuous action.
+            sigma: standard deviation of the noise, 0.5 by default.
+            past_noise_weight: weight of the last step's noise, 1.0 by default; negative values count as 0.
 
         Raises:
-            ConfigError: a batch.
-            SpaceError: other actions.
+            ConfigError: the env is batched.
+            SpaceError: the env has other actions.
         """
         super().__init__(env)
         check_single(env, "TemporallyCorrelatedNoiseWrapper")
@@ -138,7 +142,7 @@ class TemporallyCorrelatedNoiseWrapper(AlfEnvironmentBaseWrapper):
         self._noise: Any = None
 
     def seed(self, seed: Any) -> Any:
-        """Seed the noise and the environment inside."""
+        """Seed the noise and the wrapped environment."""
         self._generator = own_generator(seed, "action_noise")
         return self._env.seed(seed)
 

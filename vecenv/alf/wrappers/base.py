@@ -1,4 +1,4 @@
-"""Wrappers on time steps: the base of all, that of those which cut episodes off, and the time limit."""
+"""Base classes of the wrappers above time steps, and TimeLimit."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ __all__ = ["AlfEnvironmentBaseWrapper", "TimeLimit"]
 
 
 class AlfEnvironmentBaseWrapper(AlfEnvironment):
-    """An environment around another; forwards whatever a subclass does not change.
+    """An environment that wraps another one and forwards every call to it.
 
-    A subclass that changes time steps or actions overrides `_reset` and `_step`, and the specs
-    of what it changes.
+    A subclass that changes time steps or actions overrides `_reset`, `_step` and the specs of the changed fields.
 
     Example:
         >>> from vecenv.alf import load
@@ -35,16 +34,16 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
     """
 
     def __init__(self, env: AlfEnvironment) -> None:
-        """Wrap.
+        """Wrap an environment.
 
         Raises:
-            ConfigError: this is no AlfEnvironment.
+            ConfigError: `env` is not an AlfEnvironment.
         """
         check_environment(env, type(self).__name__)
         self._env = env
 
     def wrapped_env(self) -> AlfEnvironment:
-        """Return the environment inside."""
+        """Return the wrapped environment."""
         return self._env
 
     def _reset(self) -> TimeStep:
@@ -54,89 +53,89 @@ class AlfEnvironmentBaseWrapper(AlfEnvironment):
         return self._env.step(action)
 
     def observation_spec(self) -> Any:
-        """Return what the environment inside does."""
+        """Return the wrapped environment's spec."""
         return self._env.observation_spec()
 
     def action_spec(self) -> Any:
-        """Return what the environment inside does."""
+        """Return the wrapped environment's spec."""
         return self._env.action_spec()
 
     def reward_spec(self) -> Any:
-        """Return what the environment inside does."""
+        """Return the wrapped environment's spec."""
         return self._env.reward_spec()
 
     def env_info_spec(self) -> Any:
-        """Return what the environment inside does."""
+        """Return the wrapped environment's spec."""
         return self._env.env_info_spec()
 
     @property
     def batched(self) -> bool:
-        """As inside."""
+        """The wrapped environment's value."""
         return self._env.batched
 
     @property
     def batch_size(self) -> int:
-        """As inside."""
+        """The wrapped environment's value."""
         return self._env.batch_size
 
     @property
     def is_tensor_based(self) -> bool:
-        """As inside."""
+        """The wrapped environment's value."""
         return self._env.is_tensor_based
 
     @property
     def num_tasks(self) -> int:
-        """As inside."""
+        """The wrapped environment's value."""
         return self._env.num_tasks
 
     @property
     def task_names(self) -> list[str]:
-        """As inside."""
+        """The wrapped environment's value."""
         return self._env.task_names
 
     @property
     def can_seed(self) -> bool:
-        """As inside."""
+        """The wrapped environment's value."""
         return self._env.can_seed
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """As inside."""
+        """The wrapped environment's value."""
         return self._env.metadata
 
     def get_info(self) -> Any:
-        """Return what the environment inside does."""
+        """Return the wrapped environment's info of the last step."""
         return self._env.get_info()
 
     def seed(self, seed: Any) -> Any:
-        """Seed the environment inside."""
+        """Set the seed for the next reset of the wrapped environment."""
         return self._env.seed(seed)
 
     def render(self, mode: str = "rgb_array") -> Any:
-        """Render the environment inside."""
+        """Render the wrapped environment."""
         return self._env.render(mode)
 
     def sync_progress(self) -> None:
-        """Tell the environment inside."""
+        """Call `sync_progress` of the wrapped environment."""
         self._env.sync_progress()
 
     def close(self) -> None:
-        """Close the environment inside."""
+        """Close the wrapped environment."""
         self._env.close()
 
     def __getattr__(self, name: str) -> Any:
-        # Also asked by unpicklers before there is an `_env`.
+        # Unpickling also reads attributes, before `_env` exists.
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; private names are not forwarded")
         return getattr(self._env, name)
 
 
 class TruncatingWrapper(AlfEnvironmentBaseWrapper):
-    """Counts the steps of each episode and cuts it off where a subclass says so.
+    """Counts the steps of each episode and truncates it if `_must_truncate` returns True.
 
-    The step after a LAST one, and a step before any reset, begin an episode. A FIRST step amid, as of a
-    `MultitaskWrapper` inside that is told another task, counts as any other, so that tasks that are left again
-    and again are cut off, too. It is never the one that is cut off, but the step after it.
+    The step after a LAST step, and a step before the first reset, begin an episode. A FIRST step within an episode,
+    from an inner `MultitaskWrapper` that changes the task, counts as a step. So an episode is truncated even if its
+    task changes again and again. A FIRST step itself is not truncated; the step after it is.
     """
 
     def __init__(self, env: AlfEnvironment) -> None:
@@ -144,7 +143,7 @@ class TruncatingWrapper(AlfEnvironmentBaseWrapper):
         self._num_steps: int | None = None  # None: the next step starts an episode
 
     def _must_truncate(self, num_steps: int) -> bool:
-        """Tell whether an episode of so many steps ends here; asked once after each step that begins none."""
+        """Return whether to truncate an episode after this number of steps. Called once per step that is not FIRST."""
         raise NotImplementedError
 
     def _reset(self) -> TimeStep:
@@ -164,10 +163,10 @@ class TruncatingWrapper(AlfEnvironmentBaseWrapper):
 
 
 class TimeLimit(TruncatingWrapper):
-    """Ends an episode after `duration` steps by step type LAST, with the discount left as it is.
+    """Truncates an episode after `duration` steps: step type LAST, with the discount unchanged.
 
-    So the discount is 1 there, unless the env has really ended at that very step. For an env that
-    stops by itself at step N and calls that an end, a limit of N - 1 comes before it.
+    The discount is 1 then, unless the env terminates at the same step. If an env terminates at its own limit of N
+    steps, a TimeLimit of N - 1 truncates the episode before that.
 
     Example:
         >>> from vecenv.alf import load
@@ -180,11 +179,15 @@ class TimeLimit(TruncatingWrapper):
     """
 
     def __init__(self, env: AlfEnvironment, duration: int) -> None:
-        """Wrap.
+        """Wrap an environment.
+
+        Args:
+            env: a single environment, or a batch of one.
+            duration: largest number of steps in an episode.
 
         Raises:
-            ConfigError: duration no whole number, or below 1; no AlfEnvironment, or a batch of more than one (an
-                AssertionError too).
+            ConfigError: duration is not a whole number of at least 1, or env is not an AlfEnvironment or is a batch
+                of more than one (an AssertionError too).
         """
         super().__init__(env)
         self._duration = check_whole("duration", duration, 1)
@@ -193,20 +196,20 @@ class TimeLimit(TruncatingWrapper):
 
     @property
     def duration(self) -> int:
-        """Steps in an episode at most."""
+        """Largest number of steps in an episode."""
         return self._duration
 
     def _must_truncate(self, num_steps: int) -> bool:
         return num_steps >= self._duration
 
     def as_gym_env(self) -> Any:
-        """Return the face of what is inside, limited."""
+        """Return the wrapped environment's Gymnasium env with this limit, or None; None for subclasses."""
         inner = self._env.as_gym_env() if type(self) is TimeLimit else None
         return None if inner is None else _LimitedGymEnv(inner, self._duration)
 
 
 def _truncate(time_step: TimeStep) -> TimeStep:
-    """Return the time step with step type LAST, its discount untouched."""
+    """Return the time step with step type LAST and the same discount."""
     step_type = time_step.step_type
     if tensors.is_tensor(step_type):
         return time_step._replace(step_type=step_type * 0 + int(StepType.LAST))
@@ -214,7 +217,7 @@ def _truncate(time_step: TimeStep) -> TimeStep:
 
 
 class _LimitedGymEnv:
-    """The limit for envs that are stepped without time steps."""
+    """A time limit for an env that workers step without time steps."""
 
     def __init__(self, inner: Any, duration: int) -> None:
         self.gym = inner.gym
@@ -225,12 +228,12 @@ class _LimitedGymEnv:
         self._num_steps = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Begin an episode and count anew."""
+        """Begin an episode and set the step count to 0."""
         self._num_steps = 0
         return self._reset_inner(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        """Step; truncated at the limit."""
+        """Step the env; return truncated=True at the limit."""
         self._num_steps += 1
         if self._num_steps < self._duration:
             return self._step_inner(action)

@@ -1,4 +1,4 @@
-"""Between one env and a batch, and between arrays and tensors."""
+"""Wrappers above time steps that make batches of single envs, and tensors of arrays."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["BatchEnvironmentWrapper", "BatchedTensorWrapper", "TensorWrapper"]
 
 
 class TensorWrapper(AlfEnvironmentBaseWrapper):
-    """Tensors in and out of a batched environment of arrays."""
+    """Converts the time steps of a batched environment to tensors, and accepts tensors as actions."""
 
     def __init__(self, env: AlfEnvironment) -> None:
-        """Wrap.
+        """Wrap an environment.
 
         Raises:
             ConfigError: the environment is not batched (an AssertionError too).
@@ -39,7 +39,7 @@ class TensorWrapper(AlfEnvironmentBaseWrapper):
 
     @property
     def is_tensor_based(self) -> bool:
-        """True."""
+        """Always True."""
         return True
 
     def _reset(self) -> TimeStep:
@@ -54,10 +54,10 @@ class TensorWrapper(AlfEnvironmentBaseWrapper):
 
 
 class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
-    """One env of arrays as a batch of one, of tensors."""
+    """A single environment of arrays as a batch of one, with tensors."""
 
     def __init__(self, env: AlfEnvironment) -> None:
-        """Wrap.
+        """Wrap an environment.
 
         Raises:
             ConfigError: the environment is batched (an AssertionError too).
@@ -71,17 +71,17 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
 
     @property
     def is_tensor_based(self) -> bool:
-        """True."""
+        """Always True."""
         return True
 
     @property
     def batched(self) -> bool:
-        """True."""
+        """Always True."""
         return True
 
     @property
     def batch_size(self) -> int:
-        """1."""
+        """Always 1."""
         return 1
 
     def _reset(self) -> TimeStep:
@@ -96,14 +96,14 @@ class BatchedTensorWrapper(AlfEnvironmentBaseWrapper):
 
 
 class SeveralEnvs(AlfEnvironment):
-    """What stands for several single envs with equal specs.
+    """Base of the environments that consist of several single envs with equal specs.
 
     Args:
-        envs: at least one.
-        names: of each, for errors.
+        envs: at least one environment.
+        names: the name of each env, for errors.
 
     Raises:
-        ConfigError: different specs (a ValueError), or one is no AlfEnvironment.
+        ConfigError: specs differ (a ValueError), or an env is not an AlfEnvironment.
     """
 
     def __init__(self, envs: Sequence[AlfEnvironment], names: Sequence[str]) -> None:
@@ -117,45 +117,45 @@ class SeveralEnvs(AlfEnvironment):
 
     @property
     def can_seed(self) -> bool:
-        """As the first env."""
+        """The first env's value."""
         return self._envs[0].can_seed
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """As the first env."""
+        """The first env's value."""
         return self._envs[0].metadata
 
     def observation_spec(self) -> Any:
-        """Return the specs of one env."""
+        """Return the specs of one env's observations, without a batch axis."""
         return self._spec.observation
 
     def action_spec(self) -> Any:
-        """Return the specs of one env."""
+        """Return the specs of one env's actions, without a batch axis."""
         return self._spec.prev_action
 
     def reward_spec(self) -> Any:
-        """Return the spec of one env."""
+        """Return the spec of one env's rewards, without a batch axis."""
         return self._spec.reward
 
     def env_info_spec(self) -> Any:
-        """Return the specs of one env."""
+        """Return the specs of one env's infos, without a batch axis."""
         return self._spec.env_info
 
     def close(self) -> None:
-        """Close every env, whatever another one's close raises."""
+        """Close every env, even if closing another one raises."""
         close_all(env.close for env in self._envs)
 
 
 class BatchEnvironmentWrapper(SeveralEnvs):
-    """Several single envs, stepped one after the other, as a batch of arrays."""
+    """Several single envs as a batch of arrays; they are stepped one after the other in the calling thread."""
 
     state_names: ClassVar[tuple[str, ...]] = ("_envs",)
 
     def __init__(self, envs: Sequence[AlfEnvironment]) -> None:
-        """Put together.
+        """Build a batch of these envs.
 
         Raises:
-            ConfigError: no envs, batched ones, tensor based ones, or different specs (a ValueError).
+            ConfigError: there are no envs, an env is batched or tensor based, or specs differ (a ValueError).
         """
         if not isinstance(envs, Sequence) or not envs:
             raise ConfigError(f"envs: expected a list of at least one env, got {envs!r}", key="envs")
@@ -166,22 +166,22 @@ class BatchEnvironmentWrapper(SeveralEnvs):
 
     @property
     def batched(self) -> bool:
-        """True."""
+        """Always True."""
         return True
 
     @property
     def batch_size(self) -> int:
-        """How many envs."""
+        """Number of envs."""
         return len(self._envs)
 
     @property
     def num_tasks(self) -> int:
-        """As the first env."""
+        """The first env's value."""
         return self._envs[0].num_tasks
 
     @property
     def task_names(self) -> list[str]:
-        """As the first env."""
+        """The first env's value."""
         return self._envs[0].task_names
 
     def seed(self, seed: int) -> None:
@@ -194,11 +194,11 @@ class BatchEnvironmentWrapper(SeveralEnvs):
         return self._envs[0].render(mode)
 
     def get_state(self) -> dict[str, Any]:
-        """Give the states of all envs."""
+        """Return the states of all envs."""
         return {"envs": states_of(self._envs)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take back a state of `get_state`."""
+        """Restore a state that `get_state` returned."""
         restore_states(self._envs, state["envs"])
 
     def _reset(self) -> TimeStep:
@@ -214,10 +214,10 @@ class BatchEnvironmentWrapper(SeveralEnvs):
 
 
 def states_of(envs: Sequence[AlfEnvironment]) -> list[bytes]:
-    """Return what each env carries from one episode to the next.
+    """Return a snapshot of each env's state that lasts beyond an episode.
 
     Raises:
-        StateError: nothing is known of one of them.
+        StateError: there is no way to take a snapshot of an env.
     """
     states = []
     for env in envs:
@@ -229,25 +229,25 @@ def states_of(envs: Sequence[AlfEnvironment]) -> list[bytes]:
 
 
 def restore_states(envs: Sequence[AlfEnvironment], states: Sequence[bytes]) -> None:
-    """Put states of `states_of` into new envs."""
+    """Restore the states that `states_of` returned in new envs."""
     for env, state in zip(envs, states, strict=True):
         SNAPSHOTTER.restore(env, state)
 
 
 class BatchOfOne:
-    """Makes batches of one of the time steps of an env, with all keys that its infos have had so far."""
+    """Converts time steps of one env to batches of one; infos keep the numeric keys that earlier ones had."""
 
     def __init__(self, env: AlfEnvironment) -> None:
         self._known_infos = KnownInfos(env.env_info_spec(), (1,))
 
     def of(self, time_step: TimeStep) -> TimeStep:
-        """Return the next time step as a batch."""
+        """Return the env's next time step as a batch of one."""
         batch = stack([time_step])
         return batch._replace(env_info=self._known_infos.complete(batch.env_info))
 
 
 def stack(time_steps: Sequence[TimeStep]) -> TimeStep:
-    """Return the time steps of several envs as one batch; their infos as `stack_infos` does."""
+    """Return the time steps of several envs as one batch; `stack_infos` joins their infos."""
     env_info = stack_infos([step.env_info for step in time_steps])
     rest = [step._replace(env_info=()) for step in time_steps]
     batch: TimeStep = map_structure(lambda *leaves: np.stack(leaves), *rest)

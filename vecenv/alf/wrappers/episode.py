@@ -1,4 +1,4 @@
-"""Wrappers on time steps that change when episodes end, what they are worth, and what is observed."""
+"""Wrappers above time steps that change the ends of episodes, discounts, rewards, and observations."""
 
 from __future__ import annotations
 
@@ -26,13 +26,21 @@ __all__ = [
 
 
 class NonEpisodicAgent(AlfEnvironmentBaseWrapper):
-    """Gives every LAST step a discount that is not 0, as if each end were a time-out.
+    """Replaces the discount of every LAST step, so that each end of an episode is a truncation.
 
-    For agents whose reward is purely intrinsic: they should not fear the end of a game.
+    For agents with purely intrinsic rewards, which should not avoid the end of an episode.
     """
 
     def __init__(self, env: AlfEnvironment, discount: float = 1.0) -> None:
-        """Wrap one env; ConfigError for a discount that is no number."""
+        """Wrap an environment.
+
+        Args:
+            env: a single environment or a batch.
+            discount: the discount of LAST steps, 1.0 by default.
+
+        Raises:
+            ConfigError: the discount is not a number.
+        """
         super().__init__(env)
         self._discount = check_discount(discount)
 
@@ -46,24 +54,24 @@ class NonEpisodicAgent(AlfEnvironmentBaseWrapper):
 
 
 class RandomFirstEpisodeLength(TruncatingWrapper):
-    """Cuts the first episodes off at a random length, so that envs of fixed length get out of step.
+    """Truncates the first episodes at a random length, so that envs with episodes of equal length do not end together.
 
-    The lengths are drawn from a generator of its own, seeded by `seed`.
+    Lengths are drawn from the wrapper's own generator, which `seed` seeds.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("_cuts_left", "_generator", "_limit")
 
     def __init__(self, env: AlfEnvironment, random_length_range: int, num_episodes: int = 1) -> None:
-        """Wrap one env.
+        """Wrap a single environment.
 
         Args:
-            env: not batched.
-            random_length_range: lengths are drawn from 1 .. this.
-            num_episodes: how many episodes are cut off.
+            env: a single environment.
+            random_length_range: largest length; lengths are drawn from 1 to this number.
+            num_episodes: number of episodes to truncate, 1 by default.
 
         Raises:
-            ConfigError: a batch, or no AlfEnvironment; a range that is no whole number, or below 1; a number of
-                episodes that is none.
+            ConfigError: env is batched or not an AlfEnvironment, random_length_range is not a whole number of at least
+                1, or num_episodes is not a whole number of at least 0.
         """
         super().__init__(env)
         check_single(env, "RandomFirstEpisodeLength")
@@ -76,7 +84,7 @@ class RandomFirstEpisodeLength(TruncatingWrapper):
         return int(self._generator.integers(1, self._range + 1))
 
     def seed(self, seed: Any) -> Any:
-        """Seed the lengths and the environment inside."""
+        """Seed the lengths and the wrapped environment."""
         self._generator = own_generator(seed, "first_length")
         self._limit = self._draw()
         return self._env.seed(seed)
@@ -84,7 +92,7 @@ class RandomFirstEpisodeLength(TruncatingWrapper):
     def _must_truncate(self, num_steps: int) -> bool:
         if self._cuts_left <= 0 or num_steps < self._limit:
             return False
-        self._limit = self._draw()  # of the next episode
+        self._limit = self._draw()  # for the next episode
         return True
 
     def _step(self, action: Any) -> TimeStep:
@@ -95,10 +103,10 @@ class RandomFirstEpisodeLength(TruncatingWrapper):
 
 
 class ActionObservationWrapper(AlfEnvironmentBaseWrapper):
-    """Observes {'observation': as before, 'prev_action': the action before it}."""
+    """Adds the previous action to observations: {'observation': the env's own, 'prev_action': the action before it}."""
 
     def observation_spec(self) -> Any:
-        """Return both specs."""
+        """Return {'observation': specs, 'prev_action': specs}."""
         return {"observation": self._env.observation_spec(), "prev_action": self._env.action_spec()}
 
     def _reset(self) -> TimeStep:
@@ -113,18 +121,18 @@ class ActionObservationWrapper(AlfEnvironmentBaseWrapper):
 
 
 class ScalarRewardWrapper(AlfEnvironmentBaseWrapper):
-    """Makes one number of a vector of rewards: a weighted sum."""
+    """Replaces a vector of rewards by its weighted sum."""
 
     def __init__(self, env: AlfEnvironment, reward_weights: Sequence[float] | None = None) -> None:
-        """Wrap.
+        """Wrap an environment.
 
         Args:
-            env: with rewards of shape (n,).
-            reward_weights: n numbers; None: the first reward alone.
+            env: an environment with rewards of shape (n,).
+            reward_weights: n numbers. None (default): 1 for the first reward, 0 for the others.
 
         Raises:
-            SpaceError: the reward has another shape.
-            ConfigError: there are more or fewer weights than rewards.
+            SpaceError: the reward is not a vector.
+            ConfigError: the number of weights is not n.
         """
         super().__init__(env)
         spec = env.reward_spec()
@@ -136,7 +144,7 @@ class ScalarRewardWrapper(AlfEnvironmentBaseWrapper):
         self._weights = np.array(weights, np.float32)
 
     def reward_spec(self) -> Any:
-        """Return the spec of a scalar."""
+        """Return the spec of a float32 scalar."""
         return TensorSpec(())
 
     def _reset(self) -> TimeStep:
@@ -153,13 +161,17 @@ class ScalarRewardWrapper(AlfEnvironmentBaseWrapper):
 
 
 class AtariTerminalOnLifeLossWrapper(AlfEnvironmentBaseWrapper):
-    """Sets the discount to 0 where a life is lost, without ending the episode.
+    """Sets the discount to 0 in a step that loses a life; the episode continues.
 
-    Lives are read from `env_info`, key `lives`, or `ale.lives` of older versions.
+    The number of lives is read from `env_info`, key `lives`, or `ale.lives` in older versions of ALE.
     """
 
     def __init__(self, env: AlfEnvironment) -> None:
-        """Wrap one env; ConfigError for a batch."""
+        """Wrap a single environment.
+
+        Raises:
+            ConfigError: the env is batched.
+        """
         super().__init__(env)
         check_single(env, "AtariTerminalOnLifeLossWrapper")
         self._lives = 0

@@ -1,4 +1,4 @@
-"""Several tasks in one environment, and a curriculum that chooses among them."""
+"""Wrappers above time steps for several tasks in one environment, and for a curriculum that chooses the tasks."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _TINY = 1e-30
 
 
 class MultitaskWrapper(SeveralEnvs):
-    """One of several envs, chosen by each action: {'task_id': which, 'action': for it}.
+    """Several envs as one; each action chooses the env: {'task_id': its index, 'action': the action for it}.
 
-    Another task_id than the last one starts an episode of that task, whatever the other was doing,
-    and its action is ignored.
+    If task_id differs from the last one, the step starts an episode of the new task and ignores the action. The other
+    task's episode is left unfinished.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("_envs",)
 
     def __init__(self, envs: Sequence[AlfEnvironment], task_names: Sequence[str], env_id: int | None = None) -> None:
-        """Put together.
+        """Build one environment of these tasks.
 
         Args:
             envs: single envs with equal specs.
-            task_names: one for each, all different.
-            env_id: for the time steps.
+            task_names: one name per env, all different.
+            env_id: value of the field `env_id` in time steps. None (default): 0.
 
         Raises:
-            ConfigError: no envs, equal names, or different specs.
+            ConfigError: there are no envs, the names are not one per env or not different, or specs differ.
         """
         if not envs or len(envs) != len(task_names) or len(set(task_names)) != len(task_names):
             raise ConfigError(f"expected envs and as many different task names, got {list(task_names)}")
@@ -56,39 +56,39 @@ class MultitaskWrapper(SeveralEnvs):
         env_id: int | None = None,
         **kwargs: Any,
     ) -> MultitaskWrapper:
-        """Load every environment by `load_fn(name, **kwargs)` and put them together."""
+        """Load each environment of a list of names by `load_fn(name, **kwargs)`; return them as one."""
         return MultitaskWrapper([load_fn(name, **kwargs) for name in environment_name], environment_name, env_id)
 
     @property
     def num_tasks(self) -> int:
-        """How many envs."""
+        """Number of tasks."""
         return len(self._envs)
 
     @property
     def task_names(self) -> list[str]:
-        """As given."""
+        """The name of each task."""
         return self._names
 
     def action_spec(self) -> Any:
-        """Return the specs of task_id and action."""
+        """Return {'task_id': spec, 'action': specs}."""
         task_id = BoundedTensorSpec((), np.int64, 0, len(self._envs) - 1)
         return {"task_id": task_id, "action": self._spec.prev_action}
 
     def seed(self, seed: int) -> None:
-        """Seed every task with this seed."""
+        """Set this seed for the next reset of every task."""
         for env in self._envs:
             env.seed(seed)
 
     def render(self, mode: str = "rgb_array") -> Any:
-        """Render the task under way."""
+        """Render the current task."""
         return self._envs[self._task_id].render(mode)
 
     def get_state(self) -> dict[str, Any]:
-        """Give the states of all envs, and which is under way."""
+        """Return the states of all envs, and the index of the current task."""
         return {"envs": states_of(self._envs), "task_id": self._task_id}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take back a state of `get_state`."""
+        """Restore a state that `get_state` returned."""
         restore_states(self._envs, state["envs"])
         self._task_id = state["task_id"]
 
@@ -115,17 +115,17 @@ class MultitaskWrapper(SeveralEnvs):
 
 
 class CurriculumWrapper(AlfEnvironmentBaseWrapper):
-    """Chooses the task of each episode: tasks whose returns rise fastest come up most often.
+    """Chooses the task of each episode; tasks whose returns increase fastest are chosen most often.
 
-    A task's progress is its recent score less its earlier one, two running means of different
-    pace, over its mean episode length. `env_info` has `curriculum_task_count`, `..._score` and
-    `..._prob` for each task, float32 (B,), at LAST steps and zero elsewhere.
+    The progress of a task is (recent score - earlier score) / mean episode length. Both scores are running means of
+    returns, with different update rates. `env_info` contains `curriculum_task_count`, `curriculum_task_score` and
+    `curriculum_task_prob`, each a dict from task name to float32 (B,), nonzero only in rows of LAST steps.
 
     Attributes:
-        task_probs: float64 (num_tasks,): how likely each task is now.
+        task_probs: float64 (num_tasks,), the current probability of each task.
     """
 
-    # What it has learned outlasts a reset of the batch; returns and lengths do not.
+    # The statistics of tasks last beyond a reset of the batch; the returns and lengths of running episodes do not.
     state_names: ClassVar[tuple[str, ...]] = (
         *("_generator", "_task_ids", "task_probs"),
         *("_counts", "_scores", "_mean_lengths"),
@@ -140,17 +140,19 @@ class CurriculumWrapper(AlfEnvironmentBaseWrapper):
         warmup_period: int = 100,
         seed: int | None = None,
     ) -> None:
-        """Wrap.
+        """Wrap a batched environment.
 
         Args:
-            env: batched, of `MultitaskWrapper`s.
-            progress_favor: how many times likelier the task with most progress is than one with none.
-            current_score_update_rate, past_score_update_rate: of the two running means.
-            warmup_period: episodes per task until progress_favor has its full weight.
-            seed: of the choices; None: a new sequence every time.
+            env: a batch of `MultitaskWrapper`s.
+            progress_favor: ratio of the probabilities of the task with the most progress and a task without progress,
+                10 by default.
+            current_score_update_rate, past_score_update_rate: update rates of the recent and the earlier score, 1e-3
+                and 5e-4 by default.
+            warmup_period: number of episodes per task until progress_favor has its full effect, 100 by default.
+            seed: seed of the choices. None (default): a random one.
 
         Raises:
-            ConfigError: not batched, or no multitask actions.
+            ConfigError: the env is not batched, or its actions have no task_id.
         """
         super().__init__(env)
         spec = env.action_spec()
@@ -173,11 +175,11 @@ class CurriculumWrapper(AlfEnvironmentBaseWrapper):
         return self._generator.choice(len(self.task_probs), count, p=self.task_probs)
 
     def action_spec(self) -> Any:
-        """Return the specs of a task's own action."""
+        """Return the specs of the tasks' actions, without task_id."""
         return self._action_spec
 
     def env_info_spec(self) -> Any:
-        """Return the specs inside, and those of the curriculum."""
+        """Return the wrapped environment's specs and those of the curriculum's infos."""
         scalars = dict.fromkeys(self.task_names, TensorSpec(()))
         return {**self._env.env_info_spec(), **{key: dict(scalars) for key in _CURRICULUM_KEYS}}
 
@@ -209,7 +211,7 @@ class CurriculumWrapper(AlfEnvironmentBaseWrapper):
         self._mean_lengths[task] += self._rates[0, 0] * (length - self._mean_lengths[task])
 
     def _means(self) -> tuple[Any, Any]:
-        """Return the two means of scores and the mean lengths, freed of their start at zero."""
+        """Return the two scores (2, num_tasks) and the mean lengths (num_tasks,), corrected for their start at zero."""
         weights = 1 - (1 - self._rates) ** self._counts + _TINY
         return self._scores / weights, self._mean_lengths / weights[0]
 
