@@ -227,7 +227,7 @@ def test_a_wrapper_that_forgets_to_return_is_named(key):
 
     create_one = functools.partial(create_environment, num_parallel_environments=1, nonparallel=True)
     make = create_one if key == "batched_wrappers" else load
-    with pytest.raises(ConfigError, match=f"^{key}: expected callables that give an env, but .*forgetful.* gave None$"):
+    with pytest.raises(ConfigError, match=f"^{key}: expected callables that return an env, .*forgetful.* gave None$"):
         make("CartPole-v1", **{key: [forgetful]})
 
 

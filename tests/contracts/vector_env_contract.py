@@ -538,7 +538,7 @@ class VectorEnvContract:
             with pytest.raises(ValueError, match="no reset"):
                 envs.reset(seed=0, options=None if mask is None else {"reset_mask": mask})
             assert envs.observations is None
-            with pytest.raises(StateError, match="failed before they showed any"):
+            with pytest.raises(StateError, match="failed before their first one"):
                 envs.reset(options={"reset_mask": np.array([True, False, False])})
         obs, _ = envs.reset(seed=0, options={"reset_mask": np.array([False, True, False])})
         assert obs[:, 2].tolist() == [0, 1, 2]  # the seeds

@@ -70,11 +70,11 @@ def test_a_mask_leaves_out_no_env_that_has_shown_nothing() -> None:
         for _ in range(2):
             with pytest.raises(ValueError, match="no start"):
                 envs.reset(seed=1)
-        with pytest.raises(StateError, match="have failed before they showed any"):
+        with pytest.raises(StateError, match="failed before their first one"):
             envs.reset(options={"reset_mask": np.array([True, False, True])})
         with pytest.raises(ValueError, match="no start"):
             envs.reset(seed=1)
-        with pytest.raises(StateError, match="have failed before they showed any"):
+        with pytest.raises(StateError, match="failed before their first one"):
             envs.reset(options={"reset_mask": np.array([True, False, True])})
         envs.reset(options={"reset_mask": np.array([False, True, False])})
 

@@ -106,7 +106,7 @@ def apply_wrapper(name: str, wrap: Callable[[Any], Any], env: Any) -> Any:
     """
     wrapped = wrap(env)
     if not callable(getattr(wrapped, "step", None)):
-        raise ConfigError(f"{name}: expected callables that give an env, but {wrap!r} gave {wrapped!r}", key=name)
+        raise ConfigError(f"{name}: expected callables that return an env, but {wrap!r} gave {wrapped!r}", key=name)
     return wrapped
 
 

@@ -174,7 +174,7 @@ def combine_spaces(mode: Any, found: list[Space[Any]]) -> tuple[Space[Any], Spac
     for env_id, space in enumerate(found):
         if mode != "same" and not is_space_dtype_shape_equiv(space, single):
             raise DifferentSpacesError(
-                f"env {env_id}: observation_space {space} has not the shape and dtype of {single}",
+                f"env {env_id}: observation_space {space} differs in shape or dtype from {single}",
                 path="observation_space",
             )
     if isinstance(mode, tuple):

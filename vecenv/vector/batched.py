@@ -396,7 +396,7 @@ class BatchedVectorEnv(CallableBatchedVectorEnv, gymnasium.vector.VectorEnv[Any,
                     partial_batches.append(i)
                     each[i] = {"options": {**(rest or {}), "reset_mask": own_mask}}
             if self._last_obs_rows is None:
-                raise StateError("reset: a reset_mask leaves envs alone that have no observation yet; reset all first")
+                raise StateError("reset: envs outside reset_mask have no observation yet; reset all envs first")
         seeds = self._read_seeds(seed)
         for kwargs, one in zip(each, seeds):
             if one is not None:

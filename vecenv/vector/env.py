@@ -405,7 +405,7 @@ class VectorEnv(CallableVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):  
         if env_ids is not None and not self._results.has_last_obs(env_ids):
             raise StateError(
                 "reset: rows outside reset_mask repeat the last observations of all envs, but the last batch was not "
-                "of all, or some have failed before they showed any; reset all envs, or some by async_reset(env_id)"
+                "of all, or some failed before their first one; reset all envs, or some by async_reset(env_id)"
             )
         self._reset("reset_async", seed, options, env_ids, ordered=True)
         self._pending = "reset"

@@ -78,33 +78,33 @@ class InfoReader:
             uniform = self._read_uniform(batch, INFO_CELLS)
             if uniform is not None:
                 return uniform
-        mailed = batch.replies()
+        replies = batch.replies()
         infos: Infos = {}
         if batch.flags & RowFlag.FINAL:
             _add_final_obs(infos, batch, self._space)
-            finals = {row: reply.final_info for row, reply in mailed.items() if reply.final_info}
+            finals = {row: reply.final_info for row, reply in replies.items() if reply.final_info}
             infos["final_info"] = self._read_into({}, batch, FINAL_CELLS, finals)
             infos["_final_info"] = infos["_final_obs"].copy()
-        infos_by_row = {row: reply.info for row, reply in mailed.items() if reply.info}
+        infos_by_row = {row: reply.info for row, reply in replies.items() if reply.info}
         return self._read_into(infos, batch, INFO_CELLS, infos_by_row)
 
-    def _read_into(self, infos: Infos, batch: Batch, where: CellColumns, mailed: dict[int, Infos]) -> Infos:
-        """Add the infos of a batch's rows, from cells and from the pickled dicts in `mailed`; return `infos`."""
+    def _read_into(self, infos: Infos, batch: Batch, where: CellColumns, pickled: dict[int, Infos]) -> Infos:
+        """Add the infos of a batch's rows, from cells and from the pickled dicts in `pickled`; return `infos`."""
         has_cells = batch.flags & where.flag
-        if has_cells and not mailed:
+        if has_cells and not pickled:
             uniform = self._read_uniform(batch, where)
             if uniform is not None and not (infos and uniform.keys() & infos.keys()):
                 infos.update(uniform)
                 return infos
-        if not has_cells and not mailed:
+        if not has_cells and not pickled:
             return infos
         rank = _rank(batch.env_ids)
         if has_cells:
             has_info = (batch.row_flags & where.flag) != 0
             tags = np.where(has_info[:, None], batch.rows.column(where.tags), 0)
-            _add_columns(infos, batch.info_table, tags, batch.rows.column(where.values), mailed, rank)
-        for row in _in_order(mailed, rank):
-            _add_row(infos, mailed[row], row, len(batch))
+            _add_columns(infos, batch.info_table, tags, batch.rows.column(where.values), pickled, rank)
+        for row in _in_order(pickled, rank):
+            _add_row(infos, pickled[row], row, len(batch))
         return infos
 
     def _read_uniform(self, batch: Batch, where: CellColumns) -> Infos | None:
@@ -421,10 +421,10 @@ def _add_columns(
         rows: the pickled infos by row; changed in place.
         rank: see `_rank`.
     """
-    by_mail: dict[Any, list[Any]] = {}
+    pickled_by_key: dict[Any, list[Any]] = {}
     for info in rows.values():
         for key, value in info.items():
-            by_mail.setdefault(key, []).append(value)
+            pickled_by_key.setdefault(key, []).append(value)
     used: list[bool] = np.any(tags, 0).tolist()
     known: dict[bytes, _Presence] = {}  # keys that always appear together have equal tags
     for column in table:
@@ -434,23 +434,23 @@ def _add_columns(
         presence = known.get(raw)
         if presence is None:
             presence = known[raw] = _Presence(raw)
-        are_uniform = _are_uniform(by_mail.get(column.path[0], ()), column, presence)
+        are_uniform = _are_uniform(pickled_by_key.get(column.path[0], ()), column, presence)
         if not are_uniform or not _add_column(infos, column, presence, cells, rank):
             _spread_column(rows, column, presence, cells)
 
 
-def _are_uniform(mailed: Sequence[Any], column: Column, presence: _Presence) -> bool:
+def _are_uniform(pickled: Sequence[Any], column: Column, presence: _Presence) -> bool:
     """Return whether pickled values of a key have the type of the column, so that their order cannot matter."""
-    if not mailed:
+    if not pickled:
         return True
     if len(column.path) > 1 or len(presence.distinct_tags) > 1:
         return False
     (tag,) = presence.distinct_tags
     dtype = dtype_of(tag)
     if tag >> 4 < _FIRST_NUMPY_KIND:
-        return all(type(value) in (int, float, bool) and np.dtype(type(value)) == dtype for value in mailed)
+        return all(type(value) in (int, float, bool) and np.dtype(type(value)) == dtype for value in pickled)
     arrays = (np.generic, np.ndarray)
-    return all(isinstance(one, arrays) and (one.dtype, one.shape) == (dtype, column.shape) for one in mailed)
+    return all(isinstance(one, arrays) and (one.dtype, one.shape) == (dtype, column.shape) for one in pickled)
 
 
 def _spread_column(rows: dict[int, Infos], column: Column, presence: _Presence, cells: Array) -> None:

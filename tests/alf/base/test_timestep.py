@@ -34,7 +34,7 @@ def test_step_types_are_int32_and_only_three():
     assert {constant.dtype for constant in (StepType.FIRST, StepType.MID, StepType.LAST)} == {np.dtype(np.int32)}
     assert StepType(np.int64(1)) is StepType.MID
     for value in (3, -1, 0.5):
-        with pytest.raises(ValueError, match="no step type"):
+        with pytest.raises(ValueError, match="not a step type"):
             StepType(value)
 
 

@@ -101,7 +101,7 @@ class AlfEnvironment(abc.ABC):
             StateError: the environment is batched but does not define `batch_size` (also a RuntimeError).
         """
         if self.batched:
-            raise StateError(f"{type(self).__name__} is batched and must say its batch_size")
+            raise StateError(f"{type(self).__name__} is batched and must define batch_size")
         return 1
 
     @property

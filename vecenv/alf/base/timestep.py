@@ -45,7 +45,7 @@ class StepType:
         >>> StepType(3)
         Traceback (most recent call last):
         ...
-        ValueError: 3 is no step type: 0 is FIRST, 1 MID, 2 LAST
+        ValueError: 3 is not a step type: 0 is FIRST, 1 MID, 2 LAST
     """
 
     FIRST = np.int32(0)
@@ -61,7 +61,7 @@ class StepType:
         for constant in (cls.FIRST, cls.MID, cls.LAST):
             if value == constant:
                 return constant
-        raise ValueError(f"{value!r} is no step type: 0 is FIRST, 1 MID, 2 LAST")
+        raise ValueError(f"{value!r} is not a step type: 0 is FIRST, 1 MID, 2 LAST")
 
 
 class _Fields(NamedTuple):

@@ -102,7 +102,7 @@ class ThreadEnvironment(AlfEnvironment):
         if self._closed:
             raise ClosedError(f"{what}: the environment is closed")
         if self._is_late:
-            raise WorkerTimeoutError(f"{what}: an operation that timed out is still running; call close()", op=what)
+            raise WorkerTimeoutError(f"{what}: an earlier operation is still running; call close()", op=what)
         self._requests.put(function)
         try:
             error, value = self._replies.get(timeout=timeout)

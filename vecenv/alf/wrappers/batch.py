@@ -223,7 +223,7 @@ def states_of(envs: Sequence[AlfEnvironment]) -> list[bytes]:
     for env in envs:
         snapshot = SNAPSHOTTER.capture(env)
         if snapshot is None:
-            raise StateError(f"{type(env).__name__}: nothing is known of its state")
+            raise StateError(f"{type(env).__name__}: unknown state; define get_state() and set_state(state)")
         states.append(snapshot.state)
     return states
 
