@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.core.recovery.journals import steps, told, two_envs
+from tests.core.recovery.journals import repeated, steps, two_envs
 from tests.faults.traces import kill, recovering_pool
 from vecenv.core.host.host import Host
 from vecenv.core.layout.commands import RestorePoint
@@ -91,9 +91,9 @@ def test_steps_are_noted_if_they_were_sent() -> None:
         steps(journal, [13, 23])
     leaves = (np.array([13, 23]),)
     journal.note_interrupted(7, leaves, None, 0)  # the last that the env was sent is an earlier one
-    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12])]
+    assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12])]
     journal.note_interrupted(9, leaves, None, 0)
-    assert told(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13])]
+    assert repeated(journal, 0) == [(1, ["reset 1", 10, 11, 12, 13])]
 
 
 def test_nothing_before_steps_that_were_not_noted_is_a_start() -> None:
@@ -103,10 +103,10 @@ def test_nothing_before_steps_that_were_not_noted_is_a_start() -> None:
         steps(journal, [13, 23])
     journal.note_interrupted(9, (np.array([13, 23]),), None, 0)
     journal.note_restore_point(0, RestorePoint(7, b"state"), True)
-    assert told(journal, 0) == []
+    assert repeated(journal, 0) == []
     journal.note_restore_point(0, RestorePoint(11, b"state"), True)
     steps(journal, [14, 24])
-    assert told(journal, 0) == [(11, [14])]
+    assert repeated(journal, 0) == [(11, [14])]
 
 
 def test_a_letter_that_was_not_read_is_not_the_next_one_s(implementation: str) -> None:
