@@ -281,7 +281,7 @@ def test_close_never_raises(caplog):
     env.reset()
     env.close()
     (record,) = caplog.records
-    assert "it is dropped all the same" in record.getMessage() and record.exc_info[0] is RuntimeError
+    assert "the env is dropped anyway" in record.getMessage() and record.exc_info[0] is RuntimeError
     env.close()
     with pytest.raises(StateError, match="closed"):
         env.reset()
@@ -290,7 +290,7 @@ def test_close_never_raises(caplog):
 def test_w6_reset_after_close_without_env_id_is_a_clear_error():
     env = DingEnvWrapper(numbers_env())
     env.close()
-    with pytest.raises(StateError, match="closed, and an env that was given"):
+    with pytest.raises(StateError, match="closed, and an env given as an object"):
         env.reset()
 
 

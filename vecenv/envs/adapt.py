@@ -163,7 +163,7 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
         """
         for name in ("reset", "step"):
             if not callable(getattr(env, name, None)):
-                raise TypeError(f"{type(env).__name__} is no env: it has no {name}()")
+                raise TypeError(f"{type(env).__name__} is not an env: it has no {name}()")
         self.env = env
         self.notes_agents = False
         self._read_step: Callable[[Any], FiveTuple] | None = None

@@ -223,8 +223,8 @@ class Render:
         if fixed is None and getattr(held, "render_mode", None) == self.mode:
             return held.render()
         own_render = getattr(type(own), "render", None)
-        speaks_old = isinstance(own, BaseEnv) or not isinstance(own, gymnasium.Env)
-        if fixed is None and speaks_old and own_render not in (None, gymnasium.Env.render, BaseEnv.render):
+        is_old_env = isinstance(own, BaseEnv) or not isinstance(own, gymnasium.Env)
+        if fixed is None and is_old_env and own_render not in (None, gymnasium.Env.render, BaseEnv.render):
             return own.render()
         raise StateError(
             f"{original(env)!r} renders in mode {fixed!r}, not {self.mode!r}; make the env with "

@@ -283,7 +283,7 @@ def folders_by_env(replay_path: str | os.PathLike[str] | Sequence[Any], num_envs
         return [os.path.abspath(os.fspath(path)) for path in paths]
     except FileNotFoundError as error:
         raise ConfigError(
-            f"replay_path: got {path!r}, and the working directory has been removed; give a whole path",
+            f"replay_path: got {path!r}, and the working directory has been removed; give an absolute path",
             key="replay_path",
         ) from error
 

@@ -169,7 +169,7 @@ class DingEnvWrapper(BaseEnv):
             try:
                 env.close()
             except Exception:
-                _LOG.warning("close of %r raised; it is dropped all the same", env, exc_info=True)
+                _LOG.warning("close of %r raised an exception; the env is dropped anyway", env, exc_info=True)
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """Set the seed from which episode seeds are computed; the next reset starts episode 0.
@@ -302,7 +302,7 @@ class DingEnvWrapper(BaseEnv):
             self.close()  # it was made without rendering: make it again with rendering
         if self._env is None:
             if not can_make:
-                raise StateError(f"{self!r} is closed, and an env that was given cannot be made again")
+                raise StateError(f"{self!r} is closed, and an env given as an object cannot be made again")
             render_mode = "rgb_array" if wants_video else self._cfg.get("render_mode")
             # Some constructors do not take a render_mode.
             options = {} if render_mode is None else {"render_mode": render_mode}

@@ -447,8 +447,8 @@ class AllinObsWrapper(EnvWrapper):
     def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's dialect
         """Apply one action and return a timestep; the action may have the form of `BaseEnv.random_action`."""
         actions = self.env.action_space
-        speaks_same = isinstance(self.env, AdaptedEnv)
-        if not speaks_same and (isinstance(action, np.ndarray) or isinstance(actions, (spaces.Dict, spaces.Tuple))):
+        has_same_calls = isinstance(self.env, AdaptedEnv)
+        if not has_same_calls and (isinstance(action, np.ndarray) or isinstance(actions, (spaces.Dict, spaces.Tuple))):
             action = normalise_action(action, actions)
         obs, reward, terminated, truncated, info = self.env.step(action)
         seen = self._no_reward()

@@ -325,7 +325,7 @@ def test_a_human_is_asked_until_the_move_is_legal(monkeypatch, capsys):
     assert board.tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 2]]
     shown = capsys.readouterr().out
     assert shown.startswith("   1 2 3\n 1 X . .\n") and shown.count("player 2, row and column: ") == len(answers)
-    assert "'1 1' is no legal action; there are 1 2, 1 3" in shown and "'4 4'" in shown
+    assert "'1 1' is not a legal action; the legal ones are 1 2, 1 3" in shown and "'4 4'" in shown
     monkeypatch.setattr("sys.stdin", io.StringIO("1,2\n"))
     assert env.step(4).obs["board"][0].tolist() == [1, 2, 0]
 

@@ -131,7 +131,7 @@ def test_a_hook_that_forgets_something():
 def test_a_state_that_no_fresh_env_takes():
     report = check_recovery(Refuses)
     assert report.seeded is None and report.verdict == "from the last seeded reset"
-    assert report.carried == "its state does not go into a fresh env: ZeroDivisionError: no"
+    assert report.carried == "its state cannot be restored in a new env: ZeroDivisionError: no"
 
 
 @pytest.mark.parametrize("env_fn", [GlobalDraws, GlobalDrawUnderASeed])

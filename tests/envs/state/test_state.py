@@ -617,7 +617,7 @@ def test_what_pickle_builds_anew_is_not_called_complete(adapters):
     env.reset(seed=1)
     assert not SNAPSHOTTER.capture(env).is_complete
     assert uncovered_layers(env) == [
-        f"{dotted_name(Tired)}: pickle builds the Rebuilt inside it anew from its arguments (EzPickle)"
+        f"{dotted_name(Tired)}: pickle rebuilds the Rebuilt inside it from its arguments (EzPickle)"
     ]
     env.close()
 

@@ -148,7 +148,7 @@ class MCTSBot(Bot):
             value = 0.0 if winner is None else 1.0 if winner != node.position.player else -1.0
         else:
             value = node.proven
-        self._hand_up(node, value)
+        self._propagate(node, value)
 
     def _select(self, node: _Node) -> _Node:
         spread = self.exploration * math.sqrt(math.log(node.visits))
@@ -161,7 +161,7 @@ class MCTSBot(Bot):
         assert best is not None, "a node whose children are all proven is proven itself"
         return best
 
-    def _hand_up(self, node: _Node, value: float) -> None:
+    def _propagate(self, node: _Node, value: float) -> None:
         walker: _Node | None = node
         while walker is not None:
             walker.visits += 1

@@ -353,7 +353,7 @@ class BoardEnv(BaseEnv):
                 action = -1
             if action in legal:
                 return action
-            sys.stdout.write(f"{text!r} is no legal action; there are {self._describe(legal)}\n")
+            sys.stdout.write(f"{text!r} is not a legal action; the legal ones are {self._describe(legal)}\n")
 
     def _describe(self, actions: list[int]) -> str:
         return ", ".join(map(self.action_to_string, actions))

@@ -60,7 +60,7 @@ class LibraryRules(Rules):
         position = self.start(player if len(actions) % 2 == 0 else 1 - player)
         for number, action in enumerate(actions):
             if action not in position.legal_actions():
-                raise ConfigError(f"init_state: action {action} at place {number} is not legal there")
+                raise ConfigError(f"init_state: action {action} at index {number} is not legal there")
             position = position.advance(action)
         return position
 

@@ -195,7 +195,7 @@ class GridRules(Rules):
             raise ConfigError(f"board: expected {self.height} x {self.width} of 0, 1 and 2, got {board.shape}")
         board = board.reshape(self.height, self.width)
         if self.gravity and ((board[:-1] != 0) & (board[1:] == 0)).any():
-            raise ConfigError("board: a stone stands in the air; row 0 is the top")
+            raise ConfigError("board: a stone has an empty cell below it; row 0 is the top")
         flat = board.ravel().tolist()
         stones = [sum(bit for bit, cell in zip(self.bits, flat) if cell == number) for number in PLAYERS]
         if all(map(self.has_row, stones)):

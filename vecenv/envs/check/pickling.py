@@ -25,15 +25,15 @@ def pickling_violations(env: Any, env_fn: Callable[[], Any] | None) -> Iterator[
 
     If `env_fn` is None, the env itself is sent, or its spec if that fails.
     """
-    trouble = _spawn_trouble(env) if env_fn is None else _spawn_trouble(env_fn, "(); getattr(value, 'close', list)()")
+    problem = _spawn_error(env) if env_fn is None else _spawn_error(env_fn, "(); getattr(value, 'close', list)()")
     spec = getattr(env, "spec", None)
-    if env_fn is None and trouble is not None and spec is not None and not is_ding(env):
-        trouble = _spawn_trouble(spec)  # workers can make the env from its spec
-    if trouble is not None:
-        yield Violation("pickling", f"cannot be sent to a new process: {trouble}")
+    if env_fn is None and problem is not None and spec is not None and not is_ding(env):
+        problem = _spawn_error(spec)  # workers can make the env from its spec
+    if problem is not None:
+        yield Violation("pickling", f"cannot be sent to a new process: {problem}")
 
 
-def _spawn_trouble(value: Any, use: str = "") -> str | None:
+def _spawn_error(value: Any, use: str = "") -> str | None:
     """Send a value to a new interpreter, which does not import the main module of this program.
 
     Args:

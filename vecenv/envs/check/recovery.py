@@ -86,7 +86,7 @@ def check_recovery(env_fn: Callable[[], Any], *, seed: int = 0, max_steps: int =
         one_after, other_after = first.play(max_steps, {}), second.play(max_steps, {})
         seeded = _difference(one, other, "the seeded episode")
         seeded = seeded or _difference(one_after, other_after, "the unseeded episode after it")
-        carried = "its state cannot be taken" if state is None else third.load(state)
+        carried = "its state cannot be captured" if state is None else third.load(state)
         carried = carried or _difference(one_after, third.play(max_steps, {}), "the unseeded episode")
         return RecoveryReport(seeded, carried, uncovered, first.draws_globally)
 
@@ -151,7 +151,7 @@ class _Run:
             try:
                 SNAPSHOTTER.restore(self.env, state)
             except Exception as error:  # also of the env's reset or hook: the failure is the result
-                return f"its state does not go into a fresh env: {type(error).__name__}: {error}"
+                return f"its state cannot be restored in a new env: {type(error).__name__}: {error}"
         self.rngs.set_state(rngs)
         return None
 

@@ -78,7 +78,7 @@ def _find_sticky_action(env: Any) -> str | None:
     # The emulator's state includes its generator but not the action that it may repeat. That is the last action
     # that was not a repetition; it is kept over resets, and ALE has no function to read or set it.
     if env.ale.getFloat("repeat_action_probability") > 0:
-        return "the action that it may repeat next (repeat_action_probability) is in no state that ALE gives"
+        return "ALE's state does not include the action that it may repeat next (repeat_action_probability)"
     return None
 
 
@@ -94,12 +94,12 @@ def _check_map(env: Any, cells: list[list[bytes]]) -> None:
 
 def _find_lost_frames(layer: Any) -> str | None:
     frames = len(layer.recorded_frames) if layer.recording else 0
-    return f"{frames} frames of a video not written yet would be lost" if frames > 1 else None
+    return f"{frames} frames of a video that are not written yet would be lost" if frames > 1 else None
 
 
 def _find_unread_frames(layer: Any) -> str | None:
     unread = 0 if layer.reset_clean else len(layer.frame_list)
-    return f"{unread} collected frames not read yet would be lost" if unread else None
+    return f"{unread} collected frames that are not read yet would be lost" if unread else None
 
 
 _IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), np.generic, np.dtype, type, types.ModuleType)
@@ -263,8 +263,8 @@ HOOK_LIFETIMES: dict[str, str | Callable[[Any], str]] = {
 """Lifetime of the state that `get_state` of a vecenv class returns; LIFE for classes that are not listed."""
 
 UNCOVERED: dict[str, str] = {
-    _ENVS + "box2d.bipedal_walker.BipedalWalker": "its physics world lives on over resets, inside Box2D",
-    _ENVS + "box2d.car_racing.CarRacing": "its physics world lives on over resets, inside Box2D",
+    _ENVS + "box2d.bipedal_walker.BipedalWalker": "its physics world is kept over resets, inside Box2D",
+    _ENVS + "box2d.car_racing.CarRacing": "its physics world is kept over resets, inside Box2D",
     _ENVS + "box2d.lunar_lander.LunarLander": "not verified",
     _ENVS + "functional_jax_env.FunctionalJaxEnv": "holds a JAX key",
 }

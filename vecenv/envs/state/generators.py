@@ -88,7 +88,7 @@ def _set_generator_state(generator: Any, state: Any) -> None:
         generator.setstate(state)
 
 
-def put_generators(layers: list[Any], places: list[Any], generators: list[Any]) -> None:
+def restore_generators(layers: list[Any], places: list[Any], generators: list[Any]) -> None:
     """Restore the generators at their places. Existing objects are reused if possible, as others may refer to them.
 
     Args:

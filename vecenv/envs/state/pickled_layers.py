@@ -31,7 +31,7 @@ def _find_rebuilt(layer: Any) -> str | None:
     inner = get_own_attr(layer, "env")
     while inner is not None:
         if isinstance(inner, gymnasium.utils.EzPickle):
-            return f"pickle builds the {type(inner).__name__} inside it anew from its arguments (EzPickle)"
+            return f"pickle rebuilds the {type(inner).__name__} inside it from its arguments (EzPickle)"
         inner = get_own_attr(inner, "env")
     return None
 

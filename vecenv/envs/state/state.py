@@ -37,7 +37,7 @@ from vecenv.envs.state.adapters import (
     UNCOVERED,
     StateAdapter,
 )
-from vecenv.envs.state.generators import find_generators, get_generator_state, put_generators
+from vecenv.envs.state.generators import find_generators, get_generator_state, restore_generators
 from vecenv.envs.state.pickled_layers import PICKLED
 from vecenv.errors import ConfigError, StateError, warn_caller
 
@@ -133,7 +133,7 @@ class Snapshotter:
                 vars(present).update(vars(value))  # in place, because other objects may refer to it
             else:
                 set_own_attr(layers[depth], name, value)
-        put_generators(layers, places, generators)
+        restore_generators(layers, places, generators)
 
 
 SNAPSHOTTER = Snapshotter()
@@ -336,7 +336,7 @@ def _hook_plan(cls: Any, name: str, base: type, is_trusted: bool) -> _Plan:
             return _Plan(name, None, None, EPISODE, True, True)
         return _Plan(name, get_state, set_state, lifetime, True, True)
     if is_ours and not any("state_names" in vars(own) for own in cls.__mro__[: cls.__mro__.index(base)]):
-        gap = f"inherits get_state() from {base.__name__}, which knows nothing of it; name its state in state_names"
+        gap = f"inherits get_state() from {base.__name__}, which does not return its state; list that in state_names"
         return _Plan(name, get_state, set_state, LIFE, False, False, gap)
     return _Plan(name, get_state, set_state, LIFE, True, True)
 
@@ -356,14 +356,14 @@ def _find_gap(plan: _Plan, layer: Any, continues_episode: bool) -> str | None:
     if get_own_attr(layer, "_env", MISSING) is None or get_own_attr(layer, "env", MISSING) is None:
         return "it has not made its env yet"
     if continues_episode and not plan.is_whole:
-        return "a wrapper around it goes on with its episode over a reset, and only what lasts longer is kept"
+        return "a wrapper around it continues its episode after a reset, and state of an episode is not saved"
     return plan.find_gap(layer) if plan.find_gap is not None else None
 
 
 # ---- capture -------------------------------------------------------------------------------------
 
 # Gymnasium's `np_random` properties, which make `_np_random` when it is first read.
-_OF_GYMNASIUM: tuple[Any, ...] = (gymnasium.Env.np_random, gymnasium.vector.VectorEnv.np_random)
+_GYMNASIUM_NP_RANDOM: tuple[Any, ...] = (gymnasium.Env.np_random, gymnasium.vector.VectorEnv.np_random)
 # Attributes with a seed for the next reset in envs with old calls, and the seed that np_random was made from.
 _SEED_NAMES = ("_np_random_seed", "_seed", "_dynamic_seed")
 
@@ -379,7 +379,7 @@ def _capture_layers(layers: list[Any]) -> tuple[Any, bool]:
     is_complete, is_kept = True, False
     continues_episode = may_continue_episode = False
     base = layers[-1]
-    if getattr(type(base), "np_random", None) in _OF_GYMNASIUM and base._np_random is None:
+    if getattr(type(base), "np_random", None) in _GYMNASIUM_NP_RANDOM and base._np_random is None:
         _ = base.np_random  # the property makes the generator
     for depth, layer in enumerate(layers):
         plan = _plan_of(type(layer))
@@ -415,8 +415,8 @@ def _capture_layers(layers: list[Any]) -> tuple[Any, bool]:
 
 def _mark_uncapturable(cls: type, plan: _Plan, error: Exception) -> _Plan:
     """Warn that the state of a class cannot be captured, and treat the class as unknown from now on."""
-    reason = f"its state cannot be taken: {type(error).__name__}: {error}"
-    warn_caller(f"{plan.name}: {reason}; it is lost where the env has to be rebuilt", RuntimeWarning)
+    reason = f"its state cannot be captured: {type(error).__name__}: {error}"
+    warn_caller(f"{plan.name}: {reason}; it is lost if the env has to be rebuilt", RuntimeWarning)
     plan = _plans[cls] = replace(plan, capture=None, restore=None, is_trusted=False, gap=reason)
     return plan
 
