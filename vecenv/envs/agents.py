@@ -96,7 +96,7 @@ class TwoAgentEnv(BaseEnv):
         super().seed(seed, dynamic_seed)
         self._seeds.seed(seed, dynamic_seed)
 
-    def reset(self) -> Any:  # type: ignore[override]  # BaseEnv's dialect
+    def reset(self) -> Any:  # type: ignore[override]  # BaseEnv's signature
         """Place both agents at random distances from the flag; return the observation."""
         seed = self._seeds.advance()
         if seed is not None:
@@ -106,7 +106,7 @@ class TwoAgentEnv(BaseEnv):
         self._steps = 0
         return self._observe()
 
-    def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's dialect
+    def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's signature
         """Move both agents.
 
         Raises:

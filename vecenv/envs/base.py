@@ -79,7 +79,7 @@ class BaseEnv(gymnasium.Env[Any, Any], ABC):
         """Store the configuration only; the first `reset` builds the real env."""
 
     @abstractmethod
-    def reset(self) -> Any:  # type: ignore[override]  # DI-engine's dialect, translated in envs.adapt
+    def reset(self) -> Any:  # type: ignore[override]  # DI-engine's signature, adapted in envs.adapt
         """Start an episode and return its first observation alone, without an info."""
 
     @abstractmethod

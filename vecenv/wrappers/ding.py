@@ -140,7 +140,7 @@ class DingEnvWrapper(BaseEnv):
             obs, self.reset_info = self._env.reset(seed=episode_seed, options=options)
         return present_obs(obs, self._env.observation_space)
 
-    def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # DI-engine's dialect
+    def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # DI-engine's signature
         """Apply one action, given as an int, an array or a dict of them.
 
         Raises:

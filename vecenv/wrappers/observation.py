@@ -434,7 +434,7 @@ class AllinObsWrapper(EnvWrapper):
         else:
             self._seeds.seed(seed, dynamic_seed)
 
-    def reset(self, **reset_param: Any) -> Any:  # BaseEnv's dialect
+    def reset(self, **reset_param: Any) -> Any:  # BaseEnv's signature
         """Start an episode and return its first observation alone."""
         with self._seeds.for_reset() as seed:
             if seed is not None:
@@ -444,7 +444,7 @@ class AllinObsWrapper(EnvWrapper):
             self._set_spaces()
         return {"obs": obs, "reward": self._no_reward()}
 
-    def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's dialect
+    def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's signature
         """Apply one action and return a timestep; the action may have the form of `BaseEnv.random_action`."""
         actions = self.env.action_space
         has_same_calls = isinstance(self.env, AdaptedEnv)

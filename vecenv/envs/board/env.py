@@ -68,7 +68,7 @@ class BoardEnv(BaseEnv):
         replay_format: 'gif' or 'mp4'.
         screen_scaling: size of pictures; a cell is `8 * screen_scaling` pixels wide.
         channel_last: True puts the planes of `observation` on the last axis.
-        scale: True scales `observation`.
+        scale: True divides the planes of `observation` by 2 (games on a grid).
         stop_value: a score for the caller's own use.
 
     Example:
@@ -205,7 +205,7 @@ class BoardEnv(BaseEnv):
         super().seed(seed, dynamic_seed)
         self._seeds.seed(seed, dynamic_seed)
 
-    def reset(  # type: ignore[override]  # BaseEnv's dialect
+    def reset(  # type: ignore[override]  # BaseEnv's signature
         self, start_player_index: int = 0, init_state: Any = None, options: Mapping[str, Any] | None = None
     ) -> Any:
         """Start a game and return the first observation.
@@ -246,7 +246,7 @@ class BoardEnv(BaseEnv):
                 raise ConfigError("init_state: player 2's first move ends the game on this board", key="init_state")
         return self._observe()
 
-    def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's dialect
+    def step(self, action: Any) -> BaseEnvTimestep:  # type: ignore[override]  # BaseEnv's signature
         """Play a move; in the modes against a bot or human, also play the reply.
 
         Args:

@@ -220,7 +220,7 @@ class GridPosition(Position):
         """Make a position and compute whether the game is over."""
         self.rules, self.own, self.other, self.player = rules, own, other, player
         self.winner: int | None = None
-        if rules.has_row(other):  # first, because usually the last move decided
+        if rules.has_row(other):  # first: the last move was the other player's
             self.winner = 1 - player
         elif rules.has_row(own):
             self.winner = player

@@ -168,7 +168,7 @@ def check_step(env: Any, episodes: int = 3, max_steps: int = MAX_STEPS) -> None:
 
 
 def check_different_memory(array1: Any, array2: Any, step_times: int) -> None:
-    """Check that two observations share no memory, part by part.
+    """Check that two observations do not share memory, part by part.
 
     Args:
         array1: an observation: an array, or a container of arrays, numbers, strings and None.
