@@ -24,7 +24,7 @@ class Access(Protocol):
     """The part of a manager that reads and calls its envs where they live."""
 
     def read(self, name: str, method_names: Sequence[str]) -> Any:
-        """Return {attribute of all envs, in the order of their ids}, or a function that calls a method of all."""
+        """Return the list of an attribute of all envs, or a function that calls a method of all envs."""
 
     def call(self, function: Callable[[Any], Any], what: str, env_ids: Sequence[int] | None = None) -> list[Any]:
         """Run a function of the env driver of each env; return the results in the order of `env_ids`."""
