@@ -1,11 +1,12 @@
 """Pools: the interface that all front ends stand on.
 
+pool            the public calls
 lifecycle       owner, lock and end of a pool
-engine          state that both pools share
 requests        checks and sends actions, resets and calls
 waiter          waits for rows, messages, deaths and deadlines
-pool            the public calls
-serial          envs in the caller's process
-process         envs in worker processes
+engine          the calls that an engine must provide
+serial          an engine with the envs in the caller's process
+process         an engine with the envs in worker processes
+slots           which slot serves an env, which worker has a slot
 supervisor      failures of workers
 """
