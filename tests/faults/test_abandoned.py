@@ -465,9 +465,7 @@ def test_where_the_next_episode_cannot_begin_either_it_raises(implementation: st
         kill(pool, 1)
         pool.send(np.zeros(2, np.int64))
         assert pool.recv().truncated.tolist() == [False, True]
-        with pytest.raises(
-            WorkerDiedError, match="step of env 1 .*second time in this call, its old episode abandoned"
-        ):
+        with pytest.raises(WorkerDiedError, match="step of env 1 .*second time in this call, its old episode given up"):
             pool.send(np.zeros(2, np.int64))
             pool.recv()
 

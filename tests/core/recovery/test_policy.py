@@ -110,7 +110,7 @@ def test_who_is_at_work_beside_an_env_that_hangs_is_not_to_blame(monkeypatch: py
 def test_what_was_given_up_stays_so_until_it_fails_as_often_again(scene: Scene) -> None:
     scene.fail(7)
     assert [scene.fail(7), scene.fail(7)] == [{1: "worker 0 died"}] * 2
-    with pytest.raises(WorkerDiedError, match="second time in this call, its old episode abandoned"):
+    with pytest.raises(WorkerDiedError, match="second time in this call, its old episode given up"):
         scene.fail(7)
 
 
@@ -288,7 +288,7 @@ def test_the_last_env_of_a_worker_ends_the_story_with_one_line(scene: Scene, cap
         scene.now = 250_000_000
         scene.recovery.note_outcome(1, Outcome("truncated", reason="it draws lots"))
     assert caplog.messages == [
-        "env 1: its episode could not be restored, it ends truncated: it draws lots",
+        "env 1: its episode could not be brought back, it ends truncated: it draws lots",
         "worker 0 died; replaced, 12 commands repeated, of 2 episodes 1 ended truncated (0.25 s)",
     ]
     counts = scene.recovery.statistics()
@@ -301,7 +301,7 @@ def test_that_states_may_lack_something_is_explained_once(scene: Scene, caplog: 
         scene.recovery.note_outcome(0, Outcome("unproven"))
         scene.recovery.note_outcome(1, Outcome("unproven"))
     (text,) = caplog.messages
-    assert text.startswith("env 0 was restored from a state that may lack something")
+    assert text.startswith("env 0 was brought back from a state that may lack something")
 
 
 def test_two_failures_traced_to_an_env_make_it_an_outcast(scene: Scene) -> None:

@@ -171,7 +171,7 @@ def load_reply(data: bytes | bytearray | Reply) -> Reply:
         reply: Reply = pickle.loads(memoryview(data)[_HEAD.size :])
     except Exception as error:  # for example, its class cannot be unpickled here
         what = f"{type(error).__name__}: {error}"
-        told = EnvError(f"the reply of env {env_id} to command {step_id} cannot be unpickled in this process: {what}")
+        told = EnvError(f"what env {env_id} answered to command {step_id} cannot be unpickled in this process: {what}")
         told.__cause__ = error
         locate(told, env_ids=(env_id,), step_id=step_id)
         return Reply(step_id, env_id, error=pack_error(told), is_unread=True)
@@ -195,7 +195,7 @@ def pack_error(error: BaseException) -> tuple[bytes | None, str, str, str]:
     try:
         message = str(error)
     except Exception as other:  # printing it fails, and would fail in the parent too
-        data, message = None, f"(its text is not available: {type(other).__name__})"
+        data, message = None, f"(its text cannot be had: {type(other).__name__})"
     return data, name, message, text
 
 

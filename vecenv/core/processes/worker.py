@@ -164,7 +164,7 @@ class Worker:
         try:
             return pickle.loads(frame)
         except Exception as error:  # for example, the class of a space is missing here
-            text = f"{self.name} has sent a message that cannot be unpickled here: {error!r}"
+            text = f"{self.name} has sent what cannot be read here: {error!r}"
             raise locate(WorkerError(text), worker_id=self.worker_id) from error
 
     def reap(self, deadline: Deadline) -> bool:
@@ -383,9 +383,9 @@ def check_may_start() -> None:
         patcher = part.__module__.partition(".")[0]
         if patcher in _PATCHES:
             raise ConfigError(
-                f"{patcher} has replaced Python's sockets or select by versions that never block, so worker processes "
-                f"would end. Do not patch these two, {_PATCHES[patcher]}(socket=False, "
-                "select=False), or run the envs in the process itself (backend='serial', or a manager of type 'base')"
+                f"{patcher} has put its own sockets, or its select, in the place of Python's: they never wait, and "
+                f"worker processes end by that. Leave these two alone, {_PATCHES[patcher]}(socket=False, "
+                "select=False), or have the envs in the process itself (backend='serial', or a manager of type 'base')"
             )
     module = find_endless_import()
     if module:

@@ -38,9 +38,9 @@ _NS = 1_000_000_000
 _MAX_FAILURES, _MAX_OUTSIDE_FAILURES = 2, 8
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT)
 _UNPROVEN = (
-    "env %d was restored from a state that may lack something, though every answer agrees so far: its class is "
-    "unknown or cannot be inspected, and its commands since its last seeded reset are too many to be repeated or were "
-    "not kept. `vecenv check ENV --determinism` lists the state that is not covered"
+    "env %d was brought back from a state that may lack something, though every answer agrees so far: its class is "
+    "unknown or cannot be looked into, and what it did since its last seeded reset is too long to be repeated or not "
+    "kept. `vecenv check ENV --determinism` names what is not covered"
 )
 #: Names of the counters; see `Pool.statistics`.
 COUNTS = ("restarts", "recycled", "workers_added", "replayed", "unproven", "truncated", "steps_replayed")
@@ -141,7 +141,7 @@ class Recovery:
             self._suspects.clear()
             asked, file = self._add_context(error, state)
             times = f"it is the {_ordinal(self._failure_counts[key])} time in this call"
-            again = ", its old episode abandoned" if key in self._abandoned else ""
+            again = ", its old episode given up" if key in self._abandoned else ""
             message = _insert(error, f"{asked}; {times}{again}{file}")
             # The cause may be an old reset or call that is only repeated; an abandoned episode repeats none. If that
             # did not help, there is no other remedy, unless the env of another thread may be to blame.
@@ -151,7 +151,7 @@ class Recovery:
                 error.args = (message, *error.args[1:])
                 raise error
             # The new worker finds out whether this ends an episode or whether it had already ended: see `note_outcome`.
-            _LOG.warning("the command of env %d is not tried again: %s", state.env_id, message)
+            _LOG.warning("what env %d was asked is not tried again: %s", state.env_id, message)
             self._abandoned[key] = str(error).partition("\n")[0]
             self._failure_counts[key] = 0
 
@@ -317,9 +317,9 @@ class Recovery:
         self._replay_seconds += outcome.seconds
         self._restore_seconds[env_id] = outcome.seconds
         if outcome.kind == "truncated":
-            _LOG.warning("env %d: its episode could not be restored, it ends truncated: %s", env_id, outcome.reason)
+            _LOG.warning("env %d: its episode could not be brought back, it ends truncated: %s", env_id, outcome.reason)
         if outcome.kind == "restarted":
-            _LOG.warning("env %d: its episode had already ended, the next one is restarted: %s", env_id, outcome.reason)
+            _LOG.warning("env %d: its episode was over, the next one is restarted: %s", env_id, outcome.reason)
         if outcome.kind == "unproven" and self._counts["unproven"] == 1:
             _LOG.warning(_UNPROVEN, env_id)
         progress = self._progress_of.pop(env_id, None)
@@ -350,7 +350,7 @@ def _summary(progress: _RestoreProgress) -> str:
     if truncated or restarted or unproven:
         parts = (
             (truncated, "ended truncated"),
-            (restarted, "had already ended, the next ones are restarted"),
+            (restarted, "were over, the next ones are restarted"),
             (unproven, "go on from a state that may lack something"),
         )
         end = f"of {len(progress.outcomes)} episodes " + ", ".join(f"{count} {what}" for count, what in parts if count)

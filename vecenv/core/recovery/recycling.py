@@ -107,7 +107,7 @@ class Recycler:
         if not self._has_warned:
             self._has_warned = True
             _LOG.warning(
-                "%s has %.0f MiB, more than rss_mb=%g, soon after it was replaced; restoring its envs took %.3g s, "
+                "%s uses %.0f MiB, more than rss_mb=%g, soon after it was replaced; restoring its envs took %.3g s, "
                 "so it is kept for %.3g s. Envs that leak do so again when their commands are repeated: give them "
                 "get_state() and set_state(state), or reset them with a seed now and then",
                 *(worker.name, used, rss_mb, seconds, left_ns / 1e9),
