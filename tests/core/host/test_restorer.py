@@ -188,7 +188,7 @@ def test_the_newest_answer_is_needed_unless_it_is_from_before_the_start(
 ) -> None:
     _, outcome = Scene(record).run(RestorePlan(saved_state(7, step_id=4), [step(5)], []))
     assert (outcome.kind == "replayed") == is_found
-    assert is_found or "what it was asked up to command 4 was not kept" in outcome.reason
+    assert is_found or "its history up to command 4 was not kept" in outcome.reason
 
 
 def test_a_new_env_that_has_answered_nothing_is_where_the_other_one_was() -> None:

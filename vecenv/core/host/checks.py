@@ -1,4 +1,4 @@
-"""Returned: what came out of an env's `step` or `reset`, taken apart and checked, where the slot could not."""
+"""Checks and unpacks the values that an env's `step` or `reset` returned, if the slot could not write them directly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def unpack_reset(result: Any) -> tuple[Any, Any]:
     """Return the observation and the info of a reset.
 
     Raises:
-        TypeError: these are not two values.
+        TypeError: the result does not consist of two values.
     """
     try:
         obs, info = result
@@ -25,19 +25,19 @@ def unpack_reset(result: Any) -> tuple[Any, Any]:
 
 
 def zero_reward(shape: tuple[int, ...]) -> Any:
-    """Return the reward of what was no step."""
+    """Return the reward of a reply that does not come from a step: 0.0, or a float64 array of zeros."""
     return 0.0 if shape == () else np.zeros(shape)
 
 
 def exact_reward(shape: tuple[int, ...], reward: Any) -> Any:
-    """Return a reward as a float, or as float64 of the reward space's shape.
+    """Return a reward as a float if `shape` is (), else as a contiguous float64 array of this shape.
 
     Raises:
-        SpaceError: it is no number, or not as many.
+        SpaceError: the reward is not numeric, or has another shape.
     """
     try:
         array = np.asarray(reward, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:  # a tensor with a gradient is no array, but a number
+    except (TypeError, ValueError, RuntimeError) as error:  # NumPy cannot convert a tensor with a gradient
         try:
             array = np.array(float(reward))
         except (TypeError, ValueError, RuntimeError):
@@ -52,6 +52,6 @@ def exact_reward(shape: tuple[int, ...], reward: Any) -> Any:
 
 
 def type_name(value: Any) -> str:
-    """Say what a value is, for the end of a message."""
+    """Describe the type of a value for an error message; for a tuple, list or dict also its length."""
     size = f" of {len(value)}" if isinstance(value, tuple | list | dict) else ""
     return f"{type(value).__name__}{size}"

@@ -1,32 +1,32 @@
-"""GlobalRngs: global random generators of one's own (`random`, `numpy.random`) for each env of a process.
+"""Gives each env of a process its own state of the global random generators (`random`, `numpy.random`).
 
-Stands around every call into an env. Envs that share a process share these generators too, so what
-one draws would depend on its neighbours. The rules that prevent it:
+This module wraps every call into an env. Envs in one process share these generators, so without it the
+random values of one env would depend on the other envs. The rules that prevent this:
 
-* Each env has streams of its own, a function of its env_id. While it is constructed, reset by a
-  command, called or closed they are swapped in; afterwards they are put away and the neutral state
-  stands in the process: one constant, the same for every env, pool and process.
-* A plain step or an autoreset is not worth a swap: it starts from the neutral state and afterwards a
-  few words of memory tell whether anything was drawn (a few ns, in native/worker/serve.c). Nobody draws
-  from the neutral state twice: after a draw it is put back. So a first draw has the same value
-  whoever stepped before, and how many did.
-* An env that has drawn, at whatever call, has its own streams swapped in around steps and autoresets
-  too, from its next call on: about a microsecond each.
+* Each env has its own RNG state, seeded from its env_id. It is swapped in while the env is constructed,
+  reset by a command, called or closed. After the call it is saved, and the generators get the neutral
+  state: a constant that is the same for every env, pool and process.
+* A swap would be too expensive for a plain step or an autoreset. Such a call starts from the neutral
+  state. After it, a comparison of a few words of memory shows whether the env drew random values (a few
+  ns, in native/worker/serve.c). After a draw the neutral state is restored. The first draw of an env
+  therefore does not depend on the steps of other envs.
+* Once an env has drawn in any call, its own RNG state is also swapped in for steps and autoresets, from
+  its next call on. This takes about a microsecond per call.
 
-What an env draws is therefore a function of its own calls, alone or in company, in a worker or in the
-caller's process. The caller's generators come back exactly as they were.
+The random values of an env are therefore a function of its own calls. It does not matter which other envs
+share the process, and whether that is a worker or the caller's. The caller's generators are restored exactly.
 
-Both generators are the Mersenne Twister and keep 624 words and a position, 2,500 bytes; asking for the
-state and setting it costs 60 us, copying the memory 0.2 us. Their layout is not promised, so it is
-compared with what private generators say of themselves before it is used; where it differs, all envs
-are swapped at every call by the slow way.
+Both generators are Mersenne Twisters with 624 words and a position, 2,500 bytes. Reading and setting the
+state through their functions takes 60 us; copying the memory takes 0.2 us. The memory layout is not
+documented. It is therefore first compared with the states that private generators report. If it differs,
+the state is swapped at every call of every env, through the slow functions.
 
     random.Random       header | int position | uint32 words[624]          (and the attribute gauss_next)
     numpy's MT19937     uint32 words[624] | int position                   at `ctypes.state_address`
     RandomState         ... | int has_gauss | 4 bytes | double gauss | ... at an offset that is searched
 
-What is not covered: draws that another thread of an env makes between its calls, and draws at the
-import of a module, which happens once per process and not once per env.
+Two cases are not covered: draws by another thread of an env between its calls, and draws at the import
+of a module, which happens once per process and not once per env.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _STATE_NBYTES = 4 * (_WORDS + 1)
 _GAUSS_NBYTES = 16  # has_gauss, padding, gauss
 _HEADER_NBYTES = object.__basicsize__
 
-# Seeds of states are words of this sequence: the neutral state's first, then one branch per env_id.
+# The entropy of all seeds: alone for the neutral state, together with an env_id for the state of this env.
 _ENTROPY = 0x76656365_6E76
 
-# The neutral state is not a seeded one: its positions differ from those that seeding leaves behind, so
-# that an env which seeds the generators is seen like one which draws.
+# Number of draws between seeding and the neutral state. The positions then differ from those after seeding,
+# so that seeding by an env is detected in the same way as a draw.
 _NEUTRAL_DRAWS = 3
 
-#: The words of both generators, and the second Gaussian of `random`; see `_MemoryAccessor` and `_CallAccessor`.
+#: The state of both generators; its form depends on the accessor, see `_MemoryAccessor` and `_CallAccessor`.
 State = tuple[Any, Any]
 
-#: (address of a uint32, its value while nobody has drawn)
+#: (address of a uint32, its value before any draw)
 WatchedWords = tuple[tuple[int, int], ...]
 
 
@@ -82,11 +82,11 @@ def _memory_at(address: int, nbytes: int) -> memoryview:
 
 
 class _MemoryAccessor:
-    """Exchanges the state of a pair of generators by copying memory."""
+    """Saves and loads the state of a pair of generators by copying memory."""
 
     def __init__(self, python: random.Random, numpy: Any, gauss_offset: int) -> None:
         bits = numpy._bit_generator
-        self._owners = numpy, bits  # the memory is theirs
+        self._owners = numpy, bits  # keeps the memory alive
         self._python: Any = python
         start, words = id(python) + _HEADER_NBYTES, bits.ctypes.state_address
         areas = (start, _STATE_NBYTES), (words, _STATE_NBYTES), (id(numpy) + gauss_offset, _GAUSS_NBYTES)
@@ -108,15 +108,15 @@ class _MemoryAccessor:
         self._python.gauss_next = state[1]
 
     def swap(self, state: State) -> State:
-        """Save, then load."""
+        """Load a state and return the one before it."""
         words = bytearray(2 * _STATE_NBYTES + _GAUSS_NBYTES)
         self._exchange(words, state[0])
         gauss, self._python.gauss_next = self._python.gauss_next, state[1]
         return words, gauss
 
     def watched_words(self, state: State) -> WatchedWords:
-        # A draw moves the position. Seeding, and a draw of a whole lap, may bring it back where it
-        # was: those change the first word.
+        # A draw changes the position. After seeding or exactly 624 draws the position may be the same, but
+        # then the first word differs.
         words = np.frombuffer(state[0], np.uint32)
         last = 2 * (_WORDS + 1) - 1
         values = words[0], words[last], words[1], words[_WORDS + 1]
@@ -124,7 +124,7 @@ class _MemoryAccessor:
 
 
 def _exchange(areas: list[memoryview], keep: bytearray | None, fill: bytearray | None) -> None:
-    """Do what `_native.exchange` does."""
+    """Copy areas of memory into `keep`, then fill them from `fill`; None skips a part. As `_native.exchange`."""
     start = 0
     for area in areas:
         stop = start + len(area)
@@ -136,7 +136,7 @@ def _exchange(areas: list[memoryview], keep: bytearray | None, fill: bytearray |
 
 
 class _CallAccessor:
-    """The same through the generators' own functions, where their memory is laid out in another way."""
+    """Saves and loads the state through the generators' own functions, for an unknown memory layout."""
 
     def __init__(self, python: random.Random, numpy: Any) -> None:
         self._python, self._numpy = python, numpy
@@ -161,7 +161,7 @@ class _CallAccessor:
 
 @functools.cache
 def _gauss_offset() -> int | None:
-    """Find where a RandomState keeps its second Gaussian; None if any part of the layout differs from ours."""
+    """Return the offset of the second Gaussian in a RandomState; None if any part of the layout is unknown."""
     python, numpy = _seeded_pair(1)
     python.random(), numpy.random_sample()
     words = python.getstate()[1]
@@ -180,12 +180,12 @@ def _gauss_offset() -> int | None:
     offset = body.find(struct.pack("=d", 0.123456789)) - 8
     if offset < 0 or body[offset : offset + 4] != struct.pack("=i", 1):
         return None
-    numpy.standard_normal()  # hands out the second Gaussian
+    numpy.standard_normal()  # uses up the second Gaussian
     return offset if bytes(_memory_at(id(numpy) + offset, 4)) == bytes(4) else None
 
 
 def is_exact() -> bool:
-    """Tell whether the generators' memory can be read in place here."""
+    """Return whether the memory layout of the generators is known, so that draws are detected exactly."""
     return _gauss_offset() is not None
 
 
@@ -203,12 +203,12 @@ def _neutral_state() -> State:
     return _accessor_of(python, numpy).save()
 
 
-# The generators belong to the process: of two threads that serve pools in it one goes without.
+# The generators are global to the process. If two threads serve pools in it, only one of them can swap states.
 _process_lock = threading.RLock()
 
 
 def _reset_in_child() -> None:
-    """A forked worker has none of the threads that may have held it."""
+    """Replace the lock after a fork: the thread that may have held it does not exist in the child."""
     global _process_lock
     _process_lock = threading.RLock()
 
@@ -218,11 +218,11 @@ if hasattr(os, "register_at_fork"):
 
 
 class EnvRngs:
-    """One env's streams, swapped in by `with`; not re-entrant.
+    """The RNG state of one env. A `with` block swaps it in; not re-entrant.
 
     Attributes:
-        state: where they stand.
-        has_drawn: whether the env has drawn from them, or at a step from the neutral state.
+        state: the state after the env's last call.
+        has_drawn: whether the env has drawn from this state, or from the neutral state in a step.
     """
 
     def __init__(self, rngs: GlobalRngs, env_id: int) -> None:
@@ -245,33 +245,33 @@ class EnvRngs:
 
 
 class RngSwappingEnv:
-    """Stands in for an env that draws from the global generators: its own are there while it steps and resets."""
+    """Replaces an env that draws from the global generators: swaps in its RNG state for each step and reset."""
 
     def __init__(self, env: Any, env_rngs: EnvRngs) -> None:
         self._env = env
         self._env_rngs = env_rngs
 
     def step(self, action: Any) -> Any:
-        """Step the env."""
+        """Step the env with its own RNG state."""
         with self._env_rngs:
             return self._env.step(action)
 
     def reset(self) -> Any:
-        """Reset the env."""
+        """Reset the env with its own RNG state."""
         with self._env_rngs:
             return self._env.reset()
 
 
 class GlobalRngs:
-    """The streams of the envs of one process; the rules take effect within `with`.
+    """The RNG states of the envs of one process; the rules above apply inside a `with` block.
 
-    On leaving, the process's generators are again as they were on entering. If another thread is
-    within, this one goes without: its envs draw from whatever state there is.
+    At the end of the block the process's generators have the state from before it. If another thread is
+    inside such a block, nothing is swapped for this thread: its envs draw from the current state.
 
     Attributes:
         watched_words: (address of a uint32, value) of words that a draw from the neutral state changes; empty
             where memory cannot be read.
-        is_active: whether the generators are in our hands.
+        is_active: whether this object controls the generators, so that states are swapped.
         is_threaded: whether `disable_swapping` was called.
 
     Example:
@@ -311,29 +311,29 @@ class GlobalRngs:
             self._lock.release()
 
     def of(self, env_id: int) -> EnvRngs:
-        """Return the streams of an env, to be entered around a call into it."""
+        """Return the RNG state of an env; enter it with `with` around a call into the env."""
         env_rngs = self._env_rngs.get(env_id)
         if env_rngs is None:
             env_rngs = self._env_rngs[env_id] = EnvRngs(self, env_id)
         return env_rngs
 
     def has_drawn(self, env_id: int) -> bool:
-        """Tell whether the env's streams have to be swapped in at every call."""
+        """Return whether the env's RNG state must be swapped in at every call."""
         return self.of(env_id).has_drawn
 
     def note_draw(self, env_id: int) -> None:
-        """Take note that an env drew from the neutral state, and put that back."""
+        """Record that an env drew from the neutral state, and restore the neutral state."""
         self.of(env_id).has_drawn = True
         if self.is_active:
             self.generators.load(self.neutral_state)
 
     def call_swapped(self, env_id: int, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Make a call into an env that has its streams in any case."""
+        """Call a function of an env with the env's RNG state swapped in; return its value."""
         with self.of(env_id):
             return call(*args, **kwargs)
 
     def call_lazily(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
-        """Step or autoreset an env by the rules that a slot follows."""
+        """Step or autoreset an env as a slot does: swap its RNG state in only if it has drawn before."""
         env_rngs = self.of(env_id)
         if env_rngs.has_drawn:
             with env_rngs:
@@ -345,25 +345,26 @@ class GlobalRngs:
                 self.note_draw(env_id)
 
     def disable_swapping(self, env_id: int) -> None:
-        """From here on several threads call envs at once: swap nothing, go on from one env's streams, watch for draws.
+        """Stop swapping, because several threads call envs at once; continue from this env's state, and detect draws.
 
-        A swap would hit envs of the other threads, so nothing can be promised to any of them.
+        A swap would change the generators for envs in other threads too. The draws of these envs are therefore not
+        reproducible.
         """
         self.is_active, self.is_threaded = False, True
         self.generators.load(self.of(env_id).state)
         self.watched_words = self.generators.watched_words(self.generators.save())
 
     def forget(self, env_id: int) -> None:
-        """Begin anew with an env that is built again."""
+        """Drop the RNG state of an env that is going to be rebuilt; it starts again from its seed."""
         self._env_rngs.pop(env_id, None)
 
     def pack_state(self, env_id: int, state: bytes) -> bytes:
-        """Put an env's streams, if it has drawn from them, beside its state; between two of its calls."""
+        """Return `state` pickled together with the env's RNG state (None if it has not drawn); between two calls."""
         env_rngs = self.of(env_id)
         return pickle.dumps((env_rngs.state if env_rngs.has_drawn else None, state), protocol=5)
 
     def unpack_state(self, env_id: int, packed: bytes) -> bytes:
-        """Go on from what `pack_state` gave; return the env's state."""
+        """Restore the env's RNG state from the result of `pack_state`; return the state of the env."""
         drawn, state = pickle.loads(packed)
         if drawn is not None:
             env_rngs = self.of(env_id)

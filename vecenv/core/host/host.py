@@ -1,10 +1,9 @@
-"""Host: steps, resets and calls the envs of one slot, and answers with rows.
+"""Host: executes the commands of one slot on its envs, and writes the replies into rows.
 
-Stands between the slot's commands and the env on the data path. Plain steps and autoresets
-never come here: the slot makes them and writes their rows in C (without C: the steps), and asks
-back only where the env's state is to be looked at first. What does come: resets, calls, odd actions,
-infos and observations that need conversion or mail, and exceptions. Worker processes and
-`SerialPool` drive this same class.
+On the data path it stands between the slot and the envs. The slot itself makes plain steps and autoresets
+and writes their rows in C (without C: only steps); it calls back only if a snapshot is due. The host handles
+resets, calls, actions with a payload, values that need conversion or a message, and exceptions. Worker
+processes and `SerialEngine` use this same class.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ from .snapshots import Snapshots, snapshot_if_due, snapshot_now
 
 __all__ = ["Host", "close_all"]
 
-#: Seeds that fit the column; larger ones are used all the same and shown as unknown.
+#: Limit of seeds that fit the column; larger ones are used too, but reported as unknown.
 _MANY_SEEDS = 2**63
 
-#: What infos say of an episode that could not be brought back, and of the one after it.
+#: Values of info["recovered"] for an episode that could not be restored, and for the episode after it.
 TRUNCATED, RESTARTED = "truncated", "restarted"
 
 _THREADED_DRAW = (
-    "envs draw from the global random generators while several threads of their worker step envs at once: what "
-    "they draw depends on each other. Draw from self.np_random, or use threads_per_worker=1"
+    "envs draw from the global random generators while several threads of their worker step envs at once: their "
+    "random values depend on each other. Draw from self.np_random, or use threads_per_worker=1"
 )
 
 
 @dataclass
 class _Restoring:
-    """What is left to be brought back; `needs_reset` is of the env that came back last."""
+    """The envs that are still to restore; `needs_reset` belongs to the env that was restored last."""
 
     restore_jobs: dict[int, RestoreJob]
     restorer: Restorer
@@ -59,14 +58,14 @@ class Host:
     """The envs of one slot.
 
     Args:
-        slot: where commands come from and rows go to.
-        envs: env_id -> env with Gymnasium's calls.
-        plan: for the observation spec and the reward's shape.
-        autoreset: what to do when an episode ends.
-        rngs: the global random generators of these envs.
-        infos: which infos travel.
+        slot: source of commands, destination of rows.
+        envs: env_id -> env with Gymnasium's methods.
+        plan: layout of the arena, with the observation spec and the reward's shape.
+        autoreset: mode of the reset at the end of an episode.
+        rngs: the RNG states of these envs.
+        infos: which infos are sent.
         is_callers: whether this is the caller's own process, where a KeyboardInterrupt is the caller's Ctrl-C.
-        dump_reply: pickles answers, or copies them in the caller's own process; see `messages`.
+        dump_reply: pickles replies, or copies them in the caller's own process; see `messages`.
 
     Attributes:
         failed_to_close: the first env whose `close` raised.
@@ -95,15 +94,15 @@ class Host:
         self._is_callers = is_callers
         self._dump_reply = dump_reply
         self.failed_to_close: int | None = None
-        self._interrupted: int | None = None  # the env whose command a Ctrl-C cut short
-        self._is_ending = False  # a signal handler closed the pool during a command; it may call `sys.exit`, too
-        self._current = (0, 0)  # env_id and step_id of the command under way
+        self._interrupted: int | None = None  # the env whose command was interrupted by Ctrl-C
+        self._is_ending = False  # a signal handler closed the pool during a command; it may also call `sys.exit`
+        self._current = (0, 0)  # env_id and step_id of the current command
         self._snapshots: Snapshots | None = None
         self._restoring: _Restoring | None = None
-        self._recovery_marks: dict[int, str] = {}  # what the next info of an env says of its recovery
-        # Envs whose episode is lost, and what was seen last of it: one array per leaf, and what has no column.
+        self._recovery_marks: dict[int, str] = {}  # info["recovered"] of the next reply, by env_id
+        # Envs whose episode is abandoned, and its last delivered observation: one array per leaf, and object leaves.
         self._abandoned: dict[int, tuple[list[Array], list[Any]]] = {}
-        self._fresh_seeds: dict[int, int | None] = {}  # of envs that begin anew, until they are reset
+        self._fresh_seeds: dict[int, int | None] = {}  # of newly built envs, until they are reset
         self._warnings: list[tuple[str, str]] = []
         self._obs.warn = lambda path, text: self._warnings.append((path, text))
         self._rngs = rngs
@@ -112,7 +111,12 @@ class Host:
         slot.watch(rngs.watched_words, self._note_draw)
 
     def keep_records(self, snapshotter: Snapshotter | None, final_offset: int) -> None:
-        """Keep records and states of the envs from now on, so that a crash can be made good."""
+        """Keep records and snapshots of the envs from now on, so that they can be restored after a crash.
+
+        Args:
+            snapshotter: captures states; None: a restore point is only a reset with a seed.
+            final_offset: of the columns of final observations in a block, in bytes.
+        """
         self._snapshots = Snapshots(
             self._slot,
             snapshotter,
@@ -128,12 +132,12 @@ class Host:
         rebuild: Callable[[int], Any],
         snapshotter: Snapshotter | None,
     ) -> None:
-        """Bring each of these envs to where it was, right before its first command.
+        """Restore each of these envs to its former state, right before its first command is executed.
 
         Args:
-            restore_jobs: how, by env_id.
-            rebuild: builds an env anew.
-            snapshotter: restores states.
+            restore_jobs: env_id -> the ways to restore this env; entries of other slots' envs are ignored.
+            rebuild: builds a new env for an env_id, for a second attempt.
+            snapshotter: restores states; None if there are no states.
         """
         restorer = Restorer(
             self._slot, self._plan, self._obs.conform, self._reward, self._autoreset, snapshotter, self._rngs
@@ -145,19 +149,21 @@ class Host:
             self._route_through_host(env_id)
 
     def _route_through_host(self, env_id: int) -> None:
-        """Have the env's next command come here: no step of it is plain."""
+        """Let the slot pass the env's next command to the host, even if it is a plain step."""
         self._slot.resume(env_id, 0, True)
         self._slot.host(env_id, self._envs[env_id].step, None)
 
     def serve(self) -> int:
-        """Answer commands until the slot stops or, if it does not wait, is idle.
+        """Execute commands until the slot stops or, if it does not wait, is idle. Blocks.
+
+        Exceptions that an env raises are sent as its reply.
 
         Returns:
             STOP or IDLE.
 
         Raises:
-            KeyboardInterrupt: in the caller's own process only; the command is given up.
-            SystemExit: there, while the pool is being closed.
+            KeyboardInterrupt: in the caller's own process only; the command is cancelled.
+            SystemExit: in the caller's own process only, while the pool is being closed.
         """
         while True:
             kind, env_id, op, step_id, argument, flags, result = self._slot.serve()
@@ -166,7 +172,7 @@ class Host:
             self._current = (env_id, step_id)
             try:
                 self._handle(kind, env_id, op, argument, flags, result)
-            except BaseException as error:  # everything an env may raise is its answer, SystemExit too
+            except BaseException as error:  # any exception of an env is its reply, SystemExit too
                 if self._is_callers and self._is_of_caller(error):
                     self._slot.finish()
                     self._interrupted = env_id
@@ -174,20 +180,20 @@ class Host:
                 self._answer_error(op, error)
 
     def _is_of_caller(self, error: BaseException) -> bool:
-        """Tell whether an exception came from a signal handler of the caller's, as far as one can know."""
+        """Return whether an exception probably came from a signal handler of the caller, not from the env."""
         return isinstance(error, KeyboardInterrupt) or (self._is_ending and isinstance(error, SystemExit))
 
     def end(self) -> None:
-        """Note that the caller closes the pool during a command; a SystemExit in it is then the caller's."""
+        """Record that the pool is closed during a command: `serve` then raises a SystemExit to the caller."""
         self._is_ending = True
 
     def take_interrupted(self) -> int | None:
-        """Return the env whose command was cancelled by a KeyboardInterrupt, once; None: there is none."""
+        """Return the env whose command a KeyboardInterrupt cancelled, and clear it; None if there is none."""
         env_id, self._interrupted = self._interrupted, None
         return env_id
 
     def close(self) -> None:
-        """Close every env, all of them even if some raise; then raise the first such error."""
+        """Close every env, also if some of them raise; then raise the first such error."""
         envs = dict(self._envs)
         self._envs.clear()
         close_all(functools.partial(self._close, env_id, env) for env_id, env in envs.items())
@@ -204,9 +210,12 @@ class Host:
             raise
 
     def _restored_for_close(self, env_id: int, env: Any) -> Any:
-        """Return an env where it was, if its worker was recycled: it may have something to finish, such as a video."""
+        """Restore an env before its `close` if its worker was recycled: it may have to finish a file, such as a video.
+
+        After a failure, and if there is nothing to restore, return the env unchanged.
+        """
         job = None if self._restoring is None else self._restoring.restore_jobs.pop(env_id, None)
-        if self._restoring is None or job is None or job.marks_recovery:  # a failure is no reason to stay any longer
+        if self._restoring is None or job is None or job.marks_recovery:  # after a failure, close at once
             return env
         after_all = 2**63 - 1
         return self._restoring.restorer.run(env_id, env, job, after_all, self._restoring.rebuild)[0]
@@ -220,15 +229,15 @@ class Host:
             self._answer_result(env_id, argument, result)
             return
         data = self._slot.take_payload() if flags & CommandFlag.PAYLOAD else None
-        if result is not None:  # superseded or cancelled before it began: nobody waits for it
+        if result is not None:  # superseded or cancelled before it began: it needs no reply
             self._slot.finish()
             return
         payload: Any = None if data is None else messages.load(data)
-        begins, seed = bool(argument), argument  # of a step, and of a reset
+        begins, seed = bool(argument), argument  # the argument of a step, and of a reset
         if self._restoring is not None and env_id in self._restoring.restore_jobs:
             self._restore_env(env_id)
             begins = self._restoring.needs_reset
-            self._slot.touch(op)  # what is asked now has its own limit, not that of what was repeated
+            self._slot.touch(op)  # the new command has its own time limit, without the replay
         if env_id in self._abandoned and op != Op.CALL:  # a call does not end an episode
             last_delivered = self._abandoned.pop(env_id)
             if op == Op.STEP:
@@ -250,7 +259,7 @@ class Host:
             self._answer_step(env_id, result)
 
     def _begin_episode(self, env_id: int, *, seeded: bool = False, forced: bool = False) -> None:
-        """Do what comes before a reset."""
+        """Take a snapshot before a reset, if one is due."""
         self._take_snapshot(env_id, self._current[1], seeded=seeded, forced=forced)
 
     def _take_snapshot(self, env_id: int, step_id: int, *, seeded: bool = False, forced: bool = False) -> None:
@@ -264,11 +273,11 @@ class Host:
         call = self._call_lazily if flag == RowFlag.AUTORESET else self._rngs.call_swapped
         obs, info = unpack_reset(self._reset(env_id, call, kwargs))
         self._slot.set_seed(env_id, int(seed) if isinstance(seed, int | np.integer) and 0 <= seed < _MANY_SEEDS else -1)
-        self._register_env(env_id)  # a reset may have put another env behind this one
+        self._register_env(env_id)  # the reset may have replaced the inner env
         self._publish(obs, self._zero_reward, False, False, info, flag)
 
     def _reset(self, env_id: int, call: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-        """Reset an env; one that begins anew may make its generators only when it gets a seed, and raise without."""
+        """Reset an env. If a newly built one raises, try again with a seed: some need one in their first reset."""
         fresh_seed = self._fresh_seeds.get(env_id)
         try:
             result = call(env_id, self._envs[env_id].reset, **kwargs)
@@ -276,17 +285,17 @@ class Host:
             if fresh_seed is None or "seed" in kwargs:
                 raise
             result = self._rngs.call_swapped(env_id, self._envs[env_id].reset, **kwargs, seed=fresh_seed)
-        self._fresh_seeds.pop(env_id, None)  # not before: one that could not be reset at all needs it the next time
+        self._fresh_seeds.pop(env_id, None)  # only after success: a failed reset needs the seed again
         return result
 
     def _answer_result(self, env_id: int, argument: int, result: Any) -> None:
-        """Answer with what the slot got from the env and could not write itself."""
+        """Send the reply for a value that the env returned to the slot, and that the slot could not write itself."""
         if argument == RESULT_OF_STEP:
             self._answer_step(env_id, result)
         elif argument == RESULT_OF_RESET:
             obs, info = unpack_reset(result)
             self._publish(obs, self._zero_reward, False, False, info, RowFlag.AUTORESET)
-        else:  # SAME_STEP: the slot has kept the observation and the info that ended the episode
+        else:  # SAME_STEP: the slot has kept the final observation and info
             reward, terminated, truncated, reset_result = result
             obs, info = unpack_reset(reset_result)
             self._publish(obs, reward, terminated, truncated, info, RowFlag.FINAL)
@@ -298,7 +307,7 @@ class Host:
             raise TypeError(f"step of env {env_id} must return five values, got {type_name(result)}") from None
         terminated, truncated = bool(terminated), bool(truncated)
         if (terminated or truncated) and self._autoreset == Autoreset.SAME_STEP:
-            # before the reset, which may write into the same arrays and dicts
+            # Copy before the reset, which may write into the same arrays and dicts.
             info = self._select_info(info, is_end=True)
             self._check_has_obs(obs)
             obs = copy_objects(obs) if self._obs.num_objects else copy_arrays(obs)
@@ -322,10 +331,10 @@ class Host:
         self._slot.send_message(self._dump_reply(messages.Reply(self._current[1], env_id, value=value)))
         self._slot.finish()
 
-    # ---- coming back ------------------------------------------------------------------
+    # ---- restoring --------------------------------------------------------------------
 
     def _restore_env(self, env_id: int) -> None:
-        """Bring an env to where it was; if that is impossible its episode is lost."""
+        """Restore an env to its former state; if that fails, its episode is abandoned."""
         restoring = self._restoring
         assert restoring is not None
         job = restoring.restore_jobs.pop(env_id)
@@ -341,7 +350,7 @@ class Host:
         if is_abandoned:
             self._fresh_seeds[env_id] = job.fresh_seed
             self._recovery_marks[env_id] = RESTARTED if was_over else TRUNCATED
-            if was_over:  # and its end has been told: there is nothing to lose
+            if was_over:  # the end of the episode was already delivered, so nothing is lost
                 outcome = replace(outcome, kind=RESTARTED)
             if was_over and self._autoreset == Autoreset.NEXT_STEP:
                 restoring.needs_reset = True
@@ -361,9 +370,10 @@ class Host:
         self._slot.send_message(messages.dump_reply(messages.Reply(step_id, env_id, outcome=outcome)))
 
     def _answer_abandoned(self, env_id: int, last_delivered: list[Array], objects: list[Any]) -> None:
-        """End an episode that could not be brought back: truncated, with what was seen last.
+        """End an episode that could not be restored: truncated, with its last delivered observation.
 
-        The next one is not the one that would have come, and is a new start.
+        The next episode starts from a new env, so it differs from the one without the failure. Its info contains
+        "restarted".
         """
         last = self._obs.batch(lambda leaf: last_delivered[leaf.index], lambda node: objects[node.index])
         self._recovery_marks[env_id] = TRUNCATED
@@ -373,7 +383,7 @@ class Host:
             first_obs, first_info = unpack_reset(self._reset(env_id, self._call_lazily, {}))
             final_info = {"recovered": TRUNCATED}
             self._publish(first_obs, self._zero_reward, False, True, first_info, RowFlag.FINAL, last, final_info)
-            self._register_env(env_id)  # the mark is gone: the next episodes are the slot's to begin
+            self._register_env(env_id)  # the mark is removed, so the slot makes the next autoresets
             return
         self._publish(last, self._zero_reward, False, True, {}, 0)
         self._recovery_marks[env_id] = RESTARTED
@@ -382,9 +392,9 @@ class Host:
     # ---- global random generators: see `global_rngs` for the rules ------------------------
 
     def _register_env(self, env_id: int) -> None:
-        """Tell the slot what to step: the env, or what stands in for it.
+        """Pass to the slot the object to step: the env, or its RNG-swapping or shortcut replacement.
 
-        Of an episode that is lost, its end and the autoreset after it come here.
+        The end of an abandoned episode and the next autoreset are handled by the host, not by the slot.
         """
         env = self._envs[env_id]
         callee = RngSwappingEnv(env, self._rngs.of(env_id)) if self._rngs.has_drawn(env_id) else Shortcut.to(env)
@@ -392,7 +402,7 @@ class Host:
         self._slot.host(env_id, callee.step, None if is_abandoned else callee)
 
     def _call_lazily(self, env_id: int, call: Callable[..., Any], *args: Any) -> Any:
-        """Step or autoreset an env as the slot does."""
+        """Step or autoreset an env with the RNG rules of the slot; register it again after its first draw."""
         had_drawn = self._rngs.has_drawn(env_id)
         try:
             return self._rngs.call_lazily(env_id, call, *args)
@@ -423,17 +433,17 @@ class Host:
         final_info: Any = None,
     ) -> None:
         self._check_has_obs(obs)
-        is_final = bool(flags & RowFlag.FINAL)  # then the info is of the reset
+        is_final = bool(flags & RowFlag.FINAL)  # then `info` comes from the reset
         info = self._select_info(info, is_end=(terminated or truncated) and not is_final)
         ends = terminated, truncated
         has_text = bool(final_info) and "recovered" in final_info
         if self._recovery_marks and (mark := self._recovery_marks.pop(self._current[0], "")):
             info = {**info, "recovered": mark}
             has_text = True
-        no_mail = not self._obs.num_objects and not has_text  # Infos.COLUMNS leaves text out
+        no_mail = not self._obs.num_objects and not has_text  # with Infos.COLUMNS the slot would omit text
         if no_mail and self._slot.publish(obs, reward, *ends, info, flags, final_obs, final_info):
             return
-        # Something needs conversion or mail. Find out what by doing it all here, once.
+        # A value needs conversion or a message. Convert all values here, once.
         exact_obs = self._obs.conform(obs)
         exact_final = None if final_obs is None else self._obs.conform(final_obs)
         reward_given = self._reward(reward)
@@ -454,9 +464,9 @@ class Host:
         assert written, "a row of conforming values was refused"
 
     def _check_has_obs(self, obs: Any) -> None:
-        """Raise SpaceError for None in an observation's place, which to the slot is a row without one."""
+        """Raise SpaceError if the observation is None; the slot would write a row without an observation."""
         if obs is None:
-            self._obs.conform(obs)  # there are spaces that it fits
+            self._obs.conform(obs)  # raises, unless None is valid in this space
 
     def _answer_error(self, op: int, error: BaseException) -> None:
         env_id, step_id = self._current
@@ -468,7 +478,7 @@ class Host:
             self._slot.publish(None, self._zero_reward, False, False, None, flags, None)
 
     def _select_info(self, info: Any, is_end: bool) -> dict[str, Any]:
-        """Return what of an info travels; `is_end`: of a step that ends an episode."""
+        """Return the part of an info that is sent; `is_end`: whether its step ends an episode."""
         if not isinstance(info, dict):
             raise TypeError(f"info must be a dict, got {type_name(info)}")
         if not is_wanted(self._infos, is_end):
@@ -477,12 +487,12 @@ class Host:
 
 
 def close_all(closes: Iterable[Callable[[], object]]) -> None:
-    """Call all of these, also if some raise; then raise the first such error."""
+    """Call all of these functions, also if some raise; then raise the first such error."""
     first: BaseException | None = None
     for close in closes:
         try:
             close()
-        except BaseException as error:  # the others must be closed too; raised below
+        except BaseException as error:  # close the others first; raised below
             first = first or error
     if first is not None:
         raise first

@@ -1,9 +1,9 @@
-"""Replay: brings a new env to where another was when its worker died, inside the new worker.
+"""Replay: in a replacement worker, brings a new env to the state that the old env had when its worker died.
 
-    constructor -> calls that last -> start (seeded reset, or a state) -> the same commands again
+    constructor -> persistent calls -> restore point (seeded reset, or a state) -> the same commands again
 
-Every repeated answer is counted into the env's digest as the row of the original was; where the
-parent knows the original's digest the two must agree. Nothing that is repeated is published.
+Each repeated reply is added to the env's digest in the same way as the original row. If the slot has a
+record of the original digest, the two must be equal. Repeated replies are not published.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Snapshotter", "RestoreJob", "Restorer", "Snapshot"]
 
 
 class Snapshot(Protocol):
-    """What an env carries from one episode to the next, or amid one, as bytes, and whether that is all."""
+    """The state of an env between two episodes, or within one, as bytes."""
 
     @property
     def state(self) -> bytes:
@@ -40,36 +40,37 @@ class Snapshot(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every layer of the env is known to be covered."""
+        """Whether the state is known to contain every layer of the env."""
 
 
 class Snapshotter(Protocol):
-    """Looks into envs, which the engine does not; `envs.state.SNAPSHOTTER` is one."""
+    """Captures and restores the states of envs for the engine; `envs.state.SNAPSHOTTER` implements it."""
 
     def spans_episodes(self, env: Any) -> bool:
-        """Tell whether the env has state that a seeded reset does not restore."""
+        """Return whether the env has state that a seeded reset does not restore."""
 
     def capture(self, env: Any) -> Snapshot | None:
-        """Return the env's state between two episodes, or amid one that never ends; None: there is no way."""
+        """Return the env's state between two episodes, or within one that does not end; None if it is not possible."""
 
     def restore(self, env: Any, state: bytes) -> None:
-        """Put the state into an env that has just been built."""
+        """Set the state of an env that has just been built."""
 
 
 @dataclass
 class RestoreJob:
-    """What a new worker is told about one env.
+    """The instructions for a new worker to restore one env.
 
     Attributes:
-        attempts: starts with the commands to repeat, surest first.
-        persistent_calls: the last call of each name, for an env that begins anew.
-        marks_recovery: whether the next answer says that the env was recovered.
-        abandon_reason: why nothing is to be repeated, '' otherwise: the episode ends here.
-        last_delivered: the newest observation that the caller has seen, one array per leaf; None: not
-            known any more.
-        last_delivered_message: the mail with what of it has no column; None: not known, or there is nothing such.
-        fresh_seed: for an env that begins anew, if it takes seeds: some make their generators only when they get one.
-        seconds: how long all of it may take.
+        attempts: the restore plans, the most reliable one first.
+        persistent_calls: the last call of each name, for an env whose episode is abandoned.
+        marks_recovery: whether the next info marks the env as recovered.
+        abandon_reason: why the episode ends here without a replay; '' if there is a replay.
+        last_delivered: the last delivered observation, one array per leaf; None if it is unknown.
+        last_delivered_message: the message with the object leaves of this observation; None if they are unknown, or
+            if it has none.
+        fresh_seed: seed for the first reset of a newly built env, if its reset takes seeds: some envs create their
+            generators only with a seed.
+        seconds: time limit for all attempts together.
     """
 
     attempts: list[RestorePlan] = field(default_factory=list)
@@ -82,18 +83,18 @@ class RestoreJob:
     seconds: float = 60.0
 
 
-#: Part of the time that an attempt may take which is not the last one.
+#: Each attempt except the last one may use this part of the time that is left.
 _SHARE_OF_FIRST = 0.5
-#: What has to be repeated before the rest is judged by it.
+#: Entries and seconds of replay before its total time is estimated from them.
 _LEAST_TO_JUDGE, _SECONDS_TO_JUDGE = 100, 0.5
 
 
 class ReplayError(Exception):
-    """The env did not arrive where the original was."""
+    """The env could not be brought to the state of the original."""
 
 
 class _TimeBudget:
-    """Gives a repetition up when it takes too long, or as soon as it is seen that it will."""
+    """Ends a replay that takes longer than `seconds`, or as soon as an estimate shows that it will."""
 
     def __init__(self, seconds: float, num_entries: int) -> None:
         self._seconds = seconds
@@ -101,7 +102,11 @@ class _TimeBudget:
         self._began_ns = now_ns()
 
     def check(self, done: int) -> None:
-        """Raise ReplayError if the entries not done yet have no time; to be called before each."""
+        """Raise ReplayError if there is not enough time for the other entries. Call it before each entry.
+
+        Args:
+            done: number of entries repeated so far.
+        """
         spent = (now_ns() - self._began_ns) / 1e9
         needed = spent * self._num_entries / done if done >= _LEAST_TO_JUDGE and spent > _SECONDS_TO_JUDGE else spent
         if needed > self._seconds:
@@ -109,19 +114,19 @@ class _TimeBudget:
 
 
 class Restorer:
-    """Repeats commands of one env.
+    """Restores the envs of one slot, one at a time, by repeating their commands.
 
     Args:
-        slot: counts answers into digests.
-        plan: of the arena.
-        conform: gives an observation the exact dtypes and shapes of its space.
-        reward: gives a reward its exact form.
-        autoreset: what was done when an episode ended.
-        snapshotter: restores states; None: there are none.
-        rngs: the envs' global random generators.
+        slot: adds replies to digests.
+        plan: layout of the arena.
+        conform: converts an observation to the exact dtypes and shapes of its space.
+        reward: converts a reward to the form of `exact_reward`.
+        autoreset: mode of the reset at the end of an episode.
+        snapshotter: restores states; None if there are no states.
+        rngs: the RNG states of the envs.
 
     Attributes:
-        starts_digest: whether the digest of the env that came back last begins with its next answer.
+        starts_digest: whether the digest of the env that was restored last starts with its next reply.
     """
 
     def __init__(
@@ -147,22 +152,25 @@ class Restorer:
     def run(
         self, env_id: int, env: Any, job: RestoreJob, before: int, rebuild: Callable[[int], Any]
     ) -> tuple[Any, bool, Outcome]:
-        """Bring an env to where it was.
+        """Restore an env to its state before a command.
 
         Args:
-            env: built, and nothing else.
-            before: the command that it is to be ready for.
-            rebuild: builds another one, for a second attempt.
+            env_id: the env.
+            env: a newly built env, without any call since.
+            job: the restore plans to try, in this order.
+            before: step_id of the command for which the env must be ready.
+            rebuild: builds a new env for an env_id, for each further attempt.
 
         Returns:
-            The env (another one if the first attempt failed), whether its next step begins an
-            episode (NEXT_STEP), and how it went.
+            (env, needs_reset, outcome): the env, which is a new object if the first attempt failed; whether its next
+            step resets it (NEXT_STEP); the `Outcome`. Its kind is 'truncated' if all attempts failed: then the env has
+            only had the persistent calls, or also a part of the last attempt.
         """
         deadline, began_ns = Deadline(job.seconds), now_ns()
         reason = job.abandon_reason or "nothing from which the episode could be repeated was kept"
         for number, attempt in enumerate(job.attempts, 1):
             if number > 1:
-                with suppress(BaseException), replaying():  # SystemExit, too: the worker stays
+                with suppress(BaseException), replaying():  # SystemExit too: the worker continues
                     env.close()
                 env = rebuild(env_id)
             share = 1.0 if number == len(job.attempts) else _SHARE_OF_FIRST
@@ -186,7 +194,7 @@ class Restorer:
         return env, False, Outcome("truncated", reason=reason)
 
     def last_record(self, env_id: int, before: int) -> tuple[int, int]:
-        """Return (step_id, digest) of the newest answer before a command; (0, 0): there is none."""
+        """Return (step_id, digest) of the newest recorded reply before a command; (0, 0) if there is none."""
         _, *records = self._slot.records(env_id)
         known = [(step_id, digest) for step_id, digest in records if 0 < step_id < before]
         return max(known, default=(0, 0))
@@ -214,7 +222,7 @@ class Restorer:
                 raise ReplayError(f"its state could not be restored: {type(error).__name__}: {error}") from error
         resets_only = restore_point.state is not None and not restore_point.is_mid_episode
         self.starts_digest = restore_point.is_mid_episode and all(entry.op == Op.CALL for entry in entries)
-        is_checked = check[0] == 0 or check[0] < restore_point.step_id  # no answer yet, or none since the start
+        is_checked = check[0] == 0 or check[0] < restore_point.step_id  # no reply yet, or none since the restore point
         for number, entry in enumerate(entries):
             budget.check(number)
             if entry.op == Op.CALL:
@@ -228,7 +236,7 @@ class Restorer:
                 if self._slot.records(env_id)[0] != check[1]:
                     raise ReplayError(f"its answers differ when they are repeated (checked at command {check[0]})")
         if not is_checked:
-            raise ReplayError(f"what it was asked up to command {check[0]} was not kept")
+            raise ReplayError(f"its history up to command {check[0]} was not kept")
 
     def _step_or_reset(self, env_id: int, env: Any, entry: Entry, resets_only: bool) -> None:
         starts_digest = bool(entry.flags & (CommandFlag.NEW_DIGEST | CommandFlag.SEED)) or resets_only
@@ -252,10 +260,10 @@ class Restorer:
                 return
         except ReplayError:
             raise
-        except BaseException:  # what an env raises is its answer: then, and now again
+        except BaseException:  # an exception is the env's reply, as it was originally
             flags = RowFlag.ERROR | (RowFlag.RESET if entry.op == Op.RESET else 0)
             self._absorb(env_id, entry, None, flags, starts_digest=starts_digest)
-            if entry.op == Op.STEP:  # an autoreset that raised has begun nothing: the next step tries again
+            if entry.op == Op.STEP:  # after a failed autoreset the next step tries again
                 begins = resets_only or self._needs_reset
                 self._needs_reset = begins and self._autoreset == Autoreset.NEXT_STEP
                 return
@@ -268,7 +276,7 @@ class Restorer:
         final = None
         flags = 0
         if is_done and self._autoreset == Autoreset.SAME_STEP:
-            # the reset that follows may overwrite them
+            # The reset may write into the same arrays.
             final, reward = copy_arrays(self._conform(obs)), copy_arrays(self._reward(reward))
             obs, _ = self._rngs.call_lazily(env_id, env.reset)
             flags = RowFlag.FINAL
@@ -296,13 +304,13 @@ class Restorer:
             raise ReplayError(f"its answer to command {step_id} does not fit its spaces when it is repeated")
 
     def _call(self, env_id: int, env: Any, entry: Entry) -> None:
-        """Make a call again; what it raises was its answer."""
+        """Repeat a call; its exceptions are ignored, because they were already its reply."""
         assert isinstance(entry.payload, bytes)
         function = messages.load(entry.payload).function
-        with suppress(BaseException):  # SystemExit is one, too
+        with suppress(BaseException):  # includes SystemExit
             self._rngs.call_swapped(env_id, function, env)
 
     def _action_of(self, entry: Entry) -> Any:
-        """Return a repeated action. Not by way of the env's row: the caller may put the next one there meanwhile."""
+        """Return the action of an entry from its bytes. The env's action row may already contain the next action."""
         assert isinstance(entry.payload, tuple)
         return self._slot.action(entry.flags & FORM_MASK, entry.payload)

@@ -1,15 +1,18 @@
-"""Shortcut: steps an env past the wrappers that a step only passes through.
+"""Shortcut: lets a worker step an env directly, past wrappers that only call the next layer.
 
     TimeLimit -> OrderEnforcing -> PassiveEnvChecker -> env     as `gymnasium.make` builds it
     TimeLimit's count ------------------------------> env     as a worker steps it
 
-`gymnasium.make` puts these three around every env. Once an env has been reset and checked, two of them
-do nothing but call the next one, and the first adds one to a count: with the calls in between 5 % of a step
-of CartPole. The shortcut is taken only where nobody can tell: through exactly these classes, not a subclass;
-with the `step` and `reset` that they have in the releases of Gymnasium this was written for, by a digest of
-their sources; with no other `step` put in its place since, in the class or in the object; and only in the
-outermost layers, which nobody but the worker calls. A reset or a call by the caller, which may change that,
-has all of it looked at again.
+`gymnasium.make` puts these three wrappers around every env. After the first reset and checks, two of them
+only call the next layer, and TimeLimit also increments a counter. Together with the calls between them
+this is 5 % of a step of CartPole. The shortcut is used only if it cannot change a result:
+
+* The layers are of exactly these classes, not of subclasses.
+* Their `step` and `reset` have the source of the supported Gymnasium releases, compared by digest.
+* Their `step` was not replaced later, in the class or in the object.
+* They are the outermost layers, which only the worker calls.
+
+All this is checked again after each reset and after each call by the caller, which may change it.
 """
 
 from __future__ import annotations
@@ -32,12 +35,12 @@ _DIGESTS: dict[Any, set[str]] = {
     TimeLimit: {"ef39e49ce4239f93"},
     OrderEnforcing: {"36f075e9f8bf6f5b"},
     PassiveEnvChecker: {"f9f378beb3f060d7", "07737e6c71183bfc"},
-    Wrapper: {"7f6e7ecc3773bc2c"},  # whose calls OrderEnforcing goes on with
+    Wrapper: {"7f6e7ecc3773bc2c"},  # OrderEnforcing calls its `step` and `reset`
 }
 
 
 class Shortcut:
-    """Stands in for an env towards the slot, which takes its `step` anew after every reset.
+    """Replaces an env in the slot; the slot reads its `step` attribute again after every reset.
 
     Example:
         >>> import gymnasium
@@ -52,17 +55,17 @@ class Shortcut:
 
     @staticmethod
     def to(env: Any) -> Any:
-        """Return a stand-in for the env, or the env itself where its outermost layer is none to step past."""
+        """Return a shortcut for the env, or the env itself if its outermost layer is not one of these wrappers."""
         return Shortcut(env) if type(_first_layer(env)) in known_steps() else env
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._first: Any = None  # the layer that _step begins in
+        self._first: Any = None  # the outermost layer when _step was made
         self._step: Callable[[Any], Any] | None = None
 
     @property
     def step(self) -> Callable[[Any], Any]:
-        """What to step the env by until its next reset."""
+        """The function that steps the env until its next reset."""
         first = _first_layer(self._env)
         if self._step is not None and first is self._first:
             return self._step
@@ -74,7 +77,7 @@ class Shortcut:
         if layer is first:
             return self._env.step  # type: ignore[no-any-return]
         step = _pass_on(layer) if limit is None else _counted(layer, limit)
-        if type(layer) not in known_steps():  # else it has still to check something
+        if type(layer) not in known_steps():  # a known wrapper still has checks to make: decide again later
             self._first, self._step = first, step
         return step
 
@@ -84,7 +87,7 @@ class Shortcut:
 
 
 def _first_layer(env: Any) -> Any:
-    """Return the layer that a step begins in: the env, or the one that a manager's env has for its steps, if any."""
+    """Return the outermost layer of a step: the `steps_by` of a manager's env driver, else the env itself."""
     return env.steps_by if hasattr(type(env), "steps_by") else env
 
 
@@ -96,7 +99,7 @@ def _pass_on(env: Any) -> Callable[[Any], Any]:
 
 
 def _counted(env: Any, limit: Any) -> Callable[[Any], Any]:
-    """Step and count as TimeLimit does; its attributes stay the place where the count is kept."""
+    """Return a function that steps `env` and counts as TimeLimit does, in the attributes of `limit`."""
     native = load()
     if native is not None:
         return native.counted(env, limit, _unpack)  # type: ignore[no-any-return]
@@ -104,13 +107,13 @@ def _counted(env: Any, limit: Any) -> Callable[[Any], Any]:
 
 
 def _unpack(result: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """Give what a step returned, if that is no tuple of five, as one, or raise as TimeLimit does."""
+    """Convert the result of a step to a tuple of five values, or raise the same error as TimeLimit."""
     observation, reward, terminated, truncated, info = result
     return observation, reward, terminated, truncated, info
 
 
 def _count(env: Any, limit: Any) -> Callable[[Any], Any]:
-    """Do what `_native.counted` does."""
+    """Return the same function as `_native.counted`, in Python."""
 
     def step(action: Any) -> Any:
         observation, reward, terminated, truncated, info = env.step(action)
@@ -123,20 +126,20 @@ def _count(env: Any, limit: Any) -> Callable[[Any], Any]:
 
 
 def _is_passed(layer: Any) -> bool:
-    """Tell whether a step does no more in this layer than count or call the next one."""
+    """Return whether a step in this layer only counts and calls the next layer."""
     kind, steps = type(layer), known_steps()
     if kind not in steps or "step" in vars(layer) or any(known.step is not step for known, step in steps.items()):
         return False
     if kind is OrderEnforcing:
         return bool(layer._has_reset)
-    if kind is PassiveEnvChecker:  # releases before 1.4 have one check only
+    if kind is PassiveEnvChecker:  # releases before 1.4 have only one check
         return layer.checked_step is True and getattr(layer, "checked_data_reuse", True) is True
     return kind is TimeLimit
 
 
 @functools.cache
 def known_steps() -> dict[Any, Any]:
-    """Return class -> its `step`, of all four or of none: a release that changed one is not known here."""
+    """Return {class: its `step`} for all four classes; {} if this Gymnasium release has changed any of them."""
     if all(_digest(kind) in digests for kind, digests in _DIGESTS.items()):
         return {kind: kind.step for kind in _DIGESTS}
     return {}
@@ -145,6 +148,6 @@ def known_steps() -> dict[Any, Any]:
 def _digest(kind: Any) -> str:
     try:
         source = inspect.getsource(kind.step) + inspect.getsource(kind.reset)
-    except (OSError, TypeError):  # no source here, or a function replaced by another kind of callable
+    except (OSError, TypeError):  # there is no source, or the callable is not a function
         return ""
     return hashlib.blake2b(source.encode(), digest_size=8).hexdigest()

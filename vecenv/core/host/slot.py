@@ -1,6 +1,6 @@
-"""Slot: the worker's end of the rows as the host uses it, and the events that it returns.
+"""Slot: the interface through which a host receives commands and writes rows, and the events that it returns.
 
-`_native.Slot` and `fallback.slot.FallbackSlot` implement it. The contracts stand here only.
+`_native.Slot` and `fallback.slot.FallbackSlot` implement it. Their methods are documented only here.
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ __all__ = ["Slot", "SlotEvent"]
 #: (kind, env_id, op, step_id, argument, flags, result), see `_native.Slot.serve`
 SlotEvent = tuple[int, int, int, int, int, int, Any]
 
-#: The argument of a RESULT: what the env returned it from. BOTH is a step and the reset after it, and the result then
-#: (reward, terminated, truncated, what the reset returned): the reset may have written into what the step returned.
+#: The argument of a RESULT: the call of the env that returned it. BOTH means a step and the reset after it; then the
+#: result is (reward, terminated, truncated, result of the reset), because the reset may have overwritten the step's
+#: observation and info.
 RESULT_OF_STEP, RESULT_OF_RESET, RESULT_OF_BOTH = range(3)
 
-#: Kinds of events: the pool stops; nothing is left to do; a command for the host; what the env returned
-#: to the slot and it could not write itself; what the env raised there.
+#: Kinds of events: the pool stops; the queue is empty; a command for the host; a result of the env that the slot could
+#: not write itself; an exception of the env.
 STOP, IDLE, COMMAND, RESULT, RAISED = range(5)
 
 
 class Slot(Protocol):
-    """The worker's end of one slot: commands in, rows out. One thread uses it.
+    """The worker's end of one slot: commands in, rows out. Only one thread may use it.
 
-    The command under way is the one that `serve` took from the queue last, until `publish` or `finish` ends it.
+    The current command is the one that `serve` took from the queue last, until `publish` or `finish` ends it.
     """
 
     def serve(self) -> SlotEvent:
-        """Step envs until something needs the host; sleep without the GIL while the queue is empty.
+        """Step envs until an event needs the host; sleep without the GIL while the queue is empty.
 
         Returns:
             (kind, env_id, op, step_id, argument, flags, result), by kind:
-            COMMAND: a reset, a call, or a step that has a payload or must reset first is under way. If `result` is True
-            it was superseded or cancelled, and only its payload has to be read.
-            RESULT: a step, an autoreset or both returned `result`, which needs a conversion, mail or an autoreset;
+            COMMAND: the current command is a reset, a call, or a step that has a payload or must reset first. If
+            `result` is True, it was superseded or cancelled, and only its payload must be read.
+            RESULT: a step, an autoreset or both returned `result`, which needs a conversion, a message or an autoreset;
             `argument` is RESULT_OF_STEP, RESULT_OF_RESET or RESULT_OF_BOTH.
             RAISED: the env raised `result`.
-            STOP, IDLE: no command is under way. All other events must be ended by `publish` or `finish`.
+            STOP, IDLE: there is no current command. All other events must be ended by `publish` or `finish`.
         """
 
     def publish(
@@ -55,63 +56,70 @@ class Slot(Protocol):
         final_info: Any = None,
         /,
     ) -> bool:
-        """Answer the command under way with one row.
+        """Reply to the current command with one row, and end the command.
 
         Args:
-            obs, final_obs: leaves of exactly their dtype and shape. None leaves the columns as they are, or fills
-                them with the values that were kept for this row if `flags` contain FINAL.
-            info, final_info: the values must have columns under known keys; None leaves the columns as they are.
+            obs, final_obs: each leaf must have exactly its dtype and shape. With None the columns are not changed; if
+                `flags` contain FINAL, they are filled with the values that were kept for this row.
+            reward: a number, or an array of the reward's shape.
+            terminated, truncated: whether the step ended the episode.
+            info, final_info: all keys must be known and have columns; with None the columns are not changed.
+            flags: bits of `rows.RowFlag`.
 
         Returns:
-            False if a value needs conversion; then no column was written.
+            True if the command has ended; the row of a superseded or cancelled command is dropped. False if a value
+            needs conversion; then no column was written, and the command has not ended.
         """
 
     def finish(self) -> None:
-        """End the command under way without a row of its own: its answer went as mail."""
+        """End the current command without a row: its reply was a message, or it needs no reply."""
 
     def host(self, env_id: int, step: Callable[[Any], Any], env: Any = None, /) -> None:
-        """Step env_id by `step` from now on.
+        """Register the function that steps an env from now on.
 
         Args:
-            env: with NEXT_STEP its `reset` begins the next episodes; None leaves them to the host.
+            env_id: the env.
+            step: called with an action.
+            env: the slot calls its `reset` for autoresets; None leaves autoresets to the host.
         """
 
     def watch(self, words: WatchedWords, on_draw: Callable[[int], object] | None, /) -> None:
-        """Call on_draw(env_id) right after a step or autoreset that changed one of these words.
+        """Call on_draw(env_id) right after each step or autoreset that changed one of these words.
 
         Args:
-            words: at most four pairs (address of a uint32, value). Their memory must exist until the next call.
-            on_draw: must write the values back or watch other words; None only without words.
+            words: at most four pairs (address of a uint32, value). Their memory must exist until the next `watch`.
+            on_draw: must restore the values or watch other words; None only if `words` is empty.
         """
 
     def count_step(self) -> None:
-        """Count a step that was made outside `serve`, which counts its own."""
+        """Count a step that the host made; `serve` counts its own steps."""
 
     def set_seed(self, env_id: int, seed: int, /) -> None:
-        """Record the seed of the episode that begins, for its rows; -1: unseeded."""
+        """Set the seed that the rows of the next episode contain; -1: without a seed."""
 
     def action(self, form: int = ..., leaves: tuple[bytes, ...] = ..., /) -> Any:
         """Return a new action object.
 
         Args:
-            form: a `rows.Form`; by default that of the command under way.
-            leaves: the bytes of each leaf; by default those in the row of actions of the command's env.
+            form: a `rows.Form`; by default that of the current command.
+            leaves: the bytes of each leaf; by default those in the action row of the command's env.
         """
 
     def send_message(self, data: bytes, /) -> None:
         """Write one message for the parent; blocks, with deadlines suspended, while the ring is full.
 
-        An exception of a signal handler is raised once the whole message has been written.
+        An exception of a signal handler is raised after the whole message has been written.
         """
 
     def take_payload(self) -> bytes | bytearray:
-        """Return the payload of the command under way.
+        """Return the payload of the current command; call it once per command that has one.
 
-        An exception of a signal handler is raised once the whole payload has been read: the next one follows it.
+        An exception of a signal handler is raised after the whole payload has been read, because the next payload
+        follows directly.
         """
 
     def keep_records(self, final_offset: int, take_snapshot: Callable[[int, int], None], /) -> None:
-        """Keep two records of the answers of each env from now on.
+        """Keep records of the two newest replies of each env from now on.
 
         Args:
             final_offset: of the columns of final observations in a block, in bytes.
@@ -119,7 +127,7 @@ class Slot(Protocol):
         """
 
     def start_digest(self, env_id: int, /) -> None:
-        """Begin the env's digest with its next row."""
+        """Start the env's digest again with its next row."""
 
     def add_to_digest(
         self,
@@ -134,23 +142,37 @@ class Slot(Protocol):
         starts_digest: bool,
         /,
     ) -> bool:
-        """Count a repeated answer into the env's digest as its row was counted; write no row.
+        """Add a repeated reply to the env's digest as `publish` does, but do not write a row.
+
+        Args:
+            env_id, step_id: the env and the repeated command.
+            obs, reward, terminated, truncated, flags, final_obs: as for `publish`.
+            starts_digest: whether the digest starts again with this reply.
 
         Returns:
             False if a value needs conversion, as for `publish`.
         """
 
     def records(self, env_id: int, /) -> tuple[int, tuple[int, int], tuple[int, int]]:
-        """Return the env's digest, and both its records as (step_id, digest)."""
+        """Return the env's digest and its two records, each as (step_id, digest); step_id 0 is an empty record."""
 
     def resume(self, env_id: int, step_id: int, needs_reset: bool, /) -> bool:
-        """Continue from the record of step_id; 0: without a record. Return whether the episode was over then."""
+        """Set the env's episode counters and digest from the record of `step_id`; 0: there is no record.
+
+        Args:
+            env_id: the env.
+            step_id: the command whose reply was recorded last.
+            needs_reset: whether the next step must reset the env first.
+
+        Returns:
+            Whether the episode was over after the recorded reply.
+        """
 
     def schedule_snapshot(self, env_id: int, busy_ns: int, /) -> None:
-        """Set the time that the env may be busy until a snapshot is due, in nanoseconds; 0: never."""
+        """Set the busy time of the env after which a snapshot is due, in nanoseconds from now; 0: never."""
 
     def is_snapshot_due(self, env_id: int, /) -> bool:
-        """Tell whether a snapshot is due, see `schedule_snapshot`."""
+        """Return whether a snapshot is due, see `schedule_snapshot`."""
 
     def touch(self, op: int, /) -> None:
-        """Begin operation `op` within the command under way: its time limit counts from now."""
+        """Begin operation `op` within the current command: its time limit starts now."""

@@ -1,11 +1,11 @@
-"""Snapshots: when a worker looks at what an env carries from one episode into the next.
+"""Snapshots: decides when a worker captures the state of an env, and sends the state to the parent.
 
     reset of the worker or the caller, `snapshot_if_due` -> Snapshots -> Snapshotter.capture
-        -> mail to the parent's journal
+        -> message to the parent's journal
 
-A state is a point from which a crash can be made good without repeating all that came before.
-Looking costs as much as some dozen steps of a quick env, so it is done only when the env has
-been busy for five hundred times as long; what lies between is repeated from the journal.
+A state is a restore point: after a crash, the commands before it need not be repeated. A snapshot takes
+as long as some dozen steps of a quick env. It is therefore taken only after the env has been busy for 500
+times as long. Commands since the last snapshot are repeated from the journal.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from .slot import Slot
 
 __all__ = ["Snapshots", "snapshot_if_due", "snapshot_now"]
 
-#: An env's own time before the first look at it, and the least between two.
+#: Busy time of an env before its first snapshot, and the minimum between two.
 _MIN_INTERVAL_NS = 1_000_000
-#: Time between two looks over the time of one. Where all wait for all, a look costs every worker its time.
+#: Ratio of the busy time between two snapshots to the time of one. If each batch waits for all envs, the snapshot of
+#: one env delays every worker.
 _MIN_INTERVAL_FACTOR = 500
 
 
 def snapshot_if_due(env: Any) -> None:
-    """As the function of a call: have the env looked at amid its episode, if that is due; see `Pool.take_snapshots`."""
+    """Request a snapshot within an episode, if one is due. `Pool.take_snapshots` calls this; the host handles it."""
 
 
 def snapshot_now(env: Any) -> None:
-    """The same, due or not."""
+    """Request a snapshot within an episode even if none is due; see `snapshot_if_due`."""
 
 
 class Snapshots:
-    """Looks at the envs of one slot.
+    """Takes snapshots of the envs of one slot.
 
     Args:
-        slot: counts the envs' time.
-        snapshotter: looks into envs; None: only seeded resets are starts.
-        rngs: the envs' global random generators, which span episodes once they have been drawn from.
-        send: sends an answer to the parent.
-        warn: shows a text to the user, once per key.
+        slot: measures the envs' busy time.
+        snapshotter: captures states; None: only seeded resets are restore points.
+        rngs: the RNG states of the envs. After a first draw, an RNG state spans episodes.
+        send: sends a reply to the parent.
+        warn: called with (key, text) to show a warning to the user, once per key.
     """
 
     def __init__(
@@ -59,17 +60,19 @@ class Snapshots:
         self._rngs = rngs
         self._send = send
         self._warn = warn
-        self._spans_episodes: dict[int, bool] = {}  # of the envs that have been reset
-        self._opaque: set[int] = set()  # envs that cannot be looked into
-        self._costs_ns: dict[int, int] = {}  # of the envs that have been looked at: the time of a look in ns
-        self._newly_built: set[int] = set()  # envs that were built anew and have not been reset since
+        self._spans_episodes: dict[int, bool] = {}  # by env_id, of envs that have been reset
+        self._opaque: set[int] = set()  # envs whose state cannot be captured
+        self._costs_ns: dict[int, int] = {}  # env_id -> time of its last snapshot in ns, with limited growth
+        self._newly_built: set[int] = set()  # envs that were rebuilt and have not been reset since
 
     def before_reset(self, env_id: int, step_id: int, env: Any, *, seeded: bool, forced: bool = False) -> None:
-        """Look at an env that is about to be reset, if that is due or cannot be left out.
+        """Take a snapshot of an env that is about to be reset, if it is due or necessary.
 
         Args:
-            seeded: the reset has a seed, which is all that most envs depend on.
-            forced: what the env has done since its last answer is not certain.
+            env_id, env: the env.
+            step_id: the command that resets it.
+            seeded: whether the reset has a seed; for most envs the seed alone is a restore point.
+            forced: take it even if it is not due, because the env's state since its last reply is uncertain.
         """
         is_new = env_id not in self._spans_episodes
         is_newly_built = env_id in self._newly_built
@@ -85,7 +88,7 @@ class Snapshots:
         self._take_snapshot(env_id, step_id, env, is_newly_built)
 
     def within_episode(self, env_id: int, step_id: int, env: Any, *, forced: bool) -> None:
-        """Look at an env between two of its steps, if that is due or `forced`."""
+        """Take a snapshot of an env between two of its steps, if it is due or `forced`."""
         if (
             env_id in self._spans_episodes
             and env_id not in self._opaque
@@ -94,10 +97,12 @@ class Snapshots:
             self._take_snapshot(env_id, step_id, env, is_newly_built=False, is_mid_episode=True)
 
     def resume(self, env_id: int, env: Any, *, is_newly_built: bool) -> None:
-        """Take over an env that stands in for another one.
+        """Register an env that replaces another one after a failure.
 
         Args:
-            is_newly_built: it has only been built, as the other's episode is lost; else it is where that one was.
+            env_id, env: the new env.
+            is_newly_built: whether the episode was abandoned, so that the env has only been built; False: it was
+                restored.
         """
         self._register(env_id, env)
         if is_newly_built:
@@ -110,16 +115,16 @@ class Snapshots:
     def _take_snapshot(
         self, env_id: int, step_id: int, env: Any, is_newly_built: bool, is_mid_episode: bool = False
     ) -> None:
-        is_first = env_id not in self._costs_ns  # which also works out what there is to look at
+        is_first = env_id not in self._costs_ns  # takes longer: it also finds the parts of the state
         began_ns = now_ns()
         snapshot = None
         if self._snapshotter is not None and env_id not in self._opaque:
             try:
                 snapshot = self._snapshotter.capture(env)
-            except Exception as error:  # of a hook that users wrote: the env itself goes on
+            except Exception as error:  # from a hook of the user's; the env itself still works
                 self._warn(
                     f"state {env_id}",
-                    f"the state of env {env_id} cannot be kept, so its episodes cannot be brought back after a crash: "
+                    f"the state of env {env_id} cannot be kept, so its episodes cannot be restored after a crash: "
                     f"{type(error).__name__}: {error}",
                 )
         if snapshot is None:
@@ -127,11 +132,11 @@ class Snapshots:
             self._slot.schedule_snapshot(env_id, 0)
             return
         state = self._rngs.pack_state(env_id, snapshot.state)
-        # What has only been built holds nothing yet that could be missed.
+        # The state of a newly built env is complete: a new env does not depend on earlier calls.
         self._send(Reply(step_id, env_id, snapshot=(state, snapshot.is_complete or is_newly_built, is_mid_episode)))
         self._slot.start_digest(env_id)
-        # One during which the system ran something else would put off the next for seconds, and all those commands
-        # would have to be kept and repeated: what a look takes grows by a quarter at most from one to the next.
+        # If the system ran another process during a snapshot, its time is too long. The next snapshot would be seconds
+        # later, with all commands until then kept and repeated. The time may therefore grow by at most a quarter.
         took_ns = now_ns() - began_ns
         cost_ns = self._costs_ns[env_id] = min(took_ns, 5 * self._costs_ns.get(env_id, took_ns) // 4)
         self._slot.schedule_snapshot(
